@@ -45,7 +45,7 @@ def test_one_side_alone_is_told_what_is_missing(tmp_path: Path, capsys: pytest.C
     assert main(["prepare", "--source", str(tmp_path / "train.de"), "--output", str(tmp_path / "out")]) == 1
     assert f"--target is missing: {tmp_path / 'train.de'} has one side" in capsys.readouterr().err
     assert main(["prepare", "--source", str(tmp_path / "nothing.de"), "--output", str(tmp_path / "out")]) == 1
-    assert "nothing.de: there is no such file" in capsys.readouterr().err
+    assert "nothing.de: the file does not exist" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -78,7 +78,7 @@ def test_an_empty_corpus_is_an_error_at_once(corpus, start, arguments, tiny, tmp
     (data / "manifest.json").write_text(json.dumps(manifest))
     result = start(*arguments(data, tmp_path / "run", *tiny)).wait()
     assert result.status == 1
-    assert "The corpus holds no sentence pair" in result.the_error()
+    assert "The corpus contains no sentence pair" in result.the_error()
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 

@@ -58,7 +58,7 @@ def test_a_line_without_factors_is_one_sentence_with_its_place(run, annotated, s
     (annotated / "plain").write_text("ba|X\nba de\n")
     result = start("translate", "--input", annotated / "plain", "--model", run, "--cpu").wait()
     assert result.status != 0
-    assert f"{annotated / 'plain'} line 2: 'ba' has not the form word|factor1" in result.the_error()
+    assert f"{annotated / 'plain'} line 2: 'ba' does not have the form word|factor1" in result.the_error()
 
 
 def test_guided_alignment_without_alignments_is_refused(annotated, corpus, here, arguments, tiny, tmp_path) -> None:

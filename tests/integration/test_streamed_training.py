@@ -80,7 +80,7 @@ def test_killed_and_resumed_it_equals_the_run_never_stopped(command, start, reco
 
 def test_the_log_tells_what_came_from_each_source(never_stopped) -> None:
     text = never_stopped[2]
-    assert "Epoch 1 was read to its end: 400 pairs read, 0 dropped." in text
+    assert "Epoch 1 has been read: 400 pairs read, 0 dropped." in text
     for part in ("files.{s,t}.gz: 150 in 1 round(s)", "table.tsv: 100 in 1 round(s)",
                  "base.db?table=pairs: 150 in 1 round(s)"):
         assert part in text

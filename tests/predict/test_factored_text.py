@@ -47,7 +47,7 @@ def test_lines_are_translated_with_their_factors_in_place() -> None:
 def test_a_word_without_its_factor_is_refused_with_its_line_in_any_window() -> None:
     lines = ["a|x"] * 6 + ["", "a|x b"]
     for window in (1, 3, 100):
-        with pytest.raises(DataError, match=r"^in.de line 8: 'b' has not the form word\|factor1: write each word"):
+        with pytest.raises(DataError, match=r"^in.de line 8: 'b' does not have the form word\|factor1. Write each"):
             translate(lines, window=window)
 
 

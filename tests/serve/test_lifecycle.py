@@ -103,7 +103,7 @@ def test_too_many_requests_are_refused_at_once_and_the_others_answered(start):
 @pytest.mark.parametrize(("arguments", "sentence"), [
     (["--model", "nowhere"], "does not name its languages"),
     (["--model", "de-en=nowhere"], "nowhere: no run here"),
-    (["--model", "german=nowhere"], "'german' is no direction"),
+    (["--model", "german=nowhere"], "'german' is not a pair of languages"),
     (["--model", "de-en=nowhere", "--keys", "nowhere"], "does not exist: create it"),
     (["--model", "de-en=nowhere", "--max-queue", "0"], "--max-queue 0"),
     (["--model", "de-en=nowhere.py:Engine"], "the file nowhere.py does not exist"),

@@ -25,7 +25,7 @@ from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData, open_prepared
 from towernmt.dataflow.sources.corpora import Corpora, read_corpora
-from towernmt.dataflow.sources.database_load import BATCH_PAIRS, load
+from towernmt.dataflow.sources.database_load import BATCH_PAIRS, load_table
 from towernmt.dataflow.sources.mixture import Mixture
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -134,9 +134,9 @@ def run_load(args: argparse.Namespace) -> int:
     """Load pairs, and print their number; returns the exit status.
 
     Raises:
-        TowerNMTError: see `open_source` and `load`.
+        TowerNMTError: see `open_source` and `load_table`.
     """
-    loaded = load(open_source(args.source), args.output, args.batch, stream=sys.stderr)
+    loaded = load_table(open_source(args.source), args.output, args.batch, stream=sys.stderr)
     print(f"{loaded.pairs:,} pairs, {loaded.new:,} of them new, are in {loaded.table}")
     return 0
 

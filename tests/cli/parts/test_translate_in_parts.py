@@ -135,7 +135,7 @@ def test_what_looks_wrong_is_counted_over_all_parts(caplog: pytest.LogCaptureFix
     (["--input", "a.de", "b.de", "--output", "x/", "--alignments", "y"], "a file for each text to both"),
     (["--input", "a.de", "b.de", "--output", "x", "--plot", "y"], "single process"),
     (["--input", "a.de", "sub/a.de", "--output", "x/"], "would both be written to x/a.de"),
-    (["--input", "http://x/a.de", "--output", "x"], "no place of files"),
+    (["--input", "http://x/a.de", "--output", "x"], "files cannot be read from"),
     (["--input", "?.fr", "--output", "x"], "no file matches")])
 def test_what_cannot_be_is_refused_before_anything_is_translated(arguments: list[str], message: str) -> None:
     Path("sub").mkdir()

@@ -78,7 +78,7 @@ def test_preparing_from_the_yaml_file_takes_its_factors(place: Path) -> None:
 def test_a_word_without_its_factor_is_told_with_source_and_place(place: Path) -> None:
     with open("pairs.tsv", "a") as file:
         file.write("ja|A oh\tyes\n")
-    with pytest.raises(DataError, match=r"pairs.tsv, window 3 of epoch 1, line 11: 'oh' has not the form"):
+    with pytest.raises(DataError, match=r"pairs.tsv, window 3 of epoch 1, line 11: 'oh' does not have the form"):
         batches(open_training_data("corpora.yaml"))
     assert main(["inspect", "corpora.yaml"]) == 1
 
@@ -87,10 +87,10 @@ def test_preparing_names_the_source_of_a_word_without_its_factor_and_not_a_tempo
     settings = PrepareSettings("pairs.tsv", output="again", vocab_kind="word", source_factors=1)
     with open("pairs.tsv", "a") as file:
         file.write("ja|A oh\tyes\n")
-    with pytest.raises(DataError, match=r"^pairs.tsv, pair 41: 'oh' has not the form word\|factor1"):
+    with pytest.raises(DataError, match=r"^pairs.tsv, pair 41: 'oh' does not have the form word\|factor1"):
         prepare(settings)
     Path("corpora.yaml").write_text("sources: [{uri: pairs.tsv, tag: <a>}]\nsource_factors: 1\n")
-    with pytest.raises(SettingsError, match=r"^corpora.yaml: the tag '<a>' has not the form word\|factor1"):
+    with pytest.raises(SettingsError, match=r"^corpora.yaml: the tag '<a>' does not have the form word\|factor1"):
         prepare(dataclasses.replace(settings, source="corpora.yaml"))
 
 
@@ -100,7 +100,7 @@ def test_inspection_measures_the_words_and_names_the_line(place: Path, capsys: p
     with open("pairs.tsv", "a") as file:
         file.write("ja|A oh\tyes\n")
     assert main(["inspect", "corpora.yaml"]) == 1
-    assert "error: pairs.tsv line 41: 'oh' has not the form word|factor1" in capsys.readouterr().out
+    assert "error: pairs.tsv line 41: 'oh' does not have the form word|factor1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("changed", "message"), [
@@ -126,7 +126,7 @@ def test_vocabularies_named_by_file_bring_the_factors_beside_them(place: Path) -
 def test_a_tag_and_validation_text_need_factors_too(place: Path) -> None:
     tagged = Path("corpora.yaml").read_text().replace("[pairs.tsv]", "[{uri: pairs.tsv, tag: TAG}]")
     Path("corpora.yaml").write_text(tagged.replace("TAG", "ja"))
-    with pytest.raises(SettingsError, match=r"corpora.yaml: the tag 'ja' has not the form word\|factor1"):
+    with pytest.raises(SettingsError, match=r"corpora.yaml: the tag 'ja' does not have the form word\|factor1"):
         open_training_data("corpora.yaml")
     Path("corpora.yaml").write_text(tagged.replace("TAG", "ja|Z"))
     with pytest.raises(SettingsError, match=r"the tag ja\|Z is not in the source vocabulary"):
@@ -135,7 +135,7 @@ def test_a_tag_and_validation_text_need_factors_too(place: Path) -> None:
     Path("valid.de").write_text("ja nein\n")
     data = open_training_data("corpora.yaml")
     assert all(row[0] == list(data.source_vocabulary.encode("ja|A")[0]) for row in rows(batches(data)))
-    with pytest.raises(DataError, match="valid.de line 1: 'ja' has not the form"):
+    with pytest.raises(DataError, match="valid.de line 1: 'ja' does not have the form"):
         _ = data.valid_source
 
 

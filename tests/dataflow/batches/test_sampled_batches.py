@@ -156,8 +156,8 @@ def test_the_size_of_an_epoch_is_estimated_from_what_is_drawn(place: Path) -> No
     assert stored.target_tokens < 0.8 * about.target_tokens
     said: list[str] = []
     make_batches(PreparedData(place / "plain"), settings(batch_tokens=5000), 1, said.append)
-    assert "with about" in said[0] and "drawn anew in each epoch, for 33 pairs at a time" in said[1]
-    assert said[2].endswith(f"the 9 windows of {place / 'plain'} have 33 pairs each: set data.window above 40.")
+    assert "with about" in said[0] and "sampled again in each epoch, for 33 pairs at a time" in said[1]
+    assert said[2].endswith(f"the 9 windows of {place / 'plain'} have only 33 pairs each. Set data.window above 40.")
 
 
 def draws_of(batches: SampledBatches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
@@ -251,7 +251,7 @@ def test_pieces_that_are_drawn_have_the_factors_and_the_links_of_their_words(pla
 
 
 def test_what_cannot_be_drawn_is_refused_in_a_sentence(place: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="subword_nbest=8 draws among .* is prepared, .*: leave it -1"):
+    with pytest.raises(SettingsError, match="subword_nbest=8 samples among .* prepared data .* Set it to -1"):
         sampled(place, subword_nbest=8)
     with pytest.raises(SettingsError, match="subword_nbest=1: expected 2 to 512"):
         sampled(place, subword_nbest=1)
@@ -264,5 +264,5 @@ def test_what_cannot_be_drawn_is_refused_in_a_sentence(place: Path, tmp_path: Pa
             vocab_size=90, split_by_whitespace=False, minloglevel=2, pad_id=0, bos_id=1, eos_id=2, unk_id=3)
     prepare(PrepareSettings(str(place / "source"), str(place / "target"), output=str(tmp_path / "linked"),
                             source_vocab=str(model), target_vocab=str(model), alignments=str(place / "links")))
-    with pytest.raises(SettingsError, match="cannot keep the source factors or word alignments .* pieces of several"):
+    with pytest.raises(SettingsError, match="cannot keep the source factors or word alignments .* span several"):
         sampled(tmp_path, data="linked")

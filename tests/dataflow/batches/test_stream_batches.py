@@ -150,7 +150,7 @@ def test_dropped_pairs_are_counted_and_reported(stream, memory_source) -> None:
 
 
 def test_an_epoch_without_a_pair_is_an_error_and_no_endless_loop(stream) -> None:
-    with pytest.raises(DataError, match="a whole epoch holds no sentence pair"):
+    with pytest.raises(DataError, match="a complete epoch has no sentence pair"):
         next(stream({"a": 0}, epochs=None).read())
     with pytest.raises(DataError, match="9 long"):
         next(stream({"a": 9}, epochs=None, pair_filter=PairFilter(0, 9.0)).read())

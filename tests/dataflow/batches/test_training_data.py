@@ -55,20 +55,20 @@ def test_both_kinds_of_data_give_batches_of_the_same_pairs(place: Path) -> None:
         found.append(sorted(data.source_vocabulary.decode(ids) for _, batch in batches.read() for ids in batch.source))
     assert found[0] == found[1] == sorted(f"ja {n} wort" for n in range(20))
     assert said[0].startswith("20 pairs in about 1 batches an epoch")
-    assert "pairs.tsv as it is read, in windows of 100,000 pairs" in said[1]
+    assert "pairs.tsv without preparation, in windows of 100,000 pairs" in said[1]
 
 
 @pytest.mark.parametrize(("shard_pairs", "limit", "said"), [
-    (4, 512, "Batches hold 12 of batch_tokens=512 on average, since no batch reaches over two shards, and the 5 shards "
-             "of prepared-4 have 4 pairs each"), (4, 3, None), (1_000_000, 512, None)])
+    (4, 512, "The average batch has only 12 of batch_tokens=512, since no batch extends over two shards, and the "
+             "5 shards of prepared-4 have only 4 pairs each"), (4, 3, None), (1_000_000, 512, None)])
 def test_shards_too_small_for_batches_are_told_of(place: Path, shard_pairs: int, limit: int,
                                                   said: str | None) -> None:
     output = f"prepared-{shard_pairs}"
     prepare(PrepareSettings("pairs.tsv", output=output, vocab_kind="word", shard_pairs=shard_pairs))
     found: list[str] = []
     make_batches(open_training_data(output), StreamBatchSettings(batch_tokens=limit), 1, found.append)
-    assert [sentence for sentence in found if "reaches over two shards" in sentence] == [
-        f"{said}: prepare with a larger --shard-pairs."] * (said is not None)
+    assert [sentence for sentence in found if "extends over two shards" in sentence] == [
+        f"{said}. Prepare with a larger --shard-pairs."] * (said is not None)
 
 
 def test_the_fingerprint_of_a_stream_is_that_of_its_sources_and_vocabularies(place: Path) -> None:
@@ -131,11 +131,11 @@ def test_sources_of_ones_own_are_training_data_without_a_uri(place: Path, memory
 
 
 def test_what_lacks_is_said(place: Path) -> None:
-    with pytest.raises(SettingsError, match="unprepared text needs a vocabulary that exists"):
+    with pytest.raises(SettingsError, match="unprepared text needs an existing vocabulary"):
         open_training_data("pairs.tsv")
-    with pytest.raises(SettingsError, match="is prepared data, which has its vocabularies"):
+    with pytest.raises(SettingsError, match="is prepared data, which includes its vocabularies"):
         open_training_data("prepared", "other.words")
-    with pytest.raises(SettingsError, match="a word vocabulary has only one segmentation of a text: leave it false"):
+    with pytest.raises(SettingsError, match="a word vocabulary has only one segmentation of a text. Set it to false"):
         make_batches(open_training_data("prepared"), StreamBatchSettings(subword_sampling=True))
     with pytest.raises(DataError, match="Make it with `towernmt prepare`"):
         open_training_data("nowhere")

@@ -15,7 +15,7 @@ import pytest
 
 from towernmt.cli.main import main
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.sources.database_load import load
+from towernmt.dataflow.sources.database_load import load_table
 from towernmt.dataflow.sources.database_table import open_database
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
 
@@ -57,7 +57,7 @@ def place(tmp_path: Path) -> tuple[str, Path]:
 @pytest.mark.parametrize("batch", [1, 7, 1000, 4000])
 def test_all_pairs_come_into_a_new_table_in_their_order(place: tuple[str, Path], batch: int) -> None:
     pairs = PAIRS[:30] if batch == 1 else PAIRS
-    loaded = load(ListSource(pairs), place[0], batch)
+    loaded = load_table(ListSource(pairs), place[0], batch)
     assert (loaded.pairs, loaded.new) == (len(pairs), len(pairs))
     assert rows(place[1]) == [(n + 1, *pair) for n, pair in enumerate(pairs)]
     source = open_database(place[0])
@@ -66,30 +66,30 @@ def test_all_pairs_come_into_a_new_table_in_their_order(place: tuple[str, Path],
 
 def test_an_interrupted_loading_goes_on_and_a_finished_one_is_kept(place: tuple[str, Path]) -> None:
     with pytest.raises(DataError, match="the source broke"):
-        load(ListSource(PAIRS, fails_after=333), place[0], 100)
+        load_table(ListSource(PAIRS, fails_after=333), place[0], 100)
     assert len(rows(place[1])) == 300
-    assert load(ListSource(PAIRS), place[0], 64)[:2] == (1000, 700)
-    assert load(ListSource(PAIRS), place[0], 64)[:2] == (1000, 0)
+    assert load_table(ListSource(PAIRS), place[0], 64)[:2] == (1000, 700)
+    assert load_table(ListSource(PAIRS), place[0], 64)[:2] == (1000, 0)
     assert [row[1:] for row in rows(place[1])] == PAIRS
 
 
 def test_several_sources_share_a_table_and_a_dropped_table_is_loaded_again(place: tuple[str, Path]) -> None:
-    load(ListSource(PAIRS[:10]), place[0])
-    load(ListSource(PAIRS[10:15], name="other"), place[0])
+    load_table(ListSource(PAIRS[:10]), place[0])
+    load_table(ListSource(PAIRS[10:15], name="other"), place[0])
     assert [row[1:] for row in rows(place[1])] == PAIRS[:15]
     rows(place[1], "DROP TABLE pairs")
-    assert load(ListSource(PAIRS[:10]), place[0]).new == 10
+    assert load_table(ListSource(PAIRS[:10]), place[0]).new == 10
     assert len(rows(place[1])) == 10
 
 
 def test_a_source_that_changed_since_it_was_loaded_is_not_taken_for_loaded(place: tuple[str, Path]) -> None:
-    load(ListSource(PAIRS[:10]), place[0])
+    load_table(ListSource(PAIRS[:10]), place[0])
     with pytest.raises(DataError, match="has changed since"):
-        load(ListSource(PAIRS[:20]), place[0])
+        load_table(ListSource(PAIRS[:20]), place[0])
 
 
 def test_an_empty_source_makes_an_empty_table(place: tuple[str, Path]) -> None:
-    assert load(ListSource([]), place[0])[:2] == (0, 0)
+    assert load_table(ListSource([]), place[0])[:2] == (0, 0)
     assert rows(place[1]) == []
 
 
@@ -98,43 +98,44 @@ def test_two_processes_that_load_the_same_are_told_apart(place: tuple[str, Path]
         def read(self, cursor: Cursor) -> Iterator[tuple[Cursor, Pair]]:
             for n, item in enumerate(super().read(cursor)):
                 if n == 50:     # the other one does it all meanwhile
-                    load(ListSource(PAIRS), place[0])
+                    load_table(ListSource(PAIRS), place[0])
                 yield item
 
     with pytest.raises(DataError, match="another process loads"):
-        load(Overtaken(PAIRS), place[0], 20)
+        load_table(Overtaken(PAIRS), place[0], 20)
     assert [row[1:] for row in rows(place[1])] == PAIRS
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ("table=pairs&source=de&target=fr", "no column 'fr'"), ("table=pairs&where=a=1", "Leave out the option where")])
+    ("table=pairs&source=de&target=fr", "no column 'fr'"), ("table=pairs&where=a=1", "Remove the option")])
 def test_what_cannot_be_loaded_into_is_refused(place: tuple[str, Path], options: str, words: str) -> None:
-    load(ListSource(PAIRS[:3]), place[0])
+    load_table(ListSource(PAIRS[:3]), place[0])
     with pytest.raises((DataError, SettingsError), match=words):
-        load(ListSource(PAIRS), f"sqlite:///{place[1]}?{options}")
+        load_table(ListSource(PAIRS), f"sqlite:///{place[1]}?{options}")
     with pytest.raises(SettingsError, match="--batch 0"):
-        load(ListSource(PAIRS), place[0], 0)
+        load_table(ListSource(PAIRS), place[0], 0)
 
 
 @pytest.mark.parametrize("name", [
     "{path}?table=pairs&source=de&target=en", "{link}?table=pairs&source=de&target=en",
     "{path}?table=pairs&source=en&target=de", "{path}?table=main.pairs&source=de&target=en"])
 def test_a_table_is_not_loaded_into_itself(place: tuple[str, Path], name: str) -> None:
-    load(ListSource(PAIRS[:3]), place[0])
+    load_table(ListSource(PAIRS[:3]), place[0])
     link = place[1].with_name("link.db")
     link.symlink_to(place[1])
     source = open_database("sqlite:///" + name.format(path=place[1], link=link))
     before = rows(place[1]), rows(place[1], "select * from towernmt_load")
     for _ in range(2):
-        with pytest.raises(DataError, match="is the table .* itself, whose pairs would all be there twice"):
-            load(source, place[0])
+        with pytest.raises(DataError, match="is the table .* itself, so each pair would be duplicated"):
+            load_table(source, place[0])
     assert (rows(place[1]), rows(place[1], "select * from towernmt_load")) == before
 
 
 def test_a_table_is_loaded_into_one_of_its_name_elsewhere(place: tuple[str, Path], tmp_path: Path) -> None:
-    load(ListSource(PAIRS[:3]), place[0])
-    assert load(open_database(place[0]), f"sqlite:///{tmp_path}/copy.db?table=pairs&source=de&target=en").pairs == 3
-    assert load(open_database(place[0]), f"sqlite:///{place[1]}?table=others").pairs == 3
+    load_table(ListSource(PAIRS[:3]), place[0])
+    copy = f"sqlite:///{tmp_path}/copy.db?table=pairs&source=de&target=en"
+    assert load_table(open_database(place[0]), copy).pairs == 3
+    assert load_table(open_database(place[0]), f"sqlite:///{place[1]}?table=others").pairs == 3
 
 
 def command(files: Path, uri: str) -> list[str]:

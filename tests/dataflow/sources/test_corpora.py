@@ -86,10 +86,10 @@ def test_a_uri_is_a_corpus_of_one_source() -> None:
 @pytest.mark.parametrize(("text", "message"), [
     ("sorces: [a]", "there is no 'sorces' here. Did you mean 'sources'?"),
     ("sources: [a]\nmax_lenght: 3", "there is no 'max_lenght' here. Did you mean 'max_length'?"),
-    ("sources: []", "`sources` is missing or no list"),
-    ("sources: a.tsv", "`sources` is missing or no list"),
+    ("sources: []", "`sources` is missing or not a list"),
+    ("sources: a.tsv", "`sources` is missing or not a list"),
     ("", "expected `sources:` with a list of sources, found NoneType"),
-    ("sources:\n  - {uri: a, wieght: 2}", "source 1: there is no 'wieght' here. Did you mean 'weight'?"),
+    ("sources:\n  - {uri: a, wieght: 2}", "source 1: unknown name 'wieght'. Did you mean 'weight'?"),
     ("sources:\n  - a\n  - {weight: 2}", "source 2: `uri` is missing"),
     ("sources:\n  - {uri: a, weight: much}", "source 1: weight=much is not a number"),
     ("sources:\n  - {uri: a, on_end: stop}", "source 1: on_end=stop is not one of restart, drop, end"),
@@ -98,10 +98,10 @@ def test_a_uri_is_a_corpus_of_one_source() -> None:
     ("sources: [a]\nmix: temperature warm", "mix 'temperature warm' is not one of"),
     ("sources: [a]\nmax_length: 0", "max_length=0 "),
     ("sources: [a]\nvalidation: v.de", "validation: expected `{source: FILE, target: FILE}`, found str"),
-    ("sources: [a]\nvalidation: [{name: a/b, source: v, target: w}]", "'a/b' is no name for a validation set"),
+    ("sources: [a]\nvalidation: [{name: a/b, source: v, target: w}]", "'a/b' is not a valid name of a validation set"),
     ("sources: [a]\nvalidation: [{source: v, target: w}, {source: x/v, target: w}]",
-     "two validation sets are called 'v'"),
-    ("sources: [a]\nvalidation: {source: v, target: [w, 3]}", "`target` is missing, or no path"),
+     "two validation sets have the name 'v'"),
+    ("sources: [a]\nvalidation: {source: v, target: [w, 3]}", "`target` is missing or not a path"),
     ("sources: [a]\nvalidation: {source: v.de}", "`target` is missing"),
     ("sources:\n  - {uri: a, weight: [}", "line 2: not valid YAML"),
     ("sources: [a]\nmix: weight\nsources: [b]", "line 3: not valid YAML (the key 'sources' is there twice)"),
@@ -169,5 +169,5 @@ def test_whatever_stands_in_it_is_a_corpus_or_one_sentence_with_the_file(
 def test_credentials_in_an_s3_uri_are_refused_without_being_shown(read) -> None:
     with pytest.raises(SettingsError) as error:
         read("sources: ['s3://KEY:secret@bucket/x.tsv']").mixture()
-    assert "no user and no password" in str(error.value)
+    assert "must not contain a user or a password" in str(error.value)
     assert "secret" not in str(error.value) and "KEY:" not in str(error.value)

@@ -63,14 +63,14 @@ def test_blank_lines_are_no_records_and_an_empty_field_is_one(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("text", "options", "message"), [
-    ('a,b\n"c,d\ne,f\n', "", "line 2: the record that begins here is not CSV .*not closed"),
-    ('a,b\n"c"d,e\n', "", "line 2: the record that begins here is not CSV"),
+    ('a,b\n"c,d\ne,f\n', "", "line 2: the record that begins here is not valid CSV .*not closed"),
+    ('a,b\n"c"d,e\n', "", "line 2: the record that begins here is not valid CSV"),
     ('"a\nx",b\nc;d\n', "", r"line 3: the record has 1 column, but column 1 .*delimiter=;"),
-    ("de,en\na,b\n", "?source=De&target=en", "line 1: there is no column 'De'; the header has: de, en"),
-    ('"d\ne",en\na,b\n', "?source=de&target=en", "line 1: there is no column 'de'; the header has: d e, en. Name"),
-    ("de,de\na,b\n", "?source=de&target=en", "line 1: there is more than one column 'de'"),
+    ("de,en\na,b\n", "?source=De&target=en", "line 1: column 'De' is missing; the header has: de, en"),
+    ('"d\ne",en\na,b\n', "?source=de&target=en", "line 1: column 'de' is missing; the header has: d e, en. Name"),
+    ("de,de\na,b\n", "?source=de&target=en", "line 1: column 'de' is not unique"),
     ('a,b\n"' + "x" * 200_000 + '",c\n', "", "line 2: .*field larger than field limit"),
-    ("a\rb,c\n", "", "line 1: the record that begins here is not CSV"),
+    ("a\rb,c\n", "", "line 1: the record that begins here is not valid CSV"),
 ])
 def test_what_is_no_csv_is_refused_by_file_and_line(text: str, options: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "x.csv"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.sources.database_connection import secrets
+from towernmt.dataflow.sources.database_connection import url_secrets
 from towernmt.dataflow.sources.database_table import open_database
 from towernmt.dataflow.sources.database_uri import parse_database_uri
 
@@ -74,11 +74,11 @@ def test_a_password_is_in_neither_name_nor_representation() -> None:
     source = open_database(f"postgresql://me:{SECRET}@host/db?table=t")
     for text in (uri.name, repr(uri), str(uri), source.name, repr(source), repr(vars(source))):
         assert SECRET not in text
-    assert secrets(uri.url) == [SECRET]
+    assert url_secrets(uri.url) == [SECRET]
 
 
 def test_an_option_with_a_typing_error_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(SettingsError, match="no option 'soruce'. Did you mean 'source'"):
+    with pytest.raises(SettingsError, match="option 'soruce' does not exist. Did you mean 'source'"):
         parse_database_uri("sqlite:///a.db?table=t&soruce=de")
 
 

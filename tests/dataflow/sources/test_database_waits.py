@@ -78,12 +78,12 @@ def test_a_locked_table_is_waited_for_as_long_as_patience_says(postgresql: Any, 
     items = source.read(source.begin())
     read = [next(items) for _ in range(5)]
     # On a busy machine the answer that there is a lock may itself be late.
-    words = r"pairs.*: (locked|not to be reached) for \d+ s \(.*(End what holds the lock|Start the server)"
+    words = r"pairs.*: (locked|not reachable) for \d+ s \(.*(End the process that holds the lock|Start the server)"
     with locked(server):
         assert refused(lambda: next(items), words) < BOUND
         if server is postgresql:
             assert refused(source.begin, words) < BOUND
-    assert "trying again for" in caplog.text
+    assert "retrying for" in caplog.text
     rest = [pair for _, pair in source.read(read[-1][0])]
     assert [pair for _, pair in read] + rest == ROWS
 
@@ -114,7 +114,7 @@ def test_a_backend_that_freezes_is_left_for_another(postgresql: Any, server: Any
     finally:
         os.kill(backend, signal.SIGCONT)
     assert read == ROWS
-    assert "lost (no answer for" in caplog.text and "reached again" in caplog.text
+    assert "lost (no answer for" in caplog.text and "connected again" in caplog.text
 
 
 def test_a_server_that_freezes_ends_with_one_sentence(server: Any) -> None:
@@ -129,7 +129,7 @@ def test_a_server_that_freezes_ends_with_one_sentence(server: Any) -> None:
     for process in processes:
         freeze(process)
     try:
-        assert refused(lambda: next(items), r"not to be reached for \d+ s .*patience=SECONDS") < BOUND
+        assert refused(lambda: next(items), r"not reachable for \d+ s .*patience=SECONDS") < BOUND
     finally:
         for process in processes:
             os.kill(process, signal.SIGCONT)
@@ -145,7 +145,7 @@ def test_a_long_wait_for_an_answer_says_so(postgresql: Any, monkeypatch: pytest.
                        "INSERT INTO pairs VALUES (1, 'a', 'b')")
     uri = postgresql.uri(f"{COLUMNS}&where=pg_sleep(2.5) IS NOT NULL")
     assert open_database(uri).count() == 1
-    assert re.search(r"no answer for \d s \(a lock, a long search, or a frozen server\); waiting up to 20 s",
+    assert re.search(r"no answer for \d s \(a lock, a long query, or a frozen server\); waiting up to 20 s",
                      caplog.text)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.sources.default_corpus import CorpusFiles, default_corpus, split
+from towernmt.dataflow.sources.default_corpus import CorpusFiles, default_corpus, split_corpus
 
 NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 ZAHLEN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
@@ -197,7 +197,7 @@ def test_without_a_network_one_sentence_says_so_and_shows_the_way(body: str, tmp
     with pytest.raises(DataError) as error:
         default_corpus("en-de", tmp_path / "cache", failing_pip(tmp_path, body))
     message = str(error.value)
-    assert "could not be fetched" in message and "--source train.de --target train.en" in message
+    assert "could not be downloaded" in message and "--source train.de --target train.en" in message
     assert "\n" not in message and "Retrying" not in message
     if "ERROR" in body:
         assert "Could not find a version" in message
@@ -205,7 +205,7 @@ def test_without_a_network_one_sentence_says_so_and_shows_the_way(body: str, tmp
 
 
 def test_a_missing_pip_is_the_same_sentence(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="could not be fetched.*No such file"):
+    with pytest.raises(DataError, match="could not be downloaded.*No such file"):
         default_corpus("en-de", tmp_path / "cache", ["/no/such/pip"])
 
 
@@ -245,9 +245,9 @@ TEXT = st.lists(WORD, min_size=1, max_size=5).map(" ".join)
 
 @given(st.lists(st.tuples(TEXT, TEXT), unique=True, min_size=1, max_size=80))
 def test_the_split_loses_nothing_and_keeps_sentences_apart(pairs: list[tuple[str, str]]) -> None:
-    train, valid, test = split(pairs)
+    train, valid, test = split_corpus(pairs)
     assert sorted(train + valid + test) == sorted(pairs)
-    assert split(pairs[::-1]) == (train, valid, test)
+    assert split_corpus(pairs[::-1]) == (train, valid, test)
     for side in (0, 1):
         texts = [folded([pair[side] for pair in part]) for part in (train, valid, test)]
         assert not texts[0] & texts[1] and not texts[0] & texts[2] and not texts[1] & texts[2]

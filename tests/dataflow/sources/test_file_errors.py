@@ -50,7 +50,7 @@ def source_of(folder: Path, **files: bytes) -> Source:
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "x.de").write_text("a\n")
-    with pytest.raises(DataError, match=r"x\.en: there is no such file"):
+    with pytest.raises(DataError, match=r"x\.en: the file does not exist"):
         open_source(f"{tmp_path}/x.{{de,en}}").begin()
     with pytest.raises(DataError, match=r"y-\*\.tsv: no file matches this pattern"):
         open_source(f"{tmp_path}/y-*.tsv").begin()
@@ -61,7 +61,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
 def test_a_side_without_its_other_is_named(tmp_path: Path) -> None:
     for name in ("1.de", "1.en", "2.de", "2.en", "3.en"):
         (tmp_path / name).write_text("a\n")
-    with pytest.raises(DataError, match=r"3\.en: no file of the other side \(.*\*\.de\) pairs up"):
+    with pytest.raises(DataError, match=r"3\.en: the matching file of the other side \(.*\*\.de\) is missing"):
         open_source(f"{tmp_path}/*.{{de,en}}").begin()
 
 
@@ -145,7 +145,7 @@ def test_a_file_that_changed_since_is_refused(change: str, tmp_path: Path) -> No
     with pytest.raises(DataError, match="the 2 files have changed since the pass over them began"):
         next(source.read(cursor))
     if change != "joined":
-        with pytest.raises(DataError, match=r"x-2\.tsv: (the file has changed|there is no such file)"):
+        with pytest.raises(DataError, match=r"x-2\.tsv: (the file has changed|the file does not exist)"):
             list(running)
     assert source.begin() != cursor[:3]
 
@@ -153,7 +153,7 @@ def test_a_file_that_changed_since_is_refused(change: str, tmp_path: Path) -> No
 def test_a_cursor_of_something_else_is_refused(tmp_path: Path) -> None:
     source = source_of(tmp_path, tsv=b"a\tb\n")
     for cursor in (None, 7, [], ["x", 1, 0, 0], [*source.begin()[:-1], -1], {"id": 7}):
-        with pytest.raises(DataError, match="is no place in this source"):
+        with pytest.raises(DataError, match="is not a position in this source"):
             next(source.read(cursor))
     with pytest.raises(DataError, match="x.tsv near line 10: it had 4 bytes when reading began"):
         next(source.read([*source.begin()[:-2], 9, 1000]))
@@ -207,15 +207,15 @@ def test_lines_with_too_few_columns_are_named(line: bytes, message: str, tmp_pat
 
 
 @pytest.mark.parametrize(("line", "message"), (
-    ("{", r"x\.jsonl line 2: it is not JSON"),
-    ("{} {}", r"x\.jsonl line 2: it is not JSON \(Extra data at character 4\)"),
-    ("[1]", "line 2: it is JSON, but not an object"),
+    ("{", r"x\.jsonl line 2: the line is not JSON"),
+    ("{} {}", r"x\.jsonl line 2: the line is not JSON \(Extra data at character 4\)"),
+    ("[1]", "line 2: the line is JSON, but not an object"),
     ("", "line 2: the line is empty"),
-    ('{"source": "a"}', r"line 2: there is no text in the field 'target' \(the fields are: source\)"),
-    ('{"source": "a", "target": null}', "line 2: there is no text in the field 'target'"),
-    ('{"source": "a", "target": 7}', "line 2: the field 'target' holds no text, but int"),
-    (r'{"source": "\ud83d\ude00 \ud83d", "target": "b"}', "line 2: an escape .* stands alone"),
-    ("[" * 100_000, "line 2: it is JSON that is nested too deeply"),
+    ('{"source": "a"}', r"line 2: the field 'target' is missing or null \(the fields are: source\)"),
+    ('{"source": "a", "target": null}', "line 2: the field 'target' is missing or null"),
+    ('{"source": "a", "target": 7}', "line 2: the field 'target' contains int instead of text"),
+    (r'{"source": "\ud83d\ude00 \ud83d", "target": "b"}', "line 2: an escape .* is unpaired"),
+    ("[" * 100_000, "line 2: the JSON is nested too deeply"),
 ))
 def test_lines_of_json_that_are_no_pair_are_named(line: str, message: str, tmp_path: Path) -> None:
     good = '{"source": "a", "target": "b"}\n'
@@ -227,10 +227,10 @@ def test_columns_of_parquet_that_are_not_there_or_hold_no_text_are_named(tmp_pat
     records = [{"de": f"a{i}", "en": None if i == 5 else "b", "n": i} for i in range(9)]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "x.parquet", row_group_size=3)
     place = f"{tmp_path}/x.parquet"
-    read_until_error(open_source(place), r"x\.parquet: there is no column 'source'; it has: de, en, n\.")
-    read_until_error(open_source(f"{place}?source=de&target=n"), "row group 0: a column holds int64 and not texts")
+    read_until_error(open_source(place), r"x\.parquet: column 'source' is missing; the columns are: de, en, n\.")
+    read_until_error(open_source(f"{place}?source=de&target=n"), "row group 0: a column contains int64 instead of text")
     source = open_source(f"{place}?source=de&target=en")
-    assert len(read_until_error(source, "row group 1 row 3: column 'en' holds no text")) == 5
+    assert len(read_until_error(source, "row group 1 row 3: column 'en' is null")) == 5
 
 
 def test_damaged_parquet_is_an_error(tmp_path: Path) -> None:

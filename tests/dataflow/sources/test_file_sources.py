@@ -194,7 +194,7 @@ def test_sides_pair_up_by_what_wildcards_stand_for(tmp_path: Path) -> None:
 def test_a_single_file_of_each_side_pairs_up_only_if_its_wildcards_do(tmp_path: Path) -> None:
     (tmp_path / "part-1.de").write_text("eins\n")
     (tmp_path / "part-2.en").write_text("two\n")
-    with pytest.raises(DataError, match="part-1.de: no file of the other side .* pairs up with it"):
+    with pytest.raises(DataError, match="part-1.de: the matching file of the other side .* is missing"):
         open_source(f"{tmp_path}/part-*.{{de,en}}").begin()
     assert read(open_source(f"{tmp_path}/part-{{*.de,2.en}}")) == [("eins", "two")]
     (tmp_path / "part-2.en").rename(tmp_path / "part-1.en")

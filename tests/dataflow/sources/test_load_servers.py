@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from towernmt.dataflow.sources.database_load import load
+from towernmt.dataflow.sources.database_load import load_table
 from towernmt.dataflow.sources.database_table import open_database
 from towernmt.dataflow.sources.open_source import open_source
 
@@ -31,7 +31,7 @@ def source(tmp_path: Path) -> Any:
 
 
 def test_what_was_loaded_is_read_again_pair_by_pair(server: Any, source: Any) -> None:
-    assert load(source, server.uri("table=pairs"), batch=400).new == ROWS
+    assert load_table(source, server.uri("table=pairs"), batch=400).new == ROWS
     table = open_database(server.uri("table=pairs"))
     assert [p for _, p in table.read(table.begin())] == [p for _, p in source.read(source.begin())]
 
@@ -43,11 +43,11 @@ def test_connections_that_are_cut_and_a_restart_double_and_lose_nothing(server: 
     # An answer to a batch is short: these end in handshakes, in answers to inserts, and in answers to commits.
     with cutting_proxy(server.port, [rng.randint(600, 6000) for _ in range(20)]) as between:
         uri = server.uri("table=pairs&patience=120", port=between.port)
-        assert load(source, uri, batch=100).pairs == ROWS
+        assert load_table(source, uri, batch=100).pairs == ROWS
         assert between.cuts >= 3
     server.stop()
     server.start()
-    assert load(source, server.uri("table=pairs"), batch=100).new == 0
+    assert load_table(source, server.uri("table=pairs"), batch=100).new == 0
     table = open_database(server.uri("table=pairs"))
     expected = [p for _, p in source.read(source.begin())]
     assert [p for _, p in table.read(table.begin())] == expected

@@ -157,7 +157,7 @@ def test_a_unit_without_end_does_not_fill_the_memory(tmp_path: Path) -> None:
 
 
 def test_both_languages_must_be_named() -> None:
-    with pytest.raises(SettingsError, match="say which languages are source and target"):
+    with pytest.raises(SettingsError, match="the source or target language is missing"):
         open_source("x.tmx?source_language=de")
     with pytest.raises(SettingsError, match="source_language=d/e: expected a language"):
         open_source("x.tmx?source_language=d/e&target_language=en")

@@ -86,7 +86,7 @@ def test_a_file_that_changes_is_noticed_and_refused(web: Any) -> None:
     web.faults = [None, ("cut", 200_000)]
     next(items)
     web.files["/x.tsv"] = changed
-    with pytest.raises(DataError, match="x.tsv: the file has changed on the server"):
+    with pytest.raises(DataError, match="x.tsv: the file on the server has changed"):
         list(items)
 
 
@@ -106,7 +106,7 @@ def test_a_server_that_stays_away_ends_with_one_sentence(web: Any) -> None:
     next(items)
     web.close()
     begin = time.monotonic()
-    with pytest.raises(DataError, match=r"x.tsv: cannot be reached for .* s \(.*patience=SECONDS") as caught:
+    with pytest.raises(DataError, match=r"x.tsv: not reachable for .* s \(.*patience=SECONDS") as caught:
         list(items)
         list(source.read(source.begin()))
     assert time.monotonic() - begin < BOUND and "\n" not in str(caught.value)
@@ -116,14 +116,14 @@ def test_a_server_that_stays_away_ends_with_one_sentence(web: Any) -> None:
 def test_a_server_that_fails_or_is_silent_ends_with_one_sentence(web: Any, fault: object) -> None:
     web.faults = [fault] * 1000
     begin = time.monotonic()
-    with pytest.raises(DataError, match=r"cannot be reached for .* s \((HTTP 50[03]|the server is silent)"):
+    with pytest.raises(DataError, match=r"not reachable for .* s \((HTTP 50[03]|the server does not answer)"):
         read(web.url("/x.tsv?patience=0.5&timeout=0.2"))
     assert time.monotonic() - begin < BOUND
 
 
 @pytest.mark.parametrize(("status", "words"), [
-    (404, "there is no such file on the server .HTTP 404"), (410, "there is no such file"),
-    (403, "does not give it without leave .HTTP 403.*USER:PASSWORD"), (400, "refuses the request .HTTP 400"),
+    (404, "the file does not exist on the server .HTTP 404"), (410, "the file does not exist"),
+    (403, "access denied .HTTP 403.*USER:PASSWORD"), (400, "refuses the request .HTTP 400"),
     (416, "has become shorter"), (501, "refuses the request")])
 def test_what_waiting_cannot_mend_is_said_at_once(web: Any, status: int, words: str) -> None:
     web.faults = [status]
@@ -167,7 +167,7 @@ def test_redirects_are_followed_and_take_no_password_to_another_server(web: Any)
 
 def test_a_redirect_from_a_secure_server_to_another_is_not_followed() -> None:
     request = Request("https://h/x.tsv?token=s3cret")
-    with pytest.raises(DataError, match="^https://h/x.tsv: the server leads from https:// to http://h, which is not"):
+    with pytest.raises(DataError, match="^https://h/x.tsv: the server redirects from https:// to http://h, which"):
         http_storage._Redirects().redirect_request(request, None, 302, "", {}, "http://h/x.tsv?token=s3cret")
 
 
@@ -196,13 +196,13 @@ def test_an_empty_file_has_no_pairs(web: Any) -> None:
 
 def test_a_file_whose_length_is_not_told_is_refused(web: Any) -> None:
     web.ranges = web.lengths = False
-    with pytest.raises(DataError, match="does not tell how long the file is"):
+    with pytest.raises(DataError, match="does not send the size of the file"):
         read(web.url("/x.tsv"))
 
 
 @pytest.mark.parametrize("path", ["/part-*.tsv", "/part-[01].tsv"])
 def test_patterns_are_refused_since_servers_have_no_lists(web: Any, path: str) -> None:
-    with pytest.raises(DataError, match="web servers have no lists of their files"):
+    with pytest.raises(DataError, match="web servers do not list their files"):
         read(web.url(path))
     assert not web.requests
 
@@ -211,7 +211,7 @@ def test_patterns_are_refused_since_servers_have_no_lists(web: Any, path: str) -
     ("https://h/x?format=xls", "format=xls: expected one of"),
     ("https://h/x.csv?colums=0,1", "no option 'colums'. Did you mean 'columns'.*write %63olums"),
     ("https://h/x.tsv?patience=long", "patience=long: expected a number of seconds"),
-    ("https://h/download?id=5", "the name does not tell the format")])
+    ("https://h/download?id=5", "the format is not clear from the name")])
 def test_options_that_cannot_be_are_refused(uri: str, words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         open_source(uri)

@@ -53,7 +53,7 @@ def test_pipes_and_dangling_links_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"pipe\.tsv: a pipe or a device can be read only once"):
         LocalStorage().list(f"{tmp_path}/pipe.tsv")
     (tmp_path / "link.tsv").symlink_to("nowhere")
-    with pytest.raises(DataError, match=r"link\.tsv: there is no such file"):
+    with pytest.raises(DataError, match=r"link\.tsv: the file does not exist"):
         LocalStorage().list(f"{tmp_path}/link.tsv")
 
 

@@ -292,7 +292,7 @@ def test_nothing_of_it_is_needed_where_there_are_no_such_locks(tmp_path: Path, m
                "import towernmt.core.directories\n")
     subprocess.run([sys.executable, "-c", program], check=True)
     monkeypatch.setitem(sys.modules, "fcntl", None)
-    with pytest.raises(SettingsError, match="locks this operating system does not have"):
+    with pytest.raises(SettingsError, match="which needs file locks"):
         ObjectCache(tmp_path, 100).open("name", "1", 1, lambda file: None)
 
 
@@ -302,7 +302,7 @@ def test_a_process_that_does_not_go_on_is_not_waited_for_for_ever(tmp_path: Path
     cache = ObjectCache(tmp_path, 100)
     with open(cache._path("name", "1").with_suffix(".tmp"), "wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(DataError, match="another process holds the lock .* has not gone on for 0.2 s. End that"):
+        with pytest.raises(DataError, match="another process has locked .* has not written to it for 0.2 s. End that"):
             cache.open("name", "1", 1, lambda file: None)
         fcntl.flock(held, fcntl.LOCK_UN)
         with cache.open("name", "1", 1, lambda file: file.write(b"x") and None) as copy:

@@ -101,7 +101,7 @@ def test_an_outage_without_end_is_one_sentence_after_the_retries(fault_proxy: An
     storage = S3Storage(fault_proxy.url, retries=3)
     [file] = storage.list(name)
     fault_proxy.script = [SLOW_DOWN] * 100
-    with pytest.raises(DataError, match=r"pairs.tsv: cannot be reached \(.*SlowDown.*; attempt 4 in a row\)") as error:
+    with pytest.raises(DataError, match=r"pairs.tsv: not reachable in 4 consecutive attempts \(.*SlowDown") as error:
         storage.open(file).read(1)
     assert "\n" not in str(error.value) and len(fault_proxy.script) == 96
 

@@ -122,25 +122,25 @@ def test_globs_know_sets_and_folders(pattern: str, key: str, matches: bool) -> N
 
 def test_a_missing_object_or_bucket_is_named(s3: Any, bucket: str) -> None:
     storage = S3Storage(s3.url)
-    with pytest.raises(ObjectMissing, match=f"s3://{bucket}/no: there is no such object at {s3.url}"):
+    with pytest.raises(ObjectMissing, match=f"s3://{bucket}/no: the object does not exist at {s3.url}"):
         storage.list(f"s3://{bucket}/no")
     for pattern in ("s3://no-such-bucket/no", "s3://no-such-bucket/*"):
-        with pytest.raises(DataError, match=rf"{re.escape(pattern)}: there is no bucket no-such-bucket"):
+        with pytest.raises(DataError, match=rf"{re.escape(pattern)}: bucket no-such-bucket does not exist"):
             storage.list(pattern)
     put(s3, bucket, x=b"1")
     [file] = storage.list(f"s3://{bucket}/x")
     s3.client().delete_object(Bucket=bucket, Key="x")
-    with pytest.raises(DataError, match=f"s3://{bucket}/x: there is no such object"):
+    with pytest.raises(DataError, match=f"s3://{bucket}/x: the object does not exist"):
         storage.open(file).read(1)
-    with pytest.raises(DataError, match="no name in S3"):
+    with pytest.raises(DataError, match="not a valid name in S3"):
         storage.list("s3:///x")
 
 
 @pytest.mark.parametrize(("key", "secret", "reason"), [
     ("testkey", "wrong-and-secret", r"does not accept the credentials \(SignatureDoesNotMatch\)"),
     ("nobody", "wrong-and-secret", r"does not accept the credentials \(InvalidAccessKeyId\)"),
-    ("stranger", "testsecret", r"does not allow access with these credentials \(AccessDenied\)"),
-    (None, None, r"there are no credentials for .* Set AWS_ACCESS_KEY_ID")])
+    ("stranger", "testsecret", r"denies access with these credentials \(AccessDenied\)"),
+    (None, None, r"the credentials for .* are missing .* Set AWS_ACCESS_KEY_ID")])
 def test_wrong_credentials_are_said_at_once_and_never_shown(
         s3: Any, bucket: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, key: str | None,
         secret: str | None, reason: str) -> None:
@@ -164,8 +164,8 @@ def test_the_endpoint_may_come_from_the_environment(s3: Any, bucket: str, monkey
 
 
 @pytest.mark.parametrize(("endpoint", "reason"), [
-    ("127.0.0.1:8333", "An endpoint is written http://host:port"),
-    ("http://me:word@127.0.0.1:8333", "holds a user name or a password")])
+    ("127.0.0.1:8333", "Write the endpoint as http://host:port"),
+    ("http://me:word@127.0.0.1:8333", "contains a user name or a password")])
 def test_an_endpoint_that_cannot_work_is_refused(s3: Any, endpoint: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason) as error:
         S3Storage(endpoint).list("s3://bucket/x")

@@ -35,11 +35,12 @@ def test_links_are_read_once_each_and_a_line_may_have_none() -> None:
 
 @pytest.mark.parametrize("item", ["1", "1-", "-1", "0:0", "0-0-0", "a-b", "0–0", "٠-٠", "1.5-0"])
 def test_what_is_no_link_is_refused_with_file_and_line(item: str) -> None:
-    with pytest.raises(DataError, match=f"^a.links line 8: '{item}' is no link: expected .* `0-0 1-2`"):
+    with pytest.raises(DataError, match=f"^a.links line 8: '{item}' is not a word alignment: expected .* `0-0 1-2`"):
         parse_links(lines("0-0", f"0-0 {item}", first=7), [3, 3], [3, 3])
 
 
 @pytest.mark.parametrize("item", ["3-0", "0-4", "99-99"])
 def test_a_link_behind_the_last_word_is_refused(item: str) -> None:
-    with pytest.raises(DataError, match=f"^a.links line 1: the link {item} points behind .* source has 3 .* target 4"):
+    with pytest.raises(DataError, match=f"^a.links line 1: the word alignment {item} .* has 3 source and 4 target"
+                       ):
         parse_links(lines(f"2-3 {item}"), [3], [4])

@@ -45,8 +45,8 @@ def test_a_pair_of_codes_is_read_with_scripts_and_regions(text, direction):
 
 
 @pytest.mark.parametrize("text, wrong", [
-    ("german", "is no direction"), ("de", "is no direction"), ("de-", "is no direction"), ("", "is no direction"),
-    ("de-en-fr", "several ways"), ("pt-br-en", "several ways"), ("english-german", "is no direction")])
+    ("german", "is not a pair"), ("de", "is not a pair"), ("de-", "is not a pair"), ("", "is not a pair"),
+    ("de-en-fr", "several ways"), ("pt-br-en", "several ways"), ("english-german", "is not a pair of languages")])
 def test_a_text_that_is_not_one_pair_is_refused(text, wrong):
     with pytest.raises(SettingsError, match=f"{wrong}.*as de-en"):
         parse_direction(text)

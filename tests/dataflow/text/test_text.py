@@ -98,7 +98,7 @@ def test_utf16_is_called_by_its_name(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="none.de: there is no such file"):
+    with pytest.raises(DataError, match="none.de: the file does not exist"):
         list(read_lines(tmp_path / "none.de"))
     with pytest.raises(DataError, match="Is a directory"):
         list(read_lines(tmp_path))

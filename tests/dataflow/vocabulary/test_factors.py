@@ -59,7 +59,7 @@ def test_a_word_without_its_factors_is_refused_with_its_place(word: str) -> None
     with pytest.raises(FactorError) as error:
         split_factors(f"das|D|das {word}", 2, index=4)
     assert error.value.index == 4
-    assert str(error.value).startswith(f"line 5: '{word}' has not the form word|factor1|factor2")
+    assert str(error.value).startswith(f"line 5: '{word}' does not have the form word|factor1|factor2")
     assert str(error.value.at("a.de", 7)).startswith(f"a.de line 7: '{word}'")
 
 

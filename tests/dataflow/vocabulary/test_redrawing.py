@@ -23,9 +23,9 @@ from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.vocabulary import resegmentation
 from towernmt.dataflow.vocabulary.base import UNK, Sampling, Vocabulary
-from towernmt.dataflow.vocabulary.batch_sampling import UnigramDraws
+from towernmt.dataflow.vocabulary.batch_sampling import BatchUnigramSampler
 from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary, learn_bpe_codes
-from towernmt.dataflow.vocabulary.resegmentation import Redrawer, Redrawn
+from towernmt.dataflow.vocabulary.resegmentation import Resegmented, Resegmenter
 from towernmt.dataflow.vocabulary.sentencepiece_model import PieceModel
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
 from towernmt.dataflow.vocabulary.word_vocabulary import learn_words
@@ -83,14 +83,14 @@ def encoded(vocabulary: Vocabulary, texts: Sequence[str]) -> Sentences:
                      np.cumsum([0, *map(len, lists)]).astype(np.int64))
 
 
-def sentences(drawn: Redrawn | Sentences) -> list[list[int]]:
+def sentences(drawn: Resegmented | Sentences) -> list[list[int]]:
     return [drawn.ids[begin:end].tolist() for begin, end in zip(drawn.offsets[:-1], drawn.offsets[1:], strict=True)]
 
 
 def redrawn(vocabulary: Vocabulary, texts: Sequence[str], alpha: float, key: Sequence[int] = (1, 2),
             longest: int = 10**6) -> list[list[int]]:
-    once = Redrawer(vocabulary.stored_words(Sampling(alpha)))
-    return sentences(once.redraw(*encoded(vocabulary, texts), key, longest))
+    once = Resegmenter(vocabulary.stored_words(Sampling(alpha)))
+    return sentences(once.resegment(*encoded(vocabulary, texts), key, longest))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -100,7 +100,7 @@ def test_what_is_drawn_is_the_text_that_was_stored_word_for_word(name: str, text
                                                                  ) -> None:
     vocabulary = vocabulary_of(name)
     stored = encoded(vocabulary, [clean(text) for text in texts])
-    drawn = Redrawer(vocabulary.stored_words(Sampling(alpha))).redraw(*stored, [seed], 10**6)
+    drawn = Resegmenter(vocabulary.stored_words(Sampling(alpha))).resegment(*stored, [seed], 10**6)
     assert drawn.ids.dtype == stored.ids.dtype
     for old, new in zip(sentences(stored), sentences(drawn), strict=True):
         assert vocabulary.decode(new) == vocabulary.decode(old)
@@ -166,11 +166,11 @@ def test_draws_depend_on_the_key_and_not_on_what_is_remembered(name: str, monkey
     vocabulary, chance = vocabulary_of(name), random.Random(3)
     texts = [" ".join(chance.choices(WORDS, k=chance.randint(0, 9))) for _ in range(300)]
     monkeypatch.setattr(resegmentation, "_SLICE", 70)
-    once = Redrawer(vocabulary.stored_words(Sampling(0.3)))
-    first, other = (once.redraw(*encoded(vocabulary, texts), [key], 10**6) for key in (1, 2))
-    again = once.redraw(*encoded(vocabulary, texts), [1], 10**6)
+    once = Resegmenter(vocabulary.stored_words(Sampling(0.3)))
+    first, other = (once.resegment(*encoded(vocabulary, texts), [key], 10**6) for key in (1, 2))
+    again = once.resegment(*encoded(vocabulary, texts), [1], 10**6)
     monkeypatch.setattr(resegmentation, "_HELD_BYTES", 0)
-    forgetful = Redrawer(vocabulary.stored_words(Sampling(0.3))).redraw(*encoded(vocabulary, texts), [1], 10**6)
+    forgetful = Resegmenter(vocabulary.stored_words(Sampling(0.3))).resegment(*encoded(vocabulary, texts), [1], 10**6)
     assert sentences(first) == sentences(again) == sentences(forgetful) != sentences(other)
     for place in range(4):
         assert np.array_equal(first[place], forgetful[place])
@@ -188,7 +188,7 @@ class Pieces(NamedTuple):
 @pytest.mark.parametrize("nodes", [5, 3_000_000, 2 ** 31 - 3])
 def test_a_number_draws_the_same_of_a_word_however_many_were_added_before(nodes: int) -> None:
     pieces = {"a": -1.0, "b": -1.0, "ab": -1.0}
-    draws = UnigramDraws(cast("PieceModel", Pieces(pieces, -9.0, 2)), 0.0, list(pieces).index)
+    draws = BatchUnigramSampler(cast("PieceModel", Pieces(pieces, -9.0, 2)), 0.0, list(pieces).index)
     early = draws.add("ab")
     draws._nodes = nodes  # as after very many words
     late = draws.add("ab")
@@ -228,5 +228,5 @@ def test_a_long_word_is_drawn_as_a_short_one(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_words_have_one_segmentation() -> None:
-    with pytest.raises(SettingsError, match="a word vocabulary has only one segmentation of a text: leave it false"):
+    with pytest.raises(SettingsError, match="a word vocabulary has only one segmentation of a text. Set it to false"):
         learn_words(["ja nein"], 10).stored_words(Sampling())

@@ -21,7 +21,7 @@ from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.vocabulary.base import Sampling
 from towernmt.dataflow.vocabulary.sentencepiece_model import PieceModel
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
-from towernmt.dataflow.vocabulary.subword_sampling import BpeDropout, UnigramSampler, uniform_draws
+from towernmt.dataflow.vocabulary.subword_sampling import BpeDropout, UnigramSampler, uniform_numbers
 
 REAL_TEXT = """\
 All human beings are born free and equal in dignity and rights.
@@ -90,7 +90,7 @@ def test_at_an_alpha_without_end_unigram_is_what_the_library_encodes(name: str, 
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.files()[".model"])
     model, sampler = PieceModel(vocabulary.files()[".model"]), vocabulary._sampler(Sampling(1e30))
     texts = [clean(text) for text in texts]
-    for text, ids, pieces in zip(texts, sampler.ids(texts, 3, 0), sampler.written(texts, 3, 0), strict=True):
+    for text, ids, pieces in zip(texts, sampler.ids(texts, 3, 0), sampler.piece_names(texts, 3, 0), strict=True):
         best = processor.encode(text)
         if ids != best:  # only where another segmentation is as probable, to the precision of the library's sums
             theirs = model.score(best, processor.encode(text, out_type=str))
@@ -104,7 +104,7 @@ def test_any_draw_is_the_text_that_the_library_reads_back(name: str, text: str, 
     vocabulary = MODELS[name]()
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.files()[".model"])
     sampler = vocabulary._sampler(Sampling(alpha))
-    pieces = sampler.written([clean(text)], seed, 0)[0]
+    pieces = sampler.piece_names([clean(text)], seed, 0)[0]
     assert processor.decode(pieces) == processor.decode(processor.encode(clean(text), out_type=str))
     assert [processor.piece_to_id(piece) for piece in pieces] == sampler.ids([clean(text)], seed, 0)[0]
 
@@ -132,7 +132,7 @@ def test_a_unigram_lattice_has_the_probabilities_of_all_segmentations(word: str,
 
 
 def drawn(sampler: BpeDropout | UnigramSampler, word: str, draws: int) -> Counter[tuple[str, ...]]:
-    numbers = uniform_draws(11, 0, [len(word)] * draws)
+    numbers = uniform_numbers(11, 0, [len(word)] * draws)
     return Counter(tuple(sampler.draw(word, iter(uniform))) for uniform in numbers)
 
 
@@ -172,10 +172,10 @@ def test_among_the_best_each_is_drawn_by_its_probability() -> None:
 
 
 def test_numbers_are_uniform_and_stay_what_they_are() -> None:
-    assert uniform_draws(5, 3, [2, 0, 1]) == GOLDEN
-    far = uniform_draws(5, 0, [0] * 3 + [200])[3]
-    assert far[:2] == GOLDEN[0] and uniform_draws(5, 3, [200])[0] == far
-    values = np.array(uniform_draws(1, 0, [100] * 1000))
+    assert uniform_numbers(5, 3, [2, 0, 1]) == GOLDEN
+    far = uniform_numbers(5, 0, [0] * 3 + [200])[3]
+    assert far[:2] == GOLDEN[0] and uniform_numbers(5, 3, [200])[0] == far
+    values = np.array(uniform_numbers(1, 0, [100] * 1000))
     assert abs(values.mean() - 0.5) < 0.005 and abs(np.corrcoef(values[:, 0], values[:, 1])[0, 1]) < 0.1
     assert 0 <= values.min() and values.max() < 1
 
@@ -184,7 +184,7 @@ GOLDEN = [[0.3823466926809722, 0.8991944708957462], [], [0.8741045707768256]]
 
 
 def test_a_model_of_words_is_refused_in_a_sentence() -> None:
-    with pytest.raises(SettingsError, match="words or characters, with one segmentation of a text: leave it false"):
+    with pytest.raises(SettingsError, match="words or characters. Set it to false"):
         whitespace_model("char").sample_batch(["a"], Sampling(), 1)
 
 

@@ -156,7 +156,7 @@ def test_a_size_that_the_text_cannot_fill_gives_a_smaller_vocabulary(kind: str) 
 
 @pytest.mark.parametrize("kind", ("unigram", "bpe", "bpe-codes"))
 def test_a_size_below_the_number_of_characters_is_refused(kind: str) -> None:
-    with pytest.raises(DataError, match="smaller than the .* characters.*--vocab-size"):
+    with pytest.raises(DataError, match="is too small: .* characters.*--vocab-size"):
         learn_bpe_codes(SENTENCES, 12) if kind == "bpe-codes" else learn_sentence_piece(SENTENCES, kind, 12)
 
 
@@ -166,7 +166,7 @@ def test_a_size_below_the_number_of_characters_is_refused(kind: str) -> None:
     lambda: learn_sentence_piece([], "unigram", 10),
 ))
 def test_no_text_gives_no_vocabulary(learn: object) -> None:
-    with pytest.raises(DataError, match="no text to learn a vocabulary from"):
+    with pytest.raises(DataError, match="text to learn a vocabulary from is empty"):
         learn()  # type: ignore[operator]
 
 

@@ -42,12 +42,12 @@ def faults(request: pytest.FixtureRequest) -> Faults:
 
 def wrong_password_of_postgresql(faults: Faults) -> tuple[str, str]:
     server = faults.server("postgresql")
-    return server.uri(faults.corpus.fill(server), password="wr0ng-s3cret"), "refuses this user or password"
+    return server.uri(faults.corpus.fill(server), password="wr0ng-s3cret"), "denies access"
 
 
 def wrong_password_of_mariadb(faults: Faults) -> tuple[str, str]:
     server = faults.server("mariadb")
-    return server.uri(faults.corpus.fill(server), password="wr0ng-s3cret"), "refuses this user or password"
+    return server.uri(faults.corpus.fill(server), password="wr0ng-s3cret"), "denies access"
 
 
 def wrong_key_of_s3(faults: Faults) -> tuple[str, str]:
@@ -59,7 +59,7 @@ def wrong_key_of_s3(faults: Faults) -> tuple[str, str]:
 def no_such_table(faults: Faults) -> tuple[str, str]:
     server = faults.server("postgresql")
     faults.corpus.fill(server)
-    return server.uri("table=numberd"), "there is no table 'numberd'. Did you mean"
+    return server.uri("table=numberd"), "table 'numberd' does not exist. Did you mean"
 
 
 def no_such_column(faults: Faults) -> tuple[str, str]:
@@ -68,26 +68,26 @@ def no_such_column(faults: Faults) -> tuple[str, str]:
 
 
 def no_such_database_file(faults: Faults) -> tuple[str, str]:
-    return f"sqlite:///{faults.place}/base.db?table=pairs", "there is no file"
+    return f"sqlite:///{faults.place}/base.db?table=pairs", "base.db is missing"
 
 
 def no_such_object(faults: Faults) -> tuple[str, str]:
     bucket = faults.put(faults.corpus.tsv())
-    return f"s3://{bucket}/pair.tsv?endpoint_url={faults.server('s3').url}", "there is no such object"
+    return f"s3://{bucket}/pair.tsv?endpoint_url={faults.server('s3').url}", "the object does not exist"
 
 
 def no_such_bucket(faults: Faults) -> tuple[str, str]:
-    return f"s3://nowhere/pairs.tsv?endpoint_url={faults.server('s3').url}", "there is no bucket nowhere"
+    return f"s3://nowhere/pairs.tsv?endpoint_url={faults.server('s3').url}", "bucket nowhere does not exist"
 
 
 def no_such_file(faults: Faults) -> tuple[str, str]:
-    return str(faults.place / "pairs.tsv"), "there is no such file"
+    return str(faults.place / "pairs.tsv"), "the file does not exist"
 
 
 def no_server(faults: Faults) -> tuple[str, str]:
     from tests.servers.local_server import free_port
 
-    return faults.server("postgresql").uri("table=numbered&patience=0.3", port=free_port()), "not to be reached for"
+    return faults.server("postgresql").uri("table=numbered&patience=0.3", port=free_port()), "not reachable for"
 
 
 @pytest.mark.parametrize("case", [
@@ -113,13 +113,13 @@ class Break(NamedTuple):
 
 def a_database_that_stays_away(faults: Faults) -> Break:
     server = faults.server("postgresql")
-    return Break(server.uri(faults.corpus.fill(server) + "&patience=0.5"), "not to be reached for", server.stop,
+    return Break(server.uri(faults.corpus.fill(server) + "&patience=0.5"), "not reachable for", server.stop,
                  server.start)
 
 
 def a_table_that_is_dropped(faults: Faults) -> Break:
     server = faults.server("mariadb")
-    return Break(server.uri(faults.corpus.fill(server)), "there is no table 'numbered'",
+    return Break(server.uri(faults.corpus.fill(server)), "table 'numbered' does not exist",
                  lambda: server.execute("ALTER TABLE numbered RENAME TO away"),
                  lambda: server.execute("ALTER TABLE away RENAME TO numbered"))
 

@@ -90,7 +90,7 @@ def test_texts_are_found_by_patterns_and_a_name_is_taken_once(texts: list[Path],
     assert all(isinstance(text, FileText) for text in found)
     with pytest.raises(DataError, match="is an input twice"):
         open_texts([str(tmp_path / "*.de"), str(texts[1])])
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="does not exist"):
         open_texts([str(tmp_path / "missing")])
 
 

@@ -30,14 +30,14 @@ from towernmt.dataflow.batches.block_plan import (
     plan_block,
     size_of_plan,
 )
-from towernmt.dataflow.batches.windows import BackgroundThread, DrawnWindows
+from towernmt.dataflow.batches.windows import BackgroundThread, SampledWindows
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.preparation.shards import PairBlock
 from towernmt.dataflow.vocabulary.base import Sampling
 
 _MIN_PLANS = 3  # plans that are always kept, with their blocks: readers are in neighbouring blocks
 _MAX_COUNTS = 100_000
-_SAMPLED_PAIRS = 1_000_000  # at most so many are planned for the estimate of an epoch
+_SAMPLED_PAIRS = 1_000_000  # maximum number of pairs that are planned for the estimate of an epoch
 
 
 class BlockSource(Protocol):
@@ -76,17 +76,6 @@ class Batches:
 
     def __init__(self, data: BlockSource, settings: BatchSettings, epochs: int | None = None,
                  alignments: bool = False) -> None:
-        """
-        Args:
-            data: the corpus.
-            settings: sizes and order.
-            epochs: how many passes there are, counted from the very first, not from where a reader begins;
-                None for no end.
-            alignments: whether the batches have alignments; then the corpus must have them.
-        Raises:
-            DataError: the corpus is empty.
-            SettingsError: a setting that cannot work.
-        """
         check_batch_settings(settings, epochs)
         self._data = data
         self.num_blocks = data.num_blocks
@@ -94,8 +83,8 @@ class Batches:
         self._epochs = epochs
         self._alignments = alignments
         if _is_empty(data):
-            raise DataError("The corpus holds no sentence pair, so there is nothing to make batches of; see "
-                            "the preparation's report for what was dropped and why.")
+            raise DataError("The corpus contains no sentence pairs. The report of the preparation lists the dropped "
+                            "pairs and the reasons; change the filters or the text.")
         self._buckets = define_buckets(settings.bucket_width, settings.max_length, data.length_ratio)
         self._lock = threading.Lock()
         self._plans: OrderedDict[tuple[int, int], BlockPlan] = OrderedDict()
@@ -125,22 +114,22 @@ class Batches:
             raise ValueError(f"read(start={start}, step={step}): expected start from 0 and step from 1")
         begin = position or Position()
         if not self._exists(begin):
-            raise DataError(f"The data position {begin.to_json()} lies outside this corpus: the corpus or "
-                            "its batch settings have changed since the checkpoint; restore them.")
+            raise DataError(f"The data position {begin.to_json()} is outside this corpus, since the corpus or its "
+                            "batch settings have changed since the checkpoint. Restore them.")
         return self._read(begin, start, step)
 
     def _read(self, position: Position, skip: int, step: int) -> Iterator[tuple[Position, Batch]]:
         epoch, ordinal, first = position[:3]
         while self._epochs is None or epoch < self._epochs:
             blocks = self._block_order(epoch)
-            for place in range(ordinal, len(blocks)):
-                count = self._count(epoch, blocks[place])
-                self._read_ahead(epoch, blocks[place])
+            for block_position in range(ordinal, len(blocks)):
+                count = self._count(epoch, blocks[block_position])
+                self._read_ahead(epoch, blocks[block_position])
                 if first + skip < count:
-                    block, plan = self._plan(epoch, blocks[place])
+                    block, plan = self._plan(epoch, blocks[block_position])
                     for index in range(first + skip, count, step):
-                        batch = make_batch(block, plan.pairs_of(index), self._alignments)
-                        yield self._after(epoch, place, index, count), batch
+                        batch = make_batch(block, plan.batch_pairs(index), self._alignments)
+                        yield self._after(epoch, block_position, index, count), batch
                     skip = (first + skip - count) % step
                 else:
                     skip -= count - first
@@ -212,11 +201,12 @@ class Batches:
         return position.batch == 0 or position.batch < self._count(
             position.epoch, self._block_order(position.epoch)[position.block])
 
-    def _after(self, epoch: int, place: int, index: int, count: int) -> Position:
-        if index + 1 < count:
-            return Position(epoch, place, index + 1)
-        if place + 1 < self.num_blocks:
-            return Position(epoch, place + 1, 0)
+    def _after(self, epoch: int, block: int, batch: int, batches: int) -> Position:
+        """Return the position after a batch of the `block`-th block, which has `batches` batches."""
+        if batch + 1 < batches:
+            return Position(epoch, block, batch + 1)
+        if block + 1 < self.num_blocks:
+            return Position(epoch, block + 1, 0)
         return Position(epoch + 1, 0, 0)
 
     def _count(self, epoch: int, block: int) -> int:
@@ -256,7 +246,7 @@ class Batches:
 
 def _is_empty(data: BlockSource) -> bool:
     if isinstance(data, PreparedData):
-        return not data.pairs  # the manifest tells
+        return not data.pairs  # a number in the manifest
     return not any(len(data.read_block(block)) for block in range(data.num_blocks))
 
 
@@ -273,10 +263,10 @@ def check_batch_settings(settings: BatchSettings, epochs: int | None) -> None:
     """
     check_ranges(settings)
     if epochs is not None and epochs < 1:
-        raise SettingsError(f"epochs={epochs}: expected at least 1, or none for no end.")
+        raise SettingsError(f"epochs={epochs}: expected at least 1, or None for no end.")
 
 
-_WINDOWS = 4  # of the keys of random numbers: neither those of plans nor those of `windows`
+_WINDOWS = 4  # end of a key of random numbers, different from the keys of plans and of `windows`
 
 
 class SampledBatches(Batches):
@@ -299,13 +289,13 @@ class SampledBatches(Batches):
     def __init__(self, data: PreparedData, settings: StreamBatchSettings, sampling: Sampling,
                  epochs: int | None = None, alignments: bool = False, ahead: bool = True) -> None:
         super().__init__(data, settings, epochs, alignments)
-        # A sentence is not drawn beyond max_length, which counts EOS.
-        self._windows = DrawnWindows(data, sampling, settings.window, settings.seed, settings.max_length - 1)
+        # A sampled sentence is not longer than max_length, which includes EOS.
+        self._windows = SampledWindows(data, sampling, settings.window, settings.seed, settings.max_length - 1)
         self.num_blocks = data.num_blocks * self._windows.per_shard
         self._pairs, self._ahead = data.pairs, ahead
         self._window_settings = settings.window_settings()
-        self._background = BackgroundThread(f"drawing segmentations of {data.directory}")
-        self._drawn: dict[tuple[int, int], Future[PairBlock]] = {}
+        self._background = BackgroundThread(f"sampling segmentations of {data.directory}")
+        self._sampled: dict[tuple[int, int], Future[PairBlock]] = {}
 
     @property
     def position_settings(self) -> dict[str, Any]:
@@ -320,33 +310,33 @@ class SampledBatches(Batches):
         return size.times(self._pairs / size.pairs)
 
     def _block_order(self, epoch: int) -> list[int]:
-        """The windows of a shard follow each other: its file is read once."""
+        """Return the order of the windows. The windows of a shard are consecutive, so its file is read once."""
         per_shard, seed = self._windows.per_shard, self._settings.seed
         order = []
         for shard in self._shuffled(epoch, self.num_blocks // per_shard):
-            places = (permutation([seed, epoch, shard, _WINDOWS], per_shard).tolist() if self._settings.shuffle
-                      else range(per_shard))
-            order += [shard * per_shard + place for place in places]
+            windows = (permutation([seed, epoch, shard, _WINDOWS], per_shard).tolist() if self._settings.shuffle
+                       else range(per_shard))
+            order += [shard * per_shard + window for window in windows]
         return order
 
     def _read_block(self, epoch: int, index: int) -> PairBlock:
-        future = self._drawn.pop((epoch, index), None) or self._draw(epoch, index)
+        future = self._sampled.pop((epoch, index), None) or self._sample(epoch, index)
         return future.result()
 
     def _read_ahead(self, epoch: int, index: int) -> None:
         following = self._following(epoch, index) if self._ahead else None
         with self._lock:
-            if following is not None and following not in self._plans and following not in self._drawn:
-                self._drawn = {following: self._draw(*following)}
+            if following is not None and following not in self._plans and following not in self._sampled:
+                self._sampled = {following: self._sample(*following)}
 
-    def _draw(self, epoch: int, index: int) -> Future[PairBlock]:
-        return self._background.submit(partial(self._windows.draw, epoch, index))
+    def _sample(self, epoch: int, index: int) -> Future[PairBlock]:
+        return self._background.submit(partial(self._windows.sample, epoch, index))
 
     def _following(self, epoch: int, index: int) -> tuple[int, int] | None:
         order = self._block_order(epoch)
-        place = order.index(index) + 1
-        if place < len(order):
-            return epoch, order[place]
+        position = order.index(index) + 1
+        if position < len(order):
+            return epoch, order[position]
         if self._epochs is not None and epoch + 1 >= self._epochs:
             return None
         return epoch + 1, self._block_order(epoch + 1)[0]

@@ -44,7 +44,7 @@ class BlockPlan:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def pairs_of(self, batch: int) -> IntArray:
+    def batch_pairs(self, batch: int) -> IntArray:
         """Return the indices of a batch's pairs in the block, int64 `[sentences of the batch]`."""
         return self.order[self.starts[batch]:self.ends[batch]]
 
@@ -189,8 +189,8 @@ def define_buckets(width: int, max_length: int, length_ratio: float) -> Buckets:
     if max_length < 1:
         raise SettingsError(f"max_length={max_length}: expected at least 1 token.")
     if not (math.isfinite(length_ratio) and length_ratio > 0):
-        raise DataError(f"The corpus's mean length ratio (source/target) is {length_ratio}, which is not a "
-                        "positive number; its statistics are damaged: prepare it again.")
+        raise DataError(f"The corpus's mean length ratio (source/target) is {length_ratio}, but must be a positive "
+                        "number. The statistics of the corpus are damaged: prepare it again.")
     target = np.arange(width, max_length + width, width, dtype=np.int64) if width else np.array([max_length])
     target = np.minimum(target, max_length)
     source = np.maximum(np.ceil(target * length_ratio - 1e-9), 1).astype(np.int64)

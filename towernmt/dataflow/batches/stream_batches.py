@@ -67,7 +67,7 @@ class StreamBatches:
         self.maker = WindowMaker(mixture, encoder, settings)
         self.lock = threading.RLock()
         self.background = BackgroundThread(f"reading {mixture.name}")
-        self._heads: weakref.WeakValueDictionary[str, _Node] = weakref.WeakValueDictionary()
+        self._heads: weakref.WeakValueDictionary[str, _LinkedWindow] = weakref.WeakValueDictionary()
 
     def read(self, position: Position | None = None, start: int = 0, step: int = 1
              ) -> Iterator[tuple[Position, Batch]]:
@@ -93,24 +93,25 @@ class StreamBatches:
             key = begin.to_json()
             head = self._heads.get(key)
             if head is None:
-                head = self._heads[key] = _Node(self, begin.epoch, begin.block, begin.cursor)
+                head = self._heads[key] = _LinkedWindow(self, begin.epoch, begin.block, begin.cursor)
         return self._read(head, begin, start, step)
 
     def batches_per_epoch(self) -> int:
         """Raise NotImplementedError, which tensorpack expects for data of unknown size."""
-        raise NotImplementedError("The number of batches of a stream is not known before it was read.")
+        raise NotImplementedError("The number of batches of a stream is unknown until it has been read.")
 
     def saved_position(self, position: str) -> str:
-        """Add to a position what the mixture's `set_weights` has changed since its batch was read.
+        """Return a position with the weights that the mixture's `set_weights` has set since its batch was read.
 
         Args:
             position: JSON of a position of these batches.
         """
-        place = Position.from_json(position)
-        changes = self.mixture.weight_log.since((place.epoch, place.block))
-        return place._replace(weights=[asdict(one) for one in changes]).to_json() if changes else position
+        parsed = Position.from_json(position)
+        changes = self.mixture.weight_log.since((parsed.epoch, parsed.block))
+        return parsed._replace(weights=[asdict(one) for one in changes]).to_json() if changes else position
 
-    def _read(self, node: _Node, position: Position, skip: int, step: int) -> Iterator[tuple[Position, Batch]]:
+    def _read(self, node: _LinkedWindow, position: Position, skip: int, step: int
+              ) -> Iterator[tuple[Position, Batch]]:
         first = position.batch
         while self.epochs is None or node.epoch < self.epochs:
             window = node.enter()
@@ -118,7 +119,7 @@ class StreamBatches:
             if first and first >= count:
                 raise _outside(position)
             for index in range(first + skip, count, step):
-                yield _after(node, window, index), make_batch(window.block, window.plan.pairs_of(index))
+                yield _after(node, window, index), make_batch(window.block, window.plan.batch_pairs(index))
             passed = count - first
             skip = (skip - passed) % step if skip < passed else skip - passed
             first, node = 0, node.following()
@@ -137,24 +138,24 @@ def stream_settings(mixture: Mixture, pair_filter: PairFilter) -> dict[str, Any]
     return {f"{name} in corpora.yaml": value for name, value in settings.items()}
 
 
-class _Node:
-    """One window, made when it is first needed, and a link to the next.
+class _LinkedWindow:
+    """A window that is made when it is first needed, with a link to the next window.
 
-    A window links to the next one, never to the one before. So a window is freed when all readers have left it.
+    It has no link to the previous window. So a window is freed when all readers have left it.
     """
 
     def __init__(self, stream: StreamBatches, epoch: int, index: int, cursor: Cursor | None,
                  reader: MixtureReader | None = None, tally: _Tally | None = None) -> None:
         self.epoch, self.index = epoch, index
         self._stream, self._cursor, self._reader = stream, cursor, reader
-        self._tally = tally or _Tally(whole=index == 0)
+        self._tally = tally or _Tally(complete=index == 0)
         self._future: Future[tuple[Window, MixtureReader | None]] | None = None
-        self._following: _Node | None = None
-        self._weights: list[float] | None = None    # that the window was begun with
+        self._following: _LinkedWindow | None = None
+        self._weights: list[float] | None = None    # weights with which the window is made
         self._entered = self._counted = False
 
     def start(self) -> Future[tuple[Window, MixtureReader | None]]:
-        """Begin to make the window, unless that has begun."""
+        """Begin to make the window, unless it has been started, and return its future."""
         with self._stream.lock:
             if self._future is None:
                 self._weights = self._weights_now()
@@ -164,7 +165,7 @@ class _Node:
             return self._future
 
     def window(self) -> Window:
-        """The window; waits until it is made.
+        """Return the window. Waits until it is made.
 
         Raises:
             DataError: a source cannot be read.
@@ -178,7 +179,7 @@ class _Node:
         has entered it, it is made again.
 
         Raises:
-            DataError: a source cannot be read, or a whole epoch held no pair.
+            DataError: a source cannot be read, or a complete epoch has no pair.
         """
         stream = self._stream
         with stream.lock:
@@ -199,15 +200,16 @@ class _Node:
                 following.start()
         return window
 
-    def following(self) -> _Node:
+    def following(self) -> _LinkedWindow:
         """Return the next window. Waits until this window is made."""
         window, reader = self.start().result()
         with self._stream.lock:
             if self._following is None:
                 if window.over:
-                    self._following = _Node(self._stream, self.epoch + 1, 0, None)
+                    self._following = _LinkedWindow(self._stream, self.epoch + 1, 0, None)
                 else:
-                    self._following = _Node(self._stream, self.epoch, self.index + 1, window.end, reader, self._tally)
+                    self._following = _LinkedWindow(self._stream, self.epoch, self.index + 1, window.end, reader,
+                                                    self._tally)
                 self._future = _done(window)    # without the reader, which the next window moves on
             return self._following
 
@@ -218,19 +220,19 @@ class _Node:
         tally, stream = self._tally, self._stream
         if tally.reported:
             return
-        if tally.whole and not tally.kept:
-            raise DataError(f"{stream.mixture.name}: a whole epoch holds no sentence pair to train on "
-                            f"({tally.in_words()}). Check the sources, and max_length and max_length_ratio.")
+        if tally.complete and not tally.kept:
+            raise DataError(f"{stream.mixture.name}: a complete epoch has no sentence pair to train on "
+                            f"({tally.describe()}). Check the sources, and max_length and max_length_ratio.")
         tally.reported = True
         sources = "; ".join(f"{one.name}: {one.pairs:,} in {one.rounds} round(s)" for one in window.statistics)
-        stream.report(f"Epoch {self.epoch + 1} was read to its end: {tally.in_words()}. Pairs of the epoch: {sources}.")
+        stream.report(f"Epoch {self.epoch + 1} has been read: {tally.describe()}. Pairs of the epoch: {sources}.")
 
 
 class _Tally:
-    """Counts of the pairs that were read in one epoch; `complete` if from its beginning."""
+    """Counts of the pairs that were read in one epoch; `complete` if they began with the epoch."""
 
-    def __init__(self, whole: bool) -> None:
-        self.whole, self.kept, self._read, self.reported = whole, 0, 0, False
+    def __init__(self, complete: bool) -> None:
+        self.complete, self.kept, self._read, self.reported = complete, 0, 0, False
         self._dropped: Counter[str] = Counter()
 
     def add(self, window: Window) -> None:
@@ -238,9 +240,9 @@ class _Tally:
         self._read += window.read
         self._dropped.update(window.dropped)
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self._dropped.items()))
-        since = "" if self.whole else " since it was resumed"
+        since = "" if self.complete else " since it was resumed"
         return f"{self._read:,} pairs read{since}, {sum(self._dropped.values()):,} dropped" + (
             f": {dropped}" if dropped else "")
 
@@ -251,7 +253,7 @@ def _done(window: Window) -> Future[tuple[Window, MixtureReader | None]]:
     return future
 
 
-def _after(node: _Node, window: Window, index: int) -> Position:
+def _after(node: _LinkedWindow, window: Window, index: int) -> Position:
     if index + 1 < len(window.plan):
         return Position(node.epoch, node.index, index + 1, window.begin)
     if window.over:
@@ -260,6 +262,6 @@ def _after(node: _Node, window: Window, index: int) -> Position:
 
 
 def _outside(position: Position) -> DataError:
-    return DataError(f"The data position (epoch {position.epoch}, block {position.block}, batch {position.batch}) lies "
-                     "outside these sources: they, or their window or batch settings, have changed since the "
-                     "checkpoint; restore them.")
+    return DataError(f"The data position (epoch {position.epoch}, block {position.block}, batch {position.batch}) is "
+                     "outside these sources, since they, or their window or batch settings, have changed since the "
+                     "checkpoint. Restore them.")

@@ -63,26 +63,26 @@ class TrainingData(Protocol):
         """Write both vocabularies into a directory."""
 
 
-def open_training_data(where: str | Path, vocabulary: str | Path | None = None,
+def open_training_data(location: str | Path, vocabulary: str | Path | None = None,
                        default_vocabulary: str | Path | None = None) -> TrainingData:
     """Open prepared data, a `corpora.yaml`, or the URI of one source.
 
     Args:
-        where: the value of `--data`.
+        location: the value of `--data`.
         vocabulary: for unprepared text, replaces the vocabulary that the YAML file names.
         default_vocabulary: for unprepared text, if neither names a vocabulary.
 
     Raises:
         SettingsError, DataError: the data are missing or incomplete.
     """
-    if is_prepared(where):
+    if is_prepared(location):
         if vocabulary is not None:
-            raise SettingsError(f"--vocabulary {vocabulary}: {mask_uri(str(where))} is prepared data, which has its "
-                                "vocabularies.")
-        return open_prepared(where)
+            raise SettingsError(f"--vocabulary {vocabulary}: {mask_uri(str(location))} is prepared data, which "
+                                "includes its vocabularies. Remove --vocabulary.")
+        return open_prepared(location)
     from towernmt.dataflow.sources.corpora import read_corpora
 
-    corpora = read_corpora(where)
+    corpora = read_corpora(location)
     return StreamedCorpus(corpora, vocabulary or (default_vocabulary if corpora.vocabulary is None else None))
 
 
@@ -103,14 +103,13 @@ def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int 
         SettingsError: a setting has an impossible value, or the data have no alignments.
         DataError: the data have no pairs.
     """
-
     if alignments and not getattr(data, "has_alignments", False):
-        raise SettingsError(f"model.guided_alignment_weight is above 0, but {data.directory} has no alignments: pass "
-                            "data that were made by `towernmt prepare --alignments FILE`, or set it to 0.")
+        raise SettingsError(f"model.guided_alignment_weight is above 0, but {data.directory} has no word alignments. "
+                            "Prepare the data with `towernmt prepare --alignments FILE`, or set it to 0.")
     if isinstance(data, StreamedCorpus):
         stream = data.batches(settings, epochs, report)
         if report is not None:
-            report(f"Training on {stream.mixture.name} as it is read, in windows of {settings.window:,} pairs.")
+            report(f"Training on {stream.mixture.name} without preparation, in windows of {settings.window:,} pairs.")
         return stream
     batches = _batches_of_blocks(data, settings, epochs, alignments, ahead)
     if report is not None and isinstance(data, PreparedData):
@@ -126,8 +125,8 @@ def _batches_of_blocks(data: TrainingData, settings: StreamBatchSettings, epochs
     if sampling is None:
         return Batches(cast("BlockSource", data), settings, epochs, alignments)
     if not isinstance(data, PreparedData):
-        raise SettingsError(f"data.subword_sampling=true draws for prepared data and for sources, but {data.directory} "
-                            "is neither: leave it false.")
+        raise SettingsError(f"data.subword_sampling=true supports prepared data and sources, but {data.directory} is "
+                            "neither. Set it to false.")
     return SampledBatches(data, settings, sampling, epochs, alignments, ahead)
 
 
@@ -139,23 +138,23 @@ def _report_size(data: PreparedData, batches: Batches, settings: StreamBatchSett
            f"source and {about}{size.target_tokens:,} target tokens; padding takes {size.source:.1%} of the source "
            f"positions and {size.target:.1%} of the target positions.")
     if settings.subword_sampling:
-        report(f"Segmentations are drawn anew in each epoch, for {size.pairs / blocks:,.0f} pairs at a time.")
+        report(f"Segmentations are sampled again in each epoch, for {size.pairs / blocks:,.0f} pairs at a time.")
     mean = size.mean_batch(settings.batch_type)
     if blocks > 1 and mean < _FULL * settings.batch_tokens and size.batches < _FEW * blocks:
-        what, remedy = (("shards", "prepare with a larger --shard-pairs") if blocks == data.num_blocks else
-                        ("windows", f"set data.window above {settings.window:,}"))
-        report(f"Batches hold {mean:,.0f} of batch_tokens={settings.batch_tokens:,} on average, since no batch "
-               f"reaches over two {what}, and the {blocks:,} {what} of {data.directory} have "
-               f"{size.pairs / blocks:,.0f} pairs each: {remedy}.")
+        units, remedy = (("shards", "Prepare with a larger --shard-pairs") if blocks == data.num_blocks else
+                         ("windows", f"Set data.window above {settings.window:,}"))
+        report(f"The average batch has only {mean:,.0f} of batch_tokens={settings.batch_tokens:,}, since no batch "
+               f"extends over two {units}, and the {blocks:,} {units} of {data.directory} have only "
+               f"{size.pairs / blocks:,.0f} pairs each. {remedy}.")
 
 
-def is_prepared(where: str | Path) -> bool:
+def is_prepared(location: str | Path) -> bool:
     """Return whether `--data` names a directory of prepared data, rather than sources.
 
     A missing path counts as a directory if it looks like neither a file, nor a pattern, nor a URI with a query: then
     the error message mentions `towernmt prepare`.
     """
-    text = str(where)
+    text = str(location)
     if "://" not in text:
         path = Path(text)
         return path.is_dir() or (not path.exists() and not path.suffix and not set(text) & set("*?[{,"))
@@ -189,9 +188,9 @@ class StreamedCorpus:
         self.shared_vocabulary: bool
         vocabularies = corpora.open_vocabularies(vocabulary)
         if vocabularies is None:
-            raise SettingsError(f"{self.directory}: unprepared text needs a vocabulary that exists: write `vocabulary: "
+            raise SettingsError(f"{self.directory}: unprepared text needs an existing vocabulary. Write `vocabulary: "
                                 "DIRECTORY` (of prepared data, or of a run) into the YAML file, or pass --vocabulary "
-                                "DIRECTORY; `towernmt prepare` makes one.")
+                                "DIRECTORY. `towernmt prepare` learns a vocabulary.")
         self.source_vocabulary, self.target_vocabulary, self.shared_vocabulary = vocabularies
         self._check_tags()
 
@@ -256,9 +255,9 @@ class StreamedCorpus:
             except FactorError as error:
                 raise SettingsError(f"{self.directory}: the tag {error.reason}") from None
             if UNK in np.ravel(pieces):
-                raise SettingsError(f"{self.directory}: the tag {entry.tag} is not in the source vocabulary, which "
-                                    "would make it an unknown word: choose a tag of characters that the text has, or "
-                                    "prepare the vocabulary from them (towernmt prepare --source corpora.yaml).")
+                raise SettingsError(f"{self.directory}: the tag {entry.tag} is not in the source vocabulary, so it "
+                                    "would be an unknown word. Choose a tag of characters that occur in the text, or "
+                                    "learn a vocabulary with it (towernmt prepare --source corpora.yaml).")
 
 
 def _read_lines(path: str) -> list[str]:

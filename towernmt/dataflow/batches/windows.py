@@ -1,4 +1,4 @@
-"""Windows: many consecutive pairs that are handled as one block, and the thread that makes them in the background.
+"""Windows: blocks of many consecutive pairs, and the thread that makes them in the background.
 
 A window of a stream is encoded, filtered and planned as one block. A window of prepared data with sampled
 segmentations is a range of a shard, since sampling takes longer than reading. A sampled segmentation is a function of
@@ -29,11 +29,11 @@ from towernmt.dataflow.preparation.shards import PairBlock
 from towernmt.dataflow.sources.mixture import Mixture, MixtureReader, SourceStatistics
 from towernmt.dataflow.sources.source import Cursor, Pair
 from towernmt.dataflow.vocabulary.base import Sampling
-from towernmt.dataflow.vocabulary.resegmentation import Redrawer, Redrawn
+from towernmt.dataflow.vocabulary.resegmentation import Resegmented, Resegmenter
 from towernmt.dataflow.vocabulary.sentencepiece_model import spans
 from towernmt.dataflow.vocabulary.source_factors import FactorError
 
-_SLICE = 8192  # pairs that are text, and lists of ids, at a time
+_SLICE = 8192  # pairs that are held in memory as text and as lists of ids
 _THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -77,13 +77,15 @@ class WindowMaker:
 
     def make(self, epoch: int, index: int, cursor: Cursor | None, reader: MixtureReader | None,
              weights: Sequence[float] | None = None) -> tuple[Window, MixtureReader | None]:
-        """Window `index` of an epoch, and a reader at its end, if there is one.
+        """Make a window, and return it with a reader at its end, or None if that reader is not usable.
 
         Args:
-            epoch, index: numbers from 0.
-            cursor: where the window begins; None for the beginning of the epoch.
-            reader: one that stands there already, or None.
-            weights: of the sources from here on; None: those in effect.
+            epoch: index of the epoch, from 0.
+            index: index of the window in the epoch, from 0.
+            cursor: beginning of the window; None for the beginning of the epoch.
+            reader: a reader at the cursor, or None to open the sources.
+            weights: weights of the sources from this window on; None for the weights in effect.
+
         Raises:
             DataError: a source cannot be read.
         """
@@ -91,18 +93,18 @@ class WindowMaker:
             reader = self._mixture.reader(self._mixture.begin(epoch) if cursor is None else cursor)
         begin = reader.cursor()
         if weights is not None and weights != [state["weight"] for state in begin["sources"]]:
-            # A new reader: the old one may hold a pair that the old weights drew.
+            # A new reader, since the old one may have read a pair ahead with the old weights.
             reader = self._mixture.reader(begin, weights)
             begin = reader.cursor()
         chunks, dropped = self._encode(reader, epoch, index)
         end, statistics = reader.cursor(), reader.statistics()
-        going_on: MixtureReader | None = reader
+        next_reader: MixtureReader | None = reader
         try:
             over = reader.at_end()
         except TowerNMTError:
-            # The next window opens the sources again at this place, and raises the error if it is still there.
-            over, going_on = False, None
-        block = _joined(chunks)
+            # The next window opens the sources again at this position, and raises the error if it persists.
+            over, next_reader = False, None
+        block = _join_chunks(chunks)
         settings = self._settings
         source, target = block.source_lengths + 1, block.target_lengths + 1  # with EOS
         ratio = float(np.mean(source / target)) if len(block) else 1.0
@@ -110,13 +112,13 @@ class WindowMaker:
                           settings.batch_type, settings.batch_tokens, settings.sort_by_length,
                           [settings.seed, epoch, index] if settings.shuffle else None)
         read = sum(chunk.lines for chunk in chunks)
-        return Window(begin, end, over, block, plan, read, dropped, statistics), going_on
+        return Window(begin, end, over, block, plan, read, dropped, statistics), next_reader
 
     def _encode(self, reader: MixtureReader, epoch: int, index: int) -> tuple[list[EncodedChunk], Counter[str]]:
         chunks: list[EncodedChunk] = []
         dropped: Counter[str] = Counter()
         left = self._settings.window
-        number = sum(one.pairs for one in reader.statistics())  # of the next pair in this epoch
+        number = sum(one.pairs for one in reader.statistics())  # index of the next pair in this epoch
         while left > 0 and (pairs := reader.take(min(left, _SLICE))):
             left -= len(pairs)
             try:
@@ -137,122 +139,125 @@ class WindowMaker:
         return self._encoder.sample_pairs(pairs, 1, self._sampling, seed, number)
 
 
-def _joined(chunks: list[EncodedChunk]) -> PairBlock:
-    return PairBlock(_concatenated([chunk.source_ids for chunk in chunks]),
-                     _offsets([chunk.source_lengths for chunk in chunks]),
-                     _concatenated([chunk.target_ids for chunk in chunks]),
-                     _offsets([chunk.target_lengths for chunk in chunks]), _joined_factors(chunks))
-
-
-def _joined_factors(chunks: list[EncodedChunk]) -> NDArray[Any] | None:
+def _join_chunks(chunks: list[EncodedChunk]) -> PairBlock:
     factors = [chunk.source_factors for chunk in chunks if chunk.source_factors is not None]
-    return np.concatenate(factors, axis=1) if factors else None
+    return PairBlock(_concatenate([chunk.source_ids for chunk in chunks]),
+                     _offsets(_concatenate([chunk.source_lengths for chunk in chunks])),
+                     _concatenate([chunk.target_ids for chunk in chunks]),
+                     _offsets(_concatenate([chunk.target_lengths for chunk in chunks])),
+                     np.concatenate(factors, axis=1) if factors else None)
 
 
-def _concatenated(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    return np.concatenate(parts) if parts else np.zeros(0, np.int32)
+def _concatenate(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int32)
 
 
-def _offsets(lengths: list[NDArray[np.int32]]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(_concatenated(lengths), dtype=np.int64)])
+def _offsets(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return int64 `[lengths + 1]`: the beginning of each sentence, and the end of the last one."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
-_SOURCE, _TARGET = 2, 3  # of the keys of random numbers; 0 and 1 are the order of pairs and batches
+_SOURCE, _TARGET = 2, 3  # ends of the keys of random numbers; 0 and 1 are for the order of pairs and batches
 
 
-class DrawnWindows:
-    """The windows of prepared data; not for several threads at once.
+class SampledWindows:
+    """Windows of prepared data with sampled segmentations. Not for several threads at once.
 
     Args:
         data: the corpus.
-        sampling: how far from the best segmentation.
-        window: the most pairs of a window, nearly: each shard has as many windows as the others.
-        seed: of the draws, from 0.
-        longest: a sentence that would have more tokens keeps its stored segmentation.
+        sampling: strength of the sampling.
+        window: approximate maximum number of pairs of a window; all shards have the same number of windows.
+        seed: seed of the samples, from 0.
+        longest: maximum number of tokens. A sentence that would have more keeps its stored segmentation.
+
     Attributes:
-        per_shard: windows of each shard; window i is one of shard `i // per_shard`.
+        per_shard: number of windows of each shard; window i belongs to shard `i // per_shard`.
+
     Raises:
-        SettingsError: the vocabulary has only one segmentation of a text, or what is known of each word would be lost.
+        SettingsError: the vocabulary has only one segmentation of a text, or source factors or word alignments would
+            be lost.
     """
 
     def __init__(self, data: PreparedData, sampling: Sampling, window: int, seed: int, longest: int) -> None:
         if sampling.nbest != -1:
-            raise SettingsError(f"data.subword_nbest={sampling.nbest} draws among the best segmentations of whole "
-                                f"sentences, but {data.directory} is prepared, and its words are drawn for one by one: "
-                                "leave it -1.")
-        # Two streams of random numbers: with one vocabulary for both sides, equal sentences need not be cut alike.
+            raise SettingsError(f"data.subword_nbest={sampling.nbest} samples among the best segmentations of "
+                                f"sentences, but in prepared data such as {data.directory} each word is sampled "
+                                "separately. Set it to -1.")
+        # Separate random numbers for both sides, so that equal sentences get different samples.
         words = data.source_vocabulary.stored_words(sampling), data.target_vocabulary.stored_words(sampling)
         annotated = data.source_vocabulary.streams > 1 or data.has_alignments
         if annotated and not all(side.within_words for side in words):
             raise SettingsError(f"data.subword_sampling=true cannot keep the source factors or word alignments of "
-                                f"{data.directory}, since its vocabulary has pieces of several words: leave it false.")
+                                f"{data.directory}, since its vocabulary has subwords that span several words. Set it "
+                                "to false.")
         self._data, self._seed, self._longest = data, seed, longest
-        self._source, self._target = (Redrawer(side) for side in words)
+        self._source, self._target = (Resegmenter(side) for side in words)
         self.per_shard = max(1, -(-data.pairs // (max(data.num_blocks, 1) * window)))
 
-    def draw(self, epoch: int, index: int) -> PairBlock:
-        """Window `index`, with the segmentations of an epoch.
+    def sample(self, epoch: int, index: int) -> PairBlock:
+        """Return window `index` with the segmentations of an epoch.
 
         Raises:
             DataError: the shard is missing, truncated, damaged or foreign; the message names it.
         """
-        shard, place = divmod(index, self.per_shard)
-        # Pairs lie in a shard as they lay in the text: every n-th is a sample of them all.
-        block = _every(self._data.read_block(shard), place, self.per_shard)
+        shard, first = divmod(index, self.per_shard)
+        # The pairs of a shard have the order of the text, so every n-th pair gives a representative sample.
+        block = _every(self._data.read_block(shard), first, self.per_shard)
         key = [self._seed, epoch, index]
-        source = self._source.redraw(block.source_ids, block.source_offsets, [*key, _SOURCE], self._longest)
-        target = self._target.redraw(block.target_ids, block.target_offsets, [*key, _TARGET], self._longest)
-        drawn = PairBlock(source.ids, source.offsets, target.ids, target.offsets)
-        if block.source_factors is not None:  # all pieces of a word have its factors
-            drawn = replace(drawn, source_factors=block.source_factors[:, np.repeat(source.begins, source.counts)])
-        return drawn if block.links is None else _linked(drawn, block, source, target)
+        source = self._source.resegment(block.source_ids, block.source_offsets, [*key, _SOURCE], self._longest)
+        target = self._target.resegment(block.target_ids, block.target_offsets, [*key, _TARGET], self._longest)
+        sampled = PairBlock(source.ids, source.offsets, target.ids, target.offsets)
+        if block.source_factors is not None:  # all subwords of a word have its factors
+            sampled = replace(sampled, source_factors=block.source_factors[:, np.repeat(source.begins, source.counts)])
+        return sampled if block.links is None else _add_links(sampled, block, source, target)
 
 
 def _every(block: PairBlock, first: int, step: int) -> PairBlock:
-    """Every `step`-th pair of a block, in memory."""
+    """Return every `step`-th pair of a block from `first` on, in memory."""
     pairs = np.arange(first, len(block), step)
-    source, source_offsets = _chosen(block.source_offsets, pairs)
-    target, target_offsets = _chosen(block.target_offsets, pairs)
-    chosen = PairBlock(block.source_ids[source], source_offsets, block.target_ids[target], target_offsets)
+    source, source_offsets = _select_rows(block.source_offsets, pairs)
+    target, target_offsets = _select_rows(block.target_offsets, pairs)
+    selected = PairBlock(block.source_ids[source], source_offsets, block.target_ids[target], target_offsets)
     if block.source_factors is not None:
-        chosen = replace(chosen, source_factors=block.source_factors[:, source])
+        selected = replace(selected, source_factors=block.source_factors[:, source])
     if block.links is not None and block.link_offsets is not None:
-        links, link_offsets = _chosen(block.link_offsets, pairs)
-        chosen = replace(chosen, links=block.links[:, links], link_offsets=link_offsets)
-    return chosen
+        links, link_offsets = _select_rows(block.link_offsets, pairs)
+        selected = replace(selected, links=block.links[:, links], link_offsets=link_offsets)
+    return selected
 
 
-def _chosen(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The places of some rows, and the offsets of these rows one after another."""
+def _select_rows(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the indices of the elements of some rows, and the offsets of these rows when they are concatenated."""
     begins = offsets[rows]
     counts = offsets[rows + 1] - begins
-    return spans(begins, counts), np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+    return spans(begins, counts), _offsets(counts)
 
 
-def _linked(drawn: PairBlock, block: PairBlock, source: Redrawn, target: Redrawn) -> PairBlock:
-    """The drawn pairs with the links of `block`: all new pieces of words that were linked."""
+def _add_links(sampled: PairBlock, block: PairBlock, source: Resegmented, target: Resegmented) -> PairBlock:
+    """Return the sampled pairs with links between all new subwords of the words that are linked in `block`."""
     links, offsets = np.asarray(block.links).astype(np.int64), np.asarray(block.link_offsets)
     pairs = np.repeat(np.arange(len(block)), np.diff(offsets))  # [links]
-    # Pieces of linked words are linked all with all, so the first pieces of words tell which words are.
+    # All subwords of linked words are linked with each other, so the links of first subwords show the linked words.
     words = [np.searchsorted(side.begins, old) for side, old in (
         (source, block.source_offsets[pairs] + links[0]), (target, block.target_offsets[pairs] + links[1]))]
     kept = _is_first(source, block.source_offsets, links[0], pairs, words[0]) & _is_first(
         target, block.target_offsets, links[1], pairs, words[1])
     pairs, (from_words, to_words) = pairs[kept], (side[kept] for side in words)
     counts = source.counts[from_words], target.counts[to_words]
-    first = [np.cumsum(side.counts)[of] - side.counts[of] - new[pairs] for side, of, new in (
-        (source, from_words, drawn.source_offsets), (target, to_words, drawn.target_offsets))]  # within its sentence
-    # Each source piece of a link is repeated for all its target pieces.
+    # The index of the first subword of each linked word in its sentence.
+    first = [np.cumsum(side.counts)[word] - side.counts[word] - new_offsets[pairs] for side, word, new_offsets in (
+        (source, from_words, sampled.source_offsets), (target, to_words, sampled.target_offsets))]
+    # Each source subword of a link is repeated for all its target subwords.
     repeated = np.repeat(counts[1], counts[0])
     new = np.stack([np.repeat(spans(first[0], counts[0]), repeated),
                     spans(np.repeat(first[1], counts[0]), repeated)]).astype(np.uint16)
     per_pair = np.bincount(pairs, counts[0] * counts[1], len(block)).astype(np.int64)
-    return replace(drawn, links=new, link_offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(per_pair)]))
+    return replace(sampled, links=new, link_offsets=_offsets(per_pair))
 
 
-def _is_first(side: Redrawn, offsets: NDArray[np.int64], pieces: NDArray[np.int64], pairs: NDArray[np.int64],
+def _is_first(side: Resegmented, offsets: NDArray[np.int64], pieces: NDArray[np.int64], pairs: NDArray[np.int64],
               words: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """bool `[links]`: whether the piece of a link is the first of its word."""
+    """Return bool `[links]`: whether the subword of a link is the first of its word."""
     return np.append(side.begins, -1)[words] == offsets[pairs] + pieces
 
 
@@ -294,6 +299,6 @@ def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
         try:
             future.set_result(work())
         except BaseException as error:
-            # The future's reader gets it, and this thread goes on.
+            # The reader of the future gets the exception, and this thread continues.
             future.set_exception(error)
-        del job, work, future  # so that the thread does not hold the last result while it waits
+        del job, work, future  # otherwise the thread would keep the last result in memory while it waits

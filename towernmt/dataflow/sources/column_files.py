@@ -1,8 +1,6 @@
-"""Files with named columns.
+"""Files with named columns: CSV (one pair a record) and Parquet (two columns of text, read in batches of rows).
 
-CSV (one pair a record) and Parquet (two columns of texts, a few thousand rows at a time).
-
-Quoted fields of CSV may hold delimiters, quotes and line ends (RFC 4180).
+Quoted fields of CSV may contain delimiters, quotes and line ends (RFC 4180).
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.line_files import line_blocks
-from towernmt.dataflow.sources.source import Cursor, FileSource, Group, Pair, cursors, pairs
+from towernmt.dataflow.sources.source import Cursor, FileSource, Group, Pair, zip_cursors, zip_pairs
 from towernmt.dataflow.storage.stored_files import Storage, StoredFile
 from towernmt.dataflow.text.text_lines import clean
 
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 Record = tuple[int, int, int, list[str]]
-"""The first line of a record (from 1), the lines up to its end, the byte there, and its fields."""
+"""The first line of a record (from 1), the number of lines up to its end, the byte offset of its end, its fields."""
 
 
 class CommaSeparated(FileSource):
@@ -54,11 +52,11 @@ class CommaSeparated(FileSource):
         self.header = header or names is not None
         self.skips = missing == "skip"
 
-    def _read(self, head: Sequence[object], group: Group, place: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
+    def _read(self, head: Sequence[object], group: Group, position: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
         file = group[0]
         source, target = self._columns(file)
         last = max(source, target)
-        lines, offset = place
+        lines, offset = position
         records = self._records(file, lines, offset)
         if self.header and not offset:
             next(records, None)
@@ -68,7 +66,7 @@ class CommaSeparated(FileSource):
             elif not self.skips:
                 count = f"{len(fields)} column{'s' * (len(fields) > 1)}"
                 raise DataError(f"{file.name} line {first}: the record has {count}, but column {last} (counted from 0) "
-                                "is asked for. Mend it, pass over such records with missing=skip, or name the "
+                                "is requested. Fix the record, skip such records with missing=skip, or set the "
                                 f"delimiter if it is not '{self.delimiter}', as in delimiter=; or delimiter=tab.")
 
     def _columns(self, file: StoredFile) -> tuple[int, int]:
@@ -79,9 +77,10 @@ class CommaSeparated(FileSource):
         fields = first[-1]
         for name in self.names:
             if fields.count(name) != 1:
-                raise DataError(f"{file.name} line 1: there is {'more than one' if name in fields else 'no'} column "
-                                f"'{name}'; the header has: {clean(', '.join(fields))[:200]}. Name the columns "
-                                "with source=NAME&target=NAME, or by their numbers with columns=0,1.")
+                problem = "is not unique" if name in fields else "is missing"
+                raise DataError(f"{file.name} line 1: column '{name}' {problem}; the header has: "
+                                f"{clean(', '.join(fields))[:200]}. Name the columns with source=NAME&target=NAME, or "
+                                "by their numbers with columns=0,1.")
         return fields.index(self.names[0]), fields.index(self.names[1])
 
     def _records(self, file: StoredFile, lines: int, offset: int) -> Iterator[Record]:
@@ -94,8 +93,8 @@ class CommaSeparated(FileSource):
             try:
                 fields = next(reader, None)
             except csv.Error as error:
-                raise DataError(f"{file.name} line {first}: the record that begins here is not CSV ({error}). Look "
-                                "for a quotation mark that is not closed; one within a quoted field is written "
+                raise DataError(f"{file.name} line {first}: the record that begins here is not valid CSV ({error}). "
+                                "Look for a quotation mark that is not closed; write one within a quoted field "
                                 "twice.") from None
             if fields is None:
                 return
@@ -122,15 +121,15 @@ _BUFFER_BYTES = 4 << 20     # of each column
 
 
 class Parquet(FileSource):
-    """Two columns of Parquet files; a place is (row group, rows of it before the place).
+    """Two columns of Parquet files. A position is (row group, rows of the group before it).
 
     Args:
         name: see `Source`.
-        storage: where the files are.
-        pattern: which ones.
-        source: the column with the source text; "a.b" is the field b of the structs in column a.
-        target: the column with the target text.
-        missing: "error", or "skip" for rows in which a text is null.
+        storage: gives access to the files.
+        pattern: path or URL of the files, possibly with wildcards.
+        source: name of the column with the source text; "a.b" is field b of the structs in column a.
+        target: name of the column with the target text.
+        missing: "error" to refuse, or "skip" to skip rows in which a text is null.
     """
 
     start = (0, 0)
@@ -141,8 +140,8 @@ class Parquet(FileSource):
         self.columns = source, target
         self.skips = missing == "skip"
 
-    def _read(self, head: Sequence[object], group: Group, place: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
-        first_group, row = place
+    def _read(self, head: Sequence[object], group: Group, position: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
+        first_group, row = position
         with self._opened(group[0]) as parquet:
             for row_group in range(first_group, parquet.num_row_groups):
                 yield from self._read_row_group(parquet, [*head, row_group], group[0].name, row)
@@ -156,24 +155,25 @@ class Parquet(FileSource):
             skipped = min(max(0, first - row), batch.num_rows)
             batch = batch.slice(skipped)
             row += skipped
-            sides = [_checked_column(batch, column) for column in self.columns]
+            sides = [_find_column(batch, column) for column in self.columns]
             numbers: Iterator[int] = iter(range(row + 1, row + batch.num_rows + 1))
-            place = f"{name} row group {head[-1]}"
+            group_name = f"{name} row group {head[-1]}"
             if any(side.null_count for side in sides):
-                yield from self._read_gaps(head, place, numbers, sides)
+                yield from self._read_with_nulls(head, group_name, numbers, sides)
             else:
-                yield from zip(cursors(head, numbers), pairs(*map(_column_texts, sides, repeat(place))), strict=True)
+                yield from zip(zip_cursors(head, numbers), zip_pairs(*map(_column_texts, sides, repeat(group_name))),
+                               strict=True)
             row += batch.num_rows
 
-    def _read_gaps(self, head: Sequence[object], place: str, numbers: Iterator[int], sides: Sequence[Array]
-                   ) -> Iterator[tuple[Cursor, Pair]]:
-        for number, source, target in zip(numbers, *(_column_texts(side, place) for side in sides), strict=True):
+    def _read_with_nulls(self, head: Sequence[object], group_name: str, numbers: Iterator[int], sides: Sequence[Array]
+                         ) -> Iterator[tuple[Cursor, Pair]]:
+        for number, source, target in zip(numbers, *(_column_texts(side, group_name) for side in sides), strict=True):
             if source is not None and target is not None:
                 yield [*head, number], Pair(source, target)
             elif not self.skips:
                 column = self.columns[0 if source is None else 1]
-                raise DataError(f"{place} row {number}: column '{column}' holds no text (null). Mend the file, or pass "
-                                "over such rows with missing=skip.")
+                raise DataError(f"{group_name} row {number}: column '{column}' is null. Fix the file, or skip such "
+                                "rows with missing=skip.")
 
     def _count(self, group: Group) -> int:
         if self.skips:
@@ -195,15 +195,15 @@ class Parquet(FileSource):
                 self._check_columns(parquet, file.name)
                 yield parquet
             except (pyarrow.ArrowException, OSError) as error:
-                raise DataError(f"{file.name}: it cannot be read as Parquet ({' '.join(str(error).split())}). Restore "
-                                "the file from a good copy.") from error
+                raise DataError(f"{file.name}: the file cannot be read as Parquet ({' '.join(str(error).split())}). "
+                                "Restore it from a good copy.") from error
 
     def _check_columns(self, parquet: ParquetFile, name: str) -> None:
         known = [parquet.schema.column(i).path for i in range(len(parquet.schema))]
         for column in self.columns:
             if column not in known:
-                raise DataError(f"{name}: there is no column '{column}'; it has: {', '.join(known)}. Name the columns "
-                                "with source=NAME&target=NAME.")
+                raise DataError(f"{name}: column '{column}' is missing; the columns are: {', '.join(known)}. Name the "
+                                "columns with source=NAME&target=NAME.")
 
 
 class SeekableFile(io.RawIOBase):
@@ -216,15 +216,15 @@ class SeekableFile(io.RawIOBase):
         self._opened: BinaryIO | None = None
 
     def readable(self) -> bool:
-        """Whether it can be read."""
+        """Return whether the file can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Whether `seek` works."""
+        """Return whether `seek` works."""
         return True
 
     def tell(self) -> int:
-        """Return the position, in bytes."""
+        """Return the position in bytes."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -244,8 +244,8 @@ class SeekableFile(io.RawIOBase):
                 self._opened = self._storage.open(self._file, self._position)
             data = self._opened.read(len(view) - filled)
             if not data:
-                raise DataError(f"{self._file.name}: it had {self._file.size} bytes when reading began, but ends at "
-                                f"byte {self._position}. Do not change a file while it is read.")
+                raise DataError(f"{self._file.name}: the file had {self._file.size} bytes when reading began, but ends "
+                                f"at byte {self._position}. Do not change a file while it is read.")
             view[filled:filled + len(data)] = data
             filled += len(data)
             self._position += len(data)
@@ -262,7 +262,7 @@ class SeekableFile(io.RawIOBase):
             self._opened = None
 
 
-def _checked_column(batch: Any, column: str) -> Array:
+def _find_column(batch: Any, column: str) -> Array:
     """Return a column, or the field of structs that a dotted name denotes."""
     if column in batch.schema.names:
         return batch.column(column)
@@ -274,10 +274,9 @@ def _checked_column(batch: Any, column: str) -> Array:
     return array
 
 
-def _column_texts(array: Array, place: str) -> list[Any]:
+def _column_texts(array: Array, group_name: str) -> list[Any]:
     texts: list[Any] = array.to_pylist()
-    wrong = next((text for text in texts if text is not None and not isinstance(text, str)), None)
-    if wrong is not None:
-        raise DataError(f"{place}: a column holds {array.type} and not texts. Name the columns of text with "
+    if any(text is not None and not isinstance(text, str) for text in texts):
+        raise DataError(f"{group_name}: a column contains {array.type} instead of text. Name the columns of text with "
                         "source=NAME&target=NAME.")
     return texts

@@ -1,6 +1,4 @@
-"""`corpora.yaml`.
-
-The sources of a corpus, their mixture, and the vocabulary, validation sets and limits of a training.
+"""The content of `corpora.yaml`: sources, their mixture, and the vocabulary, validation sets and filters of a training.
 
 ```yaml
 sources:
@@ -9,7 +7,7 @@ sources:
 mix: temperature 5                   # or: by weight, or: concatenate
 vocabulary: prepared/de-en           # or {source: de.model, target: en.model}, or one file for both
 validation: {source: valid.de, target: valid.en}       # or a list of sets, with names, and with several targets each
-source_factors: 1                    # words as `Haus|NOUN`; left out, the vocabulary's directory says so
+source_factors: 1                    # words as `Haus|NOUN`; by default, as the vocabulary's directory records
 max_length: 200
 max_length_ratio: 9
 ```
@@ -46,13 +44,14 @@ SUFFIXES = (".yaml", ".yml")
 class SourceEntry:
     """One entry of `sources` in `corpora.yaml`."""
 
-    uri: str = setting("", "Where the pairs are.")
-    weight: float = setting(1.0, "Its share, in proportion to the others' weights.", above=0)
-    tag: str = setting("", "A token that is put before the source text.")
-    on_end: str | None = setting(None, "What happens when it ends before the epoch does.", ON_END)
+    uri: str = setting("", "URI of the source.")
+    weight: float = setting(1.0, "Share of the pairs, in proportion to all weights.", above=0)
+    tag: str = setting("", "Text that is put before each source text.")
+    on_end: str | None = setting(None, "Action if the source ends before the epoch.", ON_END)
 
     def open(self) -> Ingredient:
         """Open the source that the URI names.
+
         Raises:
             SettingsError: the URI is not valid.
         """
@@ -65,13 +64,13 @@ class SourceEntry:
 class Sides:
     """A file for each side."""
 
-    source: str = setting("", "of the source language")
-    target: str = setting("", "of the target language")
+    source: str = setting("", "file of the source language")
+    target: str = setting("", "file of the target language")
 
 
 @dataclass(frozen=True)
 class Corpora:
-    """The content of `corpora.yaml`, or its equivalent made by a program. Nothing is opened yet.
+    """The content of `corpora.yaml`, or its equivalent made by a program, before its sources are opened.
 
     Attributes:
         name: origin of the content, for messages.
@@ -105,53 +104,58 @@ class Corpora:
         ingredients = [entry if isinstance(entry, Ingredient) else entry.open() for entry in self.sources]
         return Mixture(ingredients, self.mix, self.temperature, seed, report)
 
-    def open_vocabularies(self, instead: str | Path | None = None) -> tuple[Vocabulary, Vocabulary, bool] | None:
-        """Source and target vocabulary, and whether they are one; None: no vocabulary is named.
+    def open_vocabularies(self, replacement: str | Path | None = None) -> tuple[Vocabulary, Vocabulary, bool] | None:
+        """Return the source and target vocabulary, and whether they are shared; None if no vocabulary is named.
 
         Args:
-            instead: of `vocabulary`: a directory, or the file of one vocabulary for both sides.
+            replacement: replaces `vocabulary`: a directory, or the file of one vocabulary for both sides.
+
         Raises:
             DataError: see `towernmt.dataflow.vocabulary.vocabulary_files.open_vocabularies`.
         """
         from towernmt.dataflow.vocabulary.vocabulary_files import open_vocabularies
 
-        where = self.vocabulary if instead is None else instead
-        if where is None:
+        location = self.vocabulary if replacement is None else replacement
+        if location is None:
             return None
-        source, target = (where.source, where.target) if isinstance(where, Sides) else (where, None)
+        source, target = (location.source, location.target) if isinstance(location, Sides) else (location, None)
         return open_vocabularies(source, target, self.source_factors)
 
 
-def read_corpora(where: str | Path) -> Corpora:
-    """Read a YAML file of sources, or take the URI of one source.
+def read_corpora(location: str | Path) -> Corpora:
+    """Read a YAML file of sources, or return the corpus of a single source.
+
+    Args:
+        location: path of a YAML file, or the URI of a source.
 
     Raises:
-        SettingsError: the file cannot be read, has an unknown name, or a value of the wrong kind.
+        SettingsError: the file cannot be read, has an unknown name, or a value of the wrong type.
     """
-    text = str(where)
+    text = str(location)
     if not text.endswith(SUFFIXES) or "://" in text:
         return Corpora(name="", sources=[SourceEntry(text)])
     path = Path(text)
     try:
-        content = load_strict(_quoted(read_yaml_text(path)))
+        content = load_strict(_quote_uris(read_yaml_text(path)))
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).") from error
+        raise SettingsError(f"{path}: the file is not UTF-8 text ({error.reason} at byte {error.start}). Convert it "
+                            "to UTF-8.") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark is not None else ""
-        # The file may hold passwords, so that only keys are shown.
+        # The file may contain passwords, so the line itself is not shown.
         problem = mask_text(getattr(error, "problem", None) or "malformed")
-        raise SettingsError(f"{path}{line}: not valid YAML ({problem}). Mend it; URIs belong in quotes.") from None
+        raise SettingsError(f"{path}{line}: not valid YAML ({problem}). Fix it, and put URIs in quotes.") from None
     return _corpora(content, str(path))
 
 
-def _quoted(text: str) -> str:
-    """The YAML with quotes around each plain `uri:`, whose braces and commas would mean something in `{...}`."""
+def _quote_uris(text: str) -> str:
+    """Put quotes around each plain `uri:`, since its braces and commas would have a meaning within YAML's `{...}`."""
 
-    def quote(found: re.Match[str]) -> str:
-        key, uri = found.groups()
+    def quote(match: re.Match[str]) -> str:
+        key, uri = match.groups()
         end = len(uri)
         while uri[:end].endswith(",") or (uri[:end].endswith("}") and uri.count("}", 0, end) > uri.count("{", 0, end)):
             end -= 1
@@ -165,7 +169,7 @@ def _corpora(content: Any, name: str) -> Corpora:
     fields = _mapping(content, names, name, "`sources:` with a list of sources")
     entries = fields.get("sources")
     if not isinstance(entries, list) or not entries:
-        raise SettingsError(f"{name}: `sources` is missing or no list; write one entry a source, for example "
+        raise SettingsError(f"{name}: `sources` is missing or not a list. Write one entry for each source, for example "
                             "`- {uri: 'text.{de,en}.gz', weight: 1}`.")
     mix, temperature = _mix(fields.get("mix", "weight"), name)
     defaults = _Limits()
@@ -190,8 +194,9 @@ def _pair_filter(limits: _Limits) -> PairFilter:
 
 @dataclass(frozen=True)
 class _Limits(TextFilters):
-    max_length: int = setting(200, "Most tokens of either side; longer pairs are dropped.", at_least=1)
-    max_length_ratio: float = setting(9.0, "Most tokens of the longer side for each of the shorter.", at_least=1)
+    max_length: int = setting(200, "Maximum number of tokens of either side; longer pairs are dropped.", at_least=1)
+    max_length_ratio: float = setting(9.0, "Maximum ratio of the tokens of the longer side to those of the shorter.",
+                                      at_least=1)
 
 
 _LIMITS = tuple(_Limits.__dataclass_fields__)
@@ -203,7 +208,7 @@ def _entry(content: Any, origin: str) -> SourceEntry:
     names = [one.name for one in dataclasses.fields(SourceEntry)]
     fields = _mapping(content, names, origin, "`{uri: ..., weight: ...}`")
     if not isinstance(fields.get("uri"), str) or not fields["uri"]:
-        raise SettingsError(f"{origin}: `uri` is missing, or no text: say where the pairs are.")
+        raise SettingsError(f"{origin}: `uri` is missing or not text. Write the URI of the source.")
     entry = apply_overrides(SourceEntry(), fields, origin=origin)
     if entry.tag != clean(entry.tag):
         raise SettingsError(f"{origin}: tag {entry.tag!r}: expected words with one space between them, without line "
@@ -215,7 +220,7 @@ def _sides(content: Any, origin: str) -> Sides:
     fields = _mapping(content, ("source", "target"), origin, "`{source: FILE, target: FILE}`")
     for side in ("source", "target"):
         if not isinstance(fields.get(side), str) or not fields[side]:
-            raise SettingsError(f"{origin}: `{side}` is missing, or no path; write {{source: FILE, target: FILE}}.")
+            raise SettingsError(f"{origin}: `{side}` is missing or not a path. Write {{source: FILE, target: FILE}}.")
     return Sides(fields["source"], fields["target"])
 
 
@@ -227,8 +232,8 @@ def _validation(content: Any, origin: str) -> list[ValidationFiles]:
         targets = fields.get("target")
         targets = targets if isinstance(targets, list) else [targets]
         if not targets or not all(isinstance(path, str) and path for path in (fields.get("source"), *targets)):
-            raise SettingsError(f"{origin}: `source` or `target` is missing, or no path; write {{source: FILE, target: "
-                                "FILE}, or {name: NAME, source: FILE, target: [FILE, FILE]}.")
+            raise SettingsError(f"{origin}: `source` or `target` is missing or not a path. Write {{source: FILE, "
+                                "target: FILE}, or {name: NAME, source: FILE, target: [FILE, FILE]}.")
         files.append(ValidationFiles(str(fields.get("name", "")), str(fields["source"]), targets))
     return named_sets(files, origin)
 
@@ -239,14 +244,14 @@ def _mapping(content: Any, names: Sequence[str], origin: str, expected: str) -> 
     for key in content:
         if key not in names:
             close = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
-            hint = f"Did you mean '{close[0]}'?" if close else f"There are: {', '.join(names)}."
-            raise SettingsError(f"{origin}: there is no '{mask_uri(str(key))}' here. {hint}")
+            hint = f"Did you mean '{close[0]}'?" if close else f"The names are: {', '.join(names)}."
+            raise SettingsError(f"{origin}: unknown name '{mask_uri(str(key))}'. {hint}")
     return content
 
 
 def _mix(value: Any, name: str) -> tuple[str, float]:
     """Parse `temperature 5`, `{temperature: 5}`, `weight`, `by weight` or `concatenate` to (mix, temperature)."""
-    words = [str(part) for pair in value.items() for part in pair] if isinstance(value, dict) else str(value).split()
+    words = [str(word) for item in value.items() for word in item] if isinstance(value, dict) else str(value).split()
     words = words[1:] if words[:1] == ["by"] else words
     if words in (["weight"], ["concatenate"]):
         return words[0], 1.0

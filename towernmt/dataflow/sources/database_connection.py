@@ -1,7 +1,7 @@
 """Connections to a database: reconnecting with back-off for a bounded time, time limits, and errors of drivers.
 
-A server that is there but does not answer (a frozen process, a machine that swaps) keeps a connection alive for ever:
-its kernel acknowledges every packet. So the client must look at the clock (`AnswerTimeout`).
+A server that runs but does not answer (a frozen process, a machine that swaps) keeps a connection alive for ever, since
+its kernel acknowledges every packet. So the client measures the time itself (`AnswerTimeout`).
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ Result = TypeVar("Result")
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0   # seconds
 _EXTRAS = {"psycopg": "postgresql", "pymysql": "mysql"}
-# A server that vanishes without a word (power, cable) must not hang a feeder for ever. Seconds; for tcp_user_timeout
-# milliseconds.
+# A server that disappears without closing its connections (power, cable) must not block a feeder for ever. In seconds,
+# except tcp_user_timeout, which is in milliseconds.
 _POSTGRESQL = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3,
                "tcp_user_timeout": 60_000}
 _LONGEST_LOCK, _SHORTEST_ANSWER = 10.0, 3.0     # seconds
-# So many times `patience` may a statement take that reads all rows.
-_SCAN = 10
+_SCAN = 10      # time limit of a statement that reads all rows, as a multiple of `patience`
 
 
-class Refused(DataError):
-    """The database answered and refused, so a retry would not help."""
+class DatabaseRefusal(DataError):
+    """The database answered with an error that a retry would not fix."""
 
 
 def make_engine(uri: DatabaseURI, write: bool = False, answer: float = 60.0) -> Engine:
@@ -69,14 +68,14 @@ def make_engine(uri: DatabaseURI, write: bool = False, answer: float = 60.0) -> 
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         extra = f"'towernmt[{_EXTRAS[package]}]'" if package in _EXTRAS else package
-        raise DataError(f"{uri.name}: needs the package '{package}'. Install it: pip install {extra}") from error
+        raise DataError(f"{uri.name}: the package '{package}' is missing. Install it: pip install {extra}") from error
     except sqlalchemy.exc.NoSuchModuleError as error:
-        raise DataError(f"{uri.name}: SQLAlchemy knows no database '{uri.url.drivername}'. Write sqlite, postgresql, "
+        raise DataError(f"{uri.name}: SQLAlchemy has no dialect '{uri.url.drivername}'. Write sqlite, postgresql, "
                         "mysql or mariadb, or install the package of that dialect.") from error
 
 
 class DatabaseSession:
-    """A connection that is made when it is needed, and again when it is lost. For one thread at a time.
+    """A connection that is opened when it is first needed, and reopened when it is lost. For one thread at a time.
 
     Every wait has a time limit: for a connection, for a lock (long enough for other transactions to finish), and for
     the answer to a statement.
@@ -96,11 +95,11 @@ class DatabaseSession:
         self._engine = make_engine(uri, write, self._answer)
         self._connection: Connection | None = None
         self._driver: Any = None    # the driver's own connection
-        # SQLite has no server, and its bound for locks is `timeout`.
+        # SQLite has no server, and its option `timeout` limits the wait for locks.
         self._watch = (None if uri.url.get_backend_name() == "sqlite"
                        else AnswerTimeout(uri.name, self._answer, lambda: self._driver))
-        self._wait = random.Random()    # of its own: the jitter must not touch anybody's seeded numbers
-        sqlalchemy.event.listen(self._engine, "connect", self._made, insert=True)
+        self._jitter = random.Random()    # separate: it must not change the state of seeded generators
+        sqlalchemy.event.listen(self._engine, "connect", self._set_time_limits, insert=True)
 
     def __enter__(self) -> DatabaseSession:
         return self
@@ -114,8 +113,8 @@ class DatabaseSession:
         """Return `work(connection)`. If the connection is lost, run `work` again from its beginning.
 
         Raises:
-            Refused: the database refuses the credentials, the names or the SQL.
-            DataError: the database could not be reached for the URI's `patience`.
+            DatabaseRefusal: the database refuses the credentials, the names or the SQL.
+            DataError: the database was not reachable for the URI's `patience`.
         """
         from sqlalchemy.exc import DBAPIError
 
@@ -132,15 +131,15 @@ class DatabaseSession:
                 if not is_transient(error):
                     raise self._refusal(error) from None    # the driver's own may show the password
                 now = time.monotonic()
-                # What was waited for an answer or a lock counts, but not a long search before the connection was lost.
+                # The wait for an answer or a lock counts, but not a long search before the connection was lost.
                 since = since or (now if self._scan or self._answer > self._uri.patience else begin)
-                why = (f"no answer for {now - begin:.0f} s" if now - begin >= self._answer
-                       else reason(error, self._uri.url))
-                self._give_up_or_wait(why, now - since, attempt)
+                problem = (f"no answer for {now - begin:.0f} s" if now - begin >= self._answer
+                           else driver_message(error, self._uri.url))
+                self._give_up_or_wait(problem, now - since, attempt)
                 attempt += 1
             else:
                 if attempt:
-                    logger.warning("%s: reached again after %.1f s.", self._uri.name, time.monotonic() - since)
+                    logger.warning("%s: connected again after %.1f s.", self._uri.name, time.monotonic() - since)
                 return result
 
     def _connect(self) -> Connection:
@@ -151,10 +150,10 @@ class DatabaseSession:
         except SQLAlchemyError:
             raise
         except (TypeError, ValueError, RuntimeError, OSError) as error:     # drivers that check their options
-            raise Refused(f"{self._uri.name}: the driver cannot connect ({reason(error, self._uri.url)}). "
-                          "Check the options of the URI.") from None
+            raise DatabaseRefusal(f"{self._uri.name}: the driver cannot connect "
+                                  f"({driver_message(error, self._uri.url)}). Check the options of the URI.") from None
 
-    def _made(self, driver: Any, record: object) -> None:
+    def _set_time_limits(self, driver: Any, record: object) -> None:
         """Set the time limits of a new connection, before SQLAlchemy sends anything to the server."""
         self._driver = driver
         seconds = min(_LONGEST_LOCK, max(1.0, self._uri.patience / 4))
@@ -168,26 +167,28 @@ class DatabaseSession:
             cursor.close()
             driver.commit()
 
-    def _give_up_or_wait(self, why: str, lost: float, attempt: int) -> None:
-        patience, locked = self._uri.patience, re.search(r"(?i)\block(ed)?\b", why) is not None
+    def _give_up_or_wait(self, problem: str, lost: float, attempt: int) -> None:
+        patience, locked = self._uri.patience, re.search(r"(?i)\block(ed)?\b", problem) is not None
         if lost >= patience:
-            state = "locked" if locked else "not to be reached"
-            raise DataError(f"{self._uri.name}: {state} for {lost:.0f} s ({why}). "
-                            + ("End what holds the lock" if locked else "Start the server or mend the network")
-                            + ", and start again; patience=SECONDS in the URI waits longer.") from None
+            state = "locked" if locked else "not reachable"
+            raise DataError(f"{self._uri.name}: {state} for {lost:.0f} s ({problem}). "
+                            + ("End the process that holds the lock" if locked else
+                               "Start the server or repair the network")
+                            + ", and start again; patience=SECONDS in the URI sets a longer wait.") from None
         if not attempt:
-            logger.warning("%s: %s (%s); trying again for %.0f s.", self._uri.name, "locked" if locked else "lost", why,
-                           patience - lost)
-        wait = min(_FIRST_WAIT * 2.0 ** min(attempt, 10), _LONGEST_WAIT) * self._wait.uniform(0.5, 1.0)
+            logger.warning("%s: %s (%s); retrying for %.0f s.", self._uri.name,
+                           "locked" if locked else "connection lost", problem, patience - lost)
+        wait = min(_FIRST_WAIT * 2.0 ** min(attempt, 10), _LONGEST_WAIT) * self._jitter.uniform(0.5, 1.0)
         time.sleep(min(wait, patience - lost))
 
-    def _refusal(self, error: DBAPIError) -> Refused:
-        why = reason(error, self._uri.url)
+    def _refusal(self, error: DBAPIError) -> DatabaseRefusal:
+        problem = driver_message(error, self._uri.url)
         if refused_credentials(error):
-            return Refused(f"{self._uri.name}: the database refuses this user or password ({why}). Give the right "
-                           "ones in the environment (PGPASSWORD, MYSQL_PWD), in the driver's own file (~/.pgpass) or "
-                           "in the URI, and the right to SELECT.")
-        return Refused(f"{self._uri.name}: the database refuses ({why}). Check the URI.")
+            return DatabaseRefusal(
+                f"{self._uri.name}: the database denies access ({problem}). Pass the correct user and password in the "
+                "environment (PGPASSWORD, MYSQL_PWD), in the driver's file (~/.pgpass) or in the URI, and grant the "
+                "user SELECT.")
+        return DatabaseRefusal(f"{self._uri.name}: the database reports an error ({problem}). Check the URI.")
 
     def _drop(self) -> None:
         from sqlalchemy.exc import DBAPIError
@@ -197,7 +198,7 @@ class DatabaseSession:
             return
         try:
             connection.close()
-        except DBAPIError:      # it was lost already, and the error that this caused was raised
+        except DBAPIError:      # already lost, and the resulting error was raised
             connection.invalidate()
 
 
@@ -208,11 +209,11 @@ def _connect_arguments(uri: DatabaseURI, write: bool, answer: float) -> dict[str
     if driver == "pymysql":
         timeouts = {"connect_timeout": 10, "read_timeout": math.ceil(answer), "write_timeout": math.ceil(answer)}
         arguments: dict[str, Any] = {name: value for name, value in timeouts.items() if name not in query}
-        if write:   # a text that does not fit is an error, and not cut off with a warning
+        if write:   # a text that is too long must be an error, instead of being cut with a warning
             arguments["init_command"] = "SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES')"
         return arguments
     if uri.url.get_backend_name() == "sqlite" and driver == "pysqlite":
-        # An iterator may be taken on by another thread.
+        # Another thread may continue an iterator.
         return {"check_same_thread": False, **({} if "timeout" in query else {"timeout": min(5.0, uri.patience / 4)})}
     return {}
 
@@ -227,8 +228,8 @@ def _check_file(uri: DatabaseURI) -> None:
         return
     folder = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     near = get_close_matches(path.name, folder, n=1)
-    raise DataError(f"{uri.name}: there is no file {name}. " + (f"Did you mean {near[0]}?" if near else
-                    "Check the path; sqlite:/// begins a relative one, sqlite://// an absolute one."))
+    raise DataError(f"{uri.name}: file {name} is missing. " + (f"Did you mean {near[0]}?" if near else
+                    "Check the path: sqlite:/// begins a relative path, sqlite://// an absolute path."))
 
 
 FIRST_REPORT = 30.0   # seconds
@@ -263,7 +264,7 @@ class AnswerTimeout:
         try:
             yield
         finally:
-            with self._lock:        # nothing may be cut from now on: its descriptor may soon be another file's
+            with self._lock:        # do not cut from now on: the descriptor may soon belong to another file
                 self._since = None
 
     def close(self) -> None:
@@ -281,7 +282,7 @@ class AnswerTimeout:
                 reported = 0.0
             elif waited - reported >= FIRST_REPORT and waited < self._seconds:
                 reported = waited
-                logger.warning("%s: no answer for %.0f s (a lock, a long search, or a frozen server); waiting up to "
+                logger.warning("%s: no answer for %.0f s (a lock, a long query, or a frozen server); waiting up to "
                                "%.0f s.", self._name, waited, self._seconds)
 
 
@@ -292,11 +293,11 @@ def _shut_down(connection: Any) -> None:
     try:
         with socket.socket(fileno=os.dup(fileno())) as copy:
             copy.shutdown(socket.SHUT_RDWR)
-    except Exception as error:      # the driver's own for a connection that is gone, which nobody waits for
+    except Exception as error:      # raised by the driver if the connection is already closed
         logger.debug("cannot cut a connection: %s", error)
 
 
-# SQLSTATE (PostgreSQL): lost connection; serialization, deadlock; resources; shut down; lock not to be had.
+# SQLSTATE (PostgreSQL): lost connection; serialization, deadlock; resources; shut down; lock not available.
 _SQLSTATES = ("08", "40001", "40P01", "53", "57P", "55P03")
 # MySQL, MariaDB: too many connections, shut down, aborted, network, lock wait, deadlock, too many of a user,
 # interrupted, killed; 2xxx are the client's: no server, gone, lost; 4031: closed by the server as idle.
@@ -317,7 +318,7 @@ def is_transient(error: DBAPIError) -> bool:
 
     original: Any = error.orig
     number = original.args[0] if getattr(original, "args", None) else None
-    if isinstance(number, int) and number:      # MySQL's, whose SQLSTATE says less
+    if isinstance(number, int) and number:      # MySQL's number, which is more precise than its SQLSTATE
         return number in _MYSQL or error.connection_invalidated
     state = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
     if state:
@@ -327,7 +328,7 @@ def is_transient(error: DBAPIError) -> bool:
         return (sqlite & 0xff) in _SQLITE
     if error.connection_invalidated:
         return True
-    # What is left has no code: libpq's failures to connect, other drivers.
+    # The remaining errors have no code: libpq's failures to connect, other drivers.
     return isinstance(error, (exc.OperationalError, exc.InterfaceError)) and not _PERMANENT.search(str(original))
 
 
@@ -338,20 +339,20 @@ def refused_credentials(error: DBAPIError) -> bool:
     return number in (1044, 1045, 1142, 1698) or bool(_CREDENTIALS.search(str(original)))
 
 
-def reason(error: BaseException, url: URL) -> str:
+def driver_message(error: BaseException, url: URL) -> str:
     """Return the driver's message in one line, without the password and other secrets of the URL."""
     original: Any = getattr(error, "orig", None) or error
     arguments: tuple[Any, ...] = getattr(original, "args", ())
     text = str(arguments[1]) if len(arguments) == 2 and isinstance(arguments[0], int) else str(original)
     text = " ".join(text.split())
-    for secret in secrets(url):
+    for secret in url_secrets(url):
         text = text.replace(secret, "***")
     return text[:400].rstrip(".") or type(original).__name__
 
 
-def secrets(url: URL) -> list[str]:
-    """What must not be shown: the password, wherever it comes from, the longest first."""
+def url_secrets(url: URL) -> list[str]:
+    """Return the passwords and keys of the URL and the environment, which must not be shown, the longest first."""
     options = [value for name, values in url.normalized_query.items() for value in values
                if is_secret_name(name) or "key" in name.lower()]
-    found = [*options, os.environ.get("PGPASSWORD", ""), "" if url.password is None else str(url.password)]
-    return sorted({secret for secret in found if secret}, key=len, reverse=True)
+    secrets = [*options, os.environ.get("PGPASSWORD", ""), "" if url.password is None else str(url.password)]
+    return sorted({secret for secret in secrets if secret}, key=len, reverse=True)

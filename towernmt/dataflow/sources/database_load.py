@@ -28,8 +28,8 @@ BATCH_PAIRS = 5000
 RECORD_TABLE = "towernmt_load"
 
 
-class Loaded(NamedTuple):
-    """The result of `load`.
+class LoadResult(NamedTuple):
+    """The result of `load_table`.
 
     Attributes:
         pairs: number of rows of this source in the table.
@@ -42,58 +42,60 @@ class Loaded(NamedTuple):
     table: str
 
 
-def load(source: Source, uri: str, batch: int = BATCH_PAIRS, stream: TextIO | None = None) -> Loaded:
-    """Put all pairs of a source into a table, or go on where an earlier call was interrupted.
+def load_table(source: Source, uri: str, batch: int = BATCH_PAIRS, stream: TextIO | None = None) -> LoadResult:
+    """Insert all pairs of a source into a table, or resume an interrupted call.
 
     Args:
         source: the pairs.
-        uri: the table (see `open_database`), made if it is not there: a key that counts, and two texts.
-        batch: rows a transaction.
-        stream: where progress is written; None: nowhere.
+        uri: the table (see `open_database`). A missing table is created, with an auto-incremented key and two texts.
+        batch: number of rows in a transaction.
+        stream: stream for the progress; None to write no progress.
+
     Raises:
-        SettingsError: the URI or the batch cannot be.
-        DataError: source or database cannot be read or written, another process loads the same, or the source has
-            changed since it was loaded.
+        SettingsError: the URI or the batch size is not valid.
+        DataError: source or database cannot be read or written, another process loads the same source, or the source
+            has changed since it was loaded.
     """
     if batch < 1:
-        raise SettingsError(f"--batch {batch}: a batch has one pair or more. Give a larger number.")
+        raise SettingsError(f"--batch {batch}: expected 1 pair or more.")
     target = parse_database_uri(uri)
     if target.where:
-        raise SettingsError(f"{target.name}: rows are put into a table, not chosen. Leave out the option where.")
+        raise SettingsError(f"{target.name}: the option where selects rows to read, but this command inserts rows. "
+                            "Remove the option.")
     with DatabaseSession(target, write=True) as session:
-        return _Loading(source, target, session).run(batch, stream)
+        return _TableLoader(source, target, session).run(batch, stream)
 
 
 @dataclass
-class _Loading:
+class _TableLoader:
     source: Source
     target: DatabaseURI
     session: DatabaseSession
 
-    def run(self, batch: int, stream: TextIO | None) -> Loaded:
+    def run(self, batch: int, stream: TextIO | None) -> LoadResult:
         begin = self.source.begin()
         record = self.session.run(lambda connection: self._prepare(connection, begin))
         if record["begin"] != json.dumps(begin) and record["done"]:
-            raise DataError(f"{self.source.name} was loaded into {self.target.name}, and has changed since. Load it "
-                            "into another table, or drop that one and start again.")
-        if not record["done"] and self._is_itself():
-            self.session.run(self._forget)
-            raise DataError(f"{self.source.name} is the table {self.target.name} itself, whose pairs would all be "
-                            "there twice. Load them into another table.")
+            raise DataError(f"{self.source.name} has changed since it was loaded into {self.target.name}. Load it "
+                            "into another table, or drop that table and start again.")
+        if not record["done"] and self._is_same_table():
+            self.session.run(self._delete_record)
+            raise DataError(f"{self.source.name} is the table {self.target.name} itself, so each pair would be "
+                            "duplicated. Load the pairs into another table.")
         before = pairs = int(record["pairs"])
         progress = LineProgress("loading", stream=stream)
         if not record["done"]:
             items = self.source.read(json.loads(record["place"]))
-            for cursor, rows in _batches(items, batch):
-                self.session.run(self._step(rows, pairs, cursor))
+            for cursor, rows in _row_batches(items, batch):
+                self.session.run(self._insertion(rows, pairs, cursor))
                 pairs += len(rows)
                 progress.update(pairs)
-            self.session.run(self._step([], pairs, None))
+            self.session.run(self._insertion([], pairs, None))
             progress.done()
-        return Loaded(pairs, pairs - before, self.target.name)
+        return LoadResult(pairs, pairs - before, self.target.name)
 
     def _prepare(self, connection: Connection, begin: Cursor) -> dict[str, Any]:
-        """Make what is not there, and return the record of this loading."""
+        """Create the missing tables, and return the record of this load."""
         import sqlalchemy
 
         records = _records(self.target)
@@ -101,26 +103,26 @@ class _Loading:
         with connection.begin():
             records.create(connection, checkfirst=True)
         with connection.begin():
-            there = sqlalchemy.inspect(connection).has_table(name, schema)
-            if not there:   # forget the records of a table of this name that was dropped
+            exists = sqlalchemy.inspect(connection).has_table(name, schema)
+            if not exists:   # delete the records of a table of this name that was dropped
                 connection.execute(records.delete().where(records.c.name == self.target.table))
         with connection.begin():
-            if not there:
+            if not exists:
                 _new_table(self.target).create(connection)
             check_table(connection, self.target)
-            return dict(self._find(connection, records) or self._first(connection, records, begin))
+            return dict(self._find_record(connection, records) or self._insert_record(connection, records, begin))
 
-    def _find(self, connection: Connection, records: Table) -> Any:
+    def _find_record(self, connection: Connection, records: Table) -> Any:
         return connection.execute(records.select().where(records.c.load == self._identity())).mappings().first()
 
-    def _first(self, connection: Connection, records: Table, begin: Cursor) -> dict[str, Any]:
+    def _insert_record(self, connection: Connection, records: Table, begin: Cursor) -> dict[str, Any]:
         record = {"load": self._identity(), "source": self.source.name, "name": self.target.table, "pairs": 0,
                   "begin": json.dumps(begin), "place": json.dumps(begin), "done": 0}
         connection.execute(records.insert(), record)
         return record
 
-    def _is_itself(self) -> bool:
-        """Return whether the source is the loaded table. Its database may have another URI, but contains our record."""
+    def _is_same_table(self) -> bool:
+        """Return whether the source is the loaded table. Its URI may differ, but its database contains our record."""
         uri = getattr(self.source, "uri", None)
         if not isinstance(uri, DatabaseURI) or _kind_and_table(uri) != _kind_and_table(self.target):
             return False
@@ -129,18 +131,18 @@ class _Loading:
             import sqlalchemy
 
             return (sqlalchemy.inspect(connection).has_table(RECORD_TABLE, schema_and_name(uri)[0])
-                    and self._find(connection, _records(uri)) is not None)
+                    and self._find_record(connection, _records(uri)) is not None)
 
         with DatabaseSession(uri) as session:
             return session.run(has_record)
 
-    def _forget(self, connection: Connection) -> None:
+    def _delete_record(self, connection: Connection) -> None:
         records = _records(self.target)
         with connection.begin():
             connection.execute(records.delete().where(records.c.load == self._identity()))
 
-    def _step(self, rows: list[Pair], pairs: int, cursor: Cursor) -> Any:
-        """The work that inserts `rows` behind the first `pairs`; without rows, the one that says it is all."""
+    def _insertion(self, rows: list[Pair], pairs: int, cursor: Cursor) -> Any:
+        """Return the function that inserts `rows` after the first `pairs` rows, or without rows, ends the load."""
         records, table = _records(self.target), table_clause(self.target)
         done = {"done": 1} if not rows else {"pairs": pairs + len(rows), "place": json.dumps(cursor)}
         values = [{self.target.source: pair.source, self.target.target: pair.target} for pair in rows]
@@ -149,15 +151,15 @@ class _Loading:
         def work(connection: Connection) -> None:
             nonlocal tried
             with connection.begin():
-                found = self._find(connection, records)
-                if tried and found is not None and rows and found["pairs"] == pairs + len(rows):
-                    return      # the connection was lost, but only after the transaction was over
+                record = self._find_record(connection, records)
+                if tried and record is not None and rows and record["pairs"] == pairs + len(rows):
+                    return      # the connection was lost after the transaction was committed
                 tried = True
-                moved = connection.execute(records.update().values(done).where(
+                updated = connection.execute(records.update().values(done).where(
                     records.c.load == self._identity(), records.c.pairs == pairs)).rowcount
-                if moved != 1:
-                    raise DataError(f"{self.target.name}: another process loads {self.source.name} into it. Wait for "
-                                    "that one, or end it and start again.")
+                if updated != 1:
+                    raise DataError(f"{self.target.name}: another process loads {self.source.name} into this table. "
+                                    "Wait for that process, or end it and start again.")
                 if values:
                     connection.execute(table.insert(), values)
 
@@ -171,7 +173,7 @@ def _kind_and_table(uri: DatabaseURI) -> tuple[str, str]:
     return uri.url.get_backend_name(), schema_and_name(uri)[1].lower()
 
 
-def _batches(items: Iterator[tuple[Cursor, Pair]], size: int) -> Iterator[tuple[Cursor, list[Pair]]]:
+def _row_batches(items: Iterator[tuple[Cursor, Pair]], size: int) -> Iterator[tuple[Cursor, list[Pair]]]:
     while batch := list(islice(items, size)):
         yield batch[-1][0], [pair for _, pair in batch]
 
@@ -181,7 +183,7 @@ def _new_table(uri: DatabaseURI) -> Table:
     from sqlalchemy.dialects import mysql
 
     schema, name = schema_and_name(uri)
-    # SQLite counts by itself in a column of exactly this type. MySQL's TEXT ends at 64 KiB.
+    # SQLite increments a key only in a column of exactly this type. MySQL's TEXT is limited to 64 KiB.
     number = BigInteger().with_variant(Integer(), "sqlite")
     text = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
     return Table(name, MetaData(schema=schema), Column(uri.key, number, primary_key=True, autoincrement=True),

@@ -1,9 +1,9 @@
 """A database table of sentence pairs as a source: SQLite, PostgreSQL, MySQL, MariaDB, or another of SQLAlchemy.
 
 Reading uses keyset pagination: `WHERE key > :after AND key <= :until ORDER BY key LIMIT :page`. The last key is the
-position, so beginning anywhere is one look into the key's index; no transaction is open between two pages; and
-whatever happens to the connection, the next page begins after the last key that came. A page is fetched whole before
-its first pair is yielded: a connection that is cut in mid-row costs that page's time, and no row.
+position, so seeking is one lookup in the key's index. No transaction is open between two pages. After a lost connection
+the next page begins after the last key that was read. A page is fetched completely before its first pair is yielded, so
+a lost connection never loses or repeats a row.
 
 Checks ensure that table, columns and condition exist, and that the key orders the rows. A column may have a collation
 in which different texts are equal ("a" and "A"), and a unique index with another one. Comparing and ordering always
@@ -19,8 +19,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.sources.database_connection import DatabaseSession, Refused, is_transient, make_engine, reason
-from towernmt.dataflow.sources.database_uri import DatabaseURI, nearest, parse_database_uri
+from towernmt.dataflow.sources.database_connection import (
+    DatabaseRefusal,
+    DatabaseSession,
+    driver_message,
+    is_transient,
+    make_engine,
+)
+from towernmt.dataflow.sources.database_uri import DatabaseURI, parse_database_uri, suggest_name
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
 
 if TYPE_CHECKING:
@@ -109,7 +115,7 @@ class DatabaseSource(Source):
 
         columns = self._table.c
         key = columns[self._uri.key]
-        # Without a type of ours, the database compares in the key's own: its width, its collation.
+        # Without an explicit type, the database compares with the type of the key: its width, its collation.
         return (sqlalchemy.select(key, columns[self._uri.source], columns[self._uri.target])
                 .where(key <= sqlalchemy.bindparam("until"), *conditions(self._uri))
                 .order_by(key).limit(self._uri.page))
@@ -127,31 +133,32 @@ class DatabaseSource(Source):
 
     def _fetch(self, session: DatabaseSession, after: Key | None, until: Key) -> Any:
         statement = self._page if after is None else self._next_page
-        place = {"until": until} if after is None else {"until": until, "after": after}
+        parameters = {"until": until} if after is None else {"until": until, "after": after}
         try:
-            return session.run(lambda connection: connection.execute(statement, place).fetchall())
-        except Refused:
-            session.run(lambda connection: check_table(connection, self._uri))     # knows better what is missing
+            return session.run(lambda connection: connection.execute(statement, parameters).fetchall())
+        except DatabaseRefusal:
+            session.run(lambda connection: check_table(connection, self._uri))     # its message is more precise
             raise
 
     def _wrong_key(self, key: object) -> str:
-        return (f"{self.name}: the key {self._uri.key} has the value {key!r}, but must be an integer or text. Mend "
-                "it, or choose another by key=COLUMN.")
+        return (f"{self.name}: the key {self._uri.key} has the value {key!r}, but must be an integer or text. Fix "
+                "the value, or name another key with key=COLUMN.")
 
     def _check_cursor(self, cursor: Cursor) -> tuple[Key | None, Key | None]:
         if (isinstance(cursor, (list, tuple)) and len(cursor) == 2
                 and all(each is None or type(each) in (int, str) for each in cursor)):
             after, until = cursor
             return after, until
-        raise DataError(f"{self.name}: {cursor!r} is not a place in a table. Take the cursor that this source gave.")
+        raise DataError(f"{self.name}: {cursor!r} is not a position in a table. Pass a cursor that this source "
+                        "returned.")
 
     def _refuse_row(self, key: Key, *texts: object) -> NoReturn:
         column, text = next((column, text) for column, text in zip((self._uri.source, self._uri.target), texts,
                                                                    strict=True) if type(text) is not str)
-        what = "NULL" if text is None else f"{type(text).__name__} and not text"
-        mend = "pass over such rows: missing=skip" if text is None else "choose source=COLUMN and target=COLUMN."
-        raise DataError(f"{self.name}: the row with {self._uri.key} = {key!r} has {what} in {column}. Mend it, or "
-                        f"{mend}")
+        value = "NULL" if text is None else f"{type(text).__name__} instead of text"
+        fix = "skip such rows: missing=skip" if text is None else "name other columns: source=COLUMN&target=COLUMN"
+        raise DataError(f"{self.name}: the row with {self._uri.key} = {key!r} has {value} in {column}. Fix it, or "
+                        f"{fix}")
 
 
 logger = logging.getLogger(__name__)
@@ -180,8 +187,8 @@ def schema_and_name(uri: DatabaseURI) -> tuple[str | None, str]:
     """Return schema and name of the `table` option. A name that contains a dot is in quotation marks, as in SQL."""
     match = _TABLE.fullmatch(uri.table)
     if match is None:
-        raise SettingsError(f"{uri.name}: table={uri.table} is no name. Write TABLE or SCHEMA.TABLE, and a name with a "
-                            'dot in it in quotation marks, as in table="a.b".')
+        raise SettingsError(f"{uri.name}: table={uri.table} is not a valid name. Write TABLE or SCHEMA.TABLE, and put "
+                            'a name that contains a dot in quotation marks, as in table="a.b".')
     schema, name = match["schema"], match["name"]
     return schema and _unquoted(schema), _unquoted(name)
 
@@ -206,25 +213,25 @@ def check_table(connection: Connection, uri: DatabaseURI) -> None:
         column = getattr(uri, option)
         if column not in columns and option == "key" and _is_rowid(connection, uri):
             if _is_view(inspector, uri):
-                raise DataError(f"{uri.name}: {uri.table} is a view, whose rows have no {column}. Choose a column that "
-                                "numbers them by key=COLUMN.")
+                raise DataError(f"{uri.name}: {uri.table} is a view, whose rows have no {column}. Name a unique column "
+                                "with key=COLUMN.")
         elif column not in columns:
             raise DataError(f"{uri.name}: the table {uri.table} has no column '{column}'. "
-                            f"{nearest(column, columns)}Choose it by {option}=COLUMN.")
+                            f"{suggest_name(column, columns)}Name the column with {option}=COLUMN.")
     key_type = columns.get(uri.key, {"type": sqlalchemy.Integer()})["type"]
     if not isinstance(key_type, (sqlalchemy.Integer, sqlalchemy.String, sqlalchemy.types.NullType)):
-        raise DataError(f"{uri.name}: the key {uri.key} is {key_type}, but must be an integer or text. Choose another "
-                        "by key=COLUMN, or make a view that converts it.")
+        raise DataError(f"{uri.name}: the key {uri.key} is {key_type}, but must be an integer or text. Name another "
+                        "key with key=COLUMN, or create a view that converts it.")
     _check_condition(connection, uri, list(columns))
 
 
 def check_rows(connection: Connection, uri: DatabaseURI) -> None:
-    """Check that no text and no key is NULL and that no key is there twice, where the schema does not promise it.
+    """Check that no text and no key is NULL and that keys are unique, unless the schema guarantees it.
 
-    With `missing=skip`, a warning tells how many rows without a text are passed over.
+    With `missing=skip`, a warning reports the number of rows that are skipped.
 
     Raises:
-        DataError: such a row is there.
+        DataError: a text or a key is NULL, or a key is not unique.
         DBAPIError: the connection was lost.
     """
     import sqlalchemy
@@ -240,27 +247,28 @@ def check_rows(connection: Connection, uri: DatabaseURI) -> None:
         ).select_from(table).where(*_where(uri))).one()
         for name, count in zip(names, counts[1:], strict=True):
             _check_nulls(uri, name, counts[0] - count, counts[0])
-    # Asked for even where there is no doubt, since it warns.
+    # Called in any case, since it logs a warning.
     unique = _is_unique(inspector, uri)
     if uri.key in columns and not (unique and has_exact_collation(connection, *schema_and_name(uri), uri.key)):
         key = table.c[uri.key]
         twice = connection.execute(sqlalchemy.select(key, sqlalchemy.func.count()).where(*conditions(uri))
                                    .group_by(key).having(sqlalchemy.func.count() > 1).limit(1)).first()
         if twice is not None:
-            raise DataError(f"{uri.name}: the key {uri.key} is not unique: {twice[0]!r} is there {twice[1]} times"
-                            f"{' (as its collation compares)' if unique else ''}. Choose another by key=COLUMN.")
+            raise DataError(f"{uri.name}: the key {uri.key} is not unique: {twice[0]!r} occurs {twice[1]} times"
+                            f"{' (in the comparison of its collation)' if unique else ''}. Name another key with "
+                            "key=COLUMN.")
 
 
 def _check_nulls(uri: DatabaseURI, column: str, nulls: int, rows: int) -> None:
     if not nulls:
         return
-    found = f"{uri.name}: {nulls} of {rows} rows have NULL in {column}"
+    problem = f"{uri.name}: {nulls} of {rows} rows have NULL in {column}"
     if column == uri.key:
-        raise DataError(f"{found}, the key. Mend them, or choose another key by key=COLUMN.")
+        raise DataError(f"{problem}, the key. Fix these rows, or name another key with key=COLUMN.")
     if uri.missing == "skip":
-        logger.warning("%s; they are passed over.", found)
+        logger.warning("%s; they are skipped.", problem)
         return
-    raise DataError(f"{found}. Mend them, or pass over such rows: missing=skip")
+    raise DataError(f"{problem}. Fix these rows, or skip them: missing=skip")
 
 
 def _where(uri: DatabaseURI) -> list[ColumnElement[bool]]:
@@ -278,23 +286,23 @@ def _columns(inspector: Inspector, uri: DatabaseURI) -> dict[str, Any]:
     except NoSuchTableError:
         columns = {}
     except OperationalError as error:
-        if "unknown database" not in str(error.orig):   # what SQLite calls a schema that is not there
+        if "unknown database" not in str(error.orig):   # SQLite's message for a missing schema
             raise
         columns = {}
     # SQLite finds a table in any case of letters here, but later queries need its exact name.
-    if columns and not (inspector.dialect.name == "sqlite" and name not in _names(inspector, schema)):
+    if columns and not (inspector.dialect.name == "sqlite" and name not in _table_names(inspector, schema)):
         return columns
     if schema is not None and uri.table in inspector.get_table_names() + inspector.get_view_names():
-        raise DataError(f"{uri.name}: the name of the table has a dot in it, which is taken for SCHEMA.TABLE. Write it "
-                        f"in quotation marks: table=\"{uri.table}\".")
+        raise DataError(f"{uri.name}: the name of the table contains a dot, which is read as SCHEMA.TABLE. Put it in "
+                        f"quotation marks: table=\"{uri.table}\".")
     if schema is not None and schema not in inspector.get_schema_names():
-        raise DataError(f"{uri.name}: there is no schema '{schema}'. {nearest(schema, inspector.get_schema_names())}"
-                        "Choose it by table=SCHEMA.TABLE.")
-    raise DataError(f"{uri.name}: there is no table '{name}'. {nearest(name, _names(inspector, schema))}Choose it by "
-                    "table=TABLE.")
+        raise DataError(f"{uri.name}: schema '{schema}' does not exist. "
+                        f"{suggest_name(schema, inspector.get_schema_names())}Name it with table=SCHEMA.TABLE.")
+    raise DataError(f"{uri.name}: table '{name}' does not exist. "
+                    f"{suggest_name(name, _table_names(inspector, schema))}Name it with table=TABLE.")
 
 
-def _names(inspector: Inspector, schema: str | None) -> list[str]:
+def _table_names(inspector: Inspector, schema: str | None) -> list[str]:
     return [*inspector.get_table_names(schema), *inspector.get_view_names(schema)]
 
 
@@ -318,8 +326,8 @@ def _check_condition(connection: Connection, uri: DatabaseURI, columns: list[str
     except sqlalchemy.exc.DBAPIError as error:
         if is_transient(error):
             raise
-        raise DataError(f"{uri.name}: the database refuses where={uri.where} ({reason(error, uri.url)}). It is SQL; "
-                        f"the columns are {', '.join(columns)}.") from None
+        raise DataError(f"{uri.name}: the database refuses where={uri.where} ({driver_message(error, uri.url)}). "
+                        f"Correct the SQL condition; the columns are {', '.join(columns)}.") from None
 
 
 def _is_unique(inspector: Inspector, uri: DatabaseURI) -> bool:
@@ -327,7 +335,7 @@ def _is_unique(inspector: Inspector, uri: DatabaseURI) -> bool:
     if _is_view(inspector, uri):
         return False
     schema, name = schema_and_name(uri)
-    # An index over some rows, or over an expression, promises nothing.
+    # An index over some rows, or over an expression, guarantees nothing.
     indexes = [index for index in inspector.get_indexes(name, schema)
                if not any(key.endswith("_where") for key in index.get("dialect_options", {}))]
     unique: list[list[Any]] = [list(inspector.get_pk_constraint(name, schema)["constrained_columns"])]
@@ -335,7 +343,7 @@ def _is_unique(inspector: Inspector, uri: DatabaseURI) -> bool:
     unique += [list(index["column_names"]) for index in indexes if index["unique"]]
     leading = {names[0] for names in [*unique, *(list(index["column_names"]) for index in indexes)] if names}
     if uri.key not in leading and uri.key != "rowid":
-        logger.warning("%s: the key %s has no index, so that reading gets slow as the table grows: "
+        logger.warning("%s: the key %s has no index, so reading a large table is slow. Create one: "
                        "CREATE UNIQUE INDEX ... ON %s (%s).", uri.name, uri.key, uri.table, uri.key)
     return [uri.key] in unique or uri.key == "rowid"
 
@@ -363,7 +371,7 @@ def _postgresql_is_deterministic(connection: Connection, schema: str | None, tab
     import sqlalchemy
 
     if (connection.dialect.server_version_info or (0,)) < (12,):
-        return True     # it knew no others
+        return True     # older versions have only deterministic collations
     deterministic = connection.execute(sqlalchemy.text(
         "SELECT c.collisdeterministic FROM pg_attribute a JOIN pg_class t ON t.oid = a.attrelid "
         "JOIN pg_namespace n ON n.oid = t.relnamespace JOIN pg_collation c ON c.oid = a.attcollation "

@@ -1,9 +1,7 @@
-"""The URI of a table of sentence pairs.
+"""The URI of a table of sentence pairs: SQLAlchemy's URL, with options that name the table, its columns and conditions.
 
-SQLAlchemy's URL, with options that name the table, its columns and conditions.
-
-`postgresql://me@host/corpus?table=pairs&key=id&source=de&target=en&where=score>0.7`: the names in `OPTIONS` are ours;
-every other option is passed to the driver.
+Example: `postgresql://me@host/corpus?table=pairs&key=id&source=de&target=en&where=score>0.7`. All options that are not
+in `OPTIONS` are passed to the driver.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ if TYPE_CHECKING:
     from sqlalchemy import URL
 
 OPTIONS = ("table", "key", "source", "target", "where", "missing", "page", "patience")
-PAGE_ROWS = 1000    # 500 take the least time a row on one machine, 1000 half the round trips; 4000 were slower
+PAGE_ROWS = 1000    # nearly as fast as 500 rows on the same machine, with half the round trips; 4000 rows are slower
 PATIENCE_SECONDS = 120.0
 
-_OUR_DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
+_DEFAULT_DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
 _SHOWN_DRIVER_OPTIONS = ("host", "port", "unix_socket", "service", "charset", "sslmode")
 
 
@@ -69,7 +67,7 @@ def parse_database_uri(uri: str) -> DatabaseURI:
         from sqlalchemy import make_url
         from sqlalchemy.exc import ArgumentError
     except ModuleNotFoundError as error:
-        raise DataError(f"{mask_uri(uri).partition('?')[0]}: databases need the package 'sqlalchemy'. "
+        raise DataError(f"{mask_uri(uri).partition('?')[0]}: the package 'sqlalchemy' is missing. "
                         "Install it: pip install 'towernmt[sql]'") from error
     address, _, query = uri.partition("?")
     try:
@@ -77,26 +75,26 @@ def parse_database_uri(uri: str) -> DatabaseURI:
         if not all(re.fullmatch(r"\w+", option) for option, _ in _pairs(query)):
             raise ValueError
     except (ArgumentError, ValueError):     # its message may show the password
-        raise SettingsError(f"{mask_uri(uri).partition('?')[0]}: not the URI of a database. Write "
-                        "DIALECT://USER@HOST:PORT/DATABASE?table=TABLE, with @ : / and ? in a password as "
+        raise SettingsError(f"{mask_uri(uri).partition('?')[0]}: not a valid URI of a database. Write "
+                        "DIALECT://USER@HOST:PORT/DATABASE?table=TABLE, and write @ : / and ? in a password as "
                         "%40 %3A %2F and %3F.") from None
     shown = mask_uri(address)
     if "@" in (url.host or ""):
-        raise SettingsError(f"{shown}: there is more than one @ before the host. Write an @ in a password as %40.")
-    ours, drivers = _split_options(query, shown)
-    url = url.set(drivername=_OUR_DRIVERS.get(url.drivername, url.drivername)).update_query_pairs(drivers)
+        raise SettingsError(f"{shown}: more than one @ precedes the host. Write an @ in a password as %40.")
+    options, driver_options = _split_options(query, shown)
+    url = url.set(drivername=_DEFAULT_DRIVERS.get(url.drivername, url.drivername)).update_query_pairs(driver_options)
     if url.password is None and url.get_backend_name() in ("mysql", "mariadb") and os.environ.get("MYSQL_PWD"):
-        url = url.set(password=os.environ["MYSQL_PWD"])     # the server's own programs read it, the drivers do not
-    numbers = {"page": _positive(ours.pop("page", str(PAGE_ROWS)), "page", int, shown),
-               "patience": _positive(ours.pop("patience", str(PATIENCE_SECONDS)), "patience", float, shown)}
-    if ours.get("missing", "error") not in ("error", "skip"):
-        raise SettingsError(f"{shown}: missing={ours['missing']}: expected error or skip.")
-    if not ours.get("table"):
-        raise SettingsError(f"{shown}: names no table. Add the option table=TABLE.")
-    return DatabaseURI(url=url, name=_name(address, url, query), **ours, **numbers)     # type: ignore[arg-type]
+        url = url.set(password=os.environ["MYSQL_PWD"])     # MySQL's programs read this variable, the drivers do not
+    numbers = {"page": _parse_positive(options.pop("page", str(PAGE_ROWS)), "page", int, shown),
+               "patience": _parse_positive(options.pop("patience", str(PATIENCE_SECONDS)), "patience", float, shown)}
+    if options.get("missing", "error") not in ("error", "skip"):
+        raise SettingsError(f"{shown}: missing={options['missing']}: expected error or skip.")
+    if not options.get("table"):
+        raise SettingsError(f"{shown}: the table is missing. Add the option table=TABLE.")
+    return DatabaseURI(url=url, name=_public_name(address, url, query), **options, **numbers)  # type: ignore[arg-type]
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
+def suggest_name(name: str, names: Iterable[str]) -> str:
     """Return "Did you mean ...? " or the known names, for an error message; empty if there are no names."""
     names = sorted(names)
     near = difflib.get_close_matches(name.lower(), [each.lower() for each in names], n=1, cutoff=0.6)
@@ -104,7 +102,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
         return f"Did you mean '{next(each for each in names if each.lower() == near[0])}'? "
     if not names:
         return ""
-    return f"There is {', '.join(names[:12])}{' and more' if len(names) > 12 else ''}. "
+    return f"The names are: {', '.join(names[:12])}{' and more' if len(names) > 12 else ''}. "
 
 
 def _pairs(query: str) -> list[tuple[str, str]]:
@@ -113,22 +111,22 @@ def _pairs(query: str) -> list[tuple[str, str]]:
 
 
 def _split_options(query: str, shown: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
-    ours: dict[str, str] = {}
-    drivers: list[tuple[str, str]] = []
+    options: dict[str, str] = {}
+    driver_options: list[tuple[str, str]] = []
     for name, value in _pairs(query):
         if name not in OPTIONS:
             near = difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.8)
             if near:
-                raise SettingsError(f"{shown}: there is no option '{name}'. Did you mean '{near[0]}'?")
-            drivers.append((name, value))
-        elif name in ours:
-            raise SettingsError(f"{shown}: the option {name} is there twice. Leave one; an & within a value is %26.")
+                raise SettingsError(f"{shown}: option '{name}' does not exist. Did you mean '{near[0]}'?")
+            driver_options.append((name, value))
+        elif name in options:
+            raise SettingsError(f"{shown}: option '{name}' occurs twice. Remove one; write an & in a value as %26.")
         else:
-            ours[name] = value
-    return ours, drivers
+            options[name] = value
+    return options, driver_options
 
 
-def _positive(text: str, option: str, kind: type[int] | type[float], shown: str) -> int | float:
+def _parse_positive(text: str, option: str, kind: type[int] | type[float], shown: str) -> int | float:
     try:
         number = kind(text)
     except ValueError:
@@ -139,11 +137,11 @@ def _positive(text: str, option: str, kind: type[int] | type[float], shown: str)
     return number
 
 
-def _name(address: str, url: URL, query: str) -> str:
-    """The URI with the options as they were given, in an order of ours."""
+def _public_name(address: str, url: URL, query: str) -> str:
+    """Return the URI without the password, with its options in a fixed order."""
     user = f"{address.partition('://')[2].partition('@')[0].partition(':')[0]}@" if url.username else ""
-    place = mask_uri(address).partition("://")[2].removeprefix(f"{HIDDEN}@")
-    given = dict(_pairs(query))
-    shown = [f"{option}={re.sub('[%&]', lambda found: f'%{ord(found[0]):02X}', given[option])}"
-             for option in (*_SHOWN_DRIVER_OPTIONS, *OPTIONS[:6]) if option in given]
-    return f"{address.partition('://')[0]}://{user}{place}?{'&'.join(shown)}"
+    host_and_path = mask_uri(address).partition("://")[2].removeprefix(f"{HIDDEN}@")
+    values = dict(_pairs(query))
+    shown = [f"{option}={re.sub('[%&]', lambda match: f'%{ord(match[0]):02X}', values[option])}"
+             for option in (*_SHOWN_DRIVER_OPTIONS, *OPTIONS[:6]) if option in values]
+    return f"{address.partition('://')[0]}://{user}{host_and_path}?{'&'.join(shown)}"

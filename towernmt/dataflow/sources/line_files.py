@@ -1,8 +1,8 @@
-"""Text files with a pair on each line: two parallel files, tab-separated columns (TSV), and JSON objects (JSONL).
+r"""Text files with a pair on each line: two parallel files, tab-separated columns (TSV), and JSON objects (JSONL).
 
 `line_blocks` reads the lines of a stored text from any byte on, block by block, by the rules of
-`dataflow.text.text_lines`: UTF-8, lines end at "\\n" alone, a "\\r" before it belongs to the line end, a byte order
-mark at the start is skipped, and a last line without "\\n" counts.
+`dataflow.text.text_lines`: UTF-8, lines end at "\n" alone, a "\r" before it belongs to the line end, a byte order
+mark at the start is skipped, and a last line without "\n" counts.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.sources.source import Cursor, FileSource, Group, Pair, cursors, pairs
+from towernmt.dataflow.sources.source import Cursor, FileSource, Group, Pair, zip_cursors, zip_pairs
 from towernmt.dataflow.storage.stored_files import Storage, StoredFile, UnreadableError, read_bytes
-from towernmt.dataflow.text.text_lines import LONGEST_LINE, Chunk, too_long
+from towernmt.dataflow.text.text_lines import LONGEST_LINE, Chunk, line_too_long
 
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
@@ -70,12 +70,12 @@ class ParallelFiles(FileSource):
         for alone, files, side in ((sources.keys() - targets.keys(), sources, self.sides[1]),
                                    (targets.keys() - sources.keys(), targets, self.sides[0])):
             if alone:
-                raise DataError(f"{min(files[key].name for key in alone)}: no file of the other side ({side}) pairs "
-                                "up with it. Add that file or take this one away.")
+                raise DataError(f"{min(files[key].name for key in alone)}: the matching file of the other side "
+                                f"({side}) is missing. Add that file, or remove this one.")
         return [(file, targets[key]) for key, file in sources.items()]
 
-    def _read(self, head: Sequence[object], group: Group, place: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
-        line, *offsets = place
+    def _read(self, head: Sequence[object], group: Group, position: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
+        line, *offsets = position
         left, right = (line_blocks(self.storage, file, offset, line)
                        for file, offset in zip(group, offsets, strict=True))
         a = b = LineBlock([], [])
@@ -84,20 +84,20 @@ class ParallelFiles(FileSource):
             n = min(len(a.texts), len(b.texts))
             if not n:
                 break
-            yield from zip(cursors(head, range(line + 1, line + n + 1), a.ends[:n], b.ends[:n]),
-                           pairs(a.texts[:n], b.texts[:n]), strict=True)
+            yield from zip(zip_cursors(head, range(line + 1, line + n + 1), a.ends[:n], b.ends[:n]),
+                           zip_pairs(a.texts[:n], b.texts[:n]), strict=True)
             line += n
             a, b = _lines_after(a, n), _lines_after(b, n)
         if a.texts or b.texts:
             short, long = (group[1], group[0]) if a.texts else group
-            raise DataError(f"{short.name} ends at line {line}, but {long.name} goes on: line n of one must be the "
-                            "translation of line n of the other. Look for a missing or an extra line.")
+            raise DataError(f"{short.name} ends at line {line}, but {long.name} has more lines. Line n of one file "
+                            "must be the translation of line n of the other: look for a missing or an extra line.")
 
     def _count(self, group: Group) -> int:
         lines = [count_lines(self.storage, file) for file in group]
         if lines[0] != lines[1]:
-            raise DataError(f"{group[0].name} has {lines[0]} lines, but {group[1].name} has {lines[1]}: line n of one "
-                            "must be the translation of line n of the other. Look for a missing or an extra line.")
+            raise DataError(f"{group[0].name} has {lines[0]} lines, but {group[1].name} has {lines[1]}. Line n of one "
+                            "file must be the translation of line n of the other: look for a missing or an extra line.")
         return lines[0]
 
 
@@ -110,18 +110,18 @@ def _lines_after(block: LineBlock, n: int) -> LineBlock:
 
 
 def _wildcards(pattern: str, name: str) -> tuple[str, ...]:
-    """The texts that the wildcards of a pattern match in a name."""
-    pieces = re.split(r"(\*\*/|\*+|\?|\[!?\]?[^]]*\])", pattern)
-    expression = "".join(_wildcard(piece) if i % 2 else re.escape(piece).replace("//", "/+")    # listings have one
-                         for i, piece in enumerate(pieces))
+    """Return the texts that the wildcards of a pattern match in a name."""
+    components = re.split(r"(\*\*/|\*+|\?|\[!?\]?[^]]*\])", pattern)    # literal text and wildcards in turn
+    expression = "".join(_wildcard(component) if i % 2 else re.escape(component).replace("//", "/+")  # listings have /
+                         for i, component in enumerate(components))
     match = re.search(expression + r"\Z", name, re.DOTALL)
     return match.groups() if match else (name,)
 
 
-def _wildcard(piece: str) -> str:
-    if piece == "**/":
+def _wildcard(wildcard: str) -> str:
+    if wildcard == "**/":
         return "((?:.*/)?)"
-    return "(.*)" if piece.startswith("*") else "(.)"        # the listing has already checked which character it is
+    return "(.*)" if wildcard.startswith("*") else "(.)"        # the listing has already checked the character
 
 
 class LineBlock(NamedTuple):
@@ -190,24 +190,24 @@ def whole_lines(storage: Storage, file: StoredFile, offset: int, lines: int) -> 
     Raises:
         DataError: the file is missing, changed, damaged or truncated, or a line is longer than `LONGEST_LINE`.
     """
-    begun: list[bytes] = []        # the line whose end has not come yet
-    begun_bytes = 0
+    unfinished: list[bytes] = []        # the beginning of the line whose end has not been read
+    unfinished_bytes = 0
     try:
         for data in read_bytes(storage, file, offset):
             cut = data.rfind(b"\n") + 1
             if cut:
-                whole = b"".join([*begun, data[:cut]])
-                begun, begun_bytes = [], 0
-                lines += whole.count(b"\n")
-                yield whole
-            begun.append(data[cut:])
-            begun_bytes += len(data) - cut
-            if begun_bytes > LONGEST_LINE:
-                raise too_long(f"{file.name} line {lines + 1}")
+                block = b"".join([*unfinished, data[:cut]])
+                unfinished, unfinished_bytes = [], 0
+                lines += block.count(b"\n")
+                yield block
+            unfinished.append(data[cut:])
+            unfinished_bytes += len(data) - cut
+            if unfinished_bytes > LONGEST_LINE:
+                raise line_too_long(f"{file.name} line {lines + 1}")
     except UnreadableError as error:
         raise error.at(f"{file.name} near line {lines + 1}") from error
-    if begun_bytes:
-        yield b"".join(begun)
+    if unfinished_bytes:
+        yield b"".join(unfinished)
 
 
 def _lines_before_an_error(data: bytes) -> bytes:
@@ -266,30 +266,30 @@ class PairLines(FileSource):
         except (NoPairError, ValueError):
             return None
 
-    def _read(self, head: Sequence[object], group: Group, place: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
-        line, offset = place
+    def _read(self, head: Sequence[object], group: Group, position: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
+        line, offset = position
         for texts, ends in line_blocks(self.storage, group[0], offset, line):
             first = max(0, self.header_lines - line)
             parsed = self.parse_all(texts[first:])
             numbers = range(line + first + 1, line + len(texts) + 1)
             if parsed is not None:
-                yield from zip(cursors(head, numbers, ends[first:]), parsed, strict=True)
+                yield from zip(zip_cursors(head, numbers, ends[first:]), parsed, strict=True)
             else:
                 for number, end, text in zip(numbers, ends[first:], texts[first:], strict=True):
-                    pair = self._parsed(f"{group[0].name} line {number}", text)
+                    pair = self._parse_or_skip(f"{group[0].name} line {number}", text)
                     if pair is not None:
                         yield [*head, number, end], pair
             line += len(texts)
 
-    def _parsed(self, place: str, text: str) -> Pair | None:
+    def _parse_or_skip(self, line_name: str, text: str) -> Pair | None:
         try:
             return self.parse(text)
         except NoPairError as error:
             if self.skips:
                 return None
-            raise DataError(f"{place}: {error}. Mend the line, or pass over such lines with missing=skip.") from None
+            raise DataError(f"{line_name}: {error}. Fix the line, or skip such lines with missing=skip.") from None
         except ValueError as error:
-            raise DataError(f"{place}: {error}. Mend the line, or check the format.") from None
+            raise DataError(f"{line_name}: {error}. Fix the line, or check the format.") from None
 
     def _count(self, group: Group) -> int:
         if self.skips:
@@ -319,8 +319,8 @@ class TabSeparated(PairLines):
         """Return two columns of a line; see `PairLines.parse`."""
         fields = text.split("\t")
         if len(fields) <= max(self.columns):
-            raise NoPairError(f"it has {len(fields)} tab-separated column{'s' * (len(fields) > 1)}, but column "
-                              f"{max(self.columns)} (counted from 0) is asked for")
+            raise NoPairError(f"the line has {len(fields)} tab-separated column{'s' * (len(fields) > 1)}, but column "
+                              f"{max(self.columns)} (counted from 0) is requested")
         return Pair(fields[self.columns[0]], fields[self.columns[1]])
 
     def parse_all(self, texts: Sequence[str]) -> list[Pair] | None:
@@ -328,7 +328,7 @@ class TabSeparated(PairLines):
         source, target = self.columns
         try:
             rows = [text.split("\t") for text in texts]
-            return list(pairs([row[source] for row in rows], [row[target] for row in rows]))
+            return list(zip_pairs([row[source] for row in rows], [row[target] for row in rows]))
         except IndexError:
             return None
 
@@ -357,23 +357,23 @@ class JsonLines(PairLines):
         try:
             record = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ValueError(f"it is not JSON ({error.msg} at character {error.pos + 1})") from None
+            raise ValueError(f"the line is not JSON ({error.msg} at character {error.pos + 1})") from None
         except RecursionError:
-            raise ValueError("it is JSON that is nested too deeply") from None
+            raise ValueError("the JSON is nested too deeply") from None
         if not isinstance(record, dict):
-            raise ValueError("it is JSON, but not an object with fields")
+            raise ValueError("the line is JSON, but not an object with fields")
         pair = Pair(_field(record, self.fields[0]), _field(record, self.fields[1]))
         if "\\u" in text and _SURROGATE.search(" ".join(pair)):
-            raise ValueError(r"an escape \ud800 to \udfff stands alone, which is half of a character")
+            raise ValueError(r"an escape from \ud800 to \udfff is unpaired, which is half of a character")
         return pair
 
 
 def _field(record: dict[str, Any], name: str) -> str:
     value: Any = record
-    for part in [name] if name in record else name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
+    for key in [name] if name in record else name.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
     if value is None:
-        raise NoPairError(f"there is no text in the field '{name}' (the fields are: {', '.join(record) or 'none'})")
+        raise NoPairError(f"the field '{name}' is missing or null (the fields are: {', '.join(record) or 'none'})")
     if not isinstance(value, str):
-        raise ValueError(f"the field '{name}' holds no text, but {type(value).__name__}")
+        raise ValueError(f"the field '{name}' contains {type(value).__name__} instead of text")
     return value

@@ -1,8 +1,8 @@
 """Translation catalogues of GNU gettext as a source: `.po` (text) and `.mo` (compiled), with their parsers.
 
-Both parsers are our own. Python's gettext does not read `.po`, and keeps the contents of `.mo` private. polib splits
-lines at every character that Unicode calls a line end, and so breaks messages that hold one. The manual of GNU
-gettext describes the formats (chapters "The Format of PO Files" and "The Format of GNU MO Files").
+The parsers are written here since Python's gettext does not read `.po` and keeps the contents of `.mo` private, and
+polib splits lines at every Unicode line end, which breaks messages that contain one. The manual of GNU gettext
+describes the formats (chapters "The Format of PO Files" and "The Format of GNU MO Files").
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class Catalogues(FileSource):
         self.accelerators = accelerators
         self.reverse = reverse
 
-    def _read(self, head: Sequence[object], group: Group, place: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
-        file, before = group[0], place[0]
+    def _read(self, head: Sequence[object], group: Group, position: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
+        file, before = group[0], position[0]
         if file.size > LARGEST_CATALOGUE:
-            raise DataError(f"{file.name}: {file.size} bytes are too many for a catalogue, which is read whole. Split "
-                            f"it into files of up to {LARGEST_CATALOGUE >> 20} MiB.")
+            raise DataError(f"{file.name}: the catalogue has {file.size} bytes, but is read into memory completely. "
+                            f"Split it into files of up to {LARGEST_CATALOGUE >> 20} MiB.")
         try:
             data = b"".join(read_bytes(self.storage, file))
         except UnreadableError as error:
             raise error.at(file.name) from error
-        compiled = data[:4] in MO_BEGINNINGS or split_compression(file.name)[0].endswith(".mo")
+        compiled = data[:4] in MO_BYTE_ORDERS or split_compression(file.name)[0].endswith(".mo")
         catalogue = (parse_mo if compiled else parse_po)(data, file.name)
         for number, pair in enumerate(self._pairs(catalogue), 1):
             if number > before:
@@ -100,8 +100,8 @@ def _singular_form(header: str) -> int:
         return 0
 
 
-MO_BEGINNINGS = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}
-"""The first bytes of a `.mo` file, and the byte order that they mean (as `struct` writes it)."""
+MO_BYTE_ORDERS = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}
+"""The byte order of a `.mo` file, in the notation of `struct`, by the magic number at its beginning."""
 
 
 class Message(NamedTuple):
@@ -129,7 +129,7 @@ def parse_po(data: bytes, name: str) -> Catalogue:
     """Parse a `.po` file. Fuzzy and obsolete messages are left out.
 
     Raises:
-        DataError: it is not a `.po` file; the message names the line.
+        DataError: the data are not a `.po` file; the message names the line.
     """
     charset = _charset(data.decode("latin-1"))
     if codecs.lookup(charset).name == "utf-8":
@@ -143,16 +143,16 @@ def parse_mo(data: bytes, name: str) -> Catalogue:
     """Parse a `.mo` file.
 
     Raises:
-        DataError: it is not a `.mo` file, or it is damaged.
+        DataError: the data are not a `.mo` file, or are damaged.
     """
-    order = MO_BEGINNINGS.get(data[:4])
+    order = MO_BYTE_ORDERS.get(data[:4])
     if order is None:
-        raise DataError(f"{name}: it does not begin as a .mo file does. Check the file.")
+        raise DataError(f"{name}: the file does not begin with the magic number of a .mo file. Check the file.")
     try:
         texts = list(_mo_texts(data, order))
     except (struct.error, ValueError):
-        raise DataError(f"{name}: the .mo file is damaged: its tables point behind its end. Restore the file from a "
-                        "good copy.") from None
+        raise DataError(f"{name}: the .mo file is damaged: its tables refer to bytes after its end. Restore the file "
+                        "from a good copy.") from None
     header = next((translation for text, translation in texts if not text), b"")
     charset = _charset(header.decode("latin-1"))
     messages = []
@@ -196,7 +196,7 @@ def _decode(data: bytes, charset: str, name: str) -> str:
         return data.decode(charset)
     except UnicodeDecodeError as error:
         raise DataError(f"{name}: byte {error.start + 1} of a message (0x{data[error.start]:02x}) is not "
-                        f"{charset.upper()}, which the header names. Mend the catalogue.") from None
+                        f"{charset.upper()}, the encoding in the header. Fix the catalogue.") from None
 
 
 _LINE = re.compile(r'\s*(?:(msgctxt|msgid_plural|msgid|msgstr|domain)\s*(?:\[\s*(\d+)\s*\])?\s*)?'
@@ -224,12 +224,12 @@ class _PoParser:
         return self.messages
 
     def _begin_entry(self) -> None:
-        self.parts: dict[str, list[str]] = {}      # "msgid", "msgstr 0", ...
+        self.strings: dict[str, list[str]] = {}      # by "msgid", "msgstr 0", ...
         self.current = ""
         self.fuzzy = False
 
     def _comment(self, line: str) -> None:
-        if self.parts:
+        if self.strings:
             self._end_entry()
         if line.startswith(("#,", "#=")):
             self.fuzzy = self.fuzzy or "fuzzy" in re.split(r"[,=\s]+", line)
@@ -237,25 +237,25 @@ class _PoParser:
     def _string(self, line: str, number: int) -> None:
         match = _LINE.match(line)
         if match is None or not (match[1] or self.current):
-            raise DataError(f"{self.name} line {number}: this is no line of a .po file. Mend it (`msgfmt --check` "
-                            "tells more).")
+            raise DataError(f"{self.name} line {number}: not a valid line of a .po file. Fix it (`msgfmt --check` "
+                            "shows details).")
         keyword, index, text = match.groups()
         if keyword:
-            if keyword in ("msgid", "msgctxt", "domain") and any(part.startswith("msgstr") for part in self.parts):
+            if keyword in ("msgid", "msgctxt", "domain") and any(key.startswith("msgstr") for key in self.strings):
                 self._end_entry()
             self.current = f"msgstr {index or 0}" if keyword == "msgstr" else keyword
-            if self.current in self.parts or (keyword == "msgstr" and "msgid" not in self.parts):
-                raise DataError(f"{self.name} line {number}: {keyword} is not expected here. Mend the entry (`msgfmt "
-                                "--check` tells more).")
-            self.parts[self.current] = []
-        self.parts[self.current].append(_ESCAPE.sub(_unescaped, text))
+            if self.current in self.strings or (keyword == "msgstr" and "msgid" not in self.strings):
+                raise DataError(f"{self.name} line {number}: {keyword} is not expected here. Fix the entry (`msgfmt "
+                                "--check` shows details).")
+            self.strings[self.current] = []
+        self.strings[self.current].append(_ESCAPE.sub(_unescaped, text))
 
     def _end_entry(self) -> None:
-        text = "".join(self.parts.get("msgid", ()))
-        if "msgid" in self.parts and not (self.fuzzy and text):
-            plural = "".join(self.parts["msgid_plural"]) if "msgid_plural" in self.parts else None
-            forms = sorted((int(part.split()[1]), part) for part in self.parts if part.startswith("msgstr"))
-            self.messages.append(Message(text, plural, ["".join(self.parts[part]) for _, part in forms] or [""]))
+        text = "".join(self.strings.get("msgid", ()))
+        if "msgid" in self.strings and not (self.fuzzy and text):
+            plural = "".join(self.strings["msgid_plural"]) if "msgid_plural" in self.strings else None
+            forms = sorted((int(key.split()[1]), key) for key in self.strings if key.startswith("msgstr"))
+            self.messages.append(Message(text, plural, ["".join(self.strings[key]) for _, key in forms] or [""]))
         self._begin_entry()
 
 

@@ -1,7 +1,7 @@
 """Mixtures: several sources as one, by weight, by temperature over their sizes, or one after another.
 
 A draw decides which source the next pair comes from. A draw is a function of (seed, epoch, number of the draw) alone:
-raw output of a counter-based generator, so that resuming in the middle is a seek here as it is in the sources.
+raw output of a counter-based generator, so resuming is a seek.
 
 An epoch of a mixture ends when every source was read to its end at least once, or when a source with `on_end='end'`
 ends. Until then a source that ends begins again ('restart') or is left out ('drop').
@@ -269,12 +269,12 @@ class Mixture(Source):
         if self.mix != "temperature":
             return weights
         shares = [weight * count ** (1 / self.temperature) for weight, count in zip(weights, counts, strict=True)]
-        # An empty source keeps a share of nothing, which no draw finds: it is left out when the epoch begins.
+        # An empty source has the share 0, which is never drawn: it is dropped when the epoch begins.
         return [share / sum(shares) for share in shares] if any(shares) else weights
 
     def _check(self) -> None:
         if not self.ingredients:
-            raise SettingsError("A mixture needs at least one source.")
+            raise SettingsError("The mixture has no source. Add at least one.")
         if self.mix not in MIXES:
             raise SettingsError(f"mix '{self.mix}' is not one of {', '.join(MIXES)}.")
         if not self.temperature >= 1:
@@ -285,13 +285,13 @@ class Mixture(Source):
             if self.on_end(index) not in ON_END:
                 raise SettingsError(f"{name}: on_end '{ingredient.on_end}' is not one of {', '.join(ON_END)}.")
             if self.mix == "concatenate" and self.on_end(index) == "restart":
-                raise SettingsError(f"{name}: on_end 'restart' would never let the next source begin where sources are "
-                                    "concatenated; use drop or end, or mix by weight.")
+                raise SettingsError(f"{name}: with on_end 'restart', the sources after it would never be read (mix: "
+                                    "concatenate). Use on_end drop or end, or mix: by weight.")
 
 
-def _damaged_weights(what: str) -> DataError:
-    return DataError(f"The weights in the data position are damaged ({what}). Remove the newest checkpoint, and start "
-                     "the same command again.")
+def _damaged_weights(problem: str) -> DataError:
+    return DataError(f"The weights in the data position are damaged ({problem}). Remove the newest checkpoint, and "
+                     "start the same command again.")
 
 
 def _check_weight(name: str, weight: Any) -> None:
@@ -322,7 +322,7 @@ class MixtureReader:
         self._ahead: tuple[Cursor, Pair] | None = None  # a pair that was read and not taken, and the cursor before it
         for index, state in enumerate(self._states):
             if state["active"] and state["weight"] <= 0 and not self._over:
-                self._ended(index)
+                self._end_source(index)
 
     def at_end(self) -> bool:
         """Return whether the epoch is over. Reads one pair ahead.
@@ -362,11 +362,11 @@ class MixtureReader:
             index = self._choose()
             self._draw += 1
             state = states[index]
-            following = self._next(index)
-            if following is None:
-                self._ended(index)
+            cursor_and_pair = self._next(index)
+            if cursor_and_pair is None:
+                self._end_source(index)
                 continue
-            state["cursor"], pair = following
+            state["cursor"], pair = cursor_and_pair
             state["pairs"] += 1
             state["round"] += 1
             tag = ingredients[index].tag
@@ -387,7 +387,7 @@ class MixtureReader:
             raise DataError(f"{source.name}: cannot be read ({type(error).__name__}: {reason}). Check the source, and "
                             "start the same command again.") from error
 
-    def _ended(self, index: int) -> None:
+    def _end_source(self, index: int) -> None:
         state, mixture = self._states[index], self._mixture
         empty, state["rounds"] = state["round"] == 0, state["rounds"] + 1
         self._iterators[index] = None
@@ -400,16 +400,16 @@ class MixtureReader:
         if not self._over and state["active"]:
             state["cursor"], state["round"] = mixture.ingredients[index].source.begin(), 0
         if len(self._states) > 1 or empty:
-            mixture.report(f"Epoch {self._epoch + 1}: {state['name']} {self._what_follows(state, empty)}.")
+            mixture.report(f"Epoch {self._epoch + 1}: {state['name']} {self._describe_end(state, empty)}.")
 
-    def _what_follows(self, state: dict[str, Any], empty: bool) -> str:
-        ended = "gave no pair" if empty else f"ended after {state['pairs']:,} pairs in {state['rounds']} round(s)"
+    def _describe_end(self, state: dict[str, Any], empty: bool) -> str:
+        end = "contains no pair" if empty else f"ended after {state['pairs']:,} pairs in {state['rounds']} round(s)"
         if self._over:
-            return f"{ended}, and with it the epoch"
-        return f"{ended}: it begins again" if state["active"] else f"{ended}: it is left out"
+            return f"{end}, and the epoch ends"
+        return f"{end} and restarts" if state["active"] else f"{end} and is dropped for the rest of the epoch"
 
     def _choose(self) -> int:
-        block, place = divmod(self._draw, _DRAWS)
+        block, index = divmod(self._draw, _DRAWS)
         if not self._choices or block != self._block:
             if len(self._states) == 1:
                 self._choices = [0] * _DRAWS
@@ -418,7 +418,7 @@ class MixtureReader:
             else:
                 self._choices = self._draw_block(block)
             self._block = block
-        return self._choices[place]
+        return self._choices[index]
 
     def _draw_block(self, block: int) -> list[int]:
         if self._uniform is None or block != self._block:
@@ -426,27 +426,27 @@ class MixtureReader:
             raw = np.random.Philox(np.random.SeedSequence(key)).random_raw(_DRAWS)
             self._uniform = (raw >> np.uint64(11)).astype(np.float64) * 2.0 ** -53
         bounds = np.cumsum([state["weight"] if state["active"] else 0.0 for state in self._states])
-        found = np.searchsorted(bounds, self._uniform * bounds[-1], side="right")
+        drawn = np.searchsorted(bounds, self._uniform * bounds[-1], side="right")
         last = max(index for index, state in enumerate(self._states) if state["active"])
-        chosen: list[int] = np.minimum(found, last).tolist()
-        return chosen
+        indices: list[int] = np.minimum(drawn, last).tolist()
+        return indices
 
 
 def _open_cursor(cursor: Cursor, mixture: Mixture) -> tuple[int, int, bool, list[dict[str, Any]]]:
-    """Epoch, draw, whether it is over, and a copy of the sources' states.
+    """Return the epoch, the number of the draw, whether the epoch is over, and a copy of the states of the sources.
 
     Raises:
-        DataError: not a cursor of these sources.
+        DataError: the cursor is not one of these sources.
     """
     names = [ingredient.source.name for ingredient in mixture.ingredients]
     try:
-        place = typed_value(cursor, _SavedPosition)
+        position = typed_value(cursor, _SavedPosition)
     except JSONError as error:
-        raise DataError(f"{mixture.name}: the place to go on from is damaged, or was not written by towernmt "
-                        f"({error}); begin anew with another --logdir.") from error
-    there = [state.name for state in place.sources]
-    if there != names:
-        raise DataError(f"The place to go on from is one in {', '.join(there) or 'no source'}, but the sources are now "
-                        f"{', '.join(names)}: name the same sources in the same order, or begin anew with another "
-                        "--logdir.")
-    return place.epoch, place.draw, place.over, [dict(vars(state)) for state in place.sources]
+        raise DataError(f"{mixture.name}: the saved position is damaged, or was not written by towernmt ({error}). "
+                        "Start a new run with another --logdir.") from error
+    saved_names = [state.name for state in position.sources]
+    if saved_names != names:
+        raise DataError(f"The saved position belongs to {', '.join(saved_names) or 'no source'}, but the sources are "
+                        f"now {', '.join(names)}. Name the same sources in the same order, or start a new run with "
+                        "another --logdir.")
+    return position.epoch, position.draw, position.over, [dict(vars(state)) for state in position.sources]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -19,56 +19,57 @@ from towernmt.dataflow.sources.translation_memory import TranslationMemory
 from towernmt.dataflow.storage.s3_client import split_name
 from towernmt.dataflow.storage.stored_files import LocalStorage, Storage, split_compression
 
-Parse = Callable[[str], Any]
-"""From an option's text to its value; a ValueError says, as its message, what was expected."""
+OptionParser = Callable[[str], Any]
+"""Converts the text of an option to its value. The message of its ValueError names the expected value."""
 
 
 def split_uri(uri: str) -> tuple[str, dict[str, str]]:
-    """The part of a URI before its options, and the options (percent signs decoded).
+    """Split a URI into its address and its options, whose percent-encoding is decoded.
 
-    A `?` that no `name=` follows belongs to the name of the file, as a wildcard.
+    A `?` without a following `name=` is a wildcard in the name of the file.
 
     Raises:
-        SettingsError: an option without `=`, or twice.
+        SettingsError: an option has no `=`, or occurs twice.
     """
     match = re.search(r"\?(?=[A-Za-z_]\w*=)", uri)
     if match is None:
         return uri, {}
-    place, options = uri[:match.start()], {}
+    address, options = uri[:match.start()], {}
     for item in uri[match.end():].split("&"):
         name, equals, value = item.partition("=")
         if not equals:
-            raise SettingsError(f"{mask_uri(place)}: expected name=value in its options, found '{name}'. Options are "
-                                "separated by &; an & in a value is written %26.")
+            raise SettingsError(f"{mask_uri(address)}: option '{name}' has no value; write {name}=VALUE. Options are "
+                                "separated by &; write an & in a value as %26.")
         if name in options:
-            raise SettingsError(f"{mask_uri(place)}: the option '{name}' is there twice. Leave one.")
+            raise SettingsError(f"{mask_uri(address)}: option '{name}' occurs twice. Remove one of them.")
         options[name] = unquote(value)
-    return place, options
+    return address, options
 
 
-def read_options(place: str, option_texts: Mapping[str, str], known: Mapping[str, Parse]) -> dict[str, Any]:
-    """The values of the options that were written.
+def parse_options(address: str, option_texts: Mapping[str, str], parsers: Mapping[str, OptionParser]) -> dict[str, Any]:
+    """Return the values of the options of a URI.
 
     Args:
-        place: the URI without its options, for messages.
-        option_texts: option to its text.
-        known: option to what reads its text.
+        address: the URI without its options, for messages.
+        option_texts: the text of each option.
+        parsers: the parser of each option that the source has.
+
     Raises:
-        SettingsError: an unknown option (with the nearest known one), or a value that cannot be.
+        SettingsError: an option is unknown, or its value is not valid.
     """
     values = {}
     for name, text in option_texts.items():
-        if name not in known:
-            raise SettingsError(f"{place}: there is no option '{name}' for this source.{_nearest(name, known)}")
+        if name not in parsers:
+            raise SettingsError(f"{address}: this source has no option '{name}'.{_suggest_option(name, parsers)}")
         try:
-            values[name] = known[name](text)
+            values[name] = parsers[name](text)
         except ValueError as error:
-            raise SettingsError(f"{place}: {name}={mask_uri(text)}: expected {error}.") from None
+            raise SettingsError(f"{address}: {name}={mask_uri(text)}: expected {error}.") from None
     return values
 
 
-def choice(*names: str) -> Parse:
-    """An option that is one of some words."""
+def one_of(*names: str) -> OptionParser:
+    """Return the parser of an option with a fixed set of values."""
     def parse(text: str) -> str:
         if text not in names:
             raise ValueError(f"one of {', '.join(names)}")
@@ -76,7 +77,7 @@ def choice(*names: str) -> Parse:
     return parse
 
 
-def yes_or_no(text: str) -> bool:
+def parse_boolean(text: str) -> bool:
     """Parse an option that is true or false."""
     values = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
     if text.lower() not in values:
@@ -84,51 +85,54 @@ def yes_or_no(text: str) -> bool:
     return values[text.lower()]
 
 
-def whole_number(text: str) -> int:
-    """Parse an option that is a whole number from 0."""
+def parse_whole_number(text: str) -> int:
+    """Parse an option that is a whole number, 0 or more."""
     if not re.fullmatch("[0-9]{1,18}", text):
-        raise ValueError("a whole number from 0")
+        raise ValueError("a whole number, 0 or more")
     return int(text)
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Parse an option that is a time in seconds."""
     if not re.fullmatch(r"[0-9]+(\.[0-9]*)?", text):
         raise ValueError("a number of seconds")
     return float(text)
 
 
-def name(text: str) -> str:
-    """Parse an option that is any text, but not empty."""
+def parse_name(text: str) -> str:
+    """Parse an option that is any text except the empty text."""
     if not text:
         raise ValueError("a name")
     return text
 
 
-def _nearest(unknown: str, known: Mapping[str, Parse]) -> str:
+def _suggest_option(unknown: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(unknown, known, n=1, cutoff=0.6)
-    return f" Did you mean '{close[0]}'?" if close else f" It has: {', '.join(sorted(known)) or 'none'}."
+    return f" Did you mean '{close[0]}'?" if close else f" Its options are: {', '.join(sorted(known)) or 'none'}."
 
 
 _SCHEMES = ("", "file", "s3", "http", "https")
 _DATABASES = ("sqlite", "postgresql", "mysql", "mariadb")
-_S3_OPTIONS: dict[str, Parse] = {"endpoint_url": name, "region": name, "retries": whole_number,
-                                 "chunk_bytes": whole_number, "timeout": seconds}
-_S3_PATIENCE = ("retries", "chunk_bytes", "timeout")
-_WEB_OPTIONS: dict[str, Parse] = {"patience": seconds, "timeout": seconds}
-_ENDINGS = {".tsv": "tsv", ".tab": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet",
-            ".tmx": "tmx", ".po": "catalogue", ".mo": "catalogue"}
-_MISSING = choice("error", "skip")
+_S3_OPTIONS: dict[str, OptionParser] = {"endpoint_url": parse_name, "region": parse_name,
+                                        "retries": parse_whole_number, "chunk_bytes": parse_whole_number,
+                                        "timeout": parse_seconds}
+_S3_RETRY_OPTIONS = ("retries", "chunk_bytes", "timeout")
+_WEB_OPTIONS: dict[str, OptionParser] = {"patience": parse_seconds, "timeout": parse_seconds}
+_FORMAT_OF_SUFFIX = {".tsv": "tsv", ".tab": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
+                     ".parquet": "parquet", ".tmx": "tmx", ".po": "catalogue", ".mo": "catalogue"}
+_parse_missing = one_of("error", "skip")
 
 
 def open_source(uri: str) -> Source:
-    """The source that a URI names; nothing is opened yet.
+    """Return the source that a URI names, without opening its files or its database.
 
     Args:
-        uri: files (a path or s3://bucket/key, `x.{de,en}` or one file of pairs, wildcards, options behind `?`), or a
-            database (SQLAlchemy's URL with options). The manual's page on sources has them all.
+        uri: files (a path, s3://bucket/key or https://..., as `x.{de,en}` or one file of pairs, possibly with
+            wildcards and with options after `?`), or a database (SQLAlchemy's URL with options). The manual's page on
+            sources lists the formats and options.
+
     Raises:
-        SettingsError: the URI does not say what it must, or has an unknown option (the nearest one is named).
+        SettingsError: the URI is incomplete, or has an unknown option.
     """
     kind = _scheme(uri)
     if names_database(uri):
@@ -136,35 +140,37 @@ def open_source(uri: str) -> Source:
 
         return open_database(uri)
     if kind not in _SCHEMES:
-        raise SettingsError(f"{mask_uri(uri)}: '{kind}://' is no kind of source. There are paths, s3://, https://, "
-                            f"{', '.join(f'{database}://' for database in _DATABASES)}, and what else SQLAlchemy has.")
+        raise SettingsError(f"{mask_uri(uri)}: '{kind}://' is not a known kind of source. Use a path, s3://, https://, "
+                            f"{', '.join(f'{database}://' for database in _DATABASES)}, or another database of "
+                            "SQLAlchemy whose package is installed.")
     if kind in ("http", "https"):
         return _open_url(uri)
-    place, option_texts = split_uri(uri)
+    address, option_texts = split_uri(uri)
     if kind == "s3":
-        split_name(place)
-        return _open_files(_s3_name(uri, place), place, option_texts, _S3_OPTIONS)
-    return _open_files(uri, _path(place), option_texts, {})
+        split_name(address)
+        return _open_files(_s3_name(uri, address), address, option_texts, _S3_OPTIONS)
+    return _open_files(uri, _path(address), option_texts, {})
 
 
 def open_storage(uri: str) -> tuple[Storage, str]:
-    """The place that holds the files that a URI names, and their pattern there; for who knows what is in them.
+    """Return the storage with the files that a URI names, and the pattern of their names; their format is not checked.
 
     Args:
-        uri: a path, or s3://bucket/key, with wildcards, and behind the `?` the options of the server.
+        uri: a path, or s3://bucket/key, possibly with wildcards, and for S3 with options of the server after `?`.
+
     Raises:
-        SettingsError: it is another kind of place, or an option that does not exist.
-        DataError: no bucket.
+        SettingsError: the URI has another scheme, or an unknown option.
+        DataError: the bucket is missing.
     """
     kind = _scheme(uri)
     if kind not in ("", "file", "s3"):
-        raise SettingsError(f"{mask_uri(uri)}: '{kind}://' is no place of files that can be read here: give a path, or "
+        raise SettingsError(f"{mask_uri(uri)}: files cannot be read from '{kind}://' here. Pass a path or "
                             "s3://bucket/key.")
     if kind != "s3":
         return LocalStorage(), _path(uri)
-    place, option_texts = split_uri(uri)
-    split_name(place)
-    return _storage(place, read_options(place, option_texts, _S3_OPTIONS)), place
+    address, option_texts = split_uri(uri)
+    split_name(address)
+    return _storage(address, parse_options(address, option_texts, _S3_OPTIONS)), address
 
 
 def names_database(uri: str) -> bool:
@@ -174,15 +180,15 @@ def names_database(uri: str) -> bool:
 
 
 def names_files(uri: str) -> bool:
-    """Whether a URI says by itself that files of pairs are meant: by an ending, a wildcard, braces or `format=`.
+    """Return whether a URI names files of pairs, by its suffix, a wildcard, braces or `format=`.
 
     Raises:
         SettingsError: its options are malformed.
     """
-    place, option_texts = split_uri(uri)
-    name, compression = split_compression(place)
-    return ("format" in option_texts or compression is not None or not set(place).isdisjoint("*?[{")
-            or PurePosixPath(name).suffix.lower() in _ENDINGS)
+    address, option_texts = split_uri(uri)
+    name, compression = split_compression(address)
+    return ("format" in option_texts or compression is not None or not set(address).isdisjoint("*?[{")
+            or PurePosixPath(name).suffix.lower() in _FORMAT_OF_SUFFIX)
 
 
 def _scheme(uri: str) -> str:
@@ -191,8 +197,8 @@ def _scheme(uri: str) -> str:
     return scheme[1].lower() if scheme else ""
 
 
-def _path(place: str) -> str:
-    return os.path.expanduser(re.sub("(?i)^file://(localhost)?", "", place))
+def _path(address: str) -> str:
+    return os.path.expanduser(re.sub("(?i)^file://(localhost)?", "", address))
 
 
 def _is_dialect(scheme: str) -> bool:
@@ -208,45 +214,45 @@ def _is_dialect(scheme: str) -> bool:
     return True
 
 
-def _open_files(uri: str, pattern: str, option_texts: Mapping[str, str], storage_options: Mapping[str, Parse]
+def _open_files(uri: str, pattern: str, option_texts: Mapping[str, str], storage_parsers: Mapping[str, OptionParser]
                 ) -> Source:
-    place = mask_uri(uri.partition("?")[0] if option_texts else uri)
-    make, options = _format(place, pattern, option_texts)
-    values = read_options(place, option_texts, {**options, **storage_options, "format": name})
+    address = mask_uri(uri.partition("?")[0] if option_texts else uri)
+    make, parsers = _format(address, pattern, option_texts)
+    values = parse_options(address, option_texts, {**parsers, **storage_parsers, "format": parse_name})
     values.pop("format", None)
-    storage_values = {key: values.pop(key) for key in storage_options if key in values}
+    storage_values = {key: values.pop(key) for key in storage_parsers if key in values}
     return make(mask_uri(uri), _storage(pattern, storage_values), pattern, **values)
 
 
 def _open_url(uri: str) -> Source:
-    """A file of a web server; what stands behind the `?` and is no option of ours belongs to the server."""
+    """Return the source of a file on a web server, which also gets the parameters that are not options of towernmt."""
     from towernmt.dataflow.storage.http_storage import HttpStorage, WebServer
 
     url, _, query = uri.partition("#")[0].partition("?")
     scheme, _, rest = url.partition("://")
-    user, _, place = rest.rpartition("@") if "@" in rest.partition("/")[0] else ("", "", rest)
-    pattern = f"{scheme.lower()}://{place}"
+    user, _, host_and_path = rest.rpartition("@") if "@" in rest.partition("/")[0] else ("", "", rest)
+    pattern = f"{scheme.lower()}://{host_and_path}"
     items = [item for item in query.split("&") if item]
     option_texts = {key: unquote(value) for key, _, value in (item.partition("=") for item in items)}
-    make, options = _format(pattern, pattern, option_texts)
-    known = {**options, **_WEB_OPTIONS, "format": name}
-    for key in option_texts.keys() - known.keys():
-        if near := difflib.get_close_matches(key, known, n=1, cutoff=0.8):
-            raise SettingsError(f"{pattern}: there is no option '{key}'. Did you mean '{near[0]}'? (To send the "
-                                f"server a parameter of this name, write %{ord(key[0]):02X}{key[1:]}.)")
-    values = read_options(pattern, {key: text for key, text in option_texts.items() if key in known}, known)
+    make, parsers = _format(pattern, pattern, option_texts)
+    parsers = {**parsers, **_WEB_OPTIONS, "format": parse_name}
+    for key in option_texts.keys() - parsers.keys():
+        if close := difflib.get_close_matches(key, parsers, n=1, cutoff=0.8):
+            raise SettingsError(f"{pattern}: option '{key}' does not exist. Did you mean '{close[0]}'? (To send a "
+                                f"parameter of this name to the server, write %{ord(key[0]):02X}{key[1:]}.)")
+    values = parse_options(pattern, {key: text for key, text in option_texts.items() if key in parsers}, parsers)
     values.pop("format", None)
-    patience = {key: values.pop(key) for key in _WEB_OPTIONS if key in values}
-    sent = "&".join(item for item in items if item.partition("=")[0] not in known)
-    kept = [item for item in items if item.partition("=")[0] not in _WEB_OPTIONS]
-    return make(mask_uri(f"{pattern}?{'&'.join(kept)}" if kept else pattern),
-                HttpStorage(WebServer(user, sent, **patience)), pattern, **values)
+    retry_values = {key: values.pop(key) for key in _WEB_OPTIONS if key in values}
+    query = "&".join(item for item in items if item.partition("=")[0] not in parsers)
+    name_items = [item for item in items if item.partition("=")[0] not in _WEB_OPTIONS]
+    return make(mask_uri(f"{pattern}?{'&'.join(name_items)}" if name_items else pattern),
+                HttpStorage(WebServer(user, query, **retry_values)), pattern, **values)
 
 
-def _s3_name(uri: str, place: str) -> str:
-    """The URI without how patiently the server is asked: that may change while a run goes on, or a table is loaded."""
-    kept = [item for item in uri[len(place) + 1:].split("&") if item.partition("=")[0] not in _S3_PATIENCE]
-    return f"{place}?{'&'.join(kept)}" if any(kept) else place
+def _s3_name(uri: str, address: str) -> str:
+    """Return the URI without the retry options, so that they may change when a run or a table load is resumed."""
+    items = [item for item in uri[len(address) + 1:].split("&") if item.partition("=")[0] not in _S3_RETRY_OPTIONS]
+    return f"{address}?{'&'.join(items)}" if any(items) else address
 
 
 def _storage(pattern: str, options: Mapping[str, Any]) -> Storage:
@@ -257,43 +263,43 @@ def _storage(pattern: str, options: Mapping[str, Any]) -> Storage:
     return S3Storage(**options)
 
 
-def _format(place: str, pattern: str, option_texts: Mapping[str, str]
-            ) -> tuple[Callable[..., FileSource], dict[str, Parse]]:
-    """What makes the source, and the options of the format: the one that is written, or that a name tells."""
-    format = option_texts.get("format") or _format_of_name(place, pattern)
-    read_options(place, {"format": format}, {"format": choice(*_FORMATS)})
+def _format(address: str, pattern: str, option_texts: Mapping[str, str]
+            ) -> tuple[Callable[..., FileSource], dict[str, OptionParser]]:
+    """Return the factory and the option parsers of the format, which `format=` or the name of the file determines."""
+    format = option_texts.get("format") or _format_of_name(address, pattern)
+    parse_options(address, {"format": format}, {"format": one_of(*_FORMATS)})
     if (format == "parallel") != has_braces(pattern):
-        raise SettingsError(f"{place}: two parallel files, and they alone, are named by braces, as in x.{{de,en}}. "
-                            f"The format here is {format}.")
+        raise SettingsError(f"{address}: the format is {format}. Braces, as in x.{{de,en}}, name two parallel files, "
+                            "and no other format; write braces for parallel files, and remove them otherwise.")
     return _FORMATS[format]
 
 
-def _format_of_name(place: str, pattern: str) -> str:
-    """The format that a name tells."""
+def _format_of_name(address: str, pattern: str) -> str:
+    """Return the format that the name of a file determines."""
     if has_braces(pattern):
         return "parallel"
-    ending = PurePosixPath(split_compression(pattern)[0]).suffix.lower()
-    if ending not in _ENDINGS:
-        raise SettingsError(f"{place}: the name does not tell the format. Say it, for example ?format=tsv (there are "
-                            f"{', '.join(_FORMATS)}), or name two parallel files with braces, as in x.{{de,en}}.")
-    return _ENDINGS[ending]
+    suffix = PurePosixPath(split_compression(pattern)[0]).suffix.lower()
+    if suffix not in _FORMAT_OF_SUFFIX:
+        raise SettingsError(f"{address}: the format is not clear from the name. Add it, for example ?format=tsv (one "
+                            f"of {', '.join(_FORMATS)}), or name two parallel files with braces, as in x.{{de,en}}.")
+    return _FORMAT_OF_SUFFIX[suffix]
 
 
-def _columns(text: str) -> tuple[int, int]:
-    columns = [whole_number(part) for part in text.split(",") if part.strip().isdigit()]
+def _parse_columns(text: str) -> tuple[int, int]:
+    columns = [parse_whole_number(column) for column in text.split(",") if column.strip().isdigit()]
     if len(columns) != 2 or text.count(",") != 1:
         raise ValueError("the numbers of two columns, counted from 0, as in columns=0,1")
     return columns[0], columns[1]
 
 
-def _delimiter(text: str) -> str:
+def _parse_delimiter(text: str) -> str:
     text = "\t" if text == "tab" else text
     if len(text) != 1 or text in '"\r\n':
         raise ValueError("one character, or tab")
     return text
 
 
-def _language(text: str) -> str:
+def _parse_language(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z]{1,8}([-_][A-Za-z0-9]{1,8})*", text):
         raise ValueError("a language as in xml:lang, for example de or pt-BR")
     return text
@@ -311,18 +317,20 @@ def _comma_separated(name: str, storage: Storage, pattern: str, source: str | No
 def _translation_memory(name: str, storage: Storage, pattern: str, source_language: str = "",
                         target_language: str = "", missing: str = "error") -> TranslationMemory:
     if not source_language or not target_language:
-        raise SettingsError(f"{name}: say which languages are source and target, as they stand in xml:lang, for "
-                            "example ?source_language=de&target_language=en.")
+        raise SettingsError(f"{name}: the source or target language is missing. Add both as they are written in "
+                            "xml:lang, for example ?source_language=de&target_language=en.")
     return TranslationMemory(name, storage, pattern, source_language, target_language, missing)
 
 
-_FIELDS: dict[str, Parse] = {"source": name, "target": name, "missing": _MISSING}
-_FORMATS: dict[str, tuple[Callable[..., FileSource], dict[str, Parse]]] = {
+_NAMED_COLUMNS: dict[str, OptionParser] = {"source": parse_name, "target": parse_name, "missing": _parse_missing}
+_FORMATS: dict[str, tuple[Callable[..., FileSource], dict[str, OptionParser]]] = {
     "parallel": (ParallelFiles, {}),
-    "tsv": (TabSeparated, {"columns": _columns, "header": yes_or_no, "missing": _MISSING}),
-    "csv": (_comma_separated, {**_FIELDS, "columns": _columns, "header": yes_or_no, "delimiter": _delimiter}),
-    "jsonl": (JsonLines, _FIELDS),
-    "parquet": (Parquet, _FIELDS),
-    "tmx": (_translation_memory, {"source_language": _language, "target_language": _language, "missing": _MISSING}),
-    "catalogue": (Catalogues, {"accelerators": name, "reverse": yes_or_no}),
+    "tsv": (TabSeparated, {"columns": _parse_columns, "header": parse_boolean, "missing": _parse_missing}),
+    "csv": (_comma_separated, {**_NAMED_COLUMNS, "columns": _parse_columns, "header": parse_boolean,
+                               "delimiter": _parse_delimiter}),
+    "jsonl": (JsonLines, _NAMED_COLUMNS),
+    "parquet": (Parquet, _NAMED_COLUMNS),
+    "tmx": (_translation_memory, {"source_language": _parse_language, "target_language": _parse_language,
+                                  "missing": _parse_missing}),
+    "catalogue": (Catalogues, {"accelerators": parse_name, "reverse": parse_boolean}),
 }

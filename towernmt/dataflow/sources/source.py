@@ -18,7 +18,7 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.storage.stored_files import Storage, StoredFile
 
 Cursor = Any
-"""A place in a source: a small JSON-serialisable value, opaque to everyone but the source that made it."""
+"""A position in a source: a small JSON-serialisable value, which only the source that returned it interprets."""
 
 
 class Pair(NamedTuple):
@@ -85,25 +85,25 @@ class FileSource(Source):
     def begin(self) -> Cursor:
         """Return the cursor before the first pair of the first file; see `Source.begin`."""
         groups = self._groups()
-        return [_fingerprint(groups), len(groups), 0, *self.start]
+        return [_hash_groups(groups), len(groups), 0, *self.start]
 
     def read(self, cursor: Cursor) -> Iterator[tuple[Cursor, Pair]]:
         """See `Source.read`."""
-        fingerprint, files, index, *place = self._checked(cursor)
+        fingerprint, files, index, *position = self._validate_cursor(cursor)
         groups = self._groups()[:files]
-        if len(groups) < files or _fingerprint(groups) != fingerprint:
-            raise DataError(self._changed(files))
+        if len(groups) < files or _hash_groups(groups) != fingerprint:
+            raise DataError(self._files_changed(files))
         for i in range(index, files):
-            yield from self._read((fingerprint, files, i), groups[i], place)
-            place = list(self.start)
+            yield from self._read((fingerprint, files, i), groups[i], position)
+            position = list(self.start)
 
     def count(self) -> int:
         """Return the number of pairs in all files; see `Source.count`."""
         return sum(self._count(group) for group in self._groups())
 
     @abstractmethod
-    def _read(self, head: Sequence[object], group: Group, place: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
-        """The pairs of one group after `place`; each cursor is `[*head, *place]`."""
+    def _read(self, head: Sequence[object], group: Group, position: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
+        """Yield the pairs of one group after `position`, each with the cursor `[*head, *position]` after it."""
 
     def _groups(self) -> list[Group]:
         """Return the present files in order, at least one group."""
@@ -112,27 +112,27 @@ class FileSource(Source):
     def _count(self, group: Group) -> int:
         return sum(1 for _ in self._read((), group, self.start))
 
-    def _checked(self, cursor: Cursor) -> Sequence[Any]:
+    def _validate_cursor(self, cursor: Cursor) -> Sequence[Any]:
         length = 3 + len(self.start)
         if not isinstance(cursor, (list, tuple)) or len(cursor) != length or not isinstance(cursor[0], str) or any(
                 not isinstance(number, int) or number < 0 for number in cursor[1:]):
-            raise DataError(f"{self.name}: {cursor!r} is no place in this source. Has its URI or format changed since "
-                            "the place was saved?")
+            raise DataError(f"{self.name}: {cursor!r} is not a position in this source. Restore the URI and the "
+                            "format with which the position was saved.")
         return cursor
 
-    def _changed(self, files: int) -> str:
-        what = "the file has" if files == 1 else f"the {files} files have"
-        return (f"{self.name}: {what} changed since the pass over {'it' if files == 1 else 'them'} began (another size "
-                "or time of change, or a file was added or removed), so that saved places no longer hold. Put back "
-                "what was there, or begin the data anew.")
+    def _files_changed(self, files: int) -> str:
+        subject, pronoun = ("the file has", "it") if files == 1 else (f"the {files} files have", "them")
+        return (f"{self.name}: {subject} changed since the pass over {pronoun} began (the size or modification time "
+                "differs, or a file was added or removed), so saved positions are not valid. Restore the old files, "
+                "or start a new run.")
 
 
-def cursors(head: Sequence[object], *places: Iterable[int]) -> Iterator[Cursor]:
-    """The cursors of consecutive pairs: `head`, which they share, and then one value from each of `places`."""
-    return map(list, zip(*map(repeat, head), *places, strict=False))
+def zip_cursors(head: Sequence[object], *positions: Iterable[int]) -> Iterator[Cursor]:
+    """Yield the cursors of consecutive pairs: the common `head`, then one value from each of `positions`."""
+    return map(list, zip(*map(repeat, head), *positions, strict=False))
 
 
-def pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[Pair]:
+def zip_pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[Pair]:
     """Yield two columns as `Pair`s, in half the time that calling `Pair` takes."""
     return map(_new_tuple, repeat(Pair), zip(sources, targets, strict=True))
 
@@ -140,6 +140,6 @@ def pairs(sources: Iterable[str], targets: Iterable[str]) -> Iterator[Pair]:
 _new_tuple = tuple.__new__
 
 
-def _fingerprint(groups: Sequence[Group]) -> str:
+def _hash_groups(groups: Sequence[Group]) -> str:
     lines = "\n".join(f"{file.name}\t{file.size}\t{file.version}" for group in groups for file in group)
     return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -48,19 +48,20 @@ class TranslationMemory(FileSource):
         self.languages = source_language, target_language
         self.skips = missing == "skip"
 
-    def _read(self, head: Sequence[object], group: Group, place: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
-        for unit in self._units(group[0], *place):
+    def _read(self, head: Sequence[object], group: Group, position: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
+        for unit in self._units(group[0], *position):
             texts = [_variant(unit.variants, language) for language in self.languages]
             source, target = texts
             if source is not None and target is not None:
                 yield [*head, unit.lines, unit.byte], Pair(source, target)
             elif not self.skips:
-                there = ", ".join(language for language, _ in unit.variants) or "none"
+                languages = ", ".join(language for language, _ in unit.variants) or "none"
                 raise DataError(f"{group[0].name} line {unit.lines + 1}: the unit that ends here has no text in "
-                                f"'{self.languages[texts.index(None)]}' (its languages: {there}). Choose others with "
-                                "source_language= and target_language=, or pass over such units with missing=skip.")
+                                f"'{self.languages[texts.index(None)]}' (its languages: {languages}). Set other "
+                                "languages with source_language= and target_language=, or skip such units with "
+                                "missing=skip.")
 
-    def _units(self, file: StoredFile, lines: int, byte: int) -> Iterator[_Unit]:
+    def _units(self, file: StoredFile, lines: int, byte: int) -> Iterator[_TranslationUnit]:
         parser = _UnitParser(file.name, _encoding(self._beginning(file)), lines, byte)
         try:
             for data in read_bytes(self.storage, file, byte):
@@ -76,8 +77,8 @@ class TranslationMemory(FileSource):
             raise error.at(f"{file.name} line 1") from error
 
 
-class _Unit(NamedTuple):
-    """A unit: the texts by language, and the place of its end tag."""
+class _TranslationUnit(NamedTuple):
+    """A translation unit: its texts with their languages, and the position of its end tag (lines before, byte)."""
 
     variants: list[tuple[str, str]]
     lines: int
@@ -92,16 +93,16 @@ class _UnitParser:
         self._path: list[str] = []
         self._language = ""
         self._variants: list[tuple[str, str]] = []
-        self._text: list[str] | None = None     # of the segment that is open
-        self._code: list[str] | None = None     # content of the inline code that is open
-        self._units: list[_Unit] = []
+        self._text: list[str] | None = None     # of the current segment
+        self._code: list[str] | None = None     # content of the current inline code
+        self._units: list[_TranslationUnit] = []
         self._before = byte         # bytes of the file before the parser's first byte
         self._fed, self._last = 0, 0
         self._reopened = byte > 0
         try:
             self._parser = expat.ParserCreate(encoding)
         except (ValueError, LookupError):
-            raise self._malformed(f"the encoding {encoding} is not known", 1) from None
+            raise self._malformed(f"the encoding {encoding} is unknown", 1) from None
         self._parser.buffer_text = self._parser.specified_attributes = True
         if byte:
             self._parser.Parse(_OPEN.encode(encoding), False)
@@ -110,16 +111,16 @@ class _UnitParser:
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._characters
-        self._parser.EntityDeclHandler = self._declared
-        self._parser.SkippedEntityHandler = self._skipped
+        self._parser.EntityDeclHandler = self._refuse_entity_declaration
+        self._parser.SkippedEntityHandler = self._refuse_entity
 
     @property
     def line(self) -> int:
         """Current line of the parser, from 1."""
         return int(self._lines + self._parser.CurrentLineNumber)
 
-    def feed(self, data: bytes, final: bool = False) -> Iterator[_Unit]:
-        """The units that end in the next bytes."""
+    def feed(self, data: bytes, final: bool = False) -> Iterator[_TranslationUnit]:
+        """Yield the units that end in the next bytes."""
         error = None
         try:
             self._parser.Parse(data, final)
@@ -140,7 +141,7 @@ class _UnitParser:
     def _start(self, tag: str, attributes: Mapping[str, str]) -> None:
         self._path.append(tag)
         if len(self._path) == 1 and tag != "tmx":
-            raise self._malformed(f"it begins with <{tag}>, and a TMX file with <tmx>", self.line)
+            raise self._malformed(f"it begins with <{tag}> instead of <tmx>", self.line)
         if tag == "tuv":
             self._language = attributes.get("xml:lang") or attributes.get("lang") or ""
         elif tag == "seg" and self._path[:3] == _UNIT:
@@ -158,8 +159,8 @@ class _UnitParser:
             self._code = None
         elif self._path == _UNIT:
             self._last = self._parser.CurrentByteIndex
-            if not self._reopened:      # a reopened unit was already given
-                self._units.append(_Unit(self._variants, self.line - 1, self._before + self._last))
+            if not self._reopened:      # a reopened unit was already yielded
+                self._units.append(_TranslationUnit(self._variants, self.line - 1, self._before + self._last))
             self._variants, self._reopened = [], False
         self._path.pop()
 
@@ -169,15 +170,15 @@ class _UnitParser:
         elif self._text is not None:
             self._text.append(text)
 
-    def _declared(self, name: str, *declaration: object) -> None:
+    def _refuse_entity_declaration(self, name: str, *declaration: object) -> None:
         raise self._malformed(f"it declares the entity '{name}', and entities are not expanded", self.line)
 
-    def _skipped(self, name: str, parameter: bool) -> None:
+    def _refuse_entity(self, name: str, parameter: bool) -> None:
         if not parameter:
             raise self._malformed(f"the entity '&{name};' is not one of XML's own", self.line)
 
-    def _malformed(self, what: str, line: int) -> DataError:
-        return DataError(f"{self._name} line {line}: it cannot be read as TMX ({what}). Mend the file.")
+    def _malformed(self, problem: str, line: int) -> DataError:
+        return DataError(f"{self._name} line {line}: the file cannot be read as TMX ({problem}). Fix the file.")
 
 
 def _variant(variants: Sequence[tuple[str, str]], wanted: str) -> str | None:

@@ -1,10 +1,8 @@
-"""Files of web servers.
+"""Files of web servers: requests with user and password, redirects and retries, and a reader that resumes.
 
-Requests with user and password, redirects and retries, and a reader that resumes a cut answer.
-
-A file is read as one answer; if the answer is cut, the rest is requested from that byte on. A server has no list of
-its files, so patterns are refused. The size, and the ETag or the time of the last change, show whether a file is
-still the one that was listed. User, password and query (which may hold a signature) are separate from the name of a
+A file is read as one response; if the connection is cut, the rest is requested from that byte on. A web server does not
+list its files, so patterns are refused. The size, and the ETag or the modification time, show whether a file has
+changed since it was listed. User, password and query (which may contain a signature) are separate from the name of a
 file, since messages contain the name.
 """
 
@@ -47,15 +45,16 @@ class HttpStorage:
     def list(self, pattern: str) -> list[StoredFile]:
         """See `Storage.list`; `pattern` is a URL without user, password and query, and names one file."""
         if re.search(r"[*\[]", pattern):
-            raise DataError(f"{pattern}: web servers have no lists of their files, so that patterns (*, [...]) find "
-                            "nothing. Name each file, for example in a corpora.yaml; %2A and %5B stand for * and [.")
-        patience = RetryTime(self._server, pattern)
+            raise DataError(f"{pattern}: web servers do not list their files, so patterns (*, [...]) are not "
+                            "supported. Name each file, for example in a corpora.yaml. Write * and [ in a name as %2A "
+                            "and %5B.")
+        retries = RetryTime(self._server, pattern)
         while True:
             try:
-                with self._server.ask(pattern, "bytes=0-0", empty_is_well=True) as answer:
-                    return [StoredFile(pattern, _size(answer, pattern), _validators(answer)[0])]
+                with self._server.request(pattern, "bytes=0-0", accept_empty=True) as response:
+                    return [StoredFile(pattern, _size(response, pattern), _validators(response)[0])]
             except Exception as error:
-                patience.failed(error)
+                retries.failed(error)
 
     def open(self, file: StoredFile, offset: int = 0) -> BinaryIO:
         """Return a reader of a file, which sends no request before the first read; see `Storage.open`."""
@@ -76,29 +75,29 @@ class HttpReader(io.RawIOBase):
         super().__init__()
         self.name = file.name
         self._server, self._file, self._position = server, file, offset
-        self._answer: HTTPResponse | None = None
-        self._patience = RetryTime(server, file.name)
+        self._response: HTTPResponse | None = None
+        self._retries = RetryTime(server, file.name)
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, into: Any) -> int:
-        """Fill some of `into`; 0 at the end of the file alone.
+    def readinto(self, buffer: Any) -> int:
+        """Fill the beginning of a buffer, and return the number of bytes, which is 0 only at the end of the file.
 
         Raises:
-            DataError: the file is gone, has changed, or could not be reached for as long as patience lasts.
+            DataError: the file is missing, has changed, or was not reachable for `WebServer.patience` seconds.
         """
-        view = memoryview(into).cast("B")
+        view = memoryview(buffer).cast("B")
         while len(view) and self._position < self._file.size:
             try:
-                data = self._connected().read1(min(len(view), _READ_BYTES))
+                data = self._connect().read1(min(len(view), _READ_BYTES))
                 if not data:
-                    raise ConnectionError(f"the answer ended at byte {self._position} of {self._file.size}")
+                    raise ConnectionError(f"the response ended at byte {self._position} of {self._file.size}")
             except Exception as error:
                 self._drop()
-                self._patience.failed(error)
+                self._retries.failed(error)
                 continue
-            self._patience.progress()
+            self._retries.progress()
             view[:len(data)] = data
             self._position += len(data)
             return len(data)
@@ -110,67 +109,63 @@ class HttpReader(io.RawIOBase):
         super().close()
 
     def _drop(self) -> None:
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            answer.close()
+        response, self._response = self._response, None
+        if response is not None:
+            response.close()
 
-    def _connected(self) -> HTTPResponse:
-        """The answer that goes on at the position."""
-        if self._answer is None:
-            self._answer = self._server.ask(self.name, f"bytes={self._position}-" if self._position else None)
-            self._check(self._answer)
-            if self._answer.status != 206:
-                self._skip(self._answer)
-        return self._answer
+    def _connect(self) -> HTTPResponse:
+        """Return the response that continues at the position; send a request if there is none."""
+        if self._response is None:
+            self._response = self._server.request(self.name, f"bytes={self._position}-" if self._position else None)
+            self._check(self._response)
+            if self._response.status != 206:
+                self._skip(self._response)
+        return self._response
 
-    def _check(self, answer: HTTPResponse) -> None:
-        validators = _validators(answer)
-        range = _content_range(answer)
-        length = answer.headers.get("Content-Length")
-        size = range[1] if range else int(length) if length and answer.status == 200 else None
+    def _check(self, response: HTTPResponse) -> None:
+        validators = _validators(response)
+        range = _content_range(response)
+        length = response.headers.get("Content-Length")
+        size = range[1] if range else int(length) if length and response.status == 200 else None
         if (any(validators) and self._file.version not in validators) or size not in (None, self._file.size):
-            raise changed(self.name)
-        if answer.status == 206 and (range is None or range[0] != self._position):
-            raise DataError(f"{self.name}: asked for the bytes from {self._position} on, the server answers with "
-                            f"others ({answer.headers.get('Content-Range')}). Download the file, and name it there.")
+            raise DataError(f"{self.name}: the file on the server has changed since reading began, so saved positions "
+                            "are not valid. Restore the old file, or start again.")
+        if response.status == 206 and (range is None or range[0] != self._position):
+            raise DataError(f"{self.name}: bytes from {self._position} were requested, but the server sent others "
+                            f"({response.headers.get('Content-Range')}). Download the file, and pass its path.")
 
-    def _skip(self, answer: HTTPResponse) -> None:
-        """Read up to the position, where the server gives no part of a file."""
+    def _skip(self, response: HTTPResponse) -> None:
+        """Read up to the position, since the server does not send ranges of a file."""
         if self._position:
-            _log.info("%s: the server sends whole files alone; reading up to byte %d again.", self.name, self._position)
+            _log.info("%s: the server sends complete files only; reading again up to byte %d.", self.name,
+                      self._position)
         left = self._position
         while left:
-            data = answer.read1(min(left, _READ_BYTES))
+            data = response.read1(min(left, _READ_BYTES))
             if not data:
-                raise ConnectionError(f"the answer ended at byte {self._position - left} of {self._file.size}")
+                raise ConnectionError(f"the response ended at byte {self._position - left} of {self._file.size}")
             left -= len(data)
 
 
-def changed(name: str) -> DataError:
-    """The sentence for a file that was replaced."""
-    return DataError(f"{name}: the file has changed on the server since reading began, so that places in it have lost "
-                     "their meaning. Put the old file back, or begin anew.")
+def _validators(response: HTTPResponse) -> list[str]:
+    """Return the ETag (weak or not) and the modification time that the response has, or an empty text."""
+    validators = [response.headers.get("ETag", "").removeprefix("W/"), response.headers.get("Last-Modified", "")]
+    return [validator for validator in validators if validator] or [""]
 
 
-def _validators(answer: HTTPResponse) -> list[str]:
-    """ETag (weak or not) and time of the last change, as far as there are any; at least one text."""
-    found = [answer.headers.get("ETag", "").removeprefix("W/"), answer.headers.get("Last-Modified", "")]
-    return [each for each in found if each] or [""]
-
-
-def _content_range(answer: HTTPResponse) -> tuple[int, int | None] | None:
-    """The first byte of an answer, and the size of the file, None if that is not known."""
-    match = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", answer.headers.get("Content-Range", "").strip())
+def _content_range(response: HTTPResponse) -> tuple[int, int | None] | None:
+    """Return the first byte of a response, and the size of the file, or None if it is unknown."""
+    match = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", response.headers.get("Content-Range", "").strip())
     return (int(match[1] or 0), None if match[2] == "*" else int(match[2])) if match else None
 
 
-def _size(answer: HTTPResponse, name: str) -> int:
-    range = _content_range(answer)
-    length = answer.headers.get("Content-Length", "")
-    size = range[1] if range else int(length) if answer.status == 200 and length.isdecimal() else None
+def _size(response: HTTPResponse, name: str) -> int:
+    range = _content_range(response)
+    length = response.headers.get("Content-Length", "")
+    size = range[1] if range else int(length) if response.status == 200 and length.isdecimal() else None
     if size is None:
-        raise DataError(f"{name}: the server does not tell how long the file is, so that a file that was cut off could "
-                        "not be known. Download it, and name it there.")
+        raise DataError(f"{name}: the server does not send the size of the file, so a truncated file would not be "
+                        "noticed. Download the file, and pass its path.")
     return size
 
 
@@ -180,13 +175,13 @@ _URL_CHARACTERS = "%/:=&?~#+!$,;'@()*[]"
 
 @dataclass(frozen=True)
 class WebServer:
-    """How a server is asked.
+    """Settings of the requests to a web server.
 
     Attributes:
-        user: "user:password" with percent signs, or "".
-        query: what is put behind the `?` of each name, or "".
-        patience: seconds without a byte of progress after which it is an error.
-        timeout: seconds to wait for a connection, and for each piece of an answer.
+        user: "user:password", percent-encoded, or "".
+        query: text after the `?` of each URL, or "".
+        patience: seconds without progress until an error is raised.
+        timeout: seconds to wait for a connection, and for each read of a response.
     """
 
     user: str = field(default="", repr=False)
@@ -194,15 +189,16 @@ class WebServer:
     patience: float = 120.0
     timeout: float = 30.0
 
-    def ask(self, name: str, range: str | None = None, empty_is_well: bool = False) -> HTTPResponse:
-        """The answer to a request for a file or a part of it, whose body is still to come.
+    def request(self, name: str, range: str | None = None, accept_empty: bool = False) -> HTTPResponse:
+        """Request a file or a range of it, and return the response before its body is read.
 
         Args:
-            name: the URL.
-            range: as in the header `Range`.
-            empty_is_well: give the answer of an empty file, which has no such part.
+            name: URL of the file.
+            range: value of the header `Range`; None for the complete file.
+            accept_empty: also return the response (status 416) for an empty file, which has no ranges.
+
         Raises:
-            Exception: what urllib raises; `RetryTime.failed` knows what it means.
+            Exception: an error of urllib, which `RetryTime.failed` handles.
         """
         url = quote(f"{name}?{self.query}" if self.query else name, safe=_URL_CHARACTERS)
         request = Request(url, headers={"User-Agent": f"towernmt/{__version__}", "Accept-Encoding": "identity"})
@@ -212,13 +208,13 @@ class WebServer:
             token = base64.b64encode(unquote(self.user).encode()).decode()
             request.add_unredirected_header("Authorization", f"Basic {token}")
         try:
-            answer = build_opener(_Redirects()).open(request, timeout=max(0.1, min(self.timeout, self.patience)))
+            response = build_opener(_Redirects()).open(request, timeout=max(0.1, min(self.timeout, self.patience)))
         except HTTPError as error:
-            if empty_is_well and error.code == 416 and error.headers.get("Content-Range", "").strip() == "bytes */0":
+            if accept_empty and error.code == 416 and error.headers.get("Content-Range", "").strip() == "bytes */0":
                 return cast(HTTPResponse, error)
             error.close()
             raise
-        return cast(HTTPResponse, answer)
+        return cast(HTTPResponse, response)
 
 
 class RetryTime:
@@ -231,7 +227,7 @@ class RetryTime:
 
     def __init__(self, server: WebServer, name: str) -> None:
         self._server, self._name = server, name
-        self._jitter = random.Random()      # of its own: it must not touch anybody's seeded numbers
+        self._jitter = random.Random()      # separate: it must not change the state of seeded generators
         self.progress()
 
     def progress(self) -> None:
@@ -250,20 +246,20 @@ class RetryTime:
         reason = _reason(error)
         if not isinstance(error, (OSError, HTTPException, ValueError)):
             raise error
-        sentence = _permanent_failure(self._name, error, reason)
-        if sentence is not None:
-            raise DataError(sentence) from None
+        message = _permanent_failure(self._name, error, reason)
+        if message is not None:
+            raise DataError(message) from None
         now = time.monotonic()
         self._since = self._since or now
         self._failures += 1
         left = self._server.patience - (now - self._since)
         if left <= 0:
-            raise DataError(f"{self._name}: cannot be reached for {now - self._since:.0f} s ({reason}). Check the URL "
-                            "and the network, and start again; a larger patience=SECONDS waits longer.") from None
+            raise DataError(f"{self._name}: not reachable for {now - self._since:.0f} s ({reason}). Check the URL and "
+                            "the network, and start again; patience=SECONDS in the URI sets a longer wait.") from None
         delay = self._jitter.uniform(0.5, 1) * min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(self._failures - 1, 10))
         delay = min(left, max(delay, _retry_after(error)))
-        _log.log(logging.WARNING if self._failures > 2 else logging.INFO, "%s: %s; trying again in %.1f s, for %.0f s "
-                 "in all.", self._name, reason, delay, self._server.patience)
+        _log.log(logging.WARNING if self._failures > 2 else logging.INFO, "%s: %s; retrying in %.1f s, for at most "
+                 "%.0f s.", self._name, reason, delay, self._server.patience)
         time.sleep(delay)
 
 
@@ -272,10 +268,10 @@ class _Redirects(HTTPRedirectHandler):
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
         before, after = urlsplit(req.full_url), urlsplit(newurl)
-        place = req.full_url.partition("?")[0]
+        address = req.full_url.partition("?")[0]
         if after.scheme not in ("http", "https") or (before.scheme, after.scheme) == ("https", "http"):
-            raise DataError(f"{place}: the server leads from {before.scheme}:// to {after.scheme}://{after.hostname}, "
-                            "which is not followed. Name the file there, if you trust it.")
+            raise DataError(f"{address}: the server redirects from {before.scheme}:// to {after.scheme}://"
+                            f"{after.hostname}, which is not followed. If you trust that server, pass its URL.")
         request = super().redirect_request(req, fp, code, msg, headers, newurl)
         user = req.unredirected_hdrs.get("Authorization")
         if request is not None and user and (before.scheme, before.netloc) == (after.scheme, after.netloc):
@@ -289,28 +285,28 @@ def _permanent_failure(name: str, error: Exception, reason: str) -> str | None:
     if isinstance(cause, HTTPError):
         return _status(name, cause.code, reason)
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return (f"{name}: the certificate of the server is not accepted ({cause.verify_message}). Check the host; "
-                "SSL_CERT_FILE names a file of further authorities.")
+        return (f"{name}: the certificate of the server is not accepted ({cause.verify_message}). Check the host, or "
+                "set SSL_CERT_FILE to a file with additional certificate authorities.")
     if isinstance(cause, socket.gaierror) and cause.errno in (socket.EAI_NONAME, socket.EAI_SERVICE):
-        return f"{name}: there is no host {urlsplit(name).netloc} ({reason}). Check the URL and the network."
+        return f"{name}: host {urlsplit(name).netloc} is unknown ({reason}). Check the URL and the network."
     if isinstance(cause, OSError) and cause.errno not in (errno.EINVAL,):
         return None
     if isinstance(cause, HTTPException) and not isinstance(cause, InvalidURL):
         return None
-    return f"{name}: this is no URL that can be asked for ({reason}). Write https://HOST/PATH."
+    return f"{name}: not a valid URL ({reason}). Write https://HOST/PATH."
 
 
 def _status(name: str, status: int, reason: str) -> str | None:
     if status in (408, 425, 429) or (status >= 500 and status not in (501, 505)):
         return None
     if status in (401, 403, 407):
-        return (f"{name}: the server does not give it without leave ({reason}). Give a user and a password as in "
-                "https://USER:PASSWORD@HOST/PATH, or check whether the link has expired.")
+        return (f"{name}: access denied ({reason}). Pass a user and a password as in https://USER:PASSWORD@HOST/PATH, "
+                "or check whether the link has expired.")
     if status in (404, 410):
-        return f"{name}: there is no such file on the server ({reason}). Check the URL."
+        return f"{name}: the file does not exist on the server ({reason}). Check the URL."
     if status in (412, 416):
-        return (f"{name}: the file has become shorter on the server since reading began ({reason}). Put the old file "
-                "back, or begin anew.")
+        return (f"{name}: the file on the server has become shorter since reading began ({reason}). Restore the old "
+                "file, or start again.")
     return f"{name}: the server refuses the request ({reason}). Check the URL."
 
 
@@ -319,7 +315,7 @@ def _reason(error: Exception) -> str:
         return f"HTTP {error.code} {mask_text(' '.join(str(error.reason).split()))}".strip()
     cause = error.reason if isinstance(error, URLError) else error
     if isinstance(cause, TimeoutError):
-        return "the server is silent"
+        return "the server does not answer"
     return mask_text(" ".join(str(cause).split())).rstrip(".") or type(cause).__name__
 
 

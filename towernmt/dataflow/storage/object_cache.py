@@ -40,35 +40,36 @@ class ObjectCache:
     """The copies in one folder.
 
     Args:
-        directory: where; made if it is not there. Files in it that are no copies are let be.
-        limit_bytes: most bytes of all copies.
+        directory: the folder, which is created if missing. Other files in it are ignored.
+        limit_bytes: maximum total size of the copies in bytes.
     """
 
     def __init__(self, directory: Path, limit_bytes: int) -> None:
         self.directory, self.limit_bytes = directory, limit_bytes
 
     def open(self, name: str, version: str, size: int, fetch: Callable[[BinaryIO], None]) -> BinaryIO:
-        """The copy of a file, open for reading; made by `fetch` if it is not there.
+        """Return the copy of a file, open for reading. A missing copy is fetched.
 
-        While one thread or process fetches a file, others that want the same one wait for it.
+        While one thread or process fetches a file, others that open the same file wait for it.
 
         Args:
-            name: of the file, for messages too.
-            version: what has the same name and version has the same bytes.
-            size: bytes.
-            fetch: writes the content into the file, or raises.
+            name: name of the file.
+            version: version of the file. The same name and version stand for the same content.
+            size: size in bytes.
+            fetch: called with an open file; writes the content into it, or raises.
+
         Raises:
             DataError: the disk is full, or the limit too small for this file.
-            Exception: what `fetch` raises; nothing is left of the copy.
+            Exception: an exception of `fetch`; the unfinished copy is then removed.
         """
         path = self._path(name, version)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             while True:
-                if (found := _open_used(path)) is not None:
-                    return found
+                if (copy := _open_and_touch(path)) is not None:
+                    return copy
                 with _locked(path.with_name(path.name + _UNFINISHED)) as unfinished:
-                    if not _is_linked(unfinished):      # who held the lock before has finished, or given up
+                    if not _is_linked(unfinished):      # the previous holder of the lock has finished or failed
                         continue
                     if path.exists():
                         os.unlink(unfinished.name)
@@ -91,12 +92,12 @@ class ObjectCache:
     def _fetch(self, name: str, path: Path, unfinished: BinaryIO, size: int, fetch: Callable[[BinaryIO], None]
                ) -> BinaryIO:
         try:
-            unfinished.truncate(0)      # a killed writer may have left something
+            unfinished.truncate(0)      # a killed writer may have left content
             self._reserve(name, unfinished, size)
             fetch(unfinished)
             unfinished.flush()
             os.fsync(unfinished.fileno())
-            # Opened before others can see the copy and take it away again.
+            # Opened before other processes can see the copy and remove it.
             finished = open(unfinished.name, "rb")
             os.replace(unfinished.name, path)
         except BaseException:
@@ -106,23 +107,24 @@ class ObjectCache:
         return finished
 
     def _reserve(self, name: str, unfinished: BinaryIO, size: int) -> None:
-        """Make room for `size` bytes and take it, on the disk too, so that a full disk is known before the work."""
+        """Free and allocate `size` bytes in the cache and on the disk: a full disk is noticed before the download."""
         if size > self.limit_bytes:
-            raise DataError(f"{name}: {size:,} bytes do not fit into the cache {self.directory}, which may hold "
-                            f"{self.limit_bytes:,}. Set {SIZE_VARIABLE} to more, or prepare with smaller "
-                            "--shard-pairs.")
+            raise DataError(f"{name}: {size:,} bytes do not fit into the cache {self.directory}, which is limited to "
+                            f"{self.limit_bytes:,} bytes. Increase {SIZE_VARIABLE} (gigabytes), or prepare with "
+                            "smaller --shard-pairs.")
         while True:
             with _locked(self.directory / _LOCK):
-                in_the_way = self._make_room(size, unfinished.name)
-                if in_the_way is None:
+                blocking_copy = self._free_space(size, unfinished.name)
+                if blocking_copy is None:
                     self._allocate(unfinished, size)
                     return
-            # Only copies on their way are left. Whose room is taken waits for nobody, so the end of one is near.
-            with contextlib.suppress(FileNotFoundError), open(in_the_way, "rb") as other:
+            # Only unfinished copies are left. A writer that has allocated its space waits for no other, so one of them
+            # will finish.
+            with contextlib.suppress(FileNotFoundError), open(blocking_copy, "rb") as other:
                 _wait_for_lock(other, "LOCK_SH")
 
-    def _make_room(self, size: int, own: str) -> str | None:
-        """Unlink old copies until `size` bytes are free; otherwise a copy on its way that must be waited for."""
+    def _free_space(self, size: int, own: str) -> str | None:
+        """Unlink old copies until `size` bytes are free. If that fails, return an unfinished copy to wait for."""
         files = [file for file in sorted(self._files()) if str(file[2]) != own]
         total = sum(length for _, length, _ in files)
         waiting = None
@@ -148,7 +150,7 @@ class ObjectCache:
                     os.posix_fallocate(unfinished.fileno(), 0, size)
                 return
             except OSError as error:
-                if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):     # such a disk shows itself when it is written
+                if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):     # then a full disk is noticed while writing
                     os.ftruncate(unfinished.fileno(), size)
                     return
                 if error.errno not in _FULL or not old:
@@ -167,9 +169,9 @@ class ObjectCache:
     def _explain(self, error: OSError, name: str, size: int) -> DataError:
         if error.errno in _FULL:
             return DataError(f"{self.directory}: the disk is full; {size:,} bytes for {name} do not fit. Free space, "
-                             f"or set {PLACE_VARIABLE} to a folder of another disk.")
+                             f"or set {PLACE_VARIABLE} to a folder on another disk.")
         return DataError(f"{self.directory}: the cache of {name} cannot be used ({error.strerror}). Check the folder, "
-                         f"or set {PLACE_VARIABLE} to another.")
+                         f"or set {PLACE_VARIABLE} to another folder.")
 
 
 def default_cache() -> ObjectCache:
@@ -197,15 +199,15 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
         try:
             yield file
         finally:
-            _flock(file, "LOCK_UN")     # closing is not enough where a child process holds the file too
+            _flock(file, "LOCK_UN")     # closing is not enough if a child process has the file open, too
 
 
 def _flock(file: BinaryIO, *operations: str) -> None:
     try:
         import fcntl
     except ModuleNotFoundError as error:
-        raise SettingsError("Prepared data in S3 are read through a cache on the disk, whose locks this operating "
-                            "system does not have: copy the data to a directory and name that.") from error
+        raise SettingsError("Prepared data in S3 are read through a cache on the disk, which needs file locks (flock) "
+                            "that this operating system lacks. Copy the data to a directory, and pass that.") from error
     fcntl.flock(file, sum(getattr(fcntl, operation) for operation in operations))
 
 
@@ -223,8 +225,8 @@ def _wait_for_lock(file: BinaryIO, operation: str) -> None:
         if (now := os.fstat(file.fileno()).st_mtime_ns) != written:
             written, since = now, time.monotonic()
         elif time.monotonic() - since > PATIENCE_SECONDS:
-            raise DataError(f"{file.name}: another process holds the lock on this file of the cache, and has not gone "
-                            f"on for {PATIENCE_SECONDS:g} s. End that process (`fuser {file.name}` names it), or set "
+            raise DataError(f"{file.name}: another process has locked this file of the cache and has not written to it "
+                            f"for {PATIENCE_SECONDS:g} s. End that process (`fuser {file.name}` names it), or set "
                             f"{PLACE_VARIABLE} to another folder.")
         time.sleep(pause)
         pause = min(2 * pause, 0.5)
@@ -243,7 +245,7 @@ def _remove_abandoned(path: Path) -> bool:
     try:
         with open(path, "rb") as file:
             _flock(file, "LOCK_EX", "LOCK_NB")
-            if _is_linked(file):    # under the lock: who waits for it sees then that the file is no longer its own
+            if _is_linked(file):    # under the lock: a process that waits for it then sees that the file is unlinked
                 path.unlink()
             return True
     except FileNotFoundError:
@@ -252,12 +254,12 @@ def _remove_abandoned(path: Path) -> bool:
         return False
 
 
-def _open_used(path: Path) -> BinaryIO | None:
+def _open_and_touch(path: Path) -> BinaryIO | None:
     """Open an existing copy and mark it as used now, or return None."""
     try:
         file = open(path, "rb")
     except FileNotFoundError:
         return None
-    with contextlib.suppress(PermissionError):      # another user's copy: it grows old as it is
+    with contextlib.suppress(PermissionError):      # the copy of another user keeps its time of last use
         os.utime(file.fileno())
     return file

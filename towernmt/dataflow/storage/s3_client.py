@@ -1,8 +1,8 @@
 """Requests to an S3 server: clients, retries, and a one-sentence error for failures that no retry fixes.
 
-boto3's own chain (environment, `~/.aws`, the machine's role) finds the credentials; this module never reads, logs or
-saves them. boto3's own retries are switched off for reading: they end where a body begins, and are many where a body
-is cut. `retrying` counts both alike.
+boto3 finds the credentials (environment, `~/.aws`, the machine's role); this module never reads, logs or saves them.
+boto3's retries are disabled for reading, since they do not cover the body of a response. `retrying` counts the failures
+of both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from towernmt.core.errors import DataError, SettingsError, mask_uri
 
 T = TypeVar("T")
 
-PAGE_OBJECTS = 1000  # as many as a server lists at once
+PAGE_OBJECTS = 1000  # maximum number of objects that a server lists in one response
 FIRST_DELAY, LONGEST_DELAY = 0.2, 20.0  # seconds
 _TRANSIENT_CODES = {"InternalError", "OperationAborted", "RequestTimeout", "ServiceUnavailable", "SlowDown",
                     "Throttling", "ThrottlingException", "TooManyRequests"}
@@ -60,15 +60,15 @@ def split_name(name: str) -> tuple[str, str]:
     """Return (bucket, key) of `s3://bucket/key`.
 
     Raises:
-        DataError: the bucket is missing, or the scheme is another one.
+        DataError: the bucket is missing, or the scheme is not s3.
         SettingsError: the name contains credentials, which the message does not repeat.
     """
     scheme, separator, rest = name.partition("://")
     bucket, _, key = rest.partition("/")
     if scheme.lower() != "s3" or not separator or not bucket:
-        raise DataError(f"{mask_uri(name)}: this is no name in S3; write s3://bucket/key.")
+        raise DataError(f"{mask_uri(name)}: not a valid name in S3. Write s3://bucket/key.")
     if set(bucket) & set(":@"):
-        raise SettingsError(f"An s3:// name has no user and no password before the bucket: write s3://bucket/key. "
+        raise SettingsError("An s3:// name must not contain a user or a password. Write s3://bucket/key. "
                             f"{_CREDENTIALS}.")
     return bucket, key
 
@@ -100,22 +100,22 @@ def retrying(options: S3Options, name: str, request: Callable[[], T]) -> T:
 
 
 def give_up_or_wait(options: S3Options, name: str, error: Exception, failures: int) -> None:
-    """Wait until it is time to try again after the `failures`-th failure in a row.
+    """Wait until the next retry, after `failures` consecutive failures.
 
     Raises:
-        DataError: it will not pass, or has not passed after all retries.
+        DataError: the failure is permanent, or all retries have failed.
         Exception: `error` itself, if it does not come from S3 or the network.
     """
     if not _is_transient(error):
-        sentence = _sentence(name, error, options)
-        if sentence is None:
+        permanent_error = _permanent_error(name, error, options)
+        if permanent_error is None:
             raise error
-        raise sentence from None
+        raise permanent_error from None
     reason = _reason(error)
     if failures > options.retries:
-        raise DataError(f"{name}: cannot be reached ({reason}; attempt {failures} in a row). Check the server"
+        raise DataError(f"{name}: not reachable in {failures} consecutive attempts ({reason}). Check the server"
                         f"{f' {options.endpoint_url}' if options.endpoint_url else ''} and the network; a larger "
-                        "retries= waits longer.") from None
+                        "retries= in the URI sets a longer wait.") from None
     delay = random.uniform(0, min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** (failures - 1)))
     _log.log(logging.WARNING if failures > 2 else logging.INFO, "%s: %s; attempt %d of %d in %.1f s", name, reason,
              failures + 1, options.retries + 1, delay)
@@ -123,12 +123,14 @@ def give_up_or_wait(options: S3Options, name: str, error: Exception, failures: i
 
 
 def list_objects(options: S3Options, name: str, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
-    """Every object of a bucket below a prefix (`Key`, `Size`, `ETag`), by key; a page a request.
+    """Yield every object of a bucket whose key begins with a prefix (`Key`, `Size`, `ETag`), sorted by key.
 
     Args:
         options: the server.
-        name: for messages.
-        bucket, prefix: what to list.
+        name: the listed name, for messages.
+        bucket: name of the bucket.
+        prefix: beginning of the keys.
+
     Raises:
         DataError: the bucket is missing or cannot be listed.
     """
@@ -137,9 +139,9 @@ def list_objects(options: S3Options, name: str, bucket: str, prefix: str) -> Ite
 
     def page() -> Any:
         answer = s3.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=PAGE_OBJECTS, **token)
-        # botocore takes an answer that was cut before its first byte for an empty page.
+        # botocore returns an empty page for a response that was cut before its first byte.
         if "IsTruncated" not in answer:
-            raise ConnectionError("the answer of the server was cut")
+            raise ConnectionError("the response of the server was cut")
         return answer
 
     while True:
@@ -151,39 +153,40 @@ def list_objects(options: S3Options, name: str, bucket: str, prefix: str) -> Ite
 
 
 def client(options: S3Options, attempts: int = 1) -> Any:
-    """The boto3 client of this process for these options: it is thread-safe, but must not cross a fork.
+    """Return the boto3 client of this process for these options. It is thread-safe, but not valid after a fork.
 
     Args:
-        options: which server.
-        attempts: how often boto3 itself tries a request.
+        options: the server.
+        attempts: number of times that boto3 itself sends a failing request.
+
     Raises:
-        DataError: boto3 is not installed, or the endpoint or the AWS environment cannot work.
+        DataError: boto3 is not installed, or the endpoint or the AWS environment is not valid.
     """
     key = (os.getpid(), options, attempts)
-    found = _clients.get(key)
-    if found is None:
-        with _making[0]:
-            found = _clients.get(key)
-            if found is None:
-                found = _clients[key] = _make(options, attempts)
-    return found
+    s3 = _clients.get(key)
+    if s3 is None:
+        with _clients_lock[0]:
+            s3 = _clients.get(key)
+            if s3 is None:
+                s3 = _clients[key] = _make_client(options, attempts)
+    return s3
 
 
 _clients: dict[tuple[int, S3Options, int], Any] = {}
-_making = [threading.Lock()]
+_clients_lock = [threading.Lock()]
 
 
 def _after_fork() -> None:
     """Reset the clients and the lock in a child process, since a thread of the parent may have held the lock."""
     _clients.clear()
-    _making[0] = threading.Lock()
+    _clients_lock[0] = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):     # on Windows no process forks
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _make(options: S3Options, attempts: int) -> Any:
+def _make_client(options: S3Options, attempts: int) -> Any:
     try:
         import boto3
         from botocore.config import Config
@@ -192,16 +195,16 @@ def _make(options: S3Options, attempts: int) -> Any:
         raise DataError("s3:// needs boto3, which is not installed: pip install 'towernmt[s3]'.") from None
     endpoint = options.endpoint_url
     if endpoint and (urlsplit(endpoint).username or urlsplit(endpoint).password):
-        raise DataError("endpoint_url holds a user name or a password, which would be saved with the run. Leave them "
-                        f"out. {_CREDENTIALS}.")
+        raise DataError("endpoint_url contains a user name or a password, which would be saved with the run. Remove "
+                        f"them. {_CREDENTIALS}.")
     config = Config(retries={"total_max_attempts": attempts, "mode": "standard"}, max_pool_connections=32,
                     connect_timeout=options.timeout, read_timeout=options.timeout)
     try:
-        # A session of our own: the default session is not safe to share between threads.
+        # A new session, since threads cannot safely share the default session.
         return boto3.session.Session().client("s3", endpoint_url=endpoint, region_name=options.region, config=config)
     except (BotoCoreError, ValueError) as error:
-        raise DataError(f"cannot make an S3 client with endpoint_url={endpoint} and region={options.region} "
-                        f"({_reason(error)}). An endpoint is written http://host:port, a profile is in "
+        raise DataError(f"Cannot create an S3 client with endpoint_url={endpoint} and region={options.region} "
+                        f"({_reason(error)}). Write the endpoint as http://host:port, and check the profile in "
                         "~/.aws/config.") from None
 
 
@@ -213,57 +216,57 @@ def _is_transient(error: Exception) -> bool:
     if isinstance(error, exceptions.ClientError):
         code, status = _code(error)
         return code in _TRANSIENT_CODES or status >= 500 or status in (408, 429)
-    # ConnectionError and HTTPError below hold refused, cut and silent connections, at the start and in a body.
+    # ConnectionError and HTTPError include refused, cut and unanswered connections, at the start and in a body.
     return isinstance(error, (exceptions.ConnectionError, exceptions.HTTPClientError, HTTPError, ConnectionError,
                               TimeoutError, exceptions.IncompleteReadError, ResponseParserError))
 
 
-def _sentence(name: str, error: Exception, options: S3Options) -> DataError | None:
-    """What a failure that will not pass means; None: it is not one of S3."""
+def _permanent_error(name: str, error: Exception, options: S3Options) -> DataError | None:
+    """Return the error for a failure that no retry fixes, or None if it is not a failure of S3."""
     from botocore import exceptions
 
     bucket = name.removeprefix("s3://").partition("/")[0]
-    where = options.endpoint_url or "S3"
+    server = options.endpoint_url or "S3"
     if isinstance(error, exceptions.ClientError):
-        return _answer(name, bucket, where, error)
+        return _response_error(name, bucket, server, error)
     if isinstance(error, (exceptions.NoCredentialsError, exceptions.PartialCredentialsError)):
-        return DataError(f"{name}: there are no credentials for {where} ({_reason(error)}). {_CREDENTIALS}.")
+        return DataError(f"{name}: the credentials for {server} are missing ({_reason(error)}). {_CREDENTIALS}.")
     if isinstance(error, (exceptions.CredentialRetrievalError, exceptions.TokenRetrievalError,
                           exceptions.SSOError)):
-        return DataError(f"{name}: the credentials for {where} cannot be had ({_reason(error)}). Log in again, or "
-                         "mend ~/.aws/config.")
+        return DataError(f"{name}: the credentials for {server} cannot be obtained ({_reason(error)}). Log in again, "
+                         "or fix ~/.aws/config.")
     if isinstance(error, (exceptions.BotoCoreError, ValueError)):
-        return DataError(f"{name}: {where} cannot be asked for it ({_reason(error)}). Check the name, endpoint_url "
-                         "and region.")
+        return DataError(f"{name}: the request to {server} cannot be sent ({_reason(error)}). Check the name, "
+                         "endpoint_url and region.")
     return None
 
 
-def _answer(name: str, bucket: str, where: str, error: Any) -> DataError:
+def _response_error(name: str, bucket: str, server: str, error: Any) -> DataError:
     code, status = _code(error)
     if status in (412, 416) or code in ("PreconditionFailed", "InvalidRange"):
-        return changed(name)
+        return object_changed(name)
     if code == "NoSuchBucket":
-        return DataError(f"{name}: there is no bucket {bucket} at {where}. Check the name of the bucket, endpoint_url "
-                         "and region.")
+        return DataError(f"{name}: bucket {bucket} does not exist at {server}. Check the name of the bucket, "
+                         "endpoint_url and region.")
     if status == 404:
-        return ObjectMissing(f"{name}: there is no such object at {where}. Check the name (large and small letters "
+        return ObjectMissing(f"{name}: the object does not exist at {server}. Check the name (upper and lower case "
                              "differ).")
     if code in _WRONG_REGION:
-        return DataError(f"{name}: the bucket is in another region ({_reason(error)}). Write ?region=... behind the "
-                         "name, or set AWS_REGION.")
+        return DataError(f"{name}: the bucket is in another region ({_reason(error)}). Add ?region=... to the URI, or "
+                         "set AWS_REGION.")
     if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"):
-        return DataError(f"{name}: {where} does not accept the credentials ({code}). {_CREDENTIALS}, with a key that "
+        return DataError(f"{name}: {server} does not accept the credentials ({code}). {_CREDENTIALS}, with a key that "
                          "is valid there.")
     if status in (401, 403):
-        return DataError(f"{name}: {where} does not allow access with these credentials ({code}). Ask for permission "
-                         f"to list and read the bucket {bucket}, or use another key. {_CREDENTIALS}.")
-    return DataError(f"{name}: {where} refuses the request ({_reason(error)}). Check the name and the server.")
+        return DataError(f"{name}: {server} denies access with these credentials ({code}). Request permission to list "
+                         f"and read the bucket {bucket}, or use another key. {_CREDENTIALS}.")
+    return DataError(f"{name}: {server} refuses the request ({_reason(error)}). Check the name and the server.")
 
 
-def changed(name: str) -> ObjectChanged:
-    """The sentence for an object that was replaced."""
-    return ObjectChanged(f"{name}: the object has changed since reading began, so that places in it have lost their "
-                         "meaning. Put the old object back, or begin anew.")
+def object_changed(name: str) -> ObjectChanged:
+    """Return the error for an object that was replaced while it was read."""
+    return ObjectChanged(f"{name}: the object has changed since reading began, so saved positions are not valid. "
+                         "Restore the old object, or start again.")
 
 
 def _code(error: Any) -> tuple[str, int]:

@@ -1,7 +1,7 @@
 """S3 objects as files: listed with globs and read in ranges, folders named by a URI, and uploads of streams.
 
-If the answer to a range is cut, the rest of the range is requested. An uploaded object appears when its stream has
-ended; before that, nothing of it is visible.
+If the response with a range is cut, the rest of the range is requested. An uploaded object becomes visible when its
+stream has ended.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from urllib.parse import parse_qsl
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.storage.s3_client import (
     S3Options,
-    changed,
     client,
     give_up_or_wait,
     list_objects,
+    object_changed,
     retrying,
     split_name,
 )
 from towernmt.dataflow.storage.stored_files import StoredFile
 
 CHUNK_BYTES = 8 << 20
-_FIRST_CHUNK = 1 << 18  # then twice as many each time: a short read behind a seek costs little
+_FIRST_CHUNK = 1 << 18  # doubled with each request, so a short read after a seek is cheap
 _READ_BYTES = 1 << 16
 _MAGIC = re.compile(r"[*?\[]")
 
@@ -44,8 +44,8 @@ class S3Storage:
                  chunk_bytes: int = CHUNK_BYTES, timeout: float = S3Options.timeout) -> None:
         self.options = S3Options(endpoint_url, region, retries, timeout)
         if chunk_bytes < 1:
-            raise SettingsError(f"chunk_bytes={chunk_bytes} of an S3 source: at least 1 is needed; leave it out for "
-                                f"{CHUNK_BYTES}.")
+            raise SettingsError(f"chunk_bytes={chunk_bytes} of an S3 source: expected at least 1 (default: "
+                                f"{CHUNK_BYTES}).")
         self._chunk_bytes = chunk_bytes
 
     def list(self, pattern: str) -> list[StoredFile]:
@@ -74,7 +74,7 @@ class S3Storage:
 
     def _stat(self, name: str, bucket: str, key: str) -> StoredFile:
         if not key or key.endswith("/"):
-            raise DataError(f"{name}: it is a prefix, not an object. Name the objects below it, for example "
+            raise DataError(f"{name}: this is a prefix, not an object. Name the objects below it, for example "
                             f"{name.rstrip('/')}/*.tsv.gz.")
         s3 = client(self.options)
 
@@ -85,14 +85,14 @@ class S3Storage:
                 return s3.head_object(Bucket=bucket, Key=key)
             except ClientError as error:
                 if 400 <= error.response["ResponseMetadata"]["HTTPStatusCode"] < 500:
-                    # The answer to HEAD has no body that tells why; the one to GET has.
+                    # The response to HEAD has no body with the reason, but the response to GET has.
                     answer = s3.get_object(Bucket=bucket, Key=key)
                     answer["Body"].close()
                     return answer
                 raise
 
-        found = retrying(self.options, name, head)
-        return StoredFile(name, found["ContentLength"], found["ETag"])
+        metadata = retrying(self.options, name, head)
+        return StoredFile(name, metadata["ContentLength"], metadata["ETag"])
 
 
 class ObjectReader(io.RawIOBase):
@@ -132,13 +132,13 @@ class ObjectReader(io.RawIOBase):
         self._position = max(0, base + offset)
         return self._position
 
-    def readinto(self, into: Any) -> int:
-        """Fill `into` from memory and return the number of bytes, which is 0 only at the end of the object.
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer from memory and return the number of bytes, which is 0 only at the end of the object.
 
         Raises:
             DataError: the object is missing, has changed, or cannot be read after all retries.
         """
-        view = memoryview(into).cast("B")
+        view = memoryview(buffer).cast("B")
         if not len(view) or self._position >= self._file.size:
             return 0
         if not self._start <= self._position < self._start + len(self._buffer):
@@ -166,21 +166,21 @@ class ObjectReader(io.RawIOBase):
                 give_up_or_wait(self._options, self.name, error, failures)
 
     def _receive(self, begin: int, end: int) -> None:
-        """Append bytes `begin` to `end` of the object to the buffer, in pieces, until they end or fail."""
+        """Append bytes `begin` to `end` of the object to the buffer, in small reads, until they end or fail."""
         answer = client(self._options).get_object(Bucket=self._bucket, Key=self._key, IfMatch=self._file.version,
                                                   Range=f"bytes={begin}-{end - 1}")
         with answer["Body"] as body:
-            # A server that knows no IfMatch, or no Range, must not slip other bytes in.
+            # A server that does not support IfMatch or Range would send other bytes.
             if answer.get("ETag", self._file.version) != self._file.version:
-                raise changed(self.name)
+                raise object_changed(self.name)
             if answer["ContentLength"] != end - begin:
-                raise DataError(f"{self.name}: asked for bytes {begin} to {end - 1}, the server answers with "
-                                f"{answer['ContentLength']} bytes; it does not know ranges. Use another server, or "
-                                "copy the object to a disk.")
-            while piece := body.read(_READ_BYTES):
-                self._buffer += piece
+                raise DataError(f"{self.name}: bytes {begin} to {end - 1} were requested, but the server sent "
+                                f"{answer['ContentLength']} bytes, so it does not support ranges. Use another server, "
+                                "or copy the object to a disk.")
+            while data := body.read(_READ_BYTES):
+                self._buffer += data
         if self._start + len(self._buffer) < end:
-            raise ConnectionError(f"the answer ended at byte {self._start + len(self._buffer)} instead of {end}")
+            raise ConnectionError(f"the response ended at byte {self._start + len(self._buffer)} instead of {end}")
 
 
 def glob_pattern(pattern: str) -> re.Pattern[str]:
@@ -245,23 +245,23 @@ class S3Folder:
 
 
 def parse_s3_folder(uri: str) -> S3Folder:
-    """The folder that a URI names.
+    """Parse the URI of a folder in S3.
 
     Raises:
-        SettingsError: an option that does not exist, or that has no such value.
-        DataError: no bucket.
+        SettingsError: an option is unknown, or its value is not valid.
+        DataError: the bucket is missing.
     """
     name, _, query = uri.partition("?")
     split_name(name)
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    unknown = sorted(set(given) - set(_OPTIONS))
+    values = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = sorted(set(values) - set(_OPTIONS))
     if unknown:
-        raise SettingsError(f"{name}: there is no option {unknown[0]}; behind the ? may stand {', '.join(_OPTIONS)}.")
-    retries = given.get("retries", str(S3Options.retries))
+        raise SettingsError(f"{name}: unknown option {unknown[0]}. The options are {', '.join(_OPTIONS)}.")
+    retries = values.get("retries", str(S3Options.retries))
     if not retries.isdecimal():
-        raise SettingsError(f"{name}: retries={retries} is not a whole number.")
+        raise SettingsError(f"{name}: retries={retries}: expected a whole number.")
     return S3Folder(uri, name.rstrip("/"),
-                    S3Options(given.get("endpoint_url") or None, given.get("region") or None, int(retries)))
+                    S3Options(values.get("endpoint_url") or None, values.get("region") or None, int(retries)))
 
 
 PART_BYTES = 16 << 20
@@ -269,28 +269,29 @@ _THREADS = 4
 
 
 def upload_stream(options: S3Options, name: str, stream: BinaryIO) -> None:
-    """Write an object, in parts if it is large; it takes the place of one of that name when it is whole.
+    """Upload an object, which replaces an object of that name when it is complete.
 
-    boto3 sends a checksum with each part, which the server compares, and repeats parts that fail.
+    boto3 uploads a large object in parts, sends a checksum with each part, and repeats parts that fail.
 
     Args:
         options: the server.
         name: s3://bucket/key.
-        stream: what it holds; need not be sought in.
+        stream: the content; it need not be seekable.
+
     Raises:
-        DataError: it cannot be written.
+        DataError: the object cannot be written.
     """
     from boto3.s3.transfer import TransferConfig
 
     config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=_THREADS)
-    patient = client(options, attempts=options.retries + 1)
+    s3 = client(options, attempts=options.retries + 1)
     bucket, key = split_name(name)
-    # A stream is there once: boto3 repeats what fails, part by part.
+    # A stream can be read only once, so boto3 itself retries the parts.
     retrying(dataclasses.replace(options, retries=0), name,
-             lambda: patient.upload_fileobj(stream, bucket, key, Config=config))
+             lambda: s3.upload_fileobj(stream, bucket, key, Config=config))
 
 
-def check_writable(options: S3Options, name: str) -> None:
+def check_object_writable(options: S3Options, name: str) -> None:
     """Check that objects can be written: write an empty object next to `name`, and remove it.
 
     Raises:

@@ -1,7 +1,7 @@
 """Stored files: the interface of a storage, local disks, and decompression.
 
-A file that is cut off or damaged must not look like a shorter corpus. So the length of the file, the end mark of
-every compressed stream, and the checksums of the formats are checked.
+A truncated or damaged file must not be taken for a shorter corpus. So the length of the file, the end marker of every
+compressed stream, and the checksums of the formats are checked.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class LocalStorage:
         if os.path.lexists(pattern) or not glob.has_magic(pattern):
             file = self._stat(pattern)
             if file is None:
-                raise DataError(f"{pattern}: it is a folder, not a file. Name the files in it, for example "
+                raise DataError(f"{pattern}: this is a folder, not a file. Name the files in it, for example "
                                 f"{os.path.join(pattern, '*.tsv.gz')} or {os.path.join(pattern, '**', '*.mo')}.")
             return [file]
-        found = [self._stat(name) for name in sorted(glob.glob(pattern, recursive=True))]
-        files = [file for file in found if file is not None]
+        matches = [self._stat(name) for name in sorted(glob.glob(pattern, recursive=True))]
+        files = [file for file in matches if file is not None]
         if not files:
             raise DataError(f"{pattern}: no file matches this pattern. Check the path, and that the shell has not "
                             "changed it (put it in quotes).")
@@ -80,8 +80,8 @@ class LocalStorage:
         try:
             now = _version(os.fstat(opened.fileno()))
             if now != file.version:
-                raise DataError(f"{file.name}: the file has changed since reading began, so that places in it have "
-                                "lost their meaning. Put the old file back, or begin anew.")
+                raise DataError(f"{file.name}: the file has changed since reading began, so saved positions are not "
+                                "valid. Restore the old file, or start again.")
             opened.seek(offset)
         except BaseException:
             opened.close()
@@ -106,19 +106,19 @@ def _version(status: os.stat_result) -> str:
 
 def _unreadable(path: str, error: OSError) -> DataError:
     if isinstance(error, FileNotFoundError):
-        return DataError(f"{path}: there is no such file. Check the path.")
+        return DataError(f"{path}: the file does not exist. Check the path.")
     return DataError(f"{path}: cannot be read ({error.strerror}). {remedy(error, 'Check the file.')}")
 
 
-READ_BYTES = 1 << 17       # measured: half of it and twice as much are slower
-_COMPRESSED_BYTES = 1 << 14       # so that one call decompresses some MiB at most, however well the text packs
+READ_BYTES = 1 << 17       # half and twice this size are slower
+_COMPRESSED_BYTES = 1 << 14       # small, so that one call decompresses at most a few MiB of very compressible text
 
 
 class UnreadableError(Exception):
-    """A file has wrong bytes. A caller that knows the line makes a DataError with `at`.
+    """The content of a file is damaged. A caller that knows the line converts it to a DataError with `at`.
 
     Args:
-        reason: what is wrong.
+        reason: description of the damage.
         advice: a sentence on how to fix it.
     """
 
@@ -126,12 +126,12 @@ class UnreadableError(Exception):
         super().__init__(reason)
         self.advice = advice
 
-    def at(self, place: str) -> DataError:
-        """The error for the user."""
-        return DataError(f"{place}: {self}. {self.advice}")
+    def at(self, location: str) -> DataError:
+        """Return the error for the user; `location` is the file, or the file and the line."""
+        return DataError(f"{location}: {self}. {self.advice}")
 
 
-class _Decoder(Protocol):
+class _StreamDecoder(Protocol):
     @property
     def eof(self) -> bool: ...
 
@@ -145,14 +145,14 @@ class Compression(NamedTuple):
     """A compression format: its name, and the constructor of a decoder for one stream."""
 
     name: str
-    decoder: Callable[[], _Decoder]
+    decoder: Callable[[], _StreamDecoder]
 
 
-def _gzip() -> _Decoder:
+def _gzip() -> _StreamDecoder:
     return zlib.decompressobj(16 + zlib.MAX_WBITS)
 
 
-def _zstandard() -> _Decoder:
+def _zstandard() -> _StreamDecoder:
     try:
         import zstandard
     except ImportError as error:
@@ -202,14 +202,14 @@ def _stored(storage: Storage, file: StoredFile, position: int, size: int) -> Ite
             raise UnreadableError(f"cannot be read at byte {position} ({error.strerror or error})",
                                   "Check the disk.") from error
     if position != file.size:
-        raise UnreadableError(f"it had {file.size} bytes when reading began, but reading came to byte {position}",
+        raise UnreadableError(f"the file had {file.size} bytes when reading began, but ends at byte {position}",
                               "Do not change a file while it is read.")
 
 
-def _decompressed(pieces: Iterator[bytes], compression: Compression) -> Iterator[bytes]:
-    """Every stream of a file, one after another; zero bytes between and after them are padding."""
-    decoder: _Decoder | None = compression.decoder()
-    for data in pieces:
+def _decompressed(stored: Iterator[bytes], compression: Compression) -> Iterator[bytes]:
+    """Yield the content of all compressed streams of a file. Zero bytes between and after them are padding."""
+    decoder: _StreamDecoder | None = compression.decoder()
+    for data in stored:
         while data:
             if decoder is None:
                 data = data.lstrip(b"\0")
@@ -226,12 +226,12 @@ def _decompressed(pieces: Iterator[bytes], compression: Compression) -> Iterator
         raise _damaged(compression, "the file ends in the middle of the data")
 
 
-def _decompress(decoder: _Decoder, data: bytes, compression: Compression) -> bytes:
+def _decompress(decoder: _StreamDecoder, data: bytes, compression: Compression) -> bytes:
     try:
         return decoder.decompress(data)
     except MemoryError:
         raise
-    except Exception as error:      # zlib.error, OSError, ValueError, LZMAError, ZstdError: each library has its own
+    except Exception as error:      # zlib.error, OSError, ValueError, LZMAError or ZstdError, depending on the library
         raise _damaged(compression, " ".join(str(error).split())) from error
 
 

@@ -22,13 +22,13 @@ _PREFIX = "towernmt-scratch-"
 
 @contextmanager
 def temporary_directory(activity: str, parent: Path | None = None) -> Iterator[Path]:
-    """A new directory, removed when the block ends, or when SIGTERM or SIGHUP ends the process.
+    """Yield a new directory, which is removed when the block ends, or when SIGTERM or SIGHUP ends the process.
 
-    Directories that killed processes of this user left there are removed first.
+    Directories of killed processes of this user are removed first.
 
     Args:
-        activity: what is done there, for the lock.
-        parent: where; None: where temporary files are (`TMPDIR` says on which disk).
+        activity: description of the work in the directory, for messages about its lock.
+        parent: parent directory; None for the directory of temporary files (`TMPDIR`).
     """
     parent = parent or Path(tempfile.gettempdir())
     for path in parent.glob(f"{_PREFIX}*"):
@@ -50,7 +50,7 @@ def _locked_directory(activity: str, parent: Path) -> DirectoryLock:
         try:
             lock.acquire()
             return lock
-        except (DirectoryInUseError, FileNotFoundError):    # another process took it for abandoned before it was locked
+        except (DirectoryInUseError, FileNotFoundError):    # another process removed it before it was locked
             continue
 
 
@@ -58,29 +58,30 @@ def _remove_abandoned(path: Path) -> None:
     try:
         if path.is_symlink() or (hasattr(os, "getuid") and path.lstat().st_uid != os.getuid()):
             return
-        with DirectoryLock(path, "removing what was abandoned"):
+        with DirectoryLock(path, "removing an abandoned directory"):
             shutil.rmtree(path, ignore_errors=True)
     except (DirectoryInUseError, FileNotFoundError):
-        return      # its process lives; or another one has just removed it
+        return      # its process is running, or another process has just removed it
 
 
 @contextmanager
 def resumable_directory(purpose: str, activity: str) -> Iterator[Path]:
-    """A directory of its own for each purpose, in `TMPDIR`.
+    """Yield a directory in `TMPDIR` that another process can find again by its purpose.
 
-    It is removed when the block ends, unless by an exception while there is something in it.
+    It is removed when the block ends, but kept if an exception ends the block and it has content.
 
     Args:
-        purpose: the same text finds the same directory again.
-        activity: what is done there, for the lock.
+        purpose: identifies the directory: the same text leads to the same directory.
+        activity: description of the work in the directory, for messages about its lock.
+
     Raises:
-        DirectoryInUseError: another process is at work in it.
-        DataError: it belongs to another user.
+        DirectoryInUseError: another process works in the directory.
+        DataError: the directory belongs to another user.
     """
     path = Path(tempfile.gettempdir()) / f"towernmt-kept-{hashlib.sha256(purpose.encode()).hexdigest()[:16]}"
     path.mkdir(mode=0o700, exist_ok=True)
     if path.is_symlink() or (hasattr(os, "getuid") and path.lstat().st_uid != os.getuid()):
-        raise DataError(f"{path} belongs to somebody else. Remove it, or set TMPDIR to a directory of your own.")
+        raise DataError(f"{path} belongs to another user. Remove it, or set TMPDIR to a directory of yours.")
     with DirectoryLock(path, activity):
         inside = path / "content"
         inside.mkdir(exist_ok=True)

@@ -134,21 +134,21 @@ def parse_direction(text: str) -> Direction:
     """
     splits = list(_splits(text.strip()))
     if len(splits) != 1:
-        wrong = "can be read in several ways" if splits else "is no direction"
-        raise SettingsError(f"'{text}' {wrong}: write the codes of two languages, as de-en, zh_hant-en or zh-Hans-en, "
-                            "with an underscore before a script or region in lower case.")
+        problem = "can be read in several ways" if splits else "is not a pair of languages"
+        raise SettingsError(f"'{text}' {problem}. Write the codes of two languages, as de-en, zh_hant-en or "
+                            "zh-Hans-en, with an underscore before a script or region in lower case.")
     return Direction(*map(plain_code, splits[0]))
 
 
 def _splits(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each way to read a text as two codes: with one hyphen there is one, else the case of regions decides."""
+    """Yield each way to read a text as two codes. A single hyphen separates them, else the case of regions decides."""
     if text.count("-") == 1:
         source, _, target = text.partition("-")
         if is_code(source) and is_code(target):
             yield source, target
         return
-    places = [found.start() for found in re.finditer("[-_]", text)]
-    pairs = [(text[:place], text[place + 1:]) for place in places]
+    positions = [match.start() for match in re.finditer("[-_]", text)]
+    pairs = [(text[:position], text[position + 1:]) for position in positions]
     pairs = [pair for pair in pairs if all(_TAG.fullmatch(code) for code in pair)]
     narrowed = [pair for pair in pairs if all(_NARROWED.fullmatch(code) for code in pair)]
     yield from narrowed if len(narrowed) == 1 else pairs

@@ -31,40 +31,41 @@ from towernmt.dataflow.text.language_codes import base_code, two_letter_code
 TEXT_REASONS = {
     "identical sides": "both sides are the same text",
     "digits": "the digits of both sides disagree",
-    "punctuation": "one side only is a question, or has far more punctuation",
-    "source script": "too few letters of the source are of its script",
-    "target script": "too few letters of the target are of its script",
-    "source language": "the source is of another language",
-    "target language": "the target is of another language",
+    "punctuation": "only one side is a question, or one side has far more punctuation",
+    "source script": "too few letters of the source are of the expected script",
+    "target script": "too few letters of the target are of the expected script",
+    "source language": "the source is in another language",
+    "target language": "the target is in another language",
 }
-"""Why `TextFilters` leaves a pair out; the first reason that holds is the one that counts."""
+"""Reasons for which `TextFilters` drops a pair. The first reason that applies is counted."""
 
 
 @dataclass(frozen=True)
 class TextFilters:
     """Settings of the filters of text, for `prepare` and `corpora.yaml`."""
 
-    drop_identical: bool = setting(False, "Drop pairs whose two sides are the same text.")
+    drop_identical: bool = setting(False, "Drop pairs whose source and target are the same text.")
     match_digits: bool = setting(
-        False, "Drop pairs whose sides do not have the same digits (in any order; zeros and separators do not count).")
+        False, "Drop pairs whose sides have different digits (in any order; zeros and separators are ignored).")
     match_punctuation: bool = setting(
-        False, "Drop pairs of which one side only is a question, or has far more punctuation than the other.")
+        False, "Drop pairs of which only one side is a question, or one side has far more punctuation.")
     source_script: str | None = setting(
-        None, "Drop pairs whose source is written in other scripts than this one, or these (Latin, or "
-        "Han,Hiragana,Katakana: Unicode's names).")
-    target_script: str | None = setting(None, "The same for the target.")
+        None, "Drop pairs whose source is not written in these scripts (Unicode names, such as Latin or "
+        "Han,Hiragana,Katakana).")
+    target_script: str | None = setting(None, "Drop pairs whose target is not written in these scripts.")
     script_share: float = setting(
-        0.5, "The least share of a side's letters that are of its scripts.", at_least=0, at_most=1)
+        0.5, "Minimum share of a side's letters that must belong to its scripts.", at_least=0, at_most=1)
     source_language: str | None = setting(
         None, "Drop pairs whose source is identified as another language than this one (de, en, ...; needs "
         "towernmt[filters]).")
-    target_language: str | None = setting(None, "The same for the target.")
+    target_language: str | None = setting(
+        None, "Drop pairs whose target is identified as another language than this one.")
     language_confidence: float = setting(
-        0.5, "The least probability with which another language must be identified.", at_least=0, at_most=1)
+        0.5, "Minimum probability with which another language must be identified.", at_least=0, at_most=1)
 
     @property
     def active(self) -> bool:
-        """Whether any filter is on."""
+        """Whether any filter is enabled."""
         return any((self.drop_identical, self.match_digits, self.match_punctuation, self.source_script,
                     self.target_script, self.source_language, self.target_language))
 
@@ -112,7 +113,7 @@ _PUNCTUATION = regex.compile(r"\p{P}")
 _CLOSING = regex.compile(r"[\p{Pe}\p{Pf}\p{Pi}\"'\s]+$")  # quotes and brackets after the last mark
 _QUESTION = "?？؟՞⁇⁈⸮"
 _GREEK = regex.compile(r"\p{Script=Greek}")
-_MORE = 3  # marks that one side may have beyond 1.5 times the other's
+_EXTRA_MARKS = 3  # marks that a side may have in addition to 1.5 times those of the other side
 
 
 def digits_agree(source: str, target: str) -> bool:
@@ -131,7 +132,7 @@ def punctuation_agrees(source: str, target: str) -> bool:
     if _is_question(source) != _is_question(target):
         return False
     few, many = sorted(len(_PUNCTUATION.findall(text)) for text in (source, target))
-    return many <= 1.5 * few + _MORE
+    return many <= 1.5 * few + _EXTRA_MARKS
 
 
 def _digits(text: str) -> Counter[int]:
@@ -171,33 +172,35 @@ def share_in_scripts(text: str, scripts: str) -> float:
 @cache
 def _letters_of_scripts(scripts: str) -> regex.Pattern[str]:
     names = [name.strip() for name in scripts.split(",")]
-    # Letters of all scripts (the prolonged sound mark, modifiers) count as inside.
-    parts = [rf"\p{{Script_Extensions={name}}}" for name in names] + [r"\p{Script=Common}", r"\p{Script=Inherited}"]
-    for name, part in zip(names, parts, strict=False):
+    # Letters that all scripts share (the prolonged sound mark, modifiers) count as letters of the scripts.
+    patterns = [rf"\p{{Script_Extensions={name}}}" for name in names] + [r"\p{Script=Common}", r"\p{Script=Inherited}"]
+    for name, pattern in zip(names, patterns, strict=False):
         try:
-            regex.compile(part)
+            regex.compile(pattern)
         except regex.error:
-            raise SettingsError(f"script '{name}': Unicode has no script of that name. Names are like Latin, Cyrillic, "
-                                "Greek, Arabic, Devanagari, Han, Hiragana, Katakana, Hangul; several are separated by "
-                                "commas.") from None
-    return regex.compile("|".join(parts))
+            raise SettingsError(f"script '{name}': Unicode has no script of this name. Write a name such as Latin, "
+                                "Cyrillic, Greek, Arabic, Devanagari, Han, Hiragana, Katakana or Hangul, or several, "
+                                "separated by commas.") from None
+    return regex.compile("|".join(patterns))
 
 
 _IDENTIFIED_AS = {"nb": "no", "sh": "sr"}
-"""The identifier's codes of languages that it knows by another code."""
+"""The identifier's codes of languages that it identifies by another code."""
 
 
 def is_other_language(text: str, language: str, confidence: float) -> bool:
-    """Whether the text is of another language than `language`, with a probability of at least `confidence`.
+    """Return whether the text is in another language than `language`, with a probability of at least `confidence`.
 
     Args:
-        language: a code, such as `de` or `zh-CN`.
-        confidence: 0 to 1.
+        text: the text.
+        language: a language code, such as `de` or `zh-CN`.
+        confidence: minimum probability, 0 to 1.
+
     Raises:
-        SettingsError: py3langid is not installed, or knows no such language.
+        SettingsError: py3langid is not installed, or does not support the language.
     """
-    found, probability = _identifier().classify(text)
-    return found != identified_code(language) and probability >= confidence
+    identified, probability = _identifier().classify(text)
+    return identified != identified_code(language) and probability >= confidence
 
 
 def language_probabilities(text: str) -> dict[str, float]:
@@ -213,11 +216,11 @@ def check_language(language: str) -> None:
     """Check that a language can be identified.
 
     Raises:
-        SettingsError: py3langid is not installed, or does not know the language.
+        SettingsError: py3langid is not installed, or does not support the language.
     """
     known = _identifier().labels
     if identified_code(language) not in known:
-        raise SettingsError(f"language '{language}' is not one that can be identified; these can: "
+        raise SettingsError(f"language '{language}' cannot be identified. The languages that can be identified are: "
                             f"{', '.join(sorted(known))}.")
 
 
@@ -235,18 +238,18 @@ def _identifier() -> Any:
     try:
         langid = import_module("py3langid.langid")
     except ImportError:
-        raise SettingsError("Identifying languages needs the package py3langid: "
+        raise SettingsError("The package py3langid, which identifies languages, is missing. Install it: "
                             "pip install 'towernmt[filters]'.") from None
     return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
 
 
 DUPLICATES = ("keep", "exact", "near")
-"""What happens to duplicates: all stay; exact ones are left out; near ones are left out, too."""
+"""Treatment of duplicates: keep all, drop exact duplicates, or drop exact and near duplicates."""
 DUPLICATE_REASONS = {
-    "duplicate": "the same pair came before",
-    "near duplicate": "nearly the same pair came before",
+    "duplicate": "the same pair precedes it",
+    "near duplicate": "nearly the same pair precedes it",
 }
-_BANDS, _ROWS = 6, 10  # half of the pairs of Jaccard similarity 0.8 are found, 92 % of 0.9, 0.6 % of 0.5
+_BANDS, _ROWS = 6, 10  # finds half of the pairs of Jaccard similarity 0.8, 92 % of 0.9, 0.6 % of 0.5
 KEYS_PER_PAIR = {"keep": 0, "exact": 1, "near": 1 + _BANDS}
 """Keys of a pair for each of DUPLICATES."""
 _MINHASH_SEED = 1
@@ -299,28 +302,28 @@ def _permutations() -> Any:
     try:
         minhash = import_module("datasketch").MinHash
     except ImportError:
-        raise SettingsError("Finding near duplicates needs the package datasketch: "
+        raise SettingsError("The package datasketch, which finds near duplicates, is missing. Install it: "
                             "pip install 'towernmt[filters]'.") from None
     return minhash(num_perm=_BANDS * _ROWS, seed=_MINHASH_SEED, scheme="affine32")
 
 
 def came_before(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """Return bool `[keys]`: whether the same key occurs earlier in the array."""
-    _, first = np.unique(keys, return_index=True)   # the first place of each, as it sorts in a stable way
+    _, first = np.unique(keys, return_index=True)   # the first index of each key, since the sort is stable
     seen = np.ones(len(keys), bool)
     seen[first] = False
     return seen
 
 
 LENGTH_REASONS = {
-    "empty source": "nothing but white space on the source side",
-    "empty target": "nothing but white space on the target side",
+    "empty source": "the source has only white space",
+    "empty target": "the target has only white space",
     "long source": "more source tokens than the limit",
     "long target": "more target tokens than the limit",
-    "length ratio": "one side has too many times the tokens of the other",
+    "length ratio": "the ratio of the lengths exceeds the limit",
 }
 DROP_REASONS = {**LENGTH_REASONS, **TEXT_REASONS, **DUPLICATE_REASONS}
-"""Why a pair is dropped; the first reason that holds is the one that counts."""
+"""Reasons for which a pair is dropped. The first reason that applies is counted."""
 REASON_CODES = {reason: code for code, reason in enumerate(DROP_REASONS)}
 
 

@@ -16,7 +16,7 @@ from towernmt.dataflow.text.text_lines import Chunk
 Link = tuple[int, int]
 """Source word and target word, from 0."""
 LONGEST = 1 << 16
-"""Tokens of a sentence that links can point into: they are stored as uint16."""
+"""Maximum length of an aligned sentence in tokens, since links are stored as uint16."""
 
 
 def parse_links(chunk: Chunk, source_words: Sequence[int], target_words: Sequence[int]) -> list[list[Link]]:
@@ -34,40 +34,42 @@ def parse_links(chunk: Chunk, source_words: Sequence[int], target_words: Sequenc
             enumerate(zip(chunk.decode(), zip(source_words, target_words, strict=True), strict=True))]
 
 
-def _parse(line: str, where: str, source_words: int, target_words: int) -> list[Link]:
+def _parse(line: str, location: str, source_words: int, target_words: int) -> list[Link]:
     links = set()
     for item in line.split():
         source, _, target = item.partition("-")
         if not (source.isdecimal() and target.isdecimal() and item.isascii()):
-            raise DataError(f"{where}: '{item[:40]}' is no link: expected the numbers of a source word and a target "
-                            "word, from 0, as in `0-0 1-2`.")
+            raise DataError(f"{location}: '{item[:40]}' is not a word alignment: expected the indices of a source word "
+                            "and a target word, from 0, as in `0-0 1-2`.")
         link = int(source), int(target)
         if link[0] >= source_words or link[1] >= target_words:
-            raise DataError(f"{where}: the link {item[:40]} points behind the words of the line, of which the source "
-                            f"has {source_words} and the target {target_words}, counted from 0: align the text that is "
-                            "prepared, line by line.")
+            raise DataError(f"{location}: the word alignment {item[:40]} (counted from 0) refers to a missing word: "
+                            f"the line has {source_words} source and {target_words} target words. Align the same text "
+                            "that is prepared, line by line.")
         links.add(link)
     return sorted(links)
 
 
 def link_tokens(links: Sequence[Link], source_words: Sequence[int], target_words: Sequence[int]) -> NDArray[np.uint16]:
-    """The links of pieces: all pieces of a source word with all pieces of the target word.
+    """Return the links of subwords: all subwords of a source word with all subwords of the linked target word.
 
     Args:
-        links: of the words.
-        source_words, target_words: the word of each piece, from 0.
+        links: links of words.
+        source_words: index of the word of each source subword, from 0.
+        target_words: index of the word of each target subword, from 0.
+
     Returns:
-        uint16 `[2, links]`: source piece and target piece, from 0.
+        uint16 `[2, links]`: indices of source subword and target subword, from 0.
     """
-    source_pieces, target_pieces = _subwords_of_words(source_words), _subwords_of_words(target_words)
+    source_subwords, target_subwords = _subwords_by_word(source_words), _subwords_by_word(target_words)
     pairs = [(one, other) for source, target in links
-             for one in source_pieces.get(source, ()) for other in target_pieces.get(target, ())]
+             for one in source_subwords.get(source, ()) for other in target_subwords.get(target, ())]
     return np.array(pairs, np.uint16).reshape(-1, 2).T
 
 
-def _subwords_of_words(words: Sequence[int]) -> dict[int, list[int]]:
-    """Word to its pieces."""
-    pieces: dict[int, list[int]] = {}
-    for piece, word in enumerate(words):
-        pieces.setdefault(word, []).append(piece)
-    return pieces
+def _subwords_by_word(words: Sequence[int]) -> dict[int, list[int]]:
+    """Return the indices of the subwords of each word."""
+    subwords: dict[int, list[int]] = {}
+    for subword, word in enumerate(words):
+        subwords.setdefault(word, []).append(subword)
+    return subwords

@@ -65,9 +65,9 @@ def check_parallel(first: TextSummary, second: TextSummary) -> None:
     """
     if first.lines != second.lines:
         short, long = sorted((first, second), key=lambda summary: summary.lines)
-        raise DataError(f"{short.path} ends at line {short.lines}, but {long.path} has {long.lines} lines: "
-                        "line n of one must be the translation of line n of the other. Look for a missing or "
-                        "an extra line.")
+        raise DataError(f"{short.path} ends at line {short.lines}, but {long.path} has {long.lines} lines. Line n of "
+                        "one file must be the translation of line n of the other: look for a missing or an extra "
+                        "line.")
 
 
 def check_as_long(other: TextSummary, text: TextSummary) -> None:
@@ -77,8 +77,8 @@ def check_as_long(other: TextSummary, text: TextSummary) -> None:
         DataError: the numbers of lines differ.
     """
     if other.lines != text.lines:
-        raise DataError(f"{other.path} has {other.lines} lines, but {text.path} has {text.lines}: line n of one must "
-                        "belong to line n of the other. Look for a missing or an extra line.")
+        raise DataError(f"{other.path} has {other.lines} lines, but {text.path} has {text.lines}. Line n of one file "
+                        "must belong to line n of the other: look for a missing or an extra line.")
 
 
 class Scan:
@@ -144,14 +144,14 @@ class TextRange:
                         raise self._changed()
                     yield Chunk(self.path, self.first_line + number * LINES_PER_CHUNK, lines, data)
         except OSError as error:
-            raise DataError(f"{self.file}: cannot be read ({error.strerror}). Check the file; processes on several "
-                            "machines all need it under this path.") from error
+            raise DataError(f"{self.file}: cannot be read ({error.strerror}). Check the file; with several machines, "
+                            "all of them need it under this path.") from error
 
     def _lines_of(self, chunk: int) -> int:
         return min(LINES_PER_CHUNK, self.lines - chunk * LINES_PER_CHUNK)
 
     def _changed(self) -> DataError:
-        return DataError(f"{self.path} has changed since it was checked. Prepare again, while nothing writes to it.")
+        return DataError(f"{self.path} has changed since it was checked. Prepare again when no program writes to it.")
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class TextIndex:
             DataError: the file has changed.
         """
         if state_of(self.summary.path) != self.state:
-            raise DataError(f"{self.summary.path} has changed since it was checked. Prepare again, while nothing "
+            raise DataError(f"{self.summary.path} has changed since it was checked. Prepare again when no program "
                             "writes to it.")
 
     def to_text(self) -> str:
@@ -202,12 +202,12 @@ class TextIndex:
 
 
 def state_of(path: str | Path) -> list[int]:
-    """Size and time of the last change of a file; nothing if it is not there."""
+    """Return the size and the modification time of a file, or an empty list if it is missing."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return []
-    return [found.st_size, found.st_mtime_ns]
+    return [status.st_size, status.st_mtime_ns]
 
 
 def index_text(path: str, unpacked: Path | None = None, later: Path | None = None) -> TextIndex:

@@ -1,8 +1,8 @@
-"""Lines of text files: reading in chunks, cleaning, a random number for each line, and a report of progress.
+r"""Lines of text files: reading in chunks, cleaning, a random number for each line, and a report of progress.
 
-One sentence a line, UTF-8, files of any size in constant memory. Lines end at "\\n" alone: a "\\r" before it belongs
+One sentence a line, UTF-8, files of any size in constant memory. Lines end at "\n" alone: a "\r" before it belongs
 to the line end; U+2028, form feeds and similar characters do not split a line. A byte order mark at the start is
-skipped, a last line without "\\n" counts, and files whose names end in ".gz" are decompressed.
+skipped, a last line without "\n" counts, and files whose names end in ".gz" are decompressed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from towernmt.core.errors import DataError, remedy
 
 LINES_PER_CHUNK = 4096
 LONGEST_LINE = 1 << 24
-"""Bytes of the longest line that is read. A longer one is not text (/dev/zero), and would fill the memory."""
+"""Maximum length of a line in bytes. A longer line is not text (/dev/zero), and would fill the memory."""
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
@@ -82,7 +82,7 @@ class Chunk:
         line = self.first_line + data.count(b"\n", 0, position)
         column = position - (data.rfind(b"\n", 0, position) + 1) + 1
         return (f"{self.path} line {line}: byte {column} of the line (0x{data[position]:02x}) is not UTF-8. "
-                f"Convert the file (for example: iconv -f ISO-8859-1 -t UTF-8) or mend that line.")
+                f"Convert the file (for example: iconv -f ISO-8859-1 -t UTF-8) or fix that line.")
 
 
 def wide_encoding(data: bytes, beginning: bool = True) -> str | None:
@@ -102,7 +102,7 @@ def wide_encoding(data: bytes, beginning: bool = True) -> str | None:
     even, odd = high[::2].mean(), high[1::2].mean()
     if max(even, odd) < 0.8:
         return None
-    # Behind a line end of little-endian text, which is cut behind its first byte, a high byte comes first.
+    # Lines of little-endian text are cut after the first byte of the line end, so later lines begin with a high byte.
     return "UTF-16LE" if odd > even else "UTF-16BE" if beginning else "UTF-16"
 
 
@@ -115,7 +115,7 @@ def check_rereadable(path: str | Path) -> None:
     try:
         mode = os.stat(path).st_mode
     except OSError:
-        return      # whoever opens it says what is wrong
+        return      # opening the file raises the error
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise DataError(f"{path}: a pipe or a device can be read only once, but this text is read several times. Write "
                         "it to a file.")
@@ -161,18 +161,14 @@ def bounded_lines(stream: IO[bytes], name: str, first: int = 1) -> Iterator[byte
     """
     for number, line in enumerate(iter(partial(stream.readline, LONGEST_LINE + 1), b""), start=first):
         if len(line) > LONGEST_LINE:
-            raise too_long(f"{name} line {number}")
+            raise line_too_long(f"{name} line {number}")
         yield line
 
 
-def too_long(place: str) -> DataError:
-    """Return the error for a line that is longer than `LONGEST_LINE`.
-
-    Args:
-        place: the file and the line.
-    """
-    return DataError(f"{place}: the line is longer than {LONGEST_LINE >> 20} MiB. Check that this is a text with one "
-                     "sentence a line.")
+def line_too_long(location: str) -> DataError:
+    """Return the error for a line that is longer than `LONGEST_LINE`; `location` is the file and the line."""
+    return DataError(f"{location}: the line is longer than {LONGEST_LINE >> 20} MiB. Check that this is a text with "
+                     "one sentence a line.")
 
 
 def is_compressed(path: str | Path) -> bool:
@@ -188,14 +184,14 @@ def _open_text(path: str | Path) -> IO[bytes]:
 
 def _read_message(path: str | Path, error: Exception) -> str:
     if isinstance(error, FileNotFoundError):
-        return f"{path}: there is no such file. Check the path."
+        return f"{path}: the file does not exist. Check the path."
     reason = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
     advice = remedy(error, "Check the file.") if isinstance(error, OSError) else "Check the file."
     return f"{path}: cannot be read ({reason}). {advice}"
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# Control characters, and what str.splitlines or an editor would take for the end of a line.
+# Control characters, and characters that str.splitlines or an editor takes for the end of a line.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 
 
@@ -203,7 +199,7 @@ def clean(text: str) -> str:
     """Return text in Unicode NFC with single spaces between words, and without control characters (see `one_line`)."""
     if not text.isprintable():      # the only white space that is printable is the space
         text = one_line(text)
-    elif "  " not in text and len(text.strip(" ")) == len(text):    # the quick way for nearly all texts
+    elif "  " not in text and len(text.strip(" ")) == len(text):    # the fast path, for nearly all texts
         return text if text.isascii() else unicodedata.normalize("NFC", text)
     if not text.isascii():
         text = unicodedata.normalize("NFC", text)
@@ -215,7 +211,7 @@ def one_line(text: str) -> str:
 
     Lone surrogates, which have no UTF-8 form, become U+FFFD, so that the result can always be written.
     """
-    if text.isprintable():      # the quick way for nearly all texts: neither of the two is printable
+    if text.isprintable():      # the fast path, for nearly all texts: the replaced characters are not printable
         return text
     return _CONTROL.sub(" ", _SURROGATE.sub("\ufffd", text))
 

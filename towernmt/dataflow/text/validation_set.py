@@ -31,14 +31,14 @@ class ValidationSet:
 
     def __post_init__(self) -> None:
         if not self.source:
-            raise DataError(f"The validation set{self._called} is empty: give a sentence pair at least, or leave it "
-                            "out.")
+            raise DataError(f"The validation set{self._quoted_name} is empty. Pass at least one sentence pair, or "
+                            "remove the set.")
         if not self.references:
-            raise DataError(f"The validation set{self._called} has no reference translation: give one at least.")
+            raise DataError(f"The validation set{self._quoted_name} has no reference translation. Pass at least one.")
         for reference in self.references:
             if len(reference) != len(self.source):
-                raise DataError(f"The validation set{self._called} has {len(self.source)} source and {len(reference)} "
-                                "reference lines: there must be as many of each.")
+                raise DataError(f"The validation set{self._quoted_name} has {len(self.source)} source lines, but "
+                                f"{len(reference)} reference lines. Both must have the same number of lines.")
 
     def first(self, sentences: int) -> ValidationSet:
         """Return a set of the first `sentences` sentences; 0 for all."""
@@ -46,7 +46,7 @@ class ValidationSet:
         return ValidationSet(self.name, self.source[:count], [reference[:count] for reference in self.references])
 
     @property
-    def _called(self) -> str:
+    def _quoted_name(self) -> str:
         return f" '{self.name}'" if self.name else ""
 
 
@@ -81,22 +81,23 @@ def named_sets(files: Sequence[ValidationFiles], origin: str) -> list[Validation
     names = [one.name for one in named]
     for name in names:
         if not re.fullmatch(r"[\w.+-]+", name):
-            raise SettingsError(f"{origin}: '{name}' is no name for a validation set: use letters, digits, and . _ + -")
+            raise SettingsError(f"{origin}: '{name}' is not a valid name of a validation set. Use letters, digits, and "
+                                ". _ + -")
         if names.count(name) > 1:
-            raise SettingsError(f"{origin}: two validation sets are called '{name}': give each a name of its own.")
+            raise SettingsError(f"{origin}: two validation sets have the name '{name}'. Use different names.")
     return named
 
 
 def files_of_set(number: int, references: int) -> tuple[str, list[str]]:
-    """The names, in prepared data, of the source and of the references of a set.
+    """Return the names of the source file and of the reference files of a validation set in prepared data.
 
     Args:
-        number: of the set, from 1.
-        references: how many it has.
+        number: number of the set, from 1.
+        references: number of references.
     """
     stem = "valid" if number == 1 else f"valid-{number}"
-    return f"{stem}.source", [f"{stem}.target" if place == 1 else f"{stem}.target-{place}"
-                              for place in range(1, references + 1)]
+    return f"{stem}.source", [f"{stem}.target" if reference == 1 else f"{stem}.target-{reference}"
+                              for reference in range(1, references + 1)]
 
 
 def _stem(path: str) -> str:
@@ -130,7 +131,7 @@ def check_has_text(texts: Sequence[tuple[str, Iterable[str]]], fix: str) -> None
     raise DataError(f"{texts[0][0]} and {texts[min(missing)][0]}: no line has text in both files: {fix}")
 
 
-NO_VALIDATION_TEXT = "pass validation text with its translations, or leave this validation set out."
+NO_VALIDATION_TEXT = "pass validation text with its translations, or remove this validation set."
 """The fix for a validation set without text."""
 
 
@@ -148,7 +149,7 @@ def read_lines_of_set(files: ValidationFiles, read: Callable[[str], list[str]]) 
     references = [read(target) for target in files.targets]
     for target, reference in zip(files.targets, references, strict=True):
         if len(source) != len(reference):
-            raise DataError(f"{files.source} has {len(source)} lines, but {target} has {len(reference)}: line n of "
-                            "one must be the translation of line n of the other.")
+            raise DataError(f"{files.source} has {len(source)} lines, but {target} has {len(reference)}. Line n of "
+                            "one file must be the translation of line n of the other.")
     check_has_text([(files.source, source), *zip(files.targets, references, strict=True)], NO_VALIDATION_TEXT)
     return ValidationSet(files.name, source, references)

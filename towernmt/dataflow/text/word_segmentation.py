@@ -1,13 +1,13 @@
-"""The words of a text, in all scripts: their boundaries, and the forms in which two words are the same.
+"""Words of a text in all scripts: their boundaries, and normal forms for comparing words.
 
 Word boundaries are those of Unicode (UAX #29, "Unicode Text Segmentation"), so a combining mark, a vowel sign or a
 component of an emoji is never separated from its base. Three kinds of boundaries are added or removed:
 
 - In scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese), UAX #29 separates nearly all
-characters. Here the characters of a syllable stay together. Katakana words are whole, as in UAX #29. - An apostrophe
-separates an elided article from its word (`l'eau`, `dell'acqua`), and a word from its ending (`dog's`, `Ankara'da`).
-It does not separate `don't`, `комп'ютер` or `O'Brien`. - A full stop or colon without a space after it separates
-words where a new sentence begins (`house.The`).
+  characters. Here the characters of a syllable stay together. Katakana words stay together, as in UAX #29.
+- An apostrophe separates an elided article from its word (`l'eau`, `dell'acqua`), and a word from its ending (`dog's`,
+  `Ankara'da`). It does not separate `don't`, `комп'ютер` or `O'Brien`.
+- A full stop or colon without a space after it separates words where a new sentence begins (`house.The`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from towernmt.dataflow.text.text_lines import clean
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 """Scripts in which a word may begin after every syllable."""
 _PARTS_OF_SYLLABLES = "|".join((
-    r"(?<=[\u17d2\u1039])(?=\p{L})",                    # Khmer and Burmese: a consonant below another one
+    r"(?<=[\u17d2\u1039])(?=\p{L})",                    # Khmer and Burmese: a consonant below a consonant
     r"(?<=\p{Logical_Order_Exception})(?=\p{L})",       # Thai and Lao: a vowel that is written before its syllable
     r"(?<=[\p{L}\p{M}])(?=(?!\p{Logical_Order_Exception})[\p{InSC=Vowel_Dependent}\p{InSC=Consonant_Medial}])",
     r"(?<=[\p{L}\p{M}])(?=[\u1000-\u1021\u103f]\u1037?[\u1039\u103a])",     # Burmese: a consonant ends the syllable
@@ -30,13 +30,13 @@ _PARTS_OF_SYLLABLES = "|".join((
 _APOSTROPHE = "['’]"
 _ELIDED = ("[cdjlmnst]|(?:jus|lors|puis|quoi|pres)?qu|gl|(?:d?a|de|ne|su|co|que|be|tutt)ll|un|(?:alc|ness|ciasc|bu?o)un"
            "|quest|sant|grand|anch|com|dov|mezz|senz|tutt")
-"""French, Italian and Catalan words that lose their last vowel before another one."""
+"""French, Italian and Catalan words that lose their last vowel before a vowel."""
 _NO_LETTER_BEFORE = r"(?<![\p{L}\p{M}])"
-_NO_LETTER_BEHIND = r"(?![\p{L}\p{M}])"
+_NO_LETTER_AFTER = r"(?![\p{L}\p{M}])"
 _ADDED = "|".join((
     rf"(?i:(?<={_NO_LETTER_BEFORE}(?:{_ELIDED}){_APOSTROPHE})(?=[aeiouyhàâäáãåæèéêëìíîïòóôöõøœùúûüýÿ]))",
-    rf"(?i:(?<=\p{{Latin}})(?={_APOSTROPHE}(?:s|d|m|re|ve|ll){_NO_LETTER_BEHIND}))",
-    rf"(?={_APOSTROPHE}(?![tT]{_NO_LETTER_BEHIND})\p{{Latin}})(?<={_NO_LETTER_BEFORE}\p{{Lu}}[\p{{Latin}}\p{{M}}]{{1,40}})"
+    rf"(?i:(?<=\p{{Latin}})(?={_APOSTROPHE}(?:s|d|m|re|ve|ll){_NO_LETTER_AFTER}))",
+    rf"(?={_APOSTROPHE}(?![tT]{_NO_LETTER_AFTER})\p{{Latin}})(?<={_NO_LETTER_BEFORE}\p{{Lu}}[\p{{Latin}}\p{{M}}]{{1,40}})"
     rf"(?<!(?i:{_NO_LETTER_BEFORE}(?:{_ELIDED})))",
     r"(?<=\p{Ll}\p{Ll}\.)(?=\p{Lu}\p{Ll})", r"(?<=\p{Ll}\p{Ll})(?=\.\p{Lu}\p{Ll})",
     r"(?<=\p{L})(?=:\p{L})", r"(?<=\p{L}:)(?=[\p{Lu}\p{Lo}])"))
@@ -56,14 +56,14 @@ _ENDS_IN_WORD = regex.compile(r"[\p{L}\p{N}\p{M}\p{Pc}\u200c\u200d]\Z")
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Return where each of `words` begins in the text, and where it ends (the index of the next character)."""
-    edges = [0, *(found.start() for found in _BOUNDARY.finditer(text)), len(text)]
+    """Return the (begin, end) of each of `words` in the text; the end is the index of the next character."""
+    edges = [0, *(match.start() for match in _BOUNDARY.finditer(text)), len(text)]
     spans = zip(edges, edges[1:], strict=False)
     return [(start, end) for start, end in spans if end > start and not _NOTHING.fullmatch(text, start, end)]
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text in order: words, numbers and single signs, without white space."""
+    """Return the words of a text in order: words, numbers and single punctuation marks, without white space."""
     return [text[start:end] for start, end in word_spans(text)]
 
 
@@ -108,9 +108,9 @@ def _folded(word: str) -> str:
 
 
 def occurrences(phrase: str, text: str) -> int:
-    """Return how often a phrase begins with a word of a text, without overlapping itself.
+    """Return the number of non-overlapping occurrences of a phrase that begin at the beginning of a word.
 
-    A phrase may end inside a word ("hound" in "hounds"), but not inside a character ("क" in "कि").
+    An occurrence may end inside a word ("hound" in "hounds"), but not inside a character ("क" in "कि").
     """
     phrase, text = matching_form(phrase), matching_form(text)
     begins = {start for start, _ in word_spans(text)}
@@ -119,7 +119,7 @@ def occurrences(phrase: str, text: str) -> int:
         ends.add(max(ends) + len(character))
     count = index = 0
     while phrase and (index := text.find(phrase, index)) >= 0:
-        is_found = index in begins and index + len(phrase) in ends
-        count += is_found
-        index += len(phrase) if is_found else 1
+        counts = index in begins and index + len(phrase) in ends
+        count += counts
+        index += len(phrase) if counts else 1
     return count

@@ -40,7 +40,7 @@ class Sampling:
     nbest: int = -1
 
 
-class WordDraws(Protocol):
+class WordSampler(Protocol):
     """A sampler of segmentations of many words at once. Not for several threads at once."""
 
     @property
@@ -87,7 +87,7 @@ class StoredWords(Protocol):
     def text(self, ids: Sequence[int]) -> str | None:
         """Return the text of a word's ids, or None if it is unknown or has only one segmentation."""
 
-    def draws(self) -> WordDraws:
+    def draws(self) -> WordSampler:
         """Return a new sampler of segmentations, without words."""
 
 
@@ -193,16 +193,16 @@ class Vocabulary(ABC):
 
     def _one_segmentation(self) -> SettingsError:
         return SettingsError(f"data.subword_sampling=true needs a SentencePiece or BPE vocabulary, but a {self.kind} "
-                             "vocabulary has only one segmentation of a text: leave it false.")
+                             "vocabulary has only one segmentation of a text. Set it to false.")
 
     @staticmethod
     def _word_by_word(texts: Sequence[str], encode: Callable[[list[str]], list[list[int]]]
                       ) -> tuple[list[list[int]], list[list[int]]]:
         split = [clean(text).split() for text in texts]
-        pieces = iter(encode([word for words in split for word in words]))
-        parts = [list(islice(pieces, len(words))) for words in split]
-        return ([[id for part in line for id in part] for line in parts],
-                [[word for word, part in enumerate(line) for _ in part] for line in parts])
+        encoded_words = iter(encode([word for words in split for word in words]))
+        lines = [list(islice(encoded_words, len(words))) for words in split]
+        return ([[id for ids in line for id in ids] for line in lines],
+                [[word for word, ids in enumerate(line) for _ in ids] for line in lines])
 
     def _sentence_ids(self, ids: Iterable[int]) -> Iterator[int]:
         """Yield the ids of text: those before EOS, without PAD and BOS."""
@@ -211,7 +211,7 @@ class Vocabulary(ABC):
             if id == EOS:
                 return
             if not 0 <= id < self.size:
-                raise DataError(f"id {id} is not in this vocabulary of {self.size}: is it the vocabulary "
-                                "that the model was trained with?")
+                raise DataError(f"Id {id} is not in this vocabulary, which has {self.size} ids. Use the vocabulary "
+                                "with which the model was trained.")
             if id not in (PAD, BOS):
                 yield id

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, UNK, Sampling, Vocabulary
-from towernmt.dataflow.vocabulary.batch_sampling import MergeDraws
+from towernmt.dataflow.vocabulary.batch_sampling import BatchBpeDropout
 from towernmt.dataflow.vocabulary.word_vocabulary import most_frequent, read_pieces, write_pieces
 
 SEPARATOR = "@@"
@@ -29,12 +29,13 @@ _CACHED_WORDS = 200_000
 
 
 class BpeCodesVocabulary(Vocabulary):
-    """subword-nmt codes and the list of the pieces that they make.
+    """Codes of subword-nmt and the list of their subwords.
 
     Args:
         codes: content of the codes file.
-        pieces: the pieces in the order of their ids, the four special ones first.
-        origin: where the codes come from, for the error message.
+        pieces: the subwords in the order of their ids, the four special pieces first.
+        origin: path of the codes, for the error message.
+
     Raises:
         DataError: subword-nmt is not installed, or the codes are malformed.
     """
@@ -51,7 +52,7 @@ class BpeCodesVocabulary(Vocabulary):
 
     @classmethod
     def parse(cls, codes: bytes, pieces: bytes, origin: str = "BPE codes") -> BpeCodesVocabulary:
-        """From the contents of a `.codes` and a `.pieces` file."""
+        """Return the vocabulary with the contents of a `.codes` and a `.pieces` file."""
         return cls(codes, read_pieces(pieces, origin.removesuffix(".codes") + ".pieces"), origin)
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
@@ -59,43 +60,44 @@ class BpeCodesVocabulary(Vocabulary):
                 for text in texts]
 
     def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0) -> list[list[int]]:
-        """See `Vocabulary.sample_batch`: BPE-dropout; `sampling.nbest` has no meaning here."""
-        return [list(chain.from_iterable(words)) for words in self._draw(texts, sampling, seed, first)]
+        """Sample by BPE-dropout, without `sampling.nbest`; see `Vocabulary.sample_batch`."""
+        return [list(chain.from_iterable(words)) for words in self._sample_words(texts, sampling, seed, first)]
 
     def sample_with_words(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0
                           ) -> tuple[list[list[int]], list[list[int]]]:
-        drawn = self._draw(texts, sampling, seed, first)
-        return ([list(chain.from_iterable(words)) for words in drawn],
-                [[number for number, word in enumerate(words) for _ in word] for words in drawn])
+        sampled = self._sample_words(texts, sampling, seed, first)
+        return ([list(chain.from_iterable(words)) for words in sampled],
+                [[index for index, ids in enumerate(words) for _ in ids] for words in sampled])
 
-    def _draw(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int) -> list[list[list[int]]]:
-        """Drawn ids: for each text, for each of its words, the ids of the word."""
-        drawn = []
+    def _sample_words(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int) -> list[list[list[int]]]:
+        """Return the sampled ids of each word of each text."""
+        sampled = []
         for number, text in enumerate(texts, first):
-            chance = random.Random(seed << 64 | number)  # random() of an integer seed is the same in every Python
-            drawn.append([self._draw_word(word, sampling.alpha, chance) for word in clean(text).split(" ") if word])
-        return drawn
+            generator = random.Random(seed << 64 | number)  # random() of an integer seed is the same in every Python
+            sampled.append([self._sample_ids(word, sampling.alpha, generator)
+                            for word in clean(text).split(" ") if word])
+        return sampled
 
-    def _draw_word(self, word: str, dropout: float, chance: random.Random) -> list[int]:
-        ids = [self._ids.get(piece, UNK) for piece in self._sample_word(word, dropout, chance)]
-        # The vocabulary holds the pieces of best segmentations only. A drawn piece must not make a word unknown.
+    def _sample_ids(self, word: str, dropout: float, generator: random.Random) -> list[int]:
+        ids = [self._ids.get(piece, UNK) for piece in self._sample_pieces(word, dropout, generator)]
+        # The vocabulary has only the subwords of best segmentations. Sampling must not make a word unknown.
         return self._encode_word(word) if UNK in ids else ids
 
-    def _sample_word(self, word: str, dropout: float, chance: random.Random) -> list[str]:
-        """The pieces of a word. At each step, each possible merge is left out with probability `dropout`."""
-        ranks = self._bpe.bpe_codes  # (left, right) -> rank; a word's last symbol carries </w>
+    def _sample_pieces(self, word: str, dropout: float, generator: random.Random) -> list[str]:
+        """Return the subwords of a word. Each step drops each possible merge with probability `dropout`."""
+        ranks = self._bpe.bpe_codes  # (left, right) -> rank; a word's last symbol ends in </w>
         symbols = [*word[:-1], word[-1] + "</w>"]
         while len(symbols) > 1:
-            merges = [(ranks[pair], place) for place, pair in enumerate(zip(symbols, symbols[1:], strict=False))
-                      if pair in ranks and chance.random() >= dropout]
+            merges = [(ranks[pair], position) for position, pair in enumerate(zip(symbols, symbols[1:], strict=False))
+                      if pair in ranks and generator.random() >= dropout]
             if not merges:
                 break
-            rank = min(merges)[0]
-            places, merged, place = {place for found, place in merges if found == rank}, [], 0
-            while place < len(symbols):
-                width = 2 if place in places else 1
-                merged.append("".join(symbols[place:place + width]))
-                place += width
+            best = min(merges)[0]
+            positions, merged, position = {position for rank, position in merges if rank == best}, [], 0
+            while position < len(symbols):
+                width = 2 if position in positions else 1
+                merged.append("".join(symbols[position:position + width]))
+                position += width
             symbols = merged
         return [symbol + SEPARATOR for symbol in symbols[:-1]] + [symbols[-1].removesuffix("</w>")]
 
@@ -128,21 +130,22 @@ class BpeCodesVocabulary(Vocabulary):
 
 def learn_bpe_codes(sentences: Iterable[str], size: int, codes: bytes | None = None, origin: str = "BPE codes"
                     ) -> BpeCodesVocabulary:
-    """Learn codes and the list of their pieces, at most `size` ids; the rarest pieces beyond that become UNK.
+    """Learn codes and the list of their subwords, with at most `size` ids. The rarest other subwords become UNK.
 
     Args:
         sentences: cleaned sentences.
-        size: number of ids, the four special ones included.
-        codes: codes that exist already: then only the list of pieces is made.
-        origin: where `codes` come from, for the error message.
+        size: maximum number of ids, including the four special ids.
+        codes: existing codes, for which only the list of subwords is learned; None to learn codes, too.
+        origin: path of `codes`, for the error message.
+
     Raises:
-        DataError: subword-nmt is not installed, there is no text, or `codes` are malformed.
+        DataError: subword-nmt is not installed, the text is empty, or `codes` are malformed.
     """
     words: Counter[str] = Counter()
     for sentence in sentences:
         words.update(sentence.split())
     if not words:
-        raise DataError("there is no text to learn a vocabulary from: every line is empty.")
+        raise DataError("the text to learn a vocabulary from is empty: every line is blank. Check the text.")
     if codes is None:
         codes = _learn(words, size - len(SPECIAL_PIECES))
     segmenter = _segmenter(codes, origin)
@@ -154,14 +157,14 @@ def learn_bpe_codes(sentences: Iterable[str], size: int, codes: bytes | None = N
 
 
 def _learn(words: Counter[str], symbols: int) -> bytes:
-    """Codes whose merges and characters together are about `symbols` pieces."""
+    """Learn codes whose merges and characters make about `symbols` subwords in total."""
     learn_bpe = _subword_nmt("learn_bpe")
     # subword-nmt counts a character twice, inside a word and at its end, and subtracts both from the merges.
     characters = len({(c, i == len(word) - 1) for word in words for i, c in enumerate(word)})
     if symbols < 2 or symbols <= characters:
-        raise DataError(f"a bpe-codes vocabulary of {symbols + len(SPECIAL_PIECES)} is smaller than the "
-                        f"{characters + len(SPECIAL_PIECES)} single characters (inside and at the end of "
-                        "words) and special pieces of the text. Raise --vocab-size, or use --vocab-kind bpe.")
+        raise DataError(f"a bpe-codes vocabulary of {symbols + len(SPECIAL_PIECES)} is too small: the text needs "
+                        f"{characters + len(SPECIAL_PIECES)} for its single characters (inside and at the end of "
+                        "words) and the special pieces. Increase --vocab-size, or use --vocab-kind bpe.")
     table = io.StringIO("".join(f"{word} {count}\n" for word, count in sorted(words.items())))
     output = io.StringIO()
     with contextlib.redirect_stderr(io.StringIO()):
@@ -176,8 +179,8 @@ def _segmenter(codes: bytes, origin: str) -> Any:
         with contextlib.redirect_stderr(io.StringIO()):
             return apply_bpe.BPE(text, separator=SEPARATOR)
     except (SystemExit, ValueError, IndexError, AttributeError) as error:
-        raise DataError(f"{origin}: not a file of subword-nmt codes (two symbols a line, after "
-                        "'#version').") from error
+        raise DataError(f"{origin}: not a file of subword-nmt codes (a line '#version', then two symbols a line). "
+                        "Check the path.") from error
 
 
 def _subword_nmt(module: str) -> Any:
@@ -185,24 +188,24 @@ def _subword_nmt(module: str) -> Any:
         import subword_nmt.apply_bpe
         import subword_nmt.learn_bpe
     except ImportError as error:
-        raise DataError("the vocabulary kind bpe-codes needs the package subword-nmt: pip install "
-                        "'towernmt[bpe]', or use --vocab-kind bpe (SentencePiece).") from error
+        raise DataError("the package subword-nmt, which the vocabulary kind bpe-codes needs, is missing. Install it: "
+                        "pip install 'towernmt[bpe]', or use --vocab-kind bpe (SentencePiece).") from error
     return {"learn_bpe": subword_nmt.learn_bpe, "apply_bpe": subword_nmt.apply_bpe}[module]
 
 
-_GOES_ON, _END = "@@", "</w>"
+_CONTINUES, _END = "@@", "</w>"
 
 
 class StoredCodes:
-    """See `towernmt.dataflow.vocabulary.base.StoredWords`.
+    """The words of sentences that are stored as ids of BPE codes; see `vocabulary.base.StoredWords`.
 
-    Where several merges of one rank are possible, a step makes one of them, the next step perhaps the next.
+    If several merges of the same rank are possible, a step applies only the first that is not dropped.
 
     Args:
-        pieces: of the vocabulary, by their ids.
-        encode_word: the ids of a word.
-        ranks: of merges of two symbols; the last symbol of a word carries `</w>`.
-        sampling: how far from the best segmentation.
+        pieces: subwords of the vocabulary, by id.
+        encode_word: returns the ids of a word.
+        ranks: ranks of merges of two symbols; the last symbol of a word ends in `</w>`.
+        sampling: strength of the sampling.
     """
 
     within_words = True
@@ -212,26 +215,26 @@ class StoredCodes:
         self._pieces, self._encode_word, self._ranks, self._dropout = pieces, encode_word, ranks, sampling.alpha
         self.size = len(pieces)
         self._ids = {piece: id for id, piece in enumerate(pieces) if id >= len(SPECIAL_PIECES)}
-        self._goes_on = np.array([piece.endswith(_GOES_ON) for piece in pieces])
+        self._continues = np.array([piece.endswith(_CONTINUES) for piece in pieces])
 
     def begins(self, ids: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """See `StoredWords.begins`."""
+        """Return whether a word begins with each id; see `StoredWords.begins`."""
         begins = np.ones(len(ids), np.bool_)
-        begins[1:] = ~self._goes_on[ids[:-1]]
+        begins[1:] = ~self._continues[ids[:-1]]
         return begins
 
     def text(self, ids: Sequence[int]) -> str | None:
-        """See `StoredWords.text`. None, too, where a word of the text ends in `@@` itself and so is not told apart."""
+        """Return the text of a word, or None; see `StoredWords.text`. Also None if the word itself contains `@@`."""
         if min(ids) < len(SPECIAL_PIECES):
             return None
-        word = "".join(self._pieces[id].removesuffix(_GOES_ON) for id in ids)
+        word = "".join(self._pieces[id].removesuffix(_CONTINUES) for id in ids)
         return word if word and self._encode_word(word) == list(ids) else None
 
-    def draws(self) -> MergeDraws:
-        """See `StoredWords.draws`."""
-        return MergeDraws(lambda *pair: self._ranks.get(pair), lambda word: [*word[:-1], word[-1] + _END], self._id_of,
-                          self._dropout)
+    def draws(self) -> BatchBpeDropout:
+        """Return a new sampler of segmentations; see `StoredWords.draws`."""
+        return BatchBpeDropout(lambda *pair: self._ranks.get(pair), lambda word: [*word[:-1], word[-1] + _END],
+                          self._symbol_id, self._dropout)
 
-    def _id_of(self, symbol: str) -> int | None:
-        """None where it is no piece: the vocabulary has the pieces of best segmentations only."""
-        return self._ids.get(symbol.removesuffix(_END) if symbol.endswith(_END) else symbol + _GOES_ON)
+    def _symbol_id(self, symbol: str) -> int | None:
+        """Return the id of a symbol, or None, since the vocabulary has only the subwords of best segmentations."""
+        return self._ids.get(symbol.removesuffix(_END) if symbol.endswith(_END) else symbol + _CONTINUES)

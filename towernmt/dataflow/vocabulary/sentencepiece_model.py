@@ -20,16 +20,18 @@ class PieceModel:
 
     Args:
         model: the serialised model.
+
     Attributes:
-        scores: by piece, without the user-defined symbols.
-        unknown_score: of a character without a piece, in a unigram model.
-        longest: characters of the longest of these pieces.
-        normal: the ids of these pieces.
+        scores: score of each piece, without the user-defined symbols.
+        unknown_score: score of a character without a piece, in a unigram model.
+        longest: length of the longest of these pieces in characters.
+        normal: id of each of these pieces.
         is_bpe: whether scores are priorities of merges rather than log probabilities.
-        marks_begin_words, marks_end_words: whether the mark of a space stands at the beginning, or at the end, of
-            pieces only.
+        marks_begin_words, marks_end_words: whether the space mark occurs only at the beginning, or only at the end,
+            of pieces.
+
     Raises:
-        SettingsError: the model has only one segmentation of a text, or segmentations cannot be drawn from it.
+        SettingsError: the model has only one segmentation of a text, or does not support sampling.
     """
 
     def __init__(self, model: bytes) -> None:
@@ -39,14 +41,14 @@ class PieceModel:
         kind = parsed.trainer_spec.model_type
         if kind not in (_UNIGRAM, _BPE):
             raise SettingsError("data.subword_sampling=true needs a unigram or BPE model, but this SentencePiece "
-                                "model is one of words or characters, with one segmentation of a text: leave it false.")
+                                "model segments into words or characters. Set it to false.")
         self.is_bpe = kind == _BPE
         by_type: dict[int, list[tuple[str, int]]] = {}
         for id, piece in enumerate(parsed.pieces):
             by_type.setdefault(piece.type, []).append((piece.piece, id))
         if self.is_bpe and _UNUSED in by_type:
-            raise SettingsError("data.subword_sampling=true cannot draw from a BPE model with unused pieces: leave it "
-                                "false, or use a vocabulary without them.")
+            raise SettingsError("data.subword_sampling=true does not support a BPE model with unused pieces. Set it to "
+                                "false, or use a vocabulary without unused pieces.")
         self.scores = {piece: float(parsed.pieces[id].score) for piece, id in by_type.get(_NORMAL, [])}
         self.unknown_score = min(self.scores.values(), default=0.0) - _UNKNOWN_PENALTY
         self.longest = max(map(len, self.scores), default=1)
@@ -56,49 +58,54 @@ class PieceModel:
         self._unknown = by_type[_UNKNOWN][0][1]
         self._bytes = ([id for _, id in by_type[_BYTE]]
                        if parsed.trainer_spec.byte_fallback and len(by_type.get(_BYTE, [])) == 256 else None)
-        # A character that is written in bytes counts once: by its first byte.
+        # A character that is encoded as bytes is scored once, with its first byte.
         self._byte_starts = {id for byte, id in enumerate(self._bytes or ()) if byte & 0xC0 != 0x80}
         longest_first = sorted(map(re.escape, symbols), key=len, reverse=True)
         self._symbol = re.compile(f"({'|'.join(longest_first)})") if symbols else None
         self.marks_begin_words = not any(SPACE in piece[1:] for piece in self.scores)
         self.marks_end_words = not self.marks_begin_words and not any(SPACE in piece[:-1] for piece in self.scores)
-        self._part = re.compile(self._part_pattern(), re.DOTALL)
+        self._span = re.compile(self._span_pattern(), re.DOTALL)
 
     @property
     def crosses_spaces(self) -> bool:
-        """Return whether a piece may hold parts of two words."""
+        """Return whether a piece may contain characters of two words."""
         return not (self.marks_begin_words or self.marks_end_words)
 
-    def parts(self, normalized: str) -> list[tuple[str, bool]]:
-        """The text in parts that no piece crosses, and for each whether it is a user-defined symbol (one piece).
+    def spans(self, normalized: str) -> list[tuple[str, bool]]:
+        """Split a text into spans that are segmented independently.
 
-        A part is a word with its mark of a space, which stands at the beginning or at the end, as in the pieces. If
-        pieces have the mark in the middle, all text between two symbols is one part.
+        A span is a word with its space mark, at the beginning or at the end as in the pieces. If pieces have the mark
+        in the middle, all text between two user-defined symbols is one span.
+
+        Returns:
+            (the text of the span, whether it is a user-defined symbol, which is a single piece).
         """
         if self._symbol is None:
-            return [(part, False) for part in self._part.findall(normalized)]
-        found: list[tuple[str, bool]] = []
+            return [(span, False) for span in self._span.findall(normalized)]
+        spans: list[tuple[str, bool]] = []
         for index, text in enumerate(self._symbol.split(normalized)):
-            found += [(text, True)] if index % 2 else [(part, False) for part in self._part.findall(text)]
-        return found
+            spans += [(text, True)] if index % 2 else [(span, False) for span in self._span.findall(text)]
+        return spans
 
     def ids(self, pieces: list[str]) -> list[int]:
-        """The ids that SentencePiece gives these pieces of one text; adjacent unknown characters share one id."""
-        found = list(map(self._ids.get, pieces))
-        if None not in found:
-            return found  # type: ignore[return-value]
-        return [id for _, some in self._resolved(pieces) for id in some]
+        """Return SentencePiece's ids of the pieces of a text. Adjacent unknown characters share one id."""
+        ids = list(map(self._ids.get, pieces))
+        if None not in ids:
+            return ids  # type: ignore[return-value]
+        return [id for _, piece_ids in self._resolve(pieces) for id in piece_ids]
 
-    def written(self, pieces: list[str]) -> list[str]:
-        """The pieces as SentencePiece writes them: bytes as `<0xE6>`, adjacent unknown characters as one piece."""
-        return [name for names, _ in self._resolved(pieces) for name in names]
+    def piece_names(self, pieces: list[str]) -> list[str]:
+        """Return SentencePiece's names of the pieces: bytes as `<0xE6>`, adjacent unknown characters as one piece."""
+        return [name for names, _ in self._resolve(pieces) for name in names]
 
     def score(self, ids: list[int], pieces: list[str]) -> float:
-        """The log probability of a segmentation by a unigram model, without symbols: all segmentations share them.
+        """Return the log probability of a segmentation by a unigram model, without user-defined symbols.
+
+        All segmentations of a text have the same user-defined symbols.
 
         Args:
-            ids: the model's.
-            pieces: as `written`.
+            ids: ids of the model.
+            pieces: result of `piece_names`.
         """
         total = 0.0
         for id, piece in zip(ids, pieces, strict=True):
@@ -110,44 +117,41 @@ class PieceModel:
                 total += self.scores.get(piece, 0.0)
         return total
 
-    def _part_pattern(self) -> str:
+    def _span_pattern(self) -> str:
         if self.marks_begin_words:
             return f"{SPACE}[^{SPACE}]*|[^{SPACE}]+"
         if self.marks_end_words:
             return f"[^{SPACE}]*{SPACE}|[^{SPACE}]+"
         return ".+"
 
-    def _resolved(self, pieces: list[str]) -> list[tuple[list[str], list[int]]]:
-        found: list[tuple[list[str], list[int]]] = []
-        run = False  # whether the last one is unknown
+    def _resolve(self, pieces: list[str]) -> list[tuple[list[str], list[int]]]:
+        """Return the names and the ids of each piece. Adjacent unknown pieces are joined."""
+        resolved: list[tuple[list[str], list[int]]] = []
+        after_unknown = False
         for piece in pieces:
             id = self._ids.get(piece)
             if id is not None:
-                found.append(([piece], [id]))
+                resolved.append(([piece], [id]))
             elif self._bytes is not None:
                 content = piece.encode()
-                found.append(([f"<0x{byte:02X}>" for byte in content], [self._bytes[byte] for byte in content]))
-            elif run:
-                found[-1][0][0] += piece
+                resolved.append(([f"<0x{byte:02X}>" for byte in content], [self._bytes[byte] for byte in content]))
+            elif after_unknown:
+                resolved[-1][0][0] += piece
             else:
-                found.append(([piece], [self._unknown]))
-            run = id is None and self._bytes is None
-        return found
+                resolved.append(([piece], [self._unknown]))
+            after_unknown = id is None and self._bytes is None
+        return resolved
 
 
 def is_unigram(model: bytes) -> bool:
-    """Return whether a serialised SentencePiece model is a unigram model.
-
-    Args:
-        model: one that SentencePiece reads.
-    """
+    """Return whether a serialised SentencePiece model is a unigram model."""
     from sentencepiece import sentencepiece_model_pb2
 
     return bool(sentencepiece_model_pb2.ModelProto.FromString(model).trainer_spec.model_type == _UNIGRAM)
 
 
 def spans(begins: NDArray[np.integer], counts: NDArray[np.integer]) -> NDArray[np.int64]:
-    """int64 `[sum of counts]`: for each i the places from `begins[i]` on, `counts[i]` of them."""
+    """Return int64 `[sum of counts]`: the concatenated ranges of `counts[i]` indices from `begins[i]` on."""
     ends = np.cumsum(counts, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total, dtype=np.int64) + np.repeat(begins - ends + counts, counts)

@@ -25,26 +25,27 @@ from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.text_lines import clean
-from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Sampling, Vocabulary, WordDraws
-from towernmt.dataflow.vocabulary.batch_sampling import MergeDraws, UnigramDraws
+from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Sampling, Vocabulary, WordSampler
+from towernmt.dataflow.vocabulary.batch_sampling import BatchBpeDropout, BatchUnigramSampler
 from towernmt.dataflow.vocabulary.sentencepiece_model import SPACE, PieceModel, is_unigram
-from towernmt.dataflow.vocabulary.subword_sampling import BpeDropout, UnigramSampler, uniform_draws
+from towernmt.dataflow.vocabulary.subword_sampling import BpeDropout, UnigramSampler, uniform_numbers
 
 _TRAINER_THREADS = 16  # fixed, because the learned model depends on it
 _learned: set[int] = set()      # processes whose SentencePiece has started the threads of its trainer
 
 
 class SentencePieceVocabulary(Vocabulary):
-    """A SentencePiece model.
+    """The vocabulary of a SentencePiece model.
 
-    A model made elsewhere may have its special pieces at other ids (SentencePiece's own default is UNK 0,
-    BOS 1, EOS 2, no PAD): they are moved to 0 to 3, and the other pieces follow in the model's order.
+    A model of another program may have its special pieces at other ids (SentencePiece's default is UNK 0, BOS 1, EOS 2,
+    no PAD): they are moved to 0 to 3, and the other pieces follow in the model's order.
 
     Args:
         model: the serialised model.
-        origin: where it comes from, for the error message.
+        origin: path of the model, for the error message.
+
     Raises:
-        DataError: not a SentencePiece model.
+        DataError: the bytes are not a SentencePiece model.
     """
 
     kind = "sentencepiece"
@@ -56,49 +57,49 @@ class SentencePieceVocabulary(Vocabulary):
             if not model or not self._processor.LoadFromSerializedProto(model):
                 raise RuntimeError("empty")
         except RuntimeError as error:
-            raise DataError(f"{origin}: not a SentencePiece model, or a damaged one.") from error
+            raise DataError(f"{origin}: not a SentencePiece model, or damaged. Check the file.") from error
         self._samplers: dict[Sampling, PieceSampler] = {}
         processor = self._processor
         specials = {PAD: processor.pad_id(), BOS: processor.bos_id(),
                     EOS: processor.eos_id(), UNK: processor.unk_id()}
         pieces = processor.get_piece_size()
         others = [id for id in range(pieces) if id not in specials.values()]
-        self._theirs = [specials[id] for id in range(len(specials))] + others  # our id -> theirs
-        self.size = len(self._theirs)
-        self._ours: list[int] | None = None  # their id -> ours; None where both are the same
-        if self._theirs != list(range(pieces)):
-            self._ours = [UNK] * pieces
-            for ours, theirs in enumerate(self._theirs):
-                if theirs >= 0:
-                    self._ours[theirs] = ours
+        self._model_ids = [specials[id] for id in range(len(specials))] + others  # id of the vocabulary -> of the model
+        self.size = len(self._model_ids)
+        self._own_ids: list[int] | None = None  # id of the model -> of the vocabulary; None if all are equal
+        if self._model_ids != list(range(pieces)):
+            self._own_ids = [UNK] * pieces
+            for own_id, model_id in enumerate(self._model_ids):
+                if model_id >= 0:
+                    self._own_ids[model_id] = own_id
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         return self._renumbered(self._processor.encode([clean(text) for text in texts], out_type=int,
                                                        num_threads=threads))
 
     def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0) -> list[list[int]]:
-        """See `Vocabulary.sample_batch`: unigram sampling, or BPE-dropout."""
+        """Sample by unigram sampling or BPE-dropout; see `Vocabulary.sample_batch`."""
         return self._renumbered(self._sampler(sampling).ids([clean(text) for text in texts], seed, first))
 
     def encode_with_words(self, texts: Sequence[str], threads: int = 1) -> tuple[list[list[int]], list[list[int]]]:
         cleaned = [clean(text) for text in texts]
         encoded = self._processor.encode(cleaned, out_type=int, num_threads=threads)
-        words = self._words.of(cleaned, encoded, lambda: self._processor.encode(cleaned, out_type=str))
+        words = self._words.word_indices(cleaned, encoded, lambda: self._processor.encode(cleaned, out_type=str))
         return self._renumbered(encoded), words
 
     def sample_with_words(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0
                           ) -> tuple[list[list[int]], list[list[int]]]:
         cleaned, sampler = [clean(text) for text in texts], self._sampler(sampling)
         encoded = sampler.ids(cleaned, seed, first)
-        words = self._words.of(cleaned, encoded, lambda: sampler.written(cleaned, seed, first))
+        words = self._words.word_indices(cleaned, encoded, lambda: sampler.piece_names(cleaned, seed, first))
         return self._renumbered(encoded), words
 
     def stored_words(self, sampling: Sampling) -> StoredPieces:
-        return StoredPieces(PieceModel(self._processor.serialized_model_proto()), sampling, self._theirs)
+        return StoredPieces(PieceModel(self._processor.serialized_model_proto()), sampling, self._model_ids)
 
     @property
     def has_probabilities(self) -> bool:
-        """Return whether it is a unigram model."""
+        """Whether the model is a unigram model."""
         return is_unigram(self._model)
 
     def _sampler(self, sampling: Sampling) -> PieceSampler:
@@ -112,52 +113,53 @@ class SentencePieceVocabulary(Vocabulary):
         return PieceWords([self._processor.id_to_piece(id) for id in range(self._processor.get_piece_size())])
 
     def _renumbered(self, encoded: list[list[int]]) -> list[list[int]]:
-        if self._ours is not None:
-            ours = self._ours
-            encoded = [[ours[id] for id in ids] for ids in encoded]
+        if self._own_ids is not None:
+            own_ids = self._own_ids
+            encoded = [[own_ids[id] for id in ids] for ids in encoded]
         return encoded
 
     def decode(self, ids: Iterable[int]) -> str:
-        theirs = [self._theirs[id] for id in self._sentence_ids(ids)]
-        text: str = self._processor.decode(theirs) if theirs else ""
+        model_ids = [self._model_ids[id] for id in self._sentence_ids(ids)]
+        text: str = self._processor.decode(model_ids) if model_ids else ""
         return " ".join(text.split())
 
     def id_to_piece(self, id: int) -> str:
         if id < len(SPECIAL_PIECES):
             return SPECIAL_PIECES[id]
-        return str(self._processor.id_to_piece(self._theirs[id]))
+        return str(self._processor.id_to_piece(self._model_ids[id]))
 
     def piece_to_id(self, piece: str) -> int:
         if piece in SPECIAL_PIECES:
             return SPECIAL_PIECES.index(piece)
-        theirs = int(self._processor.piece_to_id(piece))
-        return theirs if self._ours is None else self._ours[theirs]
+        model_id = int(self._processor.piece_to_id(piece))
+        return model_id if self._own_ids is None else self._own_ids[model_id]
 
     def files(self) -> Mapping[str, bytes]:
         return {".model": self._model}
 
 
 LONGEST_SENTENCE = 4192
-"""Bytes of the longest sentence that SentencePiece learns from (its `max_sentence_length`)."""
+"""Maximum length in bytes of the sentences that SentencePiece learns from (its `max_sentence_length`)."""
 _RESERVED = "\u2585"
-"""A character of SentencePiece's own (a block that bar charts use): its trainer silently ignores sentences with it."""
+"""A character that SentencePiece reserves (a block of bar charts). Its trainer silently ignores sentences with it."""
 
 
 def learn_sentence_piece(sentences: Iterable[str], kind: str, size: int, character_coverage: float = 1.0,
                          byte_fallback: bool = False, symbols: Sequence[str] = ()) -> SentencePieceVocabulary:
-    """Learn a SentencePiece model; where the text is too small for `size` pieces, it has fewer.
+    """Learn a SentencePiece model, which has fewer than `size` pieces if the text is too small.
 
-    The result depends on the sentences and their order alone.
+    The result depends only on the sentences and their order.
 
     Args:
-        sentences: cleaned sentences of any length; they are all held in memory by SentencePiece.
+        sentences: cleaned sentences of any length, all of which SentencePiece keeps in memory.
         kind: "unigram" or "bpe".
-        size: number of ids, the four special ones included.
-        character_coverage: the share of the text's characters that get a piece of their own, in (0, 1].
-        byte_fallback: write characters without a piece as bytes (256 of the pieces) rather than UNK.
-        symbols: tokens that are pieces of their own whatever the sentences; empty ones do not count.
+        size: number of ids, including the four special ids.
+        character_coverage: share of the text's characters that are covered by pieces, in (0, 1].
+        byte_fallback: encode characters without a piece as bytes (256 of the pieces) rather than UNK.
+        symbols: user-defined symbols, which are pieces in any case; empty ones are ignored.
+
     Raises:
-        DataError: `size` is too small for the text's characters, or there is no text.
+        DataError: `size` is too small for the text's characters, or the text is empty.
     """
     model = io.BytesIO()
     _learned.add(os.getpid())
@@ -174,10 +176,10 @@ def learn_sentence_piece(sentences: Iterable[str], kind: str, size: int, charact
 
 
 def _learnable(sentence: str) -> Iterator[str]:
-    """Yield a sentence in parts that SentencePiece learns from.
+    """Yield a sentence in sections that SentencePiece learns from.
 
-    It silently ignores sentences that are longer than `LONGEST_SENTENCE` or hold `_RESERVED`, for which a space is
-    written here. A part ends at the last space within the limit. In a longer word it ends between two characters, not
+    It silently ignores sentences that are longer than `LONGEST_SENTENCE` or contain `_RESERVED`, which is replaced by a
+    space. A section ends at the last space within the limit. In a longer word it ends between two characters, but not
     before a combining mark.
     """
     sentence = sentence.replace(_RESERVED, " ")
@@ -186,22 +188,22 @@ def _learnable(sentence: str) -> Iterator[str]:
         return
     text, start = sentence.encode("utf-8"), 0
     while len(text) - start > LONGEST_SENTENCE:
-        part = text[start:start + LONGEST_SENTENCE].decode("utf-8", "ignore")
-        end = part.rfind(" ")
+        section = text[start:start + LONGEST_SENTENCE].decode("utf-8", "ignore")
+        end = section.rfind(" ")
         if end <= 0:
-            end = len(part) - 1     # the last character begins the next part, so its kind is known
-            while end > 1 and unicodedata.combining(part[end]):
+            end = len(section) - 1     # the last character begins the next section: it must not be a combining mark
+            while end > 1 and unicodedata.combining(section[end]):
                 end -= 1
-            end = end if end > 1 else len(part)
-        yield part[:end]
-        start += len(part[:end].encode("utf-8"))
+            end = end if end > 1 else len(section)
+        yield section[:end]
+        start += len(section[:end].encode("utf-8"))
     yield text[start:].decode("utf-8")
 
 
 def has_learned() -> bool:
-    """Return whether this process has learned a model: a fork of it that learns one, too, would crash.
+    """Return whether this process has learned a model. If so, a forked process that learns a model would crash.
 
-    SentencePiece keeps the threads of its trainer, and takes them to be there in the fork.
+    SentencePiece keeps the threads of its trainer, which do not exist in the forked process.
     """
     return os.getpid() in _learned
 
@@ -209,12 +211,11 @@ def has_learned() -> bool:
 def _training_message(message: str, kind: str, size: int) -> str:
     needed = re.search(r"smaller than required_chars[^0-9]*(\d+) vs (\d+)", message)
     if needed:
-        return (f"a {kind} vocabulary of {size} is smaller than the {max(map(int, needed.groups()))} single "
-                f"characters and special pieces that the text needs. Raise --vocab-size, or lower "
-                f"--character-coverage.")
+        return (f"a {kind} vocabulary of {size} is too small: the text needs {max(map(int, needed.groups()))} for its "
+                "single characters and the special pieces. Increase --vocab-size, or decrease --character-coverage.")
     if any(sign in message for sign in ("!sentences_.empty()", "all_chars_count")) or "no sentences" in message.lower():
-        return ("there is no text to learn a vocabulary from: every line is empty, or has only characters that "
-                "SentencePiece leaves out (control characters, \u2581). Check the text, or take another --vocab-kind.")
+        return ("the text to learn a vocabulary from is empty: every line is blank, or has only characters that "
+                "SentencePiece ignores (control characters, \u2581). Check the text, or choose another --vocab-kind.")
     return (f"SentencePiece cannot learn a {kind} vocabulary of {size} from this text: "
             f"{' '.join(message.split())}.")
 
@@ -224,61 +225,61 @@ _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 class PieceWords:
-    """Finds the words of pieces by the marks of spaces in them.
+    """A finder of the word that each piece belongs to, by the space marks in the pieces.
 
-    The marks may not show all words: a piece is unknown, the text itself holds the mark, or pieces end with the mark
-    or span several words. Then the characters of the written pieces are counted.
+    The marks do not show all words if a piece is unknown, if the text itself contains the mark, or if pieces end with
+    the mark or span several words. Then the characters of the pieces are counted.
 
     Args:
-        pieces: the pieces of the model by their ids there.
+        pieces: the pieces of the model, by id of the model.
     """
 
     def __init__(self, pieces: Sequence[str]) -> None:
         self._starts = np.array([piece.startswith(_SPACE) for piece in pieces], np.int64)
         self._plain = np.array([_SPACE not in piece[1:] for piece in pieces])
 
-    def of(self, texts: Sequence[str], encoded: Sequence[Sequence[int]], written: Callable[[], list[list[str]]]
-           ) -> list[list[int]]:
-        """The number of each piece's word, from 0; a piece of several words belongs to the first.
+    def word_indices(self, texts: Sequence[str], encoded: Sequence[Sequence[int]],
+                     piece_names: Callable[[], list[list[str]]]) -> list[list[int]]:
+        """Return the index of each piece's word, from 0. A piece that spans several words belongs to the first.
 
         Args:
-            texts: cleaned.
-            encoded: their pieces, as the model's ids.
-            written: gives the pieces as text; called if the ids are not enough.
+            texts: cleaned texts.
+            encoded: ids of the model for each text.
+            piece_names: returns the pieces of each text; called only if the ids do not suffice.
         """
         words: list[list[int]] = []
         pieces: list[list[str]] | None = None
         for index, (text, ids) in enumerate(zip(texts, encoded, strict=True)):
-            found = None if _SPACE in text else self._by_marks(np.array(ids, np.int64), text.count(" ") + 1)
-            if found is None:
-                pieces = written() if pieces is None else pieces
-                found = _by_characters(text, pieces[index])
-            words.append(found)
+            indices = None if _SPACE in text else self._by_marks(np.array(ids, np.int64), text.count(" ") + 1)
+            if indices is None:
+                pieces = piece_names() if pieces is None else pieces
+                indices = _by_characters(text, pieces[index])
+            words.append(indices)
         return words
 
     def _by_marks(self, ids: NDArray[np.int64], count: int) -> list[int] | None:
-        """The words by the marks of spaces; None if the marks do not show `count` words."""
+        """Return the words by the space marks, or None if the marks do not show `count` words."""
         if not len(ids):
             return []
         words = np.cumsum(self._starts[ids]) - 1
         if words[0] != 0 or words[-1] != count - 1 or not self._plain[ids].all():
             return None
-        found: list[int] = words.tolist()
-        return found
+        indices: list[int] = words.tolist()
+        return indices
 
 
 def _by_characters(text: str, pieces: Sequence[str]) -> list[int]:
-    """The word of the character at which each piece begins; marks and spaces do not count.
+    """Return the word of the character at which each piece begins. Space marks and spaces are ignored.
 
-    A model that normalises text may change the number of characters. Then the marks are counted, and what is left over
-    belongs to the last word.
+    A model that normalises text may change the number of characters. Then the space marks are counted instead, and
+    surplus pieces belong to the last word.
     """
     split = text.split()
     owners = [word for word, characters in enumerate(split) for c in characters if c != _SPACE]
     sizes = [_characters(piece) for piece in pieces]
     if sum(sizes) == len(owners):
         begins = np.cumsum([0, *sizes])[:-1].tolist()
-        # A mark alone at the end of a text has no character after it.
+        # A single mark at the end of a text has no character after it.
         return [owners[min(begin, len(owners) - 1)] if owners else 0 for begin in begins]
     words, word, open_ = [], -1, False
     for piece in pieces:
@@ -293,19 +294,19 @@ def _by_characters(text: str, pieces: Sequence[str]) -> list[int]:
 def _characters(piece: str) -> int:
     byte = _BYTE.fullmatch(piece)
     if byte is not None:
-        return int(byte[1], 16) & 0xC0 != 0x80  # the first byte of a character stands for it
+        return int(byte[1], 16) & 0xC0 != 0x80  # only the first byte of a character is counted
     return len(piece.replace(_SPACE, ""))
 
 
 class StoredPieces:
-    """See `towernmt.dataflow.vocabulary.base.StoredWords`.
+    """The words of sentences that are stored as SentencePiece ids; see `vocabulary.base.StoredWords`.
 
-    User-defined symbols, bytes and what is unknown are words of their own, which stay as they are.
+    User-defined symbols, bytes and unknown tokens are separate words, which keep their segmentation.
 
     Args:
         model: the model.
-        sampling: how far from the best segmentation.
-        ids: of each id of the vocabulary, that of the model; -1 where it has none.
+        sampling: strength of the sampling.
+        ids: id of the model for each id of the vocabulary; -1 if the model lacks it.
     """
 
     def __init__(self, model: PieceModel, sampling: Sampling, ids: Sequence[int]) -> None:
@@ -319,21 +320,21 @@ class StoredPieces:
         self._closes = np.array([piece is None or (marks_end and piece[-1] == SPACE) for piece in self._pieces])
 
     def begins(self, ids: NDArray[np.integer]) -> NDArray[np.bool_]:
-        """See `StoredWords.begins`."""
+        """Return whether a word begins with each id; see `StoredWords.begins`."""
         begins = self._opens[ids]
         begins[1:] |= self._closes[ids[:-1]]
         return begins
 
     def text(self, ids: Sequence[int]) -> str | None:
-        """See `StoredWords.text`."""
+        """Return the text of a word, or None; see `StoredWords.text`."""
         pieces = [self._pieces[id] for id in ids]
         return None if None in pieces else "".join(pieces)  # type: ignore[arg-type]
 
-    def draws(self) -> WordDraws:
-        """See `StoredWords.draws`."""
+    def draws(self) -> WordSampler:
+        """Return a new sampler of segmentations; see `StoredWords.draws`."""
         if not self._model.is_bpe:
-            return UnigramDraws(self._model, self._sampling.alpha, self._ids.__getitem__)
-        return MergeDraws(self._rank, self._symbols, self._ids.get, self._sampling.alpha)
+            return BatchUnigramSampler(self._model, self._sampling.alpha, self._ids.__getitem__)
+        return BatchBpeDropout(self._rank, self._symbols, self._ids.get, self._sampling.alpha)
 
     def _rank(self, left: str, right: str) -> float | None:
         score = self._model.scores.get(left + right)
@@ -344,11 +345,12 @@ class StoredPieces:
 
 
 class PieceSampler:
-    """Draws segmentations of texts. Several threads may use it: they draw one after another.
+    """A sampler of segmentations of texts. Thread-safe: a lock protects its cache.
 
     Args:
-        processor: of the model.
-        sampling: how far from the best segmentation.
+        processor: SentencePiece's processor of the model.
+        sampling: strength of the sampling.
+
     Raises:
         SettingsError: the model has only one segmentation of a text.
     """
@@ -357,43 +359,43 @@ class PieceSampler:
         self._processor, self._sampling = processor, sampling
         self._model = PieceModel(processor.serialized_model_proto())
         self._words = (BpeDropout if self._model.is_bpe else UnigramSampler)(self._model, sampling.alpha)
-        self._lock = threading.Lock()  # of the cache of words
+        self._lock = threading.Lock()  # protects the cache of words
 
     def ids(self, texts: Sequence[str], seed: int, first: int) -> list[list[int]]:
-        """The model's ids of a segmentation of each text, drawn by (seed, `first` + its index)."""
-        if self._among_best:
-            return [ids for ids, _ in self._draw_among_best(texts, seed, first)]
-        return [self._model.ids(pieces) for pieces in self._draw(texts, seed, first)]
+        """Sample each text by (seed, `first` + index of the text), and return the ids of the model."""
+        if self._uses_nbest:
+            return [ids for ids, _ in self._sample_nbest(texts, seed, first)]
+        return [self._model.ids(pieces) for pieces in self._sample(texts, seed, first)]
 
-    def written(self, texts: Sequence[str], seed: int, first: int) -> list[list[str]]:
-        """The same segmentations, as pieces."""
-        if self._among_best:
-            return [pieces for _, pieces in self._draw_among_best(texts, seed, first)]
-        return [self._model.written(pieces) for pieces in self._draw(texts, seed, first)]
+    def piece_names(self, texts: Sequence[str], seed: int, first: int) -> list[list[str]]:
+        """Return the pieces of the same samples as `ids`."""
+        if self._uses_nbest:
+            return [pieces for _, pieces in self._sample_nbest(texts, seed, first)]
+        return [self._model.piece_names(pieces) for pieces in self._sample(texts, seed, first)]
 
     @property
-    def _among_best(self) -> bool:
+    def _uses_nbest(self) -> bool:
         return self._sampling.nbest >= 0 and not self._model.is_bpe
 
-    def _draw(self, texts: Sequence[str], seed: int, first: int) -> list[list[str]]:
+    def _sample(self, texts: Sequence[str], seed: int, first: int) -> list[list[str]]:
         normalized = self._processor.normalize(list(texts))
-        numbers = uniform_draws(seed, first, [len(text) for text in normalized])
-        draw, drawn = self._words.draw, []
+        numbers = uniform_numbers(seed, first, [len(text) for text in normalized])
+        draw, samples = self._words.draw, []
         with self._lock:
             for text, uniform in zip(normalized, map(iter, numbers), strict=True):
                 pieces: list[str] = []
-                for part, whole in self._model.parts(text):
-                    pieces += [part] if whole else draw(part, uniform)
-                drawn.append(pieces)
-        return drawn
+                for span, is_symbol in self._model.spans(text):
+                    pieces += [span] if is_symbol else draw(span, uniform)
+                samples.append(pieces)
+        return samples
 
-    def _draw_among_best(self, texts: Sequence[str], seed: int, first: int) -> list[tuple[list[int], list[str]]]:
-        """Ids and pieces as SentencePiece finds them, drawn by their probabilities to the power of alpha."""
-        size, drawn = max(1, self._sampling.nbest), []
-        for text, (uniform,) in zip(texts, uniform_draws(seed, first, [1] * len(texts)), strict=True):
+    def _sample_nbest(self, texts: Sequence[str], seed: int, first: int) -> list[tuple[list[int], list[str]]]:
+        """Sample among the best segmentations by their probabilities to the power of alpha; return ids and pieces."""
+        size, samples = max(1, self._sampling.nbest), []
+        for text, (uniform,) in zip(texts, uniform_numbers(seed, first, [1] * len(texts)), strict=True):
             best = list(zip(*(self._processor.nbest_encode(text, nbest_size=size, out_type=kind)
                               for kind in (int, str)), strict=True))
             scores = [self._model.score(ids, pieces) for ids, pieces in best]
             bounds = list(accumulate(math.exp(self._sampling.alpha * (score - max(scores))) for score in scores))
-            drawn.append(best[bisect_right(bounds[:-1], uniform * bounds[-1])])
-        return drawn
+            samples.append(best[bisect_right(bounds[:-1], uniform * bounds[-1])])
+        return samples

@@ -21,8 +21,8 @@ class FactorError(DataError):
     """A text in which a word lacks a factor.
 
     Attributes:
-        index: of the text among those that were to be read, from 0.
-        reason: without its place.
+        index: index of the text in the call that failed, from 0.
+        reason: the message without its line.
     """
 
     def __init__(self, index: int, reason: str) -> None:
@@ -30,16 +30,18 @@ class FactorError(DataError):
         self.index, self.reason = index, reason
 
     def at(self, name: str, number: int) -> DataError:
-        """The error with its place: `name` of the text, and the line `number`."""
+        """Return the error for the user, with the name of the text and the number of the line."""
         return DataError(f"{name} line {number}: {self.reason}")
 
 
 def split_factors(text: str, count: int, index: int = 0) -> tuple[list[str], list[list[str]]]:
-    """The words of a text, and for each of `count` factors as many values.
+    """Return the words of a text, and for each factor its values, one for each word.
 
     Args:
-        text: cleaned.
-        index: for the error.
+        text: cleaned text.
+        count: number of factors.
+        index: index of the text, for the error.
+
     Raises:
         FactorError: a word lacks a factor.
     """
@@ -49,18 +51,18 @@ def split_factors(text: str, count: int, index: int = 0) -> tuple[list[str], lis
             word = SEPARATOR.join(row)
             shown = word if len(word) <= _SHOWN else word[:_SHOWN] + "..."
             form = SEPARATOR.join(["word", *(f"factor{number + 1}" for number in range(count))])
-            raise FactorError(index, f"'{shown}' has not the form {form}: write each word with its {count} source "
-                                     "factor(s) behind it, none of them empty.")
+            raise FactorError(index, f"'{shown}' does not have the form {form}. Write each word with its {count} "
+                                     "source factor(s) after it, none of them empty.")
     return [row[0] for row in rows], [[row[number + 1] for row in rows] for number in range(count)]
 
 
 class FactoredTexts(NamedTuple):
-    """Texts as ids.
+    """Encoded texts with factors.
 
     Attributes:
-        ids: of each text, its pieces.
-        factors: of each factor, of each text, the id of each piece's word.
-        words: of each text, the number of each piece's word.
+        ids: ids of each text.
+        factors: for each factor, for each text: the factor's id of each subword.
+        words: for each text: the index of each subword's word.
     """
 
     ids: list[list[int]]
@@ -71,14 +73,15 @@ class FactoredTexts(NamedTuple):
 class FactoredVocabulary(Vocabulary):
     """The vocabulary of source text with factors.
 
-    A piece is a tuple of ids here: its own, then those of its word's factors. All else is as the vocabulary of the
-    words has it.
+    A subword is encoded as a tuple of ids: its id, then the ids of its word's factors. The other methods are those of
+    the vocabulary of the words.
 
     Args:
-        words: of the pieces.
-        factors: of the factors, one or more.
+        words: vocabulary of the words.
+        factors: one or more vocabularies of factors.
+
     Attributes:
-        words, factors: the same.
+        words, factors: see Args.
     """
 
     def __init__(self, words: Vocabulary, factors: Sequence[WordVocabulary]) -> None:
@@ -86,7 +89,7 @@ class FactoredVocabulary(Vocabulary):
         self.kind, self.size, self.streams = words.kind, words.size, 1 + len(self.factors)
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[Any]]:
-        """A list of tuples (piece, factor 1, ...) for each text in the form `word|factor1`.
+        """Return a list of tuples (id of the subword, id of factor 1, ...) for each text in the form `word|factor1`.
 
         Raises:
             FactorError: a word lacks a factor.
@@ -94,25 +97,25 @@ class FactoredVocabulary(Vocabulary):
         return _rows(self.encode_texts(texts, threads))
 
     def sample_batch(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0) -> list[list[Any]]:
-        """See `Vocabulary.sample_batch` and `encode_batch`."""
+        """Return tuples as `encode_batch`, of a sampled segmentation; see `Vocabulary.sample_batch`."""
         return _rows(self.sample_texts(texts, sampling, seed, first))
 
     def encode_with_words(self, texts: Sequence[str], threads: int = 1) -> tuple[list[list[Any]], list[list[int]]]:
-        """See `Vocabulary.encode_with_words` and `encode_batch`."""
+        """Return tuples as `encode_batch`, and the words of the subwords; see `Vocabulary.encode_with_words`."""
         encoded = self.encode_texts(texts, threads)
         return _rows(encoded), encoded.words
 
     def stored_words(self, sampling: Sampling) -> StoredWords:
-        """Of the pieces; their words' factors are the caller's concern."""
+        """Return the finder of words in the ids of subwords, without factors."""
         return self.words.stored_words(sampling)
 
     @property
     def has_probabilities(self) -> bool:
-        """Of the pieces."""
+        """Whether the subwords have probabilities; see `Vocabulary.has_probabilities`."""
         return self.words.has_probabilities
 
     def plain_words(self, text: str) -> list[str]:
-        """The words of a text without their factors.
+        """Return the words of a text without their factors.
 
         Raises:
             FactorError: a word lacks a factor.
@@ -120,39 +123,40 @@ class FactoredVocabulary(Vocabulary):
         return split_factors(clean(text), len(self.factors))[0]
 
     def encode_texts(self, texts: Sequence[str], threads: int = 1) -> FactoredTexts:
-        """As `encode_batch`, in parts.
+        """Encode texts as `encode_batch` does, but return ids, factors and words separately.
 
         Raises:
             FactorError: a word lacks a factor.
         """
         plain, values = self._split(texts)
-        return self._joined(values, *self.words.encode_with_words(plain, threads))
+        return self._with_factors(values, *self.words.encode_with_words(plain, threads))
 
     def sample_texts(self, texts: Sequence[str], sampling: Sampling, seed: int, first: int = 0) -> FactoredTexts:
-        """As `sample_batch`, in parts.
+        """Sample texts as `sample_batch` does, but return ids, factors and words separately.
 
         Raises:
             FactorError: a word lacks a factor.
             SettingsError: this kind of vocabulary has only one segmentation of a text.
         """
         plain, values = self._split(texts)
-        return self._joined(values, *self.words.sample_with_words(plain, sampling, seed, first))
+        return self._with_factors(values, *self.words.sample_with_words(plain, sampling, seed, first))
 
     def _split(self, texts: Sequence[str]) -> tuple[list[str], list[list[list[str]]]]:
-        """The texts without factors, and of each text, of each factor, the values of the words."""
+        """Return the texts without factors, and for each text, for each factor: the values of the words."""
         split = [split_factors(clean(text), len(self.factors), index) for index, text in enumerate(texts)]
         return [" ".join(words) for words, _ in split], [values for _, values in split]
 
-    def _joined(self, values: list[list[list[str]]], ids: list[list[int]], words: list[list[int]]) -> FactoredTexts:
+    def _with_factors(self, values: list[list[list[str]]], ids: list[list[int]], words: list[list[int]]
+                      ) -> FactoredTexts:
         factors = []
         for number, vocabulary in enumerate(self.factors):
-            # Not by `piece_to_id`: a value that reads like a special piece, as `</s>`, is no end of the sentence.
-            known = vocabulary.encode_batch([" ".join(text[number]) for text in values])
-            factors.append([[text[word] for word in places] for text, places in zip(known, words, strict=True)])
+            # Without `piece_to_id`: a value that is written like a special piece, such as `</s>`, is not that piece.
+            value_ids = vocabulary.encode_batch([" ".join(text[number]) for text in values])
+            factors.append([[text[word] for word in indices] for text, indices in zip(value_ids, words, strict=True)])
         return FactoredTexts(ids, factors, words)
 
     def decode(self, ids: Iterable[Any]) -> str:
-        """The text of pieces, which may be tuples as `encode_batch` gives them, without the factors."""
+        """Return the text without factors. The ids may be tuples, as `encode_batch` returns them."""
         return self.words.decode(id[0] if isinstance(id, tuple) else id for id in ids)
 
     def id_to_piece(self, id: int) -> str:
@@ -162,7 +166,7 @@ class FactoredVocabulary(Vocabulary):
         return self.words.piece_to_id(piece)
 
     def files(self) -> Mapping[str, bytes]:
-        """Those of the words' vocabulary; `save_factors` writes the others."""
+        """Return the files of the vocabulary of the words. `save_factors` writes the vocabularies of the factors."""
         return self.words.files()
 
 
@@ -171,15 +175,15 @@ def _rows(texts: FactoredTexts) -> list[list[Any]]:
 
 
 def factors_of(vocabulary: Vocabulary) -> list[WordVocabulary]:
-    """The vocabularies of the factors of a source vocabulary; none, where it has none."""
+    """Return the vocabularies of the factors of a source vocabulary; empty if it has no factors."""
     return vocabulary.factors if isinstance(vocabulary, FactoredVocabulary) else []
 
 
-def factored(words: Vocabulary, factors: Sequence[WordVocabulary]) -> Vocabulary:
-    """`words` with factors, or as it is where there are none."""
+def add_factors(words: Vocabulary, factors: Sequence[WordVocabulary]) -> Vocabulary:
+    """Return a vocabulary with the factors, or `words` itself if `factors` is empty."""
     return FactoredVocabulary(words, factors) if factors else words
 
 
 def factor_file(number: int) -> str:
-    """The file name of the word list of a factor, next to `source.*`; numbers are from 1."""
+    """Return the name of the word list of a factor, next to `source.*`; factors are numbered from 1."""
     return f"source_factor_{number}.words"

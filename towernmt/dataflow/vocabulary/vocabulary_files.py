@@ -19,7 +19,7 @@ from towernmt.core.errors import DataError, remedy
 from towernmt.dataflow.vocabulary.base import SUFFIXES, Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary
-from towernmt.dataflow.vocabulary.source_factors import factor_file, factored, factors_of
+from towernmt.dataflow.vocabulary.source_factors import add_factors, factor_file, factors_of
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 
 
@@ -27,15 +27,15 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
     """Load a vocabulary from its main file, or from its prefix (`DIRECTORY/source` finds `source.model`).
 
     Raises:
-        DataError: no such file, or not a vocabulary.
+        DataError: the file is missing or is not a vocabulary.
     """
     path = Path(path)
     if path.suffix not in SUFFIXES:
-        found = [candidate for suffix in SUFFIXES if (candidate := Path(f"{path}{suffix}")).is_file()]
-        if not found:
-            raise DataError(f"{path}: no vocabulary found. A vocabulary's file ends in .model "
-                            "(SentencePiece), .codes (subword-nmt codes) or .words (one word a line).")
-        path = found[0]
+        candidates = [candidate for suffix in SUFFIXES if (candidate := Path(f"{path}{suffix}")).is_file()]
+        if not candidates:
+            raise DataError(f"{path}: no vocabulary found. Name a file with the suffix .model (SentencePiece), .codes "
+                            "(subword-nmt codes) or .words (one word a line), or its path without the suffix.")
+        path = candidates[0]
     try:
         if path.suffix == ".model":
             return SentencePieceVocabulary(path.read_bytes(), origin=str(path))
@@ -49,10 +49,10 @@ def load_vocabulary(path: str | Path) -> Vocabulary:
 
 
 def save_vocabularies(source: Vocabulary, target: Vocabulary, directory: str | Path) -> None:
-    """Write both vocabularies as `DIRECTORY/source.*` and `DIRECTORY/target.*`, replacing what is there.
+    """Write both vocabularies as `DIRECTORY/source.*` and `DIRECTORY/target.*`, and replace existing ones.
 
-    A shared vocabulary is written twice; `load_vocabularies` sees that both are the same. Those of source factors
-    are `DIRECTORY/source_factor_1.words` and so on.
+    A shared vocabulary is written twice; `load_vocabularies` recognises that both are equal. The vocabularies of source
+    factors are written as `DIRECTORY/source_factor_1.words` and so on.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -65,27 +65,27 @@ def save_vocabularies(source: Vocabulary, target: Vocabulary, directory: str | P
 
 
 def load_vocabularies(directory: str | Path) -> tuple[Vocabulary, Vocabulary, bool]:
-    """The source vocabulary, the target vocabulary, and whether they are one and the same.
+    """Return the source vocabulary, the target vocabulary, and whether they are shared.
 
-    Where the source has factors, it is a `FactoredVocabulary` around its own, or around the one that both share.
+    If the source has factors, its vocabulary is a `FactoredVocabulary` around the source or shared vocabulary.
 
     Raises:
-        DataError: the directory does not hold both.
+        DataError: a vocabulary is missing in the directory.
     """
     source = load_vocabulary(Path(directory) / "source")
     target = load_vocabulary(Path(directory) / "target")
     shared = dict(source.files()) == dict(target.files())
-    return factored(source, load_factors(directory)), source if shared else target, shared
+    return add_factors(source, load_factors(directory)), source if shared else target, shared
 
 
 def same_pieces(source: Vocabulary, target: Vocabulary) -> bool:
-    """Return whether each id is the same piece in both, which can then share one embedding table."""
+    """Return whether each id is the same subword in both vocabularies, so that they can share an embedding table."""
     return source.size == target.size and all(
         source.id_to_piece(id) == target.id_to_piece(id) for id in range(source.size))
 
 
 def save_factors(source: Vocabulary, directory: str | Path) -> None:
-    """Write the word lists of the factors of `source`, and remove those of others."""
+    """Write the word lists of the factors of `source`, and remove other word lists of factors."""
     written = set()
     for number, vocabulary in enumerate(factors_of(source), 1):
         written |= {path.name for path in vocabulary.save(Path(directory) / f"source_factor_{number}")}
@@ -95,39 +95,40 @@ def save_factors(source: Vocabulary, directory: str | Path) -> None:
 
 
 def load_factors(directory: str | Path) -> list[WordVocabulary]:
-    """The vocabularies of the source factors in a directory, none or more.
+    """Return the vocabularies of the source factors in a directory; may be empty.
 
     Raises:
-        DataError: one cannot be read.
+        DataError: a vocabulary cannot be read.
     """
-    found: list[WordVocabulary] = []
-    while (path := Path(directory) / factor_file(len(found) + 1)).is_file():
+    factors: list[WordVocabulary] = []
+    while (path := Path(directory) / factor_file(len(factors) + 1)).is_file():
         vocabulary = load_vocabulary(path)
         if isinstance(vocabulary, WordVocabulary):
-            found.append(vocabulary)
-    return found
+            factors.append(vocabulary)
+    return factors
 
 
 def open_vocabularies(source: str | Path, target: str | Path | None = None, factors: int | None = None
                       ) -> tuple[Vocabulary, Vocabulary, bool]:
-    """Source and target vocabulary, and whether they are one: from a directory, one file, or two.
+    """Return the source and target vocabulary, and whether they are shared: from a directory, one file, or two.
 
     Args:
         source: a directory with both (of vocabularies, of prepared data, or of a run), or the file of the source side.
-        target: the file of the target side; None: that of the source side, too.
-        factors: of the source text; their word lists are in the directory, or next to the file of the source side.
-            None: as many as the directory has, and none next to files.
+        target: the file of the target side; None for that of the source side.
+        factors: number of factors of the source text, whose word lists are in the directory, or next to the file of
+            the source side. None for all factors of a directory, or for no factors with files.
+
     Raises:
-        DataError: there is no vocabulary, or not one for each factor.
+        DataError: a vocabulary is missing, or the number of factors differs.
     """
     if target in (None, source) and Path(source).is_dir():
         vocabularies = _open_directory(Path(source))
     else:
         vocabularies = _open_files(Path(source), Path(target or source), factors or 0)
     if factors is not None and vocabularies[0].streams != 1 + factors:
-        raise DataError(f"{source}: a vocabulary with {vocabularies[0].streams - 1} source factors, but the text has "
-                        f"{factors} (source_factors): name a vocabulary that was made of such text (towernmt prepare "
-                        "--source-factors).")
+        raise DataError(f"{source}: the vocabulary has {vocabularies[0].streams - 1} source factors, but the text has "
+                        f"{factors} (source_factors). Name a vocabulary that was learned from such text (towernmt "
+                        "prepare --source-factors).")
     return vocabularies
 
 
@@ -141,4 +142,4 @@ def _open_files(source_file: Path, target_file: Path, factors: int) -> tuple[Voc
     target = source if target_file == source_file else load_vocabulary(target_file)
     shared = dict(source.files()) == dict(target.files())
     word_lists = load_factors(source_file.parent) if factors else []
-    return factored(source, word_lists), source if shared else target, shared
+    return add_factors(source, word_lists), source if shared else target, shared

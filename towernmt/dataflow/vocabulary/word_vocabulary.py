@@ -11,35 +11,35 @@ from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, UNK, Vocabulary
 
 
 def read_pieces(content: bytes, origin: str) -> list[str]:
-    """The pieces of a vocabulary file, one a line; the special pieces are put first if they are not there.
+    """Return the pieces of a vocabulary file, one a line. Missing special pieces are added at the beginning.
 
     Raises:
-        DataError: not UTF-8, or an empty or repeated piece.
+        DataError: the file is not UTF-8, or has an empty or repeated piece.
     """
     try:
         lines = content.decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
-        raise DataError(f"{origin}: byte {error.start + 1} is not UTF-8: a vocabulary is a text file, one "
+        raise DataError(f"{origin}: byte {error.start + 1} is not UTF-8. A vocabulary must be a text file with one "
                         "piece a line.") from None
     if tuple(lines[:len(SPECIAL_PIECES)]) != SPECIAL_PIECES:
         lines = [*SPECIAL_PIECES, *(line for line in lines if line not in SPECIAL_PIECES)]
     first: dict[str, int] = {}
     for number, piece in enumerate(lines):
         if not piece or piece in first:
-            what = "empty" if not piece else f"'{piece}' again"
-            raise DataError(f"{origin}: piece {number + 1} is {what}: a vocabulary is a text file with each "
-                            "piece on a line of its own, once.")
+            problem = "is empty" if not piece else f"repeats '{piece}'"
+            raise DataError(f"{origin}: piece {number + 1} {problem}. A vocabulary must be a text file with one piece "
+                            "a line, without repetitions.")
         first[piece] = number
     return lines
 
 
 def write_pieces(pieces: Sequence[str]) -> bytes:
-    """The content of a vocabulary file."""
+    """Return the content of a vocabulary file."""
     return ("\n".join(pieces) + "\n").encode("utf-8")
 
 
 def most_frequent(counts: Counter[str], size: int) -> list[str]:
-    """The special pieces and the most frequent others, `size` in all; equal counts in alphabetical order."""
+    """Return the special pieces and the most frequent others, `size` in total; equal counts in alphabetical order."""
     for piece in SPECIAL_PIECES:
         counts.pop(piece, None)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
@@ -47,7 +47,7 @@ def most_frequent(counts: Counter[str], size: int) -> list[str]:
 
 
 class WordVocabulary(Vocabulary):
-    """Words between spaces; decoding joins them with spaces.
+    """A vocabulary of words, which are separated by spaces.
 
     Args:
         words: the words in the order of their ids, the four special pieces first.
@@ -62,7 +62,7 @@ class WordVocabulary(Vocabulary):
 
     @classmethod
     def parse(cls, content: bytes, origin: str = "word list") -> WordVocabulary:
-        """From the content of a `.words` file; see `read_pieces`."""
+        """Return the vocabulary with the content of a `.words` file; see `read_pieces`."""
         return cls(read_pieces(content, origin))
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
@@ -83,14 +83,14 @@ class WordVocabulary(Vocabulary):
 
 
 def learn_words(sentences: Iterable[str], size: int) -> WordVocabulary:
-    """The `size` most frequent words (special pieces included).
+    """Return the vocabulary of the most frequent words, with `size` ids including the special pieces.
 
     Raises:
-        DataError: there is no text.
+        DataError: the text is empty.
     """
     counts: Counter[str] = Counter()
     for sentence in sentences:
         counts.update(sentence.split())
     if not counts:
-        raise DataError("there is no text to learn a vocabulary from: every line is empty.")
+        raise DataError("the text to learn a vocabulary from is empty: every line is blank. Check the text.")
     return WordVocabulary(most_frequent(counts, size))

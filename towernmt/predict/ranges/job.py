@@ -19,7 +19,7 @@ from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.files import replacing
 from towernmt.dataflow.sources.open_source import open_storage, split_uri
-from towernmt.dataflow.storage.s3_storage import S3Storage, check_writable, upload_stream
+from towernmt.dataflow.storage.s3_storage import S3Storage, check_object_writable, upload_stream
 from towernmt.farm.farm import Failed, Farm, FarmEvent, Lost, Ready, Result, Workers
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.output_file import descriptor_of, reporting_write_errors
@@ -154,7 +154,7 @@ def check_writable_output(path: str) -> None:
     """
     if is_remote(path):
         storage, name = open_storage(path)
-        check_writable(cast(S3Storage, storage).options, name)
+        check_object_writable(cast(S3Storage, storage).options, name)
         return
     place = Path(path)
     if descriptor_of(path) is not None or (place.exists() and not place.is_file()):
