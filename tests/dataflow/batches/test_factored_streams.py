@@ -104,8 +104,8 @@ def test_inspection_measures_the_words_and_names_the_line(place: Path, capsys: p
 
 
 @pytest.mark.parametrize(("changed", "message"), [
-    ("source_factors: 2", "prepared: a vocabulary with 1 source factors, but the text has 2"),
-    ("source_factors: 0", "prepared: a vocabulary with 1 source factors, but the text has 0"),
+    ("source_factors: 2", "prepared: the vocabulary has 1 source factors, but the text has 2"),
+    ("source_factors: 0", "prepared: the vocabulary has 1 source factors, but the text has 0"),
     ("source_factors: x", "source_factors x: expected the number"),
 ])
 def test_another_number_of_factors_is_refused(place: Path, changed: str, message: str) -> None:
@@ -141,5 +141,5 @@ def test_a_tag_and_validation_text_need_factors_too(place: Path) -> None:
 
 @pytest.mark.parametrize("where", ["corpora.yaml", "prepared"])
 def test_guided_alignment_without_alignments_says_how_to_get_them(place: Path, where: str) -> None:
-    with pytest.raises(SettingsError, match=f"{where} has no alignments: .*towernmt prepare --alignments FILE"):
+    with pytest.raises(SettingsError, match=f"{where} has no word alignments. .*towernmt prepare --alignments FILE"):
         make_batches(open_training_data(where), StreamBatchSettings(), 1, alignments=True)

@@ -163,8 +163,8 @@ def test_the_size_of_an_epoch_is_estimated_from_what_is_drawn(place: Path) -> No
 def draws_of(batches: SampledBatches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The windows that will be drawn."""
     drawn: list[tuple[int, int]] = []
-    draw = batches._windows.draw
-    monkeypatch.setattr(batches._windows, "draw", lambda *key: drawn.append(key) or draw(*key))
+    draw = batches._windows.sample
+    monkeypatch.setattr(batches._windows, "sample", lambda *key: drawn.append(key) or draw(*key))
     return drawn
 
 
@@ -255,7 +255,7 @@ def test_what_cannot_be_drawn_is_refused_in_a_sentence(place: Path, tmp_path: Pa
         sampled(place, subword_nbest=8)
     with pytest.raises(SettingsError, match="subword_nbest=1: expected 2 to 512"):
         sampled(place, subword_nbest=1)
-    with pytest.raises(DataError, match="lies outside this corpus"):
+    with pytest.raises(DataError, match="is outside this corpus"):
         sampled(place).read(Position(0, 9))
     model = tmp_path / "several.model"
     with open(model, "wb") as file:

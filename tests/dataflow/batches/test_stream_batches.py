@@ -173,7 +173,7 @@ def test_an_error_comes_to_every_reader_after_the_windows_before_it(stream, memo
 
 def test_positions_of_something_else_are_refused(stream) -> None:
     for wrong in (Position(0, 3, 0), Position(0, 0, 2), Position(-1)):
-        with pytest.raises(DataError, match="lies outside these sources"):
+        with pytest.raises(DataError, match="is outside these sources"):
             stream({"a": 5}).read(wrong)
     other = next(stream({"b": 5}, batch_tokens=2).read())[0]
     with pytest.raises(DataError, match="the sources are now a"):

@@ -84,8 +84,8 @@ def test_a_uri_is_a_corpus_of_one_source() -> None:
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("sorces: [a]", "there is no 'sorces' here. Did you mean 'sources'?"),
-    ("sources: [a]\nmax_lenght: 3", "there is no 'max_lenght' here. Did you mean 'max_length'?"),
+    ("sorces: [a]", "unknown name 'sorces'. Did you mean 'sources'?"),
+    ("sources: [a]\nmax_lenght: 3", "unknown name 'max_lenght'. Did you mean 'max_length'?"),
     ("sources: []", "`sources` is missing or not a list"),
     ("sources: a.tsv", "`sources` is missing or not a list"),
     ("", "expected `sources:` with a list of sources, found NoneType"),

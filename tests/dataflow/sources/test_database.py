@@ -171,7 +171,7 @@ def test_any_cursor_gives_exactly_the_keys_behind_it(gaps: tuple[str, list[int]]
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ("table=paris&source=de&target=en", "no table 'paris'. Did you mean 'pairs'?"),
+    ("table=paris&source=de&target=en", "table 'paris' does not exist. Did you mean 'pairs'?"),
     ("table=pairs&source=dee&target=en", "no column 'dee'. Did you mean 'de'?"),
     ("table=pairs&source=de&target=english", "no column 'english'"),
     ("table=pairs&key=idd&source=de&target=en", "no column 'idd'. Did you mean 'id'?"),
@@ -200,7 +200,7 @@ def test_a_resumed_pass_whose_table_is_gone_says_so(database: Any) -> None:
 
 def test_a_key_that_is_there_twice_is_refused(database: Any, caplog: pytest.LogCaptureFixture) -> None:
     fill(database, [(1, "a", "a"), (7, "b", "b"), (7, "c", "c")], key="BIGINT")
-    with pytest.raises(DataError, match="not unique: 7 is there 2 times"):
+    with pytest.raises(DataError, match="not unique: 7 occurs 2 times"):
         open_database(database.uri(COLUMNS)).begin()
     assert "has no index" in caplog.text
     assert len(read(database.uri(f"{COLUMNS}&where=de <> 'b'"))) == 2
@@ -235,13 +235,13 @@ def test_values_that_are_no_text_are_refused(database: Any) -> None:
 def test_a_text_that_is_not_utf_8_is_refused_at_once(sqlite: SQLite) -> None:
     sqlite.execute("CREATE TABLE pairs (id INTEGER PRIMARY KEY, de TEXT NOT NULL, en TEXT NOT NULL)",
                    "INSERT INTO pairs VALUES (1, CAST(X'FF41' AS TEXT), 'b')")
-    with pytest.raises(DataError, match="the database refuses .*Could not decode to UTF-8 column 'de'"):
+    with pytest.raises(DataError, match="the database reports an error .*Could not decode to UTF-8 column 'de'"):
         read(sqlite.uri(COLUMNS))
 
 
 def test_a_sqlite_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     (tmp_path / "corpus.db").touch()
-    with pytest.raises(DataError, match="no file .*corpsu.db. Did you mean corpus.db"):
+    with pytest.raises(DataError, match="corpsu.db is missing. Did you mean corpus.db"):
         open_database(f"sqlite:///{tmp_path}/corpsu.db?table=pairs")
     assert not (tmp_path / "corpsu.db").exists()
 

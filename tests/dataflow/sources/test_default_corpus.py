@@ -212,7 +212,7 @@ def test_a_missing_pip_is_the_same_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pair", ["en-xx", "en", "en-en", "", "-", "../en-de", "en-de-fr"])
 def test_an_unknown_language_is_answered_with_those_there_are(pair: str, pip: list[str],
                                                               tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="There are: de, en, pt-BR, ur"):
+    with pytest.raises(DataError, match="The languages are: de, en, pt-BR, ur"):
         default_corpus(pair, tmp_path / "cache", pip)
 
 

@@ -54,7 +54,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         open_source(f"{tmp_path}/x.{{de,en}}").begin()
     with pytest.raises(DataError, match=r"y-\*\.tsv: no file matches this pattern"):
         open_source(f"{tmp_path}/y-*.tsv").begin()
-    with pytest.raises(DataError, match="it is a folder"):
+    with pytest.raises(DataError, match="this is a folder"):
         open_source(f"{tmp_path}?format=tsv").begin()
 
 
@@ -69,7 +69,7 @@ def test_a_side_without_its_other_is_named(tmp_path: Path) -> None:
 def test_unequal_lengths_tell_the_line(swapped: bool, tmp_path: Path) -> None:
     short, long = b"a\n" * 70_000, b"a\n" * 70_001
     source = source_of(tmp_path, de=long, en=short) if swapped else source_of(tmp_path, de=short, en=long)
-    assert len(read_until_error(source, "ends at line 70000, but .* goes on")) == 70_000
+    assert len(read_until_error(source, "ends at line 70000, but .* has more lines")) == 70_000
     with pytest.raises(DataError, match="70001 lines|70000 lines"):
         source.count()
 
@@ -155,7 +155,7 @@ def test_a_cursor_of_something_else_is_refused(tmp_path: Path) -> None:
     for cursor in (None, 7, [], ["x", 1, 0, 0], [*source.begin()[:-1], -1], {"id": 7}):
         with pytest.raises(DataError, match="is not a position in this source"):
             next(source.read(cursor))
-    with pytest.raises(DataError, match="x.tsv near line 10: it had 4 bytes when reading began"):
+    with pytest.raises(DataError, match="x.tsv near line 10: the file had 4 bytes when reading began"):
         next(source.read([*source.begin()[:-2], 9, 1000]))
 
 
@@ -178,7 +178,7 @@ class TamperedStorage(LocalStorage):
 def test_other_bytes_than_were_listed_are_an_error(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_bytes(b"a\tb\n" * 2)
     source = TabSeparated("x", TamperedStorage(content), f"{tmp_path}/x.tsv")
-    read_until_error(source, r"x\.tsv near line \d: it had 8 bytes when reading began")
+    read_until_error(source, r"x\.tsv near line \d: the file had 8 bytes when reading began")
     (tmp_path / "x.parquet").write_bytes(b"PAR1" * 20)
     read_until_error(Parquet("x", TamperedStorage(content), f"{tmp_path}/x.parquet"), r"x\.parquet")
 
@@ -198,8 +198,8 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(("line", "message"), (
-    (b"a", r"x\.tsv line 3: it has 1 tab-separated column, but column 1"),
-    (b"", r"x\.tsv line 3: it has 1 tab-separated column"),
+    (b"a", r"x\.tsv line 3: the line has 1 tab-separated column, but column 1"),
+    (b"", r"x\.tsv line 3: the line has 1 tab-separated column"),
 ))
 def test_lines_with_too_few_columns_are_named(line: bytes, message: str, tmp_path: Path) -> None:
     source = source_of(tmp_path, tsv=b"a\tb\nc\td\te\n" + line + b"\nf\tg\n")
@@ -241,11 +241,11 @@ def test_damaged_parquet_is_an_error(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for length in range(0, len(whole), 97):
         path.write_bytes(whole[:length])
-        read_until_error(open_source(str(path)), r"x\.parquet: it cannot be read as Parquet")
+        read_until_error(open_source(str(path)), r"x\.parquet: the file cannot be read as Parquet")
     damaged = bytearray(whole)
     damaged[whole.index(b"eins 7") + 1] ^= 1
     path.write_bytes(damaged)
-    read_until_error(open_source(str(path)), r"x\.parquet: it cannot be read as Parquet \(.*CRC")
+    read_until_error(open_source(str(path)), r"x\.parquet: the file cannot be read as Parquet \(.*CRC")
 
 
 @pytest.mark.parametrize("name", ["x.tsv", "x.csv", "x.jsonl"])

@@ -174,7 +174,7 @@ def test_an_error_names_its_source(memory_source) -> None:
 
 def test_the_cursor_of_other_sources_is_refused(mixture) -> None:
     cursor = mixture({"a": 3, "b": 3}).begin()
-    with pytest.raises(DataError, match="one in a, b, but the sources are now b, a"):
+    with pytest.raises(DataError, match="belongs to a, b, but the sources are now b, a"):
         mixture({"b": 3, "a": 3}).reader(cursor)
     with pytest.raises(DataError, match="damaged"):
         mixture({"b": 3, "a": 3}).reader({"draw": 3})

@@ -209,7 +209,7 @@ def test_patterns_are_refused_since_servers_have_no_lists(web: Any, path: str) -
 
 @pytest.mark.parametrize(("uri", "words"), [
     ("https://h/x?format=xls", "format=xls: expected one of"),
-    ("https://h/x.csv?colums=0,1", "no option 'colums'. Did you mean 'columns'.*write %63olums"),
+    ("https://h/x.csv?colums=0,1", "option 'colums' does not exist. Did you mean 'columns'.*write %63olums"),
     ("https://h/x.tsv?patience=long", "patience=long: expected a number of seconds"),
     ("https://h/download?id=5", "the format is not clear from the name")])
 def test_options_that_cannot_be_are_refused(uri: str, words: str) -> None:

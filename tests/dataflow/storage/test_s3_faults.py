@@ -125,7 +125,7 @@ def test_waits_grow_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise ConnectionResetError("cut")
 
-    with pytest.raises(DataError, match="attempt 10 in a row"):
+    with pytest.raises(DataError, match="in 10 consecutive attempts"):
         s3_client.retrying(options, "s3://b/k", fail)
     assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20, 20])
 

@@ -173,5 +173,5 @@ def test_factors_are_saved_beside_the_vocabularies_and_former_ones_removed(share
 def test_a_damaged_list_of_factors_is_refused_by_name(tmp_path: Path) -> None:
     save_vocabularies(factored(), VOCABULARIES["word"], tmp_path)
     (tmp_path / "source_factor_2.words").write_text("x\nx\n")
-    with pytest.raises(DataError, match="source_factor_2.words: piece .* 'x' again"):
+    with pytest.raises(DataError, match="source_factor_2.words: piece .* repeats 'x'"):
         load_vocabularies(tmp_path)

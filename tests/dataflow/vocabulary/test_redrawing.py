@@ -169,7 +169,7 @@ def test_draws_depend_on_the_key_and_not_on_what_is_remembered(name: str, monkey
     once = Resegmenter(vocabulary.stored_words(Sampling(0.3)))
     first, other = (once.resegment(*encoded(vocabulary, texts), [key], 10**6) for key in (1, 2))
     again = once.resegment(*encoded(vocabulary, texts), [1], 10**6)
-    monkeypatch.setattr(resegmentation, "_HELD_BYTES", 0)
+    monkeypatch.setattr(resegmentation, "_CACHE_BYTES", 0)
     forgetful = Resegmenter(vocabulary.stored_words(Sampling(0.3))).resegment(*encoded(vocabulary, texts), [1], 10**6)
     assert sentences(first) == sentences(again) == sentences(forgetful) != sentences(other)
     for place in range(4):
@@ -223,7 +223,7 @@ def test_a_long_word_is_drawn_as_a_short_one(monkeypatch: pytest.MonkeyPatch) ->
     vocabulary = vocabulary_of("bpe")
     texts = TEXT * 5
     kept = redrawn(vocabulary, texts, 0.3)
-    monkeypatch.setattr("towernmt.dataflow.vocabulary.batch_sampling._LONGEST_KEPT", 4)
+    monkeypatch.setattr("towernmt.dataflow.vocabulary.batch_sampling._LONGEST_CACHED", 4)
     assert redrawn(vocabulary, texts, 0.3) == kept
 
 

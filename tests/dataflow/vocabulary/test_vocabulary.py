@@ -222,7 +222,7 @@ def test_a_word_list_of_another_make_gets_the_special_pieces(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("name", "content", "message"), (
-    ("a.words", b"one\none\n", "'one' again"),
+    ("a.words", b"one\none\n", "repeats 'one'"),
     ("a.words", b"one\n\ntwo\n", "is empty"),
     ("a.words", b"\xff\xfe", "not UTF-8"),
     ("a.model", b"no protocol buffer", "not a SentencePiece model"),

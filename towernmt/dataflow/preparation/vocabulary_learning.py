@@ -39,7 +39,7 @@ from towernmt.dataflow.preparation.text_tasks import SampleSpec, SideMeasure, Te
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
-from towernmt.dataflow.vocabulary.source_factors import factored
+from towernmt.dataflow.vocabulary.source_factors import add_factors
 from towernmt.dataflow.vocabulary.vocabulary_files import load_factors, load_vocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, learn_words
 
@@ -158,7 +158,7 @@ class VocabularyMaker:
         factors = self._factors or [
             learn_words(sampled_sentences(samples, f"factor_{number}"), plan.size)
             for number in range(1, settings.factors + 1)]
-        return factored(found["source"], factors), found.get("target", found["source"]), notes
+        return add_factors(found["source"], factors), found.get("target", found["source"]), notes
 
     def _texts(self) -> tuple[str, ...]:
         """Return the sides that have a separate vocabulary."""
