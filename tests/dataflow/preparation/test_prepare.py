@@ -154,7 +154,7 @@ def test_dropped_pairs_are_counted_by_reason_with_their_lines(tmp_path: Path) ->
         "long target": {"pairs": 1, "first_lines": [55]},
         "length ratio": {"pairs": 1, "first_lines": [56]},
     }
-    assert "9 empty source: nothing but white space on the source side (lines 51, 53, 108, 109, 110, ...)" \
+    assert "9 empty source: the source has only white space (lines 51, 53, 108, 109, 110, ...)" \
         in data.statistics_table
 
 
@@ -272,7 +272,7 @@ def test_a_sample_without_text_is_not_an_empty_text(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("text", ["\u2581", "\x01 \x01"])
 def test_text_that_a_vocabulary_leaves_out_is_not_called_empty(text: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="or has only (characters that SentencePiece leaves out|control characters)"):
+    with pytest.raises(DataError, match="or has only (characters that SentencePiece ignores|control characters)"):
         prepare(_write(tmp_path, [(text, "k l")] * 3))
 
 

@@ -214,9 +214,9 @@ def spoil(path: str, line: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(("file", "spoilt", "options", "message"), [
-    ("source", "ab|N|x cd|N", {}, r"source line 4: 'cd\|N' has not the form word\|factor1\|factor2"),
-    ("links", "0-0 0-99", {}, r"links line 4: the link 0-99 points behind the words"),
-    ("links", "0-0 hm", {}, r"links line 4: 'hm' is no link"),
+    ("source", "ab|N|x cd|N", {}, r"source line 4: 'cd\|N' does not have the form word\|factor1\|factor2"),
+    ("links", "0-0 0-99", {}, r"links line 4: the word alignment 0-99 .* refers to a missing word"),
+    ("links", "0-0 hm", {}, r"links line 4: 'hm' is not a word alignment"),
     ("factor_1", "N", {"files": 1}, r"factor_1 line 4: 1 factors, but the source has 3 words there"),
     ("factor_2", "x y|z x", {"files": 1}, r"factor_2 line 4: the factor 'y\|z' contains '\|'"),
 ])
@@ -242,9 +242,9 @@ def test_files_of_other_lengths_and_validation_text_without_factors_are_refused(
     write(Path(text["links"]), ["0-0"])
     with pytest.raises(DataError, match="links has 1 lines, but .*source has 60"):
         prepare(settings(text))
-    with pytest.raises(DataError, match="missing: there is no such file"):
+    with pytest.raises(DataError, match="missing: the file does not exist"):
         prepare(settings(text, alignments=str(tmp_path / "missing")))
-    with pytest.raises(DataError, match=r"plain line 1: '.*' has not the form word\|factor1\|factor2"):
+    with pytest.raises(DataError, match=r"plain line 1: '.*' does not have the form word\|factor1\|factor2"):
         prepare(settings(text, alignments=None, valid_source=text["plain"], valid_target=text["target"]))
 
 

@@ -194,7 +194,7 @@ def test_a_half_written_corpus_is_not_read_and_the_next_upload_goes_on(
     uri = f"s3://{bucket}/prepared/de-en?endpoint_url={fault_proxy.url}&retries=0"
     fault_proxy.applies = lambda method, path: method == "PUT" and "shard-00003" in path
     fault_proxy.script = [Answer(403, "AccessDenied")]
-    with pytest.raises(DataError, match=r"shard-00003.pairs: .* does not allow access .*AccessDenied"):
+    with pytest.raises(DataError, match=r"shard-00003.pairs: .* denies access .*AccessDenied"):
         upload_prepared(Path(settings.output), parse_s3_folder(uri))
     assert "manifest.json" not in keys(s3, uri) and "shard-00002.pairs" in keys(s3, uri)
     with pytest.raises(DataError, match=rf"s3://{bucket}/prepared/de-en: no manifest.json there.*did not finish"):
@@ -269,11 +269,11 @@ def test_objects_of_other_people_stay(s3: Any, settings: PrepareSettings, uri: s
 def test_permission_to_write_is_asked_for_before_the_work(
         s3: Any, settings: PrepareSettings, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
-    with pytest.raises(DataError, match="there is no bucket no-such-bucket"):
+    with pytest.raises(DataError, match="bucket no-such-bucket does not exist"):
         prepare_to_s3(dataclasses.replace(settings, output=f"s3://no-such-bucket/x?endpoint_url={s3.url}"), stream)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "stranger")
     s3_client._clients.clear()
-    with pytest.raises(DataError, match="does not allow access with these credentials"):
+    with pytest.raises(DataError, match="denies access with these credentials"):
         prepare_to_s3(dataclasses.replace(settings, output=uri), stream)
     assert stream.getvalue() == ""
 
@@ -329,7 +329,7 @@ def test_a_damaged_copy_in_the_cache_is_fetched_again(
 @pytest.mark.parametrize(("harm", "reason"), [
     ("truncated", r"shard-00001.pairs: \d+ bytes where the manifest announces \d+: the shard is truncated"),
     ("one bit", r"shard-00001.pairs: the shard is damaged \(its checksum is wrong\)"),
-    ("gone", r"shard-00001.pairs: there is no such object")])
+    ("gone", r"shard-00001.pairs: the object does not exist")])
 def test_a_damaged_shard_in_s3_is_refused_and_not_kept(
         s3: Any, settings: PrepareSettings, local: PreparedData, uri: str, tmp_path: Path, harm: str, reason: str
         ) -> None:
