@@ -356,7 +356,7 @@ def test_text_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
     ({"valid_source": "x"}, "--valid-source and --valid-target belong together"),
     ({"valid_source": ["x", "y"], "valid_target": ["a", "b", "c"]}, "names 3 files for 2 validation sets"),
     ({"valid_source": "x", "valid_target": "a", "valid_name": ["n", "m"]}, "gives 2 names for 1 validation sets"),
-    ({"valid_source": ["x", "y"], "valid_target": ["a", "b"], "valid_name": ["n", "n"]}, "two validation sets are"),
+    ({"valid_source": ["x", "y"], "valid_target": ["a", "b"], "valid_name": ["n", "n"]}, "two validation sets have"),
     ({"vocab_kind": "wordpiece"}, "--vocab-kind wordpiece is not one of unigram"),
     ({"vocab_size": 4}, "--vocab-size 4 must be at least 5"),
     ({"vocab_size": -1}, "--vocab-size -1"),
@@ -377,7 +377,7 @@ def test_files_that_are_missing_are_refused_before_any_work(tmp_path: Path) -> N
     settings = _write(tmp_path, _corpus(10))
     for options in ({"source": str(tmp_path / "no.de")}, {"source_vocab": str(tmp_path / "no.model")},
                     {"valid_source": str(tmp_path / "no.de"), "valid_target": str(tmp_path / "no.en")}):
-        with pytest.raises(DataError, match=r"no\.(de|model): (there is no such|the vocabulary file does not exist)"):
+        with pytest.raises(DataError, match=r"no\.(de|model): (the file does not exist|the vocabulary file does not exist)"):
             prepare(replace(settings, **options))
     assert not (tmp_path / "out").exists()
 
