@@ -99,7 +99,7 @@ def test_decoding_stops_at_eos_and_skips_pad_and_bos(kind: str) -> None:
 def test_an_id_outside_the_vocabulary_is_refused(kind: str) -> None:
     vocabulary = VOCABULARIES[kind]
     for id in (-1, vocabulary.size):
-        with pytest.raises(DataError, match=f"id {id} is not in this vocabulary"):
+        with pytest.raises(DataError, match=f"Id {id} is not in this vocabulary"):
             vocabulary.decode([id])
 
 
