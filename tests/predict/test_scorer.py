@@ -151,7 +151,7 @@ def test_scores_in_bfloat16_are_near_those_in_float32(run_directory: Path, score
     narrow = np.array([score.log_prob for score in Scorer(run_directory, precision="bfloat16").score(PAIRS)])
     assert (narrow != exact).all()
     np.testing.assert_allclose(narrow, exact, rtol=0.05)
-    with pytest.raises(SettingsError, match="precision=int8: the graph here has float32, bfloat16, float16"):
+    with pytest.raises(SettingsError, match="precision=int8: choose one of float32, bfloat16, float16"):
         Scorer(run_directory, precision="int8")
 
 

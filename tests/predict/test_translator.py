@@ -260,7 +260,7 @@ def test_a_processor_of_ones_own_and_the_input_it_reads_are_given_to_the_transla
     assert found[0].startswith("w3 w4 w3") and found[2].startswith("w9")
     assert found[1] == four_best.translate(lines[1])
     assert translator.translate(lines[0], prefixes[0]) == found[0]
-    with pytest.raises(SettingsError, match="inputs source, source_length, prefix, each to be given once"):
+    with pytest.raises(SettingsError, match="inputs source, source_length, prefix, each to be passed once"):
         translator.translate(lines)
 
 

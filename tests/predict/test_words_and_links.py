@@ -18,7 +18,7 @@ from towernmt.predict.lines.words_of_lines import (
     joined_words,
     links_of,
     pharaoh,
-    swapped,
+    reversed_links,
     word_weights,
     words_of_source,
     words_of_translation,
@@ -51,7 +51,7 @@ def test_a_word_is_linked_where_its_attention_is_largest_or_wherever_it_reaches_
     assert links_of(weights) == [(0, 2), (1, 0)]                    # the first of equal ones; none of nothing
     assert links_of(weights, 0.3) == [(0, 2), (1, 0), (1, 2), (2, 0)]
     assert links_of(weights, 0.5) == [(1, 0)]
-    assert pharaoh([(1, 0), (0, 2)]) == "0-2 1-0" and swapped([(0, 2), (1, 0)]) == [(0, 1), (2, 0)]
+    assert pharaoh([(1, 0), (0, 2)]) == "0-2 1-0" and reversed_links([(0, 2), (1, 0)]) == [(0, 1), (2, 0)]
     assert links_of(np.zeros([0, 3])) == links_of(np.zeros([2, 0])) == []
 
 

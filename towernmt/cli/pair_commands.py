@@ -29,7 +29,7 @@ from towernmt.dataflow.text.pharaoh_alignments import Link
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.lines.output_file import output_file
 from towernmt.predict.lines.text_io import check_readable, clean_lines, open_input
-from towernmt.predict.lines.words_of_lines import pharaoh, swapped
+from towernmt.predict.lines.words_of_lines import pharaoh, reversed_links
 from towernmt.predict.pair_scorer import PairScore, PairScorer, bits_per_character, perplexity
 from towernmt.predict.search.search_settings import StreamSettings
 from towernmt.predict.symmetrise import METHODS, ErrorRate, parse_gold, symmetrised
@@ -243,7 +243,7 @@ def _by_model(args: argparse.Namespace, model: str, reverse: bool = False) -> It
     aligner = _aligner(args, model, None if reverse else args.checkpoint)
     for alignment in aligner.align_stream(pairs, args.target if reverse else args.source):
         links = alignment.links(args.threshold)
-        yield swapped(links) if reverse else links
+        yield reversed_links(links) if reverse else links
 
 
 def _aligner(args: argparse.Namespace, model: str, checkpoint: str | None) -> Aligner:

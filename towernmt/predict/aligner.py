@@ -39,9 +39,11 @@ class Aligner:
         window: number of pairs to read ahead and sort by length.
         model: the `NMTModel` of the run, or its class, if the run does not contain its code.
         trust_code: whether the code of a model in a package may be executed.
+
     Attributes:
         checkpoint: the checkpoint in use (TensorFlow's prefix).
         source_vocabulary, target_vocabulary: the run's vocabularies.
+
     Raises:
         CheckpointError: the checkpoint does not exist, or does not match the run's settings.
         SettingsError: a model without attention, an invalid value, not a run, or a missing GPU.
@@ -68,16 +70,18 @@ class Aligner:
     def align(self, pairs: Iterable[tuple[str, str]]) -> list[WordAlignment]: ...
 
     def align(self, pairs: tuple[str, str] | Iterable[tuple[str, str]]) -> WordAlignment | list[WordAlignment]:
-        """The alignment of each (source, target), or of one: `align(("Hallo!", "Hello!"))`."""
+        """Return the alignment of each (source, target) pair, or of one: `align(("Hallo!", "Hello!"))`."""
         if isinstance(pairs, tuple) and len(pairs) == 2 and all(isinstance(side, str) for side in pairs):
             return next(self.align_stream([cast("tuple[str, str]", pairs)]))
         return list(self.align_stream(cast("Iterable[tuple[str, str]]", pairs)))
 
     def align_stream(self, pairs: Iterable[tuple[str, str]], name: str = "input") -> Iterator[WordAlignment]:
-        """As `align`, for any number of pairs: `window` of them at most are read ahead.
+        """Yield the alignment of each pair, and read at most `window` pairs ahead.
 
         Args:
-            name: where the source comes from, for errors.
+            pairs: (source, target) pairs.
+            name: name of the source, for errors.
+
         Raises:
             DataError: a source word lacks its factors.
             DivergenceError: the model's output is not a number.
@@ -109,7 +113,7 @@ class Aligner:
 
 @dataclass(frozen=True)
 class _Side:
-    """A sentence: its words, the ids of its tokens, and the word of each token."""
+    """A sentence: its words, the ids of its tokens, and the index of the word of each token."""
 
     words: list[str]
     ids: list[Any]

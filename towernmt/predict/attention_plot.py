@@ -18,13 +18,13 @@ from towernmt.dataflow.vocabulary.base import EOS, Vocabulary
 log = logging.getLogger(__name__)
 
 FIRST = "DejaVu Sans"
-"""Matplotlib brings it: Latin, Greek, Cyrillic, Arabic, Hebrew and others, but no Chinese or Indian script."""
+"""Font of Matplotlib with Latin, Greek, Cyrillic, Arabic, Hebrew and others, but no Chinese or Indian script."""
 _LAST_RESORT = "Last Resort High-Efficiency"
-"""It has a box for every character."""
+"""Font with a box for every character."""
 
 
 def families_of_picture(text: str, path: str | Path) -> list[str]:
-    """Font families for a picture with this text; one warning tells the characters that will be boxes in a PNG."""
+    """Return font families for a text, and log a warning with the characters that become boxes in a PNG."""
     families, missing = families_for(text)
     if missing and Path(path).suffix.lower() == ".png":
         log.warning("%s: no font on this machine has the characters %s; they are drawn as boxes. Install a font that "
@@ -35,7 +35,7 @@ def families_of_picture(text: str, path: str | Path) -> list[str]:
 
 @contextmanager
 def without_font_warnings() -> Iterator[None]:
-    """Keep Matplotlib from telling each sign, and each weight, that a font lacks: `families_of_picture` has told."""
+    """Suppress Matplotlib's warnings about missing glyphs, which `families_of_picture` has logged already."""
     matplotlib_log = logging.getLogger("matplotlib.font_manager")
     matplotlib_log.addFilter(_is_not_of_search)
     try:
@@ -76,7 +76,7 @@ def _path(family: str) -> str:
 
 
 def _others() -> Iterable[tuple[str, str]]:
-    """Name and file of the regular fonts; those without serifs first."""
+    """Return name and file of the regular fonts, those without serifs first."""
     from matplotlib import font_manager
 
     regular = {font.name: font.fname for font in font_manager.fontManager.ttflist
@@ -91,12 +91,12 @@ def _characters(path: str) -> frozenset[str]:
 
     try:
         return frozenset(map(chr, FT2Font(path).get_charmap()))
-    except (OSError, RuntimeError):  # a font that FreeType cannot read has no characters for us
+    except (OSError, RuntimeError):  # FreeType cannot read the font
         return frozenset()
 
 
 MOST = 100
-"""Pictures that are drawn of one text; nobody looks at more."""
+"""Maximum number of pictures of a text."""
 _SUFFIXES = (".png", ".svg")
 _CELL = 0.32            # inches
 _SCALE = 1.6            # inches high, at most
@@ -122,7 +122,7 @@ class Picture(NamedTuple):
 
 def token_picture(attention: np.ndarray, source: Vocabulary, source_ids: Sequence[int], target: Vocabulary,
                   ids: Sequence[int]) -> Picture:
-    """The picture of the tokens of the vocabularies, the ends of the sentences among them."""
+    """Return the picture of the attention between tokens, EOS included."""
     def pieces(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:
         return ["</s>" if id == EOS else vocabulary.id_to_piece(id) for id in ids]
 
@@ -132,11 +132,12 @@ def token_picture(attention: np.ndarray, source: Vocabulary, source_ids: Sequenc
 class Pictures:
     """Pictures of the lines of a text, in files: FILE.png of one line, FILE-1.png and so on of several.
 
-    As a context manager it draws the last one, whose name depends on whether more come. A line without a picture (a
-    blank one) keeps its number free.
+    As a context manager it draws the last one, whose name depends on the number of pictures. The number of a blank
+    line, which has no picture, stays unused.
 
     Args:
-        path: ends in .png or .svg.
+        path: path that ends with .png or .svg.
+
     Raises:
         SettingsError: another suffix, or Matplotlib is not installed.
     """
@@ -150,7 +151,7 @@ class Pictures:
         self._count = 0
 
     def add(self, picture: Picture | None) -> None:
-        """Draw the picture of the next line; None for a line that has none.
+        """Draw the picture of the next line; None for a blank line.
 
         Raises:
             DataError: the file cannot be written.
@@ -183,9 +184,9 @@ class Pictures:
 
 
 def draw_attention(picture: Picture, path: str | Path) -> None:
-    """Draw into a file; its suffix says in which format.
+    """Draw a picture into a file in the format of its suffix.
 
-    The text of an SVG stays text, so that it can be searched, and a browser finds the fonts.
+    The text of an SVG stays text, so that it can be searched, and a browser selects the fonts.
 
     Raises:
         DataError: the file cannot be written.
@@ -206,7 +207,7 @@ def draw_attention(picture: Picture, path: str | Path) -> None:
 
 
 def _figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Any:
-    """The cells, the names at their sides and the scale of weights; the names may stand over the edges."""
+    """Return a figure with the cells, their names and the scale of weights; names may exceed the edges."""
     from matplotlib.figure import Figure
 
     width, height = _CELL * len(columns), _CELL * len(rows)
@@ -221,7 +222,7 @@ def _figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) ->
 
 
 def _fill(axes: Any, weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) -> Any:
-    """Draw the cells and their names; gives the image."""
+    """Draw the cells and their names, and return the image."""
     image = axes.imshow(weights, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
     axes.set_xticks(range(len(columns)), columns, rotation=90)
     axes.set_yticks(range(len(rows)), rows)
@@ -248,7 +249,7 @@ def _label(name: str) -> str:
 def _matplotlib() -> Any:
     try:
         import matplotlib
-        import matplotlib.figure  # noqa: F401 - loaded here, so that what is missing is said at once
+        import matplotlib.figure  # noqa: F401 - reports a missing package at once
     except ImportError as error:
         raise SettingsError("Pictures of attention are drawn by Matplotlib: install it with "
                             "pip install 'towernmt[plot]'.") from error

@@ -59,11 +59,11 @@ class _Output(ctypes.Structure):
 
 
 class CSessionError(TowerNMTError):
-    """TensorFlow's C library is not there, or refused a graph or a run."""
+    """TensorFlow's C library is missing, or cannot run a graph."""
 
 
 def library_files() -> list[Path]:
-    """TensorFlow's C libraries, in the order in which they are loaded; [] where the package has none."""
+    """Return TensorFlow's C libraries in loading order; [] if the package has none."""
     spec = importlib.util.find_spec("tensorflow")
     places = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
     found = [[place / f"libtensorflow_{part}.so.2" for part in ("framework", "cc")] for place in places]
@@ -79,6 +79,7 @@ class CSession:
     Args:
         graph: a serialised `GraphDef`.
         config: a serialised `ConfigProto`.
+
     Raises:
         CSessionError: TensorFlow's library is missing, or cannot read the graph.
         SettingsError: the process was forked from one that has used TensorFlow.
@@ -110,8 +111,10 @@ class CSession:
             feeds: arrays, or single texts, by the names of tensors.
             fetches: names of tensors.
             targets: names of operations.
+
         Returns:
             The arrays of `fetches`.
+
         Raises:
             CSessionError: TensorFlow's message.
             MemoryError: a tensor does not fit into memory.
@@ -177,7 +180,7 @@ class CSession:
 
 
 class _Status:
-    """A `TF_Status`. A fault becomes an exception at the end of the block."""
+    """A `TF_Status`, whose error becomes an exception at the end of the block."""
 
     def __init__(self, library: Any) -> None:
         self._c = library
@@ -196,7 +199,7 @@ class _Status:
 
 
 class _Library:
-    """The functions by name, from whichever of the files has them."""
+    """The functions of TensorFlow's C libraries."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         opened = [ctypes.CDLL(str(file)) for file in files]
@@ -238,7 +241,7 @@ def _delete(library: Any, graph: Any, session: list[Any]) -> None:
 
 
 KEPT_GRAPHS = 8
-"""Files in a directory at most; the oldest give way."""
+"""Maximum number of cached graphs in a directory; the oldest ones are deleted."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +250,7 @@ class GraphNames:
 
     Attributes:
         inputs: tensors by the inputs' names.
-        dtypes: NumPy's, by the inputs' names.
+        dtypes: names of NumPy dtypes by the inputs' names.
         outputs: tensors by the outputs' names.
         prefix: the tensor that takes the checkpoint's prefix.
         restore: the operation that reads the checkpoint.
@@ -262,10 +265,10 @@ class GraphNames:
 
 @dataclass(frozen=True)
 class KeptGraph:
-    """A graph and how to run it.
+    """A graph with the names and the configuration to run it.
 
     Attributes:
-        names: of tensors and operations.
+        names: names of tensors and operations.
         config: a serialised `ConfigProto`.
         graph: a serialised `GraphDef`, without the weights.
     """
@@ -281,29 +284,29 @@ def graph_file(directory: Path, key: str) -> Path:
 
 
 def read_graph(file: Path) -> KeptGraph:
-    """Read what `write_graph` wrote.
+    """Read a cached graph.
 
     Raises:
-        OSError: it is not there or cannot be read.
-        DataError: it is damaged.
+        OSError: the file is missing or cannot be read.
+        DataError: the file is damaged.
     """
     head, _, content = file.read_bytes().partition(b"\n")
     try:
-        told = json.loads(head)
-        digest = told.pop("sha256")
-        if _digest(told, content) != digest:
+        header = json.loads(head)
+        digest = header.pop("sha256")
+        if _digest(header, content) != digest:
             raise ValueError("its checksum does not match")
-        config = base64.b64decode(told.pop("config"))
-        return KeptGraph(typed_value(told, GraphNames), config, content)
+        config = base64.b64decode(header.pop("config"))
+        return KeptGraph(typed_value(header, GraphNames), config, content)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"{file}: the kept graph is damaged ({error}).") from error
+        raise DataError(f"{file}: the cached graph is damaged ({error}).") from error
 
 
 def write_graph(file: Path, kept: KeptGraph) -> None:
-    """Write a graph, whole or not at all, whoever else writes the same one meanwhile; drop the oldest others.
+    """Write a cached graph atomically, also with concurrent writers, and delete the oldest ones.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     head = {"config": base64.b64encode(kept.config).decode(), **asdict(kept.names)}
     head["sha256"] = _digest(head, kept.graph)
@@ -315,7 +318,7 @@ def write_graph(file: Path, kept: KeptGraph) -> None:
     finally:
         unfinished.unlink(missing_ok=True)
     for old in sorted(file.parent.glob("search-*"), key=_age)[KEPT_GRAPHS:]:
-        with suppress(OSError):     # another process dropped it, or may not
+        with suppress(OSError):     # deleted by another process, or not permitted
             old.unlink()
 
 
@@ -326,5 +329,5 @@ def _digest(head: dict[str, Any], graph: bytes) -> str:
 def _age(file: Path) -> float:
     try:
         return -os.stat(file).st_mtime
-    except OSError:     # another process dropped it
+    except OSError:     # deleted by another process
         return 0.0

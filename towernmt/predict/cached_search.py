@@ -69,6 +69,7 @@ def open_towers(arguments: SearchArguments, keep: bool) -> SearchTowers:
     Args:
         arguments: arguments of the search.
         keep: whether to read and write cached graphs.
+
     Raises:
         CheckpointError: the checkpoint does not exist, or does not match the run's settings.
         SettingsError: an invalid value, not a run, or a missing GPU.
@@ -116,6 +117,7 @@ class CachedTowers:
         arguments: arguments of the search.
         held: checkpoint with the weights; it stays open in case the towers must be built.
         kept: cached graph of the plain search.
+
     Raises:
         CSessionError: the graph cannot be used, or does not match the checkpoint.
         SettingsError: the vocabulary does not belong to the run.

@@ -35,9 +35,11 @@ class EnsembleModel(NMTModel):
     Args:
         members: at least one.
         settings: kind of mean, and weights; by default the unweighted mean of the probabilities.
+
     Attributes:
         members: the models.
         shares: weights of the members, with sum 1.
+
     Raises:
         SettingsError: the members' target vocabularies differ in size, or the number of weights differs from that
             of members.
@@ -180,6 +182,7 @@ class TrainedEnsemble:
     Args:
         members: closed together with the ensemble, also if it cannot be created.
         settings: kind of mean, and weights.
+
     Attributes:
         members: the trained models, in the order of their weights.
         run: run of the first member, whose search settings apply.
@@ -187,6 +190,7 @@ class TrainedEnsemble:
         checkpoint: the checkpoints in use, joined by " + ".
         device: TensorFlow's name of the device of predictors; None leaves it to TensorFlow.
         source_vocabulary, target_vocabulary: common to all members.
+
     Raises:
         SettingsError: the members have different vocabularies, or the number of weights differs from that of
             members.
@@ -248,6 +252,7 @@ def open_trained(runs: Sequence[SavedRun | str | Path], checkpoints: Sequence[st
         device: see `TrainedModel`.
         averaged: see `TrainedModel`.
         precision: see `TrainedModel`.
+
     Raises:
         CheckpointError: the checkpoint does not exist.
         SettingsError: the numbers of runs and checkpoints do not match, or the models cannot be combined.

@@ -86,9 +86,10 @@ class LineTranslator:
     Args:
         finds: the search.
         options: options of all lines.
-        retry: whether to search again for translations that look wrong.
-        reranker: reorders the translations of each line.
+        retry: whether to repeat the search for faulty translations.
+        reranker: reranker of the translations of each line.
         unknown: replaces unknown tokens by words.
+
     Attributes:
         checkpoint: checkpoint of the model.
         search: settings of the search.
@@ -132,6 +133,7 @@ class LineTranslator:
         """Return the best translation of each line, or of one sentence; that of a blank line is empty.
 
         Args:
+            lines: lines or requests, or one sentence.
             inputs: inputs of each line, or of the sentence, by name, that the model or the processors declare in
                 addition to `source` and `source_length`.
             options: options of each line, or of the sentence.
@@ -153,7 +155,9 @@ class LineTranslator:
         """Return up to n_best translations with scores, best first, of each line or of one sentence.
 
         Args:
-            inputs, options: as for `translate`.
+            lines: see `translate`.
+            inputs: see `translate`.
+            options: see `translate`.
         """
         if isinstance(lines, str):
             return next(self.translate_stream([lines], inputs=None if inputs is None else [inputs],
@@ -163,16 +167,17 @@ class LineTranslator:
     def translate_stream(self, lines: Iterable[str | bytes | LineRequest], name: str = "input",
                          inputs: Iterable[LineInputs] | None = None, options: Iterable[LineOptions] | None = None,
                          first: int = 1) -> Iterator[Translation]:
-        """Yield what `translate_nbest` returns, and read at most `stream.window` lines ahead.
+        """Yield the translations of each line as `translate_nbest` does, and read at most `stream.window` lines ahead.
 
         Args:
             lines: text, bytes in UTF-8 (invalid bytes become U+FFFD, with a warning), or requests.
             name: name of the input, for warnings.
-            inputs: for each line, by name what the model or the processors declare beyond `source` and
-                `source_length`: arrays without the batch's dimension. Those of a batch are padded with 0.
+            inputs: inputs of each line by name that the model or the processors declare in addition to `source` and
+                `source_length`: arrays without the batch dimension. Those of a batch are padded with 0.
             options: options of each line, which those of a request override. Only lines with the same kinds of options
                 share a batch.
             first: number of the first line, for warnings.
+
         Raises:
             DataError: the number of inputs or options differs from that of lines, or an option of a line is not valid.
             SettingsError: an input is missing or unknown, both inputs and options are specified, `lines` is one text,

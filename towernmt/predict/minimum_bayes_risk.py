@@ -125,6 +125,7 @@ class Utility(ABC):
             candidates: the candidates.
             references: the references.
             weights: float64 `[references]`; their sum is 1.
+
         Raises:
             SettingsError: the utility does not support a mean reference.
         """
@@ -196,6 +197,7 @@ def named_utility(name: str) -> Utility:
 
     Args:
         name: "chrf", "bleu", or a custom function: FILE.py:FUNCTION or MODULE:FUNCTION.
+
     Raises:
         SettingsError: the utility does not exist.
     """
@@ -267,6 +269,7 @@ class MinimumBayesRisk(Reranker):
         utility: "chrf", "bleu", FILE.py:FUNCTION, or a function; see `CustomUtility`.
         aggregate: compare with the mean of the references instead of each one, which is faster and gives slightly
             different scores. Only for chrF.
+
     Raises:
         SettingsError: the utility does not exist, or does not support a mean of references.
     """

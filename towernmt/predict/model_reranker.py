@@ -1,7 +1,4 @@
-"""Rerank by further models.
-
-A reverse one, a right-to-left one, or any other; and tune their weights on a validation set.
-"""
+"""Rerank by further models, such as a reverse or a right-to-left one, and tune their weights on a validation set."""
 
 from __future__ import annotations
 
@@ -46,11 +43,11 @@ class Judge(NamedTuple):
 
 @dataclass(frozen=True)
 class JudgedList:
-    """The hypotheses of a line, with what each model says of them.
+    """The hypotheses of a line with the scores of each model.
 
     Attributes:
-        hypotheses: as the search gave them.
-        features: float64 `[hypotheses, 1 + judges]`: the score of the search, and that of each judge.
+        hypotheses: hypotheses in the order of the search.
+        features: float64 `[hypotheses, 1 + judges]`: scores of the search and of each judge.
     """
 
     hypotheses: Sequence[Hypothesis]
@@ -68,14 +65,16 @@ class JudgedList:
 
 
 class ModelReranker(Reranker):
-    """Score of the search + the sum over the judges of weight * log p / ((5 + n) / 6) ** alpha.
+    """Reranker by the scores of further models.
 
-    n counts the tokens that the judge scores, EOS included: those of the source for a reverse model. It is the
-    normalisation of the search itself (Wu et al. 2016), so that all scores are of one kind.
+    The new score is that of the search + the sum over the judges of weight * log p / ((5 + n) / 6) ** alpha, where n is
+    the number of tokens that the judge scores, EOS included. This is the normalisation of the search (Wu et al. 2016),
+    so all scores are comparable.
 
     Args:
         judges: at least one.
         length_penalty: exponent alpha; 0 means plain log-probabilities.
+
     Raises:
         SettingsError: an invalid value.
     """
@@ -108,7 +107,7 @@ class ModelReranker(Reranker):
 
     def _scores(self, judge: Judge, sources: Sequence[str],
                 lists: Sequence[Sequence[Hypothesis]]) -> Iterator[float]:
-        """The normalised score of each hypothesis, line by line; equal pairs are scored once."""
+        """Return the normalised score of each hypothesis, line by line; equal pairs are scored once."""
         pairs = [judge.pair(source, hypothesis.text)
                  for source, hypotheses in zip(sources, lists, strict=True) for hypothesis in hypotheses]
         distinct = list(dict.fromkeys(pairs))
@@ -120,7 +119,7 @@ class ModelReranker(Reranker):
 
 
 STEPS = np.arange(0, 61) / 20
-"""The weights that are tried: 0 to 3, in steps of 0.05."""
+"""Candidate weights: 0 to 3, in steps of 0.05."""
 _ROUNDS = 10
 
 
@@ -147,12 +146,13 @@ def tune(lists: Sequence[JudgedList], references: Sequence[str]) -> Tuned:
     Args:
         lists: scores of the models on the validation set.
         references: reference translations.
+
     Raises:
         DataError: the numbers of references and lists differ.
     """
     if len(lists) != len(references) or not lists:
-        raise DataError(f"{len(lists)} n-best lists and {len(references)} references: there must be one line of "
-                        "each for every sentence, and one at least.")
+        raise DataError(f"{len(lists)} n-best lists and {len(references)} references: each sentence needs one of "
+                        "each, and at least one sentence is needed.")
     search = _Search(lists, references)
     weights = np.zeros(lists[0].features.shape[1])
     weights[0] = 1.0

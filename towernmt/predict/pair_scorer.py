@@ -58,7 +58,7 @@ def perplexity(log_prob: float, tokens: int) -> float:
 
 
 def bits_per_character(log_prob: float, characters: int) -> float:
-    """The information of a character, from the log-probability of all, in nats."""
+    """Return the information of a character in bits, from the log-probability of a text in nats."""
     return -log_prob / math.log(2) / characters
 
 
@@ -69,6 +69,7 @@ class PairScorer(ABC):
         source_vocabulary, target_vocabulary: vocabularies of the model.
         checkpoint: name of the model's checkpoint.
         batch_tokens: maximum tokens of the longer side in a batch, with padding (at least one pair).
+
     Raises:
         SettingsError: an invalid value.
     """
@@ -85,7 +86,8 @@ class PairScorer(ABC):
         """Return the log-probability of each target and of its tokens (float32 `[tokens]`, EOS included).
 
         Args:
-            sources, targets: ids without EOS.
+            sources: source ids without EOS.
+            targets: target ids without EOS.
         """
 
     @overload
@@ -96,10 +98,11 @@ class PairScorer(ABC):
 
     def score(self, pairs: tuple[str, str] | Iterable[tuple[str, str]],
               per_token: bool = False) -> PairScore | list[PairScore]:
-        """The score of each (source, target), or of one: `score(("Hallo!", "Hello!"))`.
+        """Return the score of each (source, target) pair, or of one: `score(("Hallo!", "Hello!"))`.
 
         Args:
-            per_token: with `pieces` and `log_probs`.
+            pairs: (source, target) pairs.
+            per_token: whether to return `pieces` and `log_probs`.
         """
         if isinstance(pairs, tuple) and len(pairs) == 2 and all(isinstance(side, str) for side in pairs):
             return next(self.score_stream([cast("tuple[str, str]", pairs)], per_token=per_token))
@@ -107,15 +110,17 @@ class PairScorer(ABC):
 
     def score_stream(self, pairs: Iterable[tuple[str, str]], name: str = "input",
                      per_token: bool = False) -> Iterator[PairScore]:
-        """As `score`, for any number of pairs: 10,000 at most are read ahead.
+        """Yield the score of each pair, and read at most 10,000 pairs ahead.
 
         Args:
-            name: where the source comes from, for errors.
-            per_token: with `pieces` and `log_probs`.
+            pairs: (source, target) pairs.
+            name: name of the source, for errors.
+            per_token: whether to return `pieces` and `log_probs`.
+
         Raises:
             DataError: a source word lacks its factors.
             DivergenceError: the model's output is not a number.
-            SettingsError: something else than pairs, or the process was forked from that of the scorer.
+            SettingsError: an item is not a pair, or the process was forked from that of the scorer.
         """
         rest, first = iter(pairs), 1
         while window := list(islice(rest, WINDOW)):
@@ -145,7 +150,7 @@ def _check_pairs(pairs: Sequence[Any]) -> None:
 
 
 def token_batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """The indices of all lengths, similar ones together, each batch as large as `batch_tokens` allows."""
+    """Yield the indices of lengths in batches of similar lengths, each as large as `batch_tokens` allows."""
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: lengths[i]):
         if batch and (len(batch) + 1) * lengths[index] > batch_tokens:

@@ -1,4 +1,4 @@
-"""Reranking: put the hypotheses of some lines in another order; and n-best files."""
+"""Reranking of the hypotheses of lines, and n-best files."""
 
 from __future__ import annotations
 
@@ -11,39 +11,41 @@ from towernmt.core.errors import DataError
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 
 WINDOW = 500
-"""Lines that are reranked together."""
+"""Number of lines that are reranked together."""
 
 
 class Reranker(ABC):
-    """A judge of hypotheses that are there already."""
+    """A function that reorders the hypotheses of lines."""
 
     @abstractmethod
     def __call__(self, sources: Sequence[str], lists: Sequence[Sequence[Hypothesis]]) -> list[list[Hypothesis]]:
-        """The hypotheses of each line, best first, with the scores that put them so.
+        """Return the hypotheses of each line with their new scores, best first.
 
         Args:
-            sources: a line each.
+            sources: source lines.
             lists: the hypotheses of each line.
         """
 
 
 def rescored(hypothesis: Hypothesis, score: float) -> Hypothesis:
-    """The hypothesis with another score."""
+    """Return the hypothesis with a new score."""
     return Hypothesis(hypothesis.text, float(score), hypothesis.details, hypothesis.fault,
                       hypothesis.tokens)
 
 
 def reranked(lists: Iterable[list[Hypothesis]], reranker: Reranker, sources: Iterable[str] | None = None,
              window: int = WINDOW, name: str = "the source") -> Iterator[Translation]:
-    """The hypotheses of each line of a stream, reranked. Those before one that cannot be read come before the error.
+    """Yield the reranked hypotheses of each line. The lists before one that cannot be read precede the error.
 
     Args:
         lists: the hypotheses of each line.
-        sources: the lines; None where the reranker does not read them.
-        window: lines that are reranked together, at most.
-        name: of the source, for errors.
+        reranker: the reranker.
+        sources: source lines; None if the reranker does not read them.
+        window: maximum number of lines that are reranked together.
+        name: name of the source, for errors.
+
     Raises:
-        DataError: there are not as many lines as lists.
+        DataError: the numbers of lines and lists differ.
     """
     rest, lines, number = iter(lists), iter(sources if sources is not None else ()), 0
     error: DataError | None = None
@@ -65,14 +67,14 @@ def reranked(lists: Iterable[list[Hypothesis]], reranker: Reranker, sources: Ite
 
 
 def _in_order(before: list[Hypothesis], hypotheses: list[Hypothesis]) -> Translation:
-    """The hypotheses, with what was known of the line."""
+    """Return the hypotheses as a translation with the attributes of the previous one."""
     after = copy(before) if isinstance(before, Translation) else Translation()
     after[:] = hypotheses
     return after
 
 
 def _read(lists: Iterator[list[Hypothesis]], count: int) -> tuple[list[list[Hypothesis]], DataError | None]:
-    """The next lists, and the error that ended them."""
+    """Return the next lists, and the error that follows them, if any."""
     found: list[list[Hypothesis]] = []
     try:
         for hypotheses in islice(lists, count):
@@ -83,14 +85,16 @@ def _read(lists: Iterator[list[Hypothesis]], count: int) -> tuple[list[list[Hypo
 
 
 def read_nbest(lines: Iterable[str], name: str) -> Iterator[list[Hypothesis]]:
-    """The hypotheses of each line of the source, which are numbered from 0.
+    """Yield the hypotheses of each source line from the lines of an n-best file, which are numbered from 0.
 
-    Of a line with features, `number ||| text ||| features ||| score`, the score is taken.
+    Lines have the form `number ||| text ||| score` or `number ||| text ||| features ||| score`.
 
     Args:
-        name: of the file, for errors.
+        lines: lines of the file.
+        name: name of the file, for errors.
+
     Raises:
-        DataError: a line is not of this form, or a number is left out.
+        DataError: a line is not valid, or a number is missing.
     """
     entries = (_entry(line, name, place) for place, line in enumerate(lines, start=1))
     for expected, (number, group) in enumerate(groupby(entries, key=lambda entry: entry[0])):

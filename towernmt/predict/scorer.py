@@ -37,9 +37,11 @@ class Scorer(PairScorer):
         model: the `NMTModel` of the run, or its class, if the run does not contain its code.
         ensemble: how to combine the members; by default the mean of their probabilities.
         precision, trust_code: see `Translator`.
+
     Attributes:
         checkpoint: the checkpoint in use (TensorFlow's prefix); of an ensemble its members', joined by " + ".
         source_vocabulary, target_vocabulary: the run's vocabularies.
+
     Raises:
         CheckpointError: the checkpoint does not exist, or does not match the run's settings.
         SettingsError: an invalid value, not a run, or a missing GPU.

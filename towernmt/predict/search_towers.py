@@ -94,6 +94,7 @@ def decoding_with(names: Collection[str], plain: PlainSearch) -> Decoding:
     Args:
         names: names of the inputs that the plain search does not have.
         plain: the plain search.
+
     Raises:
         SettingsError: an input is unknown.
     """
@@ -185,6 +186,7 @@ def build_towers(arguments: SearchArguments, file: Path | None = None) -> Towers
     Args:
         arguments: arguments of the search.
         file: file to cache its graph in; None means no cache.
+
     Raises:
         CheckpointError: the checkpoint does not exist, or does not match the run's settings.
         SettingsError: an invalid value, not a run, or a missing GPU.
@@ -205,7 +207,7 @@ def build_towers(arguments: SearchArguments, file: Path | None = None) -> Towers
         signature, outputs = decoding_signature(trained.model, plain), output_names(plain)
         predictor = trained.predictor(decoding_tower(trained.model, plain), signature, outputs, arguments.threads)
         if file is not None and isinstance(trained, TrainedModel):
-            from towernmt.predict.trained_model import keep_graph  # needed only by a start without a cached graph
+            from towernmt.predict.trained_model import cache_graph  # needed only by a start without a cached graph
 
-            keep_graph(file, predictor, trained, [spec.name for spec in signature], outputs, arguments.threads)
+            cache_graph(file, predictor, trained, [spec.name for spec in signature], outputs, arguments.threads)
         return Towers(predictor, trained, decoding, arguments.search)

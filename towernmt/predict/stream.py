@@ -60,10 +60,15 @@ def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_
     """Return the best translation of each line; all lines are sorted by length together.
 
     Args:
-        batch_tokens: source tokens in a batch, padding included, at most (one line at least).
-        batch_sentences: sentences in a batch, at most.
-        max_source_length: longer lines (tokens) are translated in pieces.
+        predictor: translates batches.
+        source_vocabulary: vocabulary of the source.
+        target_vocabulary: vocabulary of the target.
+        lines: lines to translate.
+        batch_tokens: maximum number of source tokens in a batch, padding included; a batch has at least one line.
+        batch_sentences: maximum number of sentences in a batch.
+        max_source_length: longer lines (in tokens) are translated in pieces.
         deal: runs the batches; None: this process translates them one after another.
+
     Raises:
         DivergenceError: the model's output is not a number.
     """
@@ -88,11 +93,17 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
     is raised.
 
     Args:
+        predictor: translates batches.
+        source_vocabulary: vocabulary of the source.
+        target_vocabulary: vocabulary of the target.
+        requests: requests of the lines.
+        settings: settings of the batches.
         name: name of the input, for warnings and errors.
         encoder: encodes the options of lines; None means an encoder with the default search settings.
         searches: additional searches and checks.
         first: number of the first line.
         deal: runs the batches; None means that this process translates them in `settings.threads` threads.
+
     Raises:
         DataError: a word lacks its factors, or an option of a line is not valid.
         DivergenceError: the model's output is not a number.
@@ -231,6 +242,7 @@ def _encode(window: Sequence[LineRequest], name: str, first: int, vocabulary: Vo
         vocabulary: source vocabulary.
         limit: maximum number of tokens of a piece.
         encoder: encodes the options.
+
     Returns:
         the pieces of the lines before the first one that cannot be encoded; the error of that line, or None.
     """

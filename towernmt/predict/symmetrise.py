@@ -1,6 +1,4 @@
-"""Symmetrise the alignments of both directions (Koehn, Och & Marcu 2003), and the alignment error rate (Och & Ney
-2003).
-"""
+"""Symmetrisation of word alignments (Koehn, Och & Marcu 2003) and alignment error rate (Och & Ney 2003)."""
 
 from __future__ import annotations
 
@@ -16,14 +14,16 @@ _NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1,
 
 
 def symmetrised(forward: Iterable[Link], backward: Iterable[Link], method: str) -> list[Link]:
-    """One alignment from two.
+    """Return one alignment from those of both directions.
 
     Args:
-        forward: links by the model from source to target: sure of each target word.
-        backward: links by the model from target to source, as (source word, target word), too.
+        forward: links of the model from source to target, which has a link for each target word.
+        backward: links of the model from target to source, also as (source word, target word).
         method: one of `METHODS`.
+
     Returns:
-        sorted.
+        links, sorted.
+
     Raises:
         SettingsError: an unknown method.
     """
@@ -52,7 +52,7 @@ def _grow_diag(forward: set[Link], backward: set[Link]) -> set[Link]:
 
 
 def _final(links: set[Link], directions: Sequence[set[Link]], rule: Callable[[Iterable[bool]], bool]) -> set[Link]:
-    """Links, and those of which `rule` (any, all) of the two words has no link yet."""
+    """Return links, and further ones of which any or all (`rule`) of the two words have no link yet."""
     links = set(links)
     sources, targets = {source for source, _ in links}, {target for _, target in links}
     for direction in directions:
@@ -65,7 +65,7 @@ def _final(links: set[Link], directions: Sequence[set[Link]], rule: Callable[[It
 
 
 def _by_target(link: Link) -> Link:
-    """In the order of the target words, as Moses goes through them."""
+    """Return the sort key of Moses: the order of the target words."""
     return link[1], link[0]
 
 
@@ -76,18 +76,18 @@ METHODS: dict[str, Callable[[set[Link], set[Link]], set[Link]]] = {
     "grow-diag-final": lambda forward, backward: _final(_grow_diag(forward, backward), (forward, backward), any),
     "grow-diag-final-and": lambda forward, backward: _final(_grow_diag(forward, backward), (forward, backward), all),
 }
-"""From links of both directions to links."""
+"""Functions from the links of both directions to the symmetrised links, by their names."""
 
 
 _GOLD = re.compile(r"(\d+)([-?p])(\d+)", re.ASCII)
 
 
 class GoldLinks(NamedTuple):
-    """The links of a sentence pair by people.
+    """Manual word alignments of a sentence pair.
 
     Attributes:
-        sure: nobody doubts them.
-        possible: the sure ones, and those that may be.
+        sure: certain links.
+        possible: sure links and uncertain ones.
     """
 
     sure: frozenset[Link]
@@ -96,14 +96,14 @@ class GoldLinks(NamedTuple):
 
 @dataclass
 class ErrorRate:
-    """Counts over sentence pairs, and what follows from them.
+    """Counts over sentence pairs, and the alignment error rate.
 
     Attributes:
         links: |A|.
         sure: |S|.
         links_sure: |A & S|.
         links_possible: |A & P|.
-        sentences: how many pairs were counted.
+        sentences: number of sentence pairs.
     """
 
     links: int = 0
@@ -133,7 +133,7 @@ class ErrorRate:
 
     @property
     def error_rate(self) -> float:
-        """The alignment error rate, 0 to 1; 0 is best."""
+        """Alignment error rate, 0 to 1; 0 is best."""
         total = self.links + self.sure
         return 1.0 - (self.links_sure + self.links_possible) / total if total else 0.0
 
@@ -143,13 +143,15 @@ class ErrorRate:
 
 
 def parse_gold(line: str, where: str, first: int = 0) -> GoldLinks:
-    """The links of a line of a gold standard: `1-2` is sure, `1?2` or `1p2` is possible.
+    """Parse a line of a gold standard: `1-2` is sure, `1?2` or `1p2` is possible.
 
     Args:
+        line: the line.
         where: file and line, for the error.
-        first: the number of the first word, 0 or 1.
+        first: number of the first word, 0 or 1.
+
     Raises:
-        DataError: something else stands there.
+        DataError: the line is not valid.
     """
     sure, possible = set(), set()
     for item in line.split():

@@ -1,5 +1,4 @@
-"""A trained model: the architecture of a run with the weights of a checkpoint, and predictors for it.
-"""
+"""A trained model: the architecture of a run with the weights of a checkpoint, and predictors for it."""
 
 from __future__ import annotations
 
@@ -37,34 +36,35 @@ from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.cached_graph import GraphNames, KeptGraph, write_graph
 
 _HIDDEN_STATE = ("PyFunc", "HashTable", "LookupTable", "VariableV2", "Iterator", "Barrier")
-"""Parts of the types of operations that the graph alone does not make anew."""
+"""Parts of the types of operations whose state is not in the graph or the checkpoint."""
 _DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
-def keep_graph(file: Path, predictor: OfflinePredictor, trained: TrainedModel, inputs: Sequence[str],
+def cache_graph(file: Path, predictor: OfflinePredictor, trained: TrainedModel, inputs: Sequence[str],
                outputs: Sequence[str], threads: int = 1) -> None:
-    """Keep the graph of a predictor; where that cannot be, a detail of the log says why.
+    """Cache the graph of a predictor, or log why that is not possible.
 
     Args:
-        file: where.
-        predictor: its graph is added to.
-        trained: the model and its checkpoint, still open.
-        inputs, outputs: the names of the predictor's.
-        threads: how many threads run it at the same time.
+        file: file of the cached graph.
+        predictor: the predictor; operations that restore the weights are added to its graph.
+        trained: the model and its open checkpoint.
+        inputs: names of the inputs of the predictor.
+        outputs: names of its outputs.
+        threads: number of threads that run the graph concurrently.
     """
     try:
         with BUILDING, without_noise():
-            kept = _kept(predictor, trained, inputs, outputs, threads)
-        write_graph(file, kept)
-    except (OSError, _NotKept, tf.errors.OpError) as error:
-        logger.info(f"{file}: the graph is not kept for the next start: {error}", extra=DETAIL)
+            cached = _graph_to_cache(predictor, trained, inputs, outputs, threads)
+        write_graph(file, cached)
+    except (OSError, _NotCacheable, tf.errors.OpError) as error:
+        logger.info(f"{file}: the graph is not cached for the next start: {error}", extra=DETAIL)
 
 
-class _NotKept(Exception):
-    """The graph needs more than itself and a checkpoint."""
+class _NotCacheable(Exception):
+    """The graph has state that is not in the checkpoint."""
 
 
-def _kept(predictor: OfflinePredictor, trained: TrainedModel, inputs: Sequence[str],
+def _graph_to_cache(predictor: OfflinePredictor, trained: TrainedModel, inputs: Sequence[str],
           outputs: Sequence[str], threads: int) -> KeptGraph:
     values = trained.initial_values()
     with predictor.graph.as_default():
@@ -87,11 +87,11 @@ def _refuse_hidden_state(graph: Any, restored: set[str]) -> None:
     bodies = [graph.node, *(function.node_def for function in graph.library.function)]
     for node in (node for nodes in bodies for node in nodes):
         if any(part in node.op for part in _HIDDEN_STATE) or node.op == "VarHandleOp" and node.name not in restored:
-            raise _NotKept(f"it has {node.name} ({node.op})")
+            raise _NotCacheable(f"it has {node.name} ({node.op})")
 
 
 def _optimised(definition: Any, names: GraphNames, config: Any) -> Any:
-    """What Grappler makes of the part that is run. It joins operations only where it knows their device."""
+    """Return the graph after optimisation by Grappler, which fuses operations only if they have a device."""
     ends = [*(_node(name) for name in names.outputs.values()), names.restore]
     part = tf1.graph_util.extract_sub_graph(definition, ends)
     for node in part.node:
@@ -111,7 +111,7 @@ def _node(tensor: str) -> str:
 class TrainedModel:
     """A model and a checkpoint of it, whose files are held open until `close`.
 
-    As a context manager it closes itself. Predictors that it made work on after that.
+    As a context manager it closes itself. Its predictors still work after that.
 
     Args:
         run: a run, its directory (its --logdir) or a package.
@@ -122,14 +122,16 @@ class TrainedModel:
         model: the `NMTModel` of the run, or its class, if the run does not contain its code.
         precision: dtype of matrix products: float32, bfloat16 or float16; see `models.kernels.precision`.
         trust_code: whether the code of a model in a package may be executed.
+
     Attributes:
-        run: where the model comes from.
-        model: untrained: a tower function.
+        run: the run of the model.
+        model: the untrained model, a tower function.
         checkpoint: the checkpoint in use (TensorFlow's prefix).
-        averaged: whether the moving averages of the weights take their place, where the checkpoint has them.
+        averaged: whether the moving averages of the weights are used, if the checkpoint has them.
         device: TensorFlow's name of the device of predictors; None leaves it to TensorFlow.
-        precision: of predictors' matrix products.
+        precision: dtype of matrix products of predictors.
         source_vocabulary, target_vocabulary: the run's vocabularies.
+
     Raises:
         CheckpointError: the checkpoint does not exist.
         SettingsError: not a run, a different vocabulary, or a missing GPU or precision.
@@ -139,7 +141,7 @@ class TrainedModel:
                  device: str | None = None, averaged: bool = True, model: NMTModel | type | None = None,
                  precision: str = PRECISIONS[0], trust_code: bool = False) -> None:
         if precision not in PRECISIONS:
-            raise SettingsError(f"precision={precision}: the graph here has {', '.join(PRECISIONS)}.")
+            raise SettingsError(f"precision={precision}: choose one of {', '.join(PRECISIONS)}.")
         self.precision = precision
         self.run = open_run(run, trust_code)
         self.run.check_weights(averaged)
@@ -160,6 +162,7 @@ class TrainedModel:
             signature: specifications of the inputs.
             outputs: names of output tensors of the tower.
             threads: number of threads that call it concurrently and share the processors.
+
         Raises:
             CheckpointError: the checkpoint is damaged, or does not match the model.
             SettingsError: the process was forked from one that has used TensorFlow; also when the predictor is called.
@@ -167,10 +170,10 @@ class TrainedModel:
         return placed_predictor(tower, signature, outputs, self.initial_values(), self.device, threads, self.precision)
 
     def initial_values(self, scope: str = "") -> SessionInit:
-        """Gives the variables of the graph the checkpoint's values.
+        """Return an initialiser that gives the variables of the graph the values of the checkpoint.
 
         Args:
-            scope: the variable scope under which the model was built; other variables are let alone. "" for none.
+            scope: variable scope of the model; other variables are unchanged. "" for no scope.
         """
         return RestoreCheckpoint(self._held, averaged=self.averaged, scope=scope, model=self.model)
 
@@ -178,13 +181,13 @@ class TrainedModel:
         """Return the value of every variable that predicting uses, by name; its moving average if `averaged` is true.
 
         Raises:
-            CheckpointError: the checkpoint is damaged, or lacks one of them.
+            CheckpointError: the checkpoint is damaged, or lacks a variable.
         """
         names = weights_of_model(self.model, self._held.shapes())
         return {name: read_weight(self._held, name, self.averaged) for name in names}
 
     def close(self) -> None:
-        """Let the checkpoint's files go."""
+        """Close the files of the checkpoint."""
         self._held.close()
 
     def __enter__(self) -> TrainedModel:
@@ -197,11 +200,14 @@ class TrainedModel:
 def placed_predictor(tower: Callable[..., Any], signature: Sequence[TensorSpec], outputs: Sequence[str],
                      values: SessionInit, device: str | None, threads: int = 1,
                      precision: str = PRECISIONS[0]) -> OfflinePredictor:
-    """See `TrainedModel.predictor`.
+    """Return a predictor on a device; see `TrainedModel.predictor`.
 
     Args:
-        values: initialises the tower's variables.
-        device: TensorFlow's device name; None lets TensorFlow choose.
+        tower: tower function.
+        signature: specifications of the inputs.
+        outputs: names of output tensors of the tower.
+        values: initialiser of the tower's variables.
+        device: TensorFlow's name of a device; None leaves the placement to TensorFlow.
         threads: number of concurrent callers.
         precision: dtype of matrix products.
     """
@@ -216,7 +222,7 @@ def placed_predictor(tower: Callable[..., Any], signature: Sequence[TensorSpec],
 
 
 class _Predictor(OfflinePredictor):
-    """tensorpack's, which refuses to be called in a process that was forked from its own."""
+    """tensorpack's predictor, which raises an error in a process that was forked from its own."""
 
     def __init__(self, config: PredictConfig) -> None:
         super().__init__(config)
@@ -229,9 +235,9 @@ class _Predictor(OfflinePredictor):
 
 
 def make_predictor(config: PredictConfig) -> OfflinePredictor:
-    """tensorpack's predictor, without TensorFlow's noise and tensorpack's own steps on the terminal.
+    """Return tensorpack's predictor, built without log messages of TensorFlow and tensorpack on the terminal.
 
-    One thread at a time builds one, since tensorpack has one tower context a process.
+    Only one thread at a time builds a predictor, since tensorpack has one tower context per process.
     """
     configure_terminal_log()
     with BUILDING, without_noise(), _uncollected():
@@ -240,7 +246,7 @@ def make_predictor(config: PredictConfig) -> OfflinePredictor:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Python does not look for garbage inside: the many objects of a graph that is built are none."""
+    """Disable garbage collection in the block, since the many objects of a new graph are all in use."""
     enabled = gc.isenabled()
     gc.disable()
     try:

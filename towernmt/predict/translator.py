@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from towernmt.predict.search.decoding_interfaces import LogitsProcessor
 
 MOST_HYPOTHESES = 1 << 14
-"""Hypotheses of a batch, over all its sentences: wide beams and many samples get batches of fewer sentences."""
+"""Maximum number of hypotheses of a batch, so that batches have fewer sentences with wide beams or many samples."""
 
 
 class Translator(LineTranslator):
@@ -61,9 +61,11 @@ class Translator(LineTranslator):
             (GPUs).
         trust_code: whether the code of a model in a package may be executed.
         search: other fields of `SearchSettings`, such as `length_penalty`; by default those of the run's settings.
+
     Attributes:
         checkpoint: the checkpoint in use (TensorFlow's prefix); of an ensemble its members', joined by " + ".
         source_vocabulary, target_vocabulary: the run's vocabularies.
+
     Raises:
         CheckpointError: the checkpoint does not exist, or does not match the run's settings.
         SettingsError: an invalid value, not a run, or a missing GPU.
@@ -99,17 +101,17 @@ class Translator(LineTranslator):
 
     @property
     def predictor(self) -> OfflinePredictor:
-        """tensorpack's: (source int32 `[batch, source length]`, source_length int32 `[batch]`) to tokens int32
-        `[batch, n_best, length]` and scores float32 `[batch, n_best]`.
+        """The search as tensorpack's predictor.
 
-        Further inputs of the model or the processors follow these two, and log-probabilities and attention follow the
-        outputs.
+        It maps source, int32 `[batch, source length]`, and source_length, int32 `[batch]`, to tokens, int32 `[batch,
+        n_best, length]`, and scores, float32 `[batch, n_best]`. Additional inputs of the model or the processors follow
+        these inputs; log-probabilities and attention follow these outputs.
         """
         return self._searches.predictor
 
 
 def _check_texts(run: SavedRun, search: SearchSettings, options: LineOptions) -> None:
-    """Refuse a shortlist that does not fit, and what the vocabulary cannot write, before a graph is built."""
+    """Check the shortlist and the options against the vocabularies before a graph is built."""
     if search.shortlist:
         Lexicon.load(search.shortlist).check_vocabularies(*run.vocabularies(), search.shortlist)
     if options != PLAIN:
@@ -117,13 +119,13 @@ def _check_texts(run: SavedRun, search: SearchSettings, options: LineOptions) ->
 
 
 def _with_threads(stream: StreamSettings, device: str | None) -> StreamSettings:
-    """The settings with the number of batches that are translated side by side."""
+    """Return the settings with the number of batches that are translated concurrently."""
     if stream.threads:
         return stream
     on_gpu = "gpu" in device.lower() if device else _uses_gpu()
     if on_gpu:
         return dataclasses.replace(stream, threads=1, shares=1)
-    # A lone sentence, too, is faster where no operation waits for a second thread.
+    # A single sentence is also faster if no operation waits for a second thread.
     return dataclasses.replace(stream, threads=processors(), shares=1 if stream.window == 1 else stream.shares)
 
 

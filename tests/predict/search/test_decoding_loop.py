@@ -197,7 +197,7 @@ def test_an_input_that_the_model_declares_reaches_its_encoder(graph: Any) -> Non
         expected = plain(np.array([[3, 4, EOS], [3, 7, EOS]]), lengths)
         found = reading(np.array([[3, 4, EOS], [3, 4, EOS]]), lengths, domain=np.array([0, 3]))
         assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
-        with pytest.raises(SettingsError, match="inputs source, source_length, domain, each .* are value 1, value 2"):
+        with pytest.raises(SettingsError, match="inputs source, source_length, domain, .* passed: value 1, value 2"):
             reading(np.array([[3, 4, EOS]]), lengths[:1])
 
 
@@ -218,7 +218,7 @@ def test_a_predictor_of_any_decoding_takes_the_inputs_of_its_strategy_behind_tho
 def test_inputs_are_given_once_each_in_order_or_by_name() -> None:
     assert bind_inputs(["a", "b", "c"], [1], {"c": 3, "b": 2}) == [1, 2, 3]
     for in_order, named in (([1, 2], {}), ([1, 2, 3, 4], {}), ([1, 2, 3], {"c": 3}), ([1, 2], {"c": 3, "d": 4})):
-        with pytest.raises(SettingsError, match="inputs a, b, c, each to be given once"):
+        with pytest.raises(SettingsError, match="inputs a, b, c, each to be passed once"):
             bind_inputs(["a", "b", "c"], in_order, named)
 
 

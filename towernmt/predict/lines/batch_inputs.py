@@ -63,6 +63,7 @@ def batch_inputs(batch: Sequence[LinePiece], streams: int) -> dict[str, np.ndarr
     Args:
         batch: pieces of one kind.
         streams: number of ids of a source token.
+
     Returns:
         `source`, int32 `[batch, source length]` or `[batch, source length, streams]`; `source_length`, int32 `[batch]`;
         and each additional input, `[batch, ...]`, padded with PAD (0) to the largest of the batch.

@@ -42,6 +42,7 @@ def most_copies(sequence: Sequence[Any], least: int) -> int:
     """Return the largest number of consecutive copies of any subsequence; 1 without repetition.
 
     Args:
+        sequence: the items.
         least: minimum number of items in all copies together.
     """
     if not sequence:
@@ -63,6 +64,7 @@ class FaultCounts:
 
     Args:
         name: name of the input, for the warning.
+
     Attributes:
         tokens: number of tokens of the best translations.
     """
@@ -114,6 +116,7 @@ def counted(translations: Iterable[Translation], name: str, first: int = 1,
     """Yield translations unchanged, and log the numbers of their faults at the end.
 
     Args:
+        translations: translations of the lines.
         name: name of the input.
         first: number of the first line.
         counts: counter to use without logging; None means a new counter whose numbers are logged.

@@ -37,31 +37,31 @@ class WordAlignment:
     weights: np.ndarray
 
     def links(self, threshold: float | None = None) -> list[Link]:
-        """The links of the words; see `links_of`."""
+        """Return the links of the words; see `links_of`."""
         return links_of(self.weights, threshold)
 
     def pharaoh(self, threshold: float | None = None) -> str:
-        """The links as text: `0-0 1-2`."""
+        """Return the links as text: `0-0 1-2`."""
         return pharaoh(self.links(threshold))
 
     def as_json(self) -> dict[str, Any]:
-        """The words of both sides, and the weights with 4 digits: for each target word those of the source words."""
+        """Return the words, and the weights with 4 digits: for each target word, those of the source words."""
         weights = [[round(weight, 4) for weight in row] for row in self.weights.tolist()]
         return {"source": self.source, "target": self.target, "weights": weights}
 
 
 def words_of_line(vocabulary: Vocabulary, line: str) -> list[str]:
-    """The words of a line, without their factors if the vocabulary has some."""
+    """Return the words of a line without factors."""
     return vocabulary.plain_words(line) if isinstance(vocabulary, FactoredVocabulary) else clean(line).split()
 
 
 @dataclass(frozen=True)
 class SourceWords:
-    """The words of a line to be translated.
+    """The words of a source line.
 
     Attributes:
-        words: without their factors.
-        of_tokens: the number of each token's word; see `words_of_source`.
+        words: words without factors.
+        of_tokens: index of the word of each token; see `words_of_source`.
     """
 
     words: list[str]
@@ -69,15 +69,15 @@ class SourceWords:
 
     @classmethod
     def of(cls, vocabulary: Vocabulary, line: str, limit: int) -> SourceWords:
-        """Those of a line that was translated in pieces of at most `limit` tokens."""
+        """Return the words of a line that was translated in pieces of at most `limit` tokens."""
         return cls(words_of_line(vocabulary, line), words_of_source(vocabulary, line, limit))
 
     def aligned(self, target: str, target_words: Sequence[int], attention: np.ndarray) -> WordAlignment:
-        """Align them to the words of a text.
+        """Return the alignment with the words of a translation.
 
         Args:
-            target: the text.
-            target_words: the word of each of its tokens.
+            target: the translation.
+            target_words: index of the word of each of its tokens.
             attention: float32 `[target tokens, source tokens]`.
         """
         words = target.split()
@@ -101,7 +101,7 @@ class Found(NamedTuple):
     attention: np.ndarray | None = None
 
     def text_ids(self, row: int, k: int) -> tuple[list[int], bool]:
-        """The tokens of a hypothesis that stand for text, and whether EOS ended it."""
+        """Return the ids of a hypothesis without EOS and padding, and whether EOS ended it."""
         ids = self.tokens[row, k]
         ends = np.flatnonzero((ids == EOS) | (ids == PAD))
         return (ids[:ends[0]].tolist(), bool(ids[ends[0]] == EOS)) if len(ends) else (ids.tolist(), False)
@@ -110,6 +110,8 @@ class Found(NamedTuple):
         """Return the details of the tokens of a hypothesis, or None if none were requested.
 
         Args:
+            row: index of the sentence in the batch.
+            k: rank of the hypothesis, from 0.
             source_ids: source tokens without EOS; with several streams, tuples of ids.
         """
         if self.log_probs is None and self.attention is None:
@@ -169,7 +171,6 @@ class Hypothesis(_TextAndScore):
 
     def __new__(cls, text: str, score: float, details: TokenDetails | None = None,
                 fault: str | None = None, tokens: int = 0) -> Hypothesis:
-        """Text of the translation."""
         made = super().__new__(cls, text, score)
         made.details, made.fault, made.tokens = details, fault, tokens
         return made
@@ -210,6 +211,7 @@ def joined(pieces: Sequence[Translation], n_best: int | None = None) -> Translat
     """Join the translations of the pieces of a line; the k-th best joins the k-th best of each piece.
 
     Args:
+        pieces: translations of the pieces.
         n_best: maximum number of translations.
     """
     if not pieces:
@@ -228,7 +230,7 @@ def _joined(parts: Sequence[Hypothesis]) -> Hypothesis:
 
 
 def _joined_details(parts: list[tuple[str, TokenDetails]]) -> TokenDetails | None:
-    """Those of a line, from the text and the details of each of its pieces."""
+    """Return the details of a line from the texts and details of its pieces."""
     if not parts:
         return None
     pieces = [details for _, details in parts]
@@ -251,10 +253,11 @@ def _block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
 
 
 def with_words(details: TokenDetails | None, vocabulary: Vocabulary) -> TokenDetails | None:
-    """The details of a piece's translation, where they have attention with the words of its tokens.
+    """Return details with the words of the tokens, if they have attention.
 
     Args:
-        vocabulary: of the target.
+        details: details of the translation of a piece.
+        vocabulary: target vocabulary.
     """
     if details is None or details.attention is None:
         return details
@@ -274,12 +277,13 @@ def token_alignment(details: TokenDetails, source: Vocabulary, target: Vocabular
 
 
 def align(translation: Translation, line: str, vocabulary: Vocabulary, limit: int) -> None:
-    """Give each hypothesis that has attention the alignment of its words.
+    """Add the alignment of words to each hypothesis with attention.
 
     Args:
-        translation: of the whole line.
-        vocabulary: of the source.
-        limit: tokens of a piece, as the line was cut.
+        translation: translation of the complete line.
+        line: the source line.
+        vocabulary: source vocabulary.
+        limit: maximum number of tokens of a piece.
     """
     source: SourceWords | None = None
     for place, (hypothesis, details) in enumerate([(one, one.details) for one in translation]):

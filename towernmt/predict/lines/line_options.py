@@ -79,6 +79,7 @@ class LineOptions:
         n_best: number of translations, at most the beam size.
         search: other fields of `SearchSettings` for this line. Each distinct combination needs a separate tower.
         inputs: additional inputs by name, for a custom model or processors: arrays without the batch dimension.
+
     Raises:
         SettingsError: a value has the wrong type.
     """
@@ -163,6 +164,7 @@ def line_requests(lines: Iterable[str | bytes | LineRequest], name: str = "input
         first: number of the first line.
         options: further options of each line, which those of a request override; None for no further options.
         defaults: options of all lines, which the other options override.
+
     Raises:
         DataError: the number of options differs from the number of lines, or a line of a stream is longer than
             `LONGEST_LINE`.
@@ -188,10 +190,12 @@ def read_requests(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator
     """Yield the request of each line.
 
     Args:
-        name: where the lines come from, for errors.
-        first: the number of the first line.
+        lines: lines of JSON.
+        name: name of the input, for errors.
+        first: number of the first line.
+
     Raises:
-        DataError: a line is no JSON object, has a field that is not known or a value of a wrong type.
+        DataError: a line is not a JSON object, or has an unknown field or a value of a wrong type.
     """
     for number, line in enumerate(lines, start=first):
         try:

@@ -30,6 +30,7 @@ def check_apart(output: tuple[str, str | None], inputs: Mapping[str, str | None 
         inputs: paths by their options; None means standard input.
         owned: kinds of directories in which the output may be (see `refuse_foreign_directory`).
         lost: consequence of an equal input and output, for the message.
+
     Raises:
         DataError: the output is an input.
         SettingsError: the output is in a directory of another command.
@@ -72,6 +73,7 @@ def output_file(path: str | Path, begin: Callable[[Path], BinaryIO] | None = Non
     Args:
         path: path of the output.
         begin: opens the unfinished file; None creates it.
+
     Raises:
         DataError: the file cannot be written.
     """

@@ -61,6 +61,7 @@ class TargetText:
         Returns:
             the inputs of the phrase at the beginning (`prefix`), in place of those of a shorter `options.prefix`;
             the ids of the phrases anywhere; the ids of those at the end, with EOS.
+
         Raises:
             SettingsError: a phrase is empty, the vocabulary cannot write it, or two of them exclude each other.
         """
@@ -173,6 +174,7 @@ class RequestEncoder:
             request: request of the line.
             ids: source ids of each piece without EOS; with several streams, tuples of ids.
             source: source vocabulary.
+
         Raises:
             SettingsError, DataError: see `check`.
         """

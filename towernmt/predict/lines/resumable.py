@@ -43,8 +43,10 @@ class ResumableInput:
         stream: the input, at its beginning.
         name: name of the input, for errors.
         start: resume point of a previous process.
+
     Attributes:
         reached: resume point after the translated lines.
+
     Raises:
         DataError: the beginning of the input has changed.
     """
@@ -91,6 +93,7 @@ class Journal:
         unfinished: the unfinished output.
         task: the task as JSON values; a later process resumes only an equal task.
         start: resume point of a previous process.
+
     Raises:
         OSError: the journal cannot be written.
     """
@@ -174,6 +177,7 @@ def check_same_task(name: str, earlier: Mapping[str, Any], task: Mapping[str, An
         earlier: task for which it was begun.
         task: task of this process.
         alternative: advice for a different task.
+
     Raises:
         DataError: the tasks differ; the message names the first difference.
     """
@@ -212,6 +216,7 @@ class LineOutput:
         journalled: files whose journals get the resume points.
         further: other files of the same lines, such as word alignments. Their writer flushes the data of a line before
             `write` is called for this line.
+
     Attributes:
         start, further: see the arguments.
     """
@@ -229,6 +234,7 @@ class LineOutput:
         Args:
             stream: the input, at its beginning.
             name: name of the input, for errors.
+
         Raises:
             DataError: the beginning of the input has changed since the previous process.
         """
@@ -265,6 +271,7 @@ def resumable_output(path: str, window: int, task: Mapping[str, Any], resume: bo
         resume: whether to resume an unfinished output, if it exists.
         further: paths of other files of the same lines, each with a separate journal. All files resume at the last
             point that all of them have reached.
+
     Raises:
         DataError: a file cannot be written, its task differs, or another process is writing it.
     """

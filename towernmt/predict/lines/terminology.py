@@ -78,6 +78,7 @@ class WritableTerms:
 
     Attributes:
         terminology: the terms.
+
     Raises:
         DataError: the vocabulary cannot write a term; the message names its file and line.
     """

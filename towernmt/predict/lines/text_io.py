@@ -1,4 +1,4 @@
-"""Text as lines of bytes: one line in, one line out, where only a line feed ends a line."""
+"""Lines of text as bytes; only a line feed ends a line, so that each input line has one output line."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def clean_lines(lines: Iterable[str | bytes], name: str = "input", first: int = 
         lines: a binary stream, or the lines.
         name: name of the input, for warnings.
         first: number of the first line.
+
     Raises:
         DataError: a line of a stream is longer than `LONGEST_LINE`.
     """
@@ -39,6 +40,7 @@ def clean_line(line: str | bytes, number: int, name: str) -> str:
     order mark in line 1 are dropped. Every other run of control characters or line separators becomes a space.
 
     Args:
+        line: the line.
         number: line number.
         name: name of the input, for warnings.
     """
@@ -49,7 +51,7 @@ def clean_line(line: str | bytes, number: int, name: str) -> str:
 
 
 def read_text(path: str | Path) -> list[str]:
-    """All lines of a UTF-8 file, cleaned as by `clean_lines`.
+    """Return all lines of a UTF-8 file, cleaned as by `clean_lines`.
 
     Raises:
         DataError: the file cannot be read.
@@ -71,7 +73,7 @@ def open_input(path: str | Path) -> BinaryIO:
 
 
 def check_readable(path: str | Path) -> None:
-    """Refuse a file that cannot be read, before a model is loaded for it; a pipe is left as it is.
+    """Check that a file can be read, before a model is loaded for it; pipes are not opened.
 
     Raises:
         DataError: the file cannot be read.
@@ -81,7 +83,7 @@ def check_readable(path: str | Path) -> None:
 
 
 def write_lines(path: str | Path, lines: Sequence[str]) -> None:
-    """Write lines as UTF-8, "\\n" behind each; an existing file is replaced when all are written.
+    """Write lines as UTF-8; an existing file is replaced when all are written.
 
     Raises:
         DataError: the file cannot be written.
@@ -97,6 +99,6 @@ def _decode(line: bytes, where: str) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        log.warning("%s: not valid UTF-8 from byte %d on; the broken characters became U+FFFD.",
+        log.warning("%s: not valid UTF-8 from byte %d on; invalid bytes became U+FFFD.",
                     where, error.start + 1)
         return line.decode("utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""From tokens to words and their links; and cutting lines that are too long for a model."""
+"""Words of tokens, word alignments, and the division of lines that are too long for a model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from towernmt.dataflow.text.pharaoh_alignments import Link
 from towernmt.dataflow.text.text_lines import one_line
 from towernmt.dataflow.vocabulary.base import EOS, Vocabulary
 
-# Each pattern matches between two parts, from the best place to cut to the worst.
+# Patterns of positions to divide a line at, best first.
 _CUTS = [
     re.compile(r"(?<=[.!?…])\s+|(?<=[.!?…][\"'»”’)\]])\s+|(?<=[。！？])"),
     re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])"),
     re.compile(r"\s+"),
 ]
 
-# Words with their factors behind them are cut at spaces alone, behind words that end in punctuation first.
+# Lines with factors are divided only at spaces, first after words that end with punctuation.
 _FACTORED_CUTS = [
     re.compile(r"""[.!?…。！？]["'»”’)\]]?\|\S+\s+"""),
     re.compile(r"[,;:–—，、；：]\|\S+\s+"),
@@ -32,11 +32,10 @@ class Cut(NamedTuple):
     """A piece of a line.
 
     Attributes:
-        ids: of its tokens, without EOS.
-        start: the character of the line at which `text` begins.
-        text: holds the piece.
-        first: how many tokens of `text` stand before the piece: none, but where a text without any place to cut is cut
-            between two tokens.
+        ids: ids of its tokens, without EOS.
+        start: index of the character of the line at which `text` begins.
+        text: text that contains the piece.
+        first: number of tokens of `text` before the piece; 0 unless `text` is divided between two tokens.
     """
 
     ids: list[int]
@@ -46,16 +45,19 @@ class Cut(NamedTuple):
 
 
 def cut_line(text: str, ids: list[int], vocabulary: Vocabulary, limit: int) -> list[list[int]]:
-    """The ids of `text` in pieces of at most `limit` tokens; no piece if it has no tokens.
+    """Return the ids of each piece of a line; none for a line without tokens.
 
     Args:
-        ids: the whole text, encoded (no EOS).
+        text: the line.
+        ids: its ids without EOS.
+        vocabulary: source vocabulary.
+        limit: maximum number of tokens of a piece.
     """
     return [cut.ids for cut in cuts_of(text, ids, vocabulary, limit)]
 
 
 def cuts_of(text: str, ids: list[int], vocabulary: Vocabulary, limit: int) -> list[Cut]:
-    """As `cut_line`, with the place of each piece in the line."""
+    """Return the pieces of a line with their positions; see `cut_line`."""
     if len(ids) <= limit:
         return [Cut(ids, 0, text)] if ids else []
     return _cut(Cut(ids, 0, text), vocabulary, limit, level=0)
@@ -78,8 +80,8 @@ def _cut(whole: Cut, vocabulary: Vocabulary, limit: int, level: int) -> list[Cut
             size += len(encoded[last])
             last += 1
         start, piece = spans[first][0], text[spans[first][0]:spans[last - 1][1]]
-        # A part that is too long alone is cut at the next level, and so is a pack whose joined text
-        # turns out to have more tokens than its parts.
+        # A span that is too long is divided at the next level. So are joined spans whose common text has more tokens
+        # than the spans have.
         pieces += _cut(Cut(vocabulary.encode(piece), whole.start + start, piece), vocabulary, limit, level + 1)
         first = last
     return [piece for piece in pieces if piece.ids]
@@ -91,12 +93,13 @@ def _spans(cut: re.Pattern[str], text: str) -> list[tuple[int, int]]:
 
 
 def links_of(weights: np.ndarray, threshold: float | None = None) -> list[Link]:
-    """The links that weights of words make.
+    """Return the word alignments of weights.
 
     Args:
-        weights: float `[target words, source words]`, such as `word_weights` gives.
-        threshold: None links each target word to the source word of the largest weight (the first of equal ones), or
-            to none where all its weights are 0; a number links all words whose weight is at least that.
+        weights: float `[target words, source words]`, as from `word_weights`.
+        threshold: minimum weight of a link; None links each target word to the source word with the largest weight (of
+            equal ones, the first), unless all its weights are 0.
+
     Returns:
         (source word, target word), sorted.
     """
@@ -111,31 +114,32 @@ def links_of(weights: np.ndarray, threshold: float | None = None) -> list[Link]:
 
 
 def pharaoh(links: Iterable[Link]) -> str:
-    """The links as text, in order of the source words."""
+    """Return links as text, in the order of the source words."""
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
 
-def swapped(links: Iterable[Link]) -> list[Link]:
-    """The links seen from the other language, sorted."""
+def reversed_links(links: Iterable[Link]) -> list[Link]:
+    """Return the links with source and target exchanged, sorted."""
     return sorted((target, source) for source, target in links)
 
 
 NO_WORD = -1
-"""The number of the word of a token that is of none, as EOS."""
+"""Word index of a token that belongs to no word, such as EOS."""
 
 
 def word_weights(attention: np.ndarray, source_words: Sequence[int], target_words: Sequence[int],
                  sizes: tuple[int, int]) -> np.ndarray:
-    """The attention of words to words.
+    """Return the attention of words to words.
 
     Args:
         attention: float `[target tokens, source tokens]`.
-        source_words: the word of each source token, from 0, or `NO_WORD`.
-        target_words: the word of each target token.
-        sizes: how many words the source and the target have.
+        source_words: index of the word of each source token, or `NO_WORD`.
+        target_words: index of the word of each target token, or `NO_WORD`.
+        sizes: number of words of the source and of the target.
+
     Returns:
-        float32 `[target words, source words]`: rows sum to 1, less what tokens of no word get; 0 for a word without
-        tokens.
+        float32 `[target words, source words]`; the sum of a row is 1 minus the attention to tokens without a word, or 0
+        for a word without tokens.
     """
     source, target = _members(source_words, sizes[0]), _members(target_words, sizes[1])
     tokens = np.maximum(target.sum(axis=0), 1)
@@ -143,10 +147,12 @@ def word_weights(attention: np.ndarray, source_words: Sequence[int], target_word
 
 
 def words_of_source(vocabulary: Vocabulary, text: str, limit: int) -> list[int]:
-    """The word of each token of a line to be translated, from 0; `NO_WORD` for the EOS behind each of its pieces.
+    """Return the index of the word of each source token, and `NO_WORD` for the EOS after each piece.
 
     Args:
-        limit: a line of more tokens is in pieces; see `cut_line`.
+        vocabulary: source vocabulary.
+        text: the line.
+        limit: maximum number of tokens of a piece; see `cut_line`.
     """
     (ids,), (words,) = vocabulary.encode_with_words([text])
     numbers: list[int] = []
@@ -159,22 +165,23 @@ def words_of_source(vocabulary: Vocabulary, text: str, limit: int) -> list[int]:
 
 
 def _words_before(text: str, place: int) -> int:
-    """How many words end before a character of the text."""
+    """Return the number of words that end before a character of the text."""
     inside_a_word = 0 < place < len(text) and not (text[place - 1].isspace() or text[place].isspace())
     return len(text[:place].split()) - inside_a_word
 
 
 def words_of_translation(vocabulary: Vocabulary, ids: Sequence[int]) -> list[int]:
-    """The word of each token of a translation, from 0; `NO_WORD` for EOS.
+    """Return the index of the word of each token of a translation; `NO_WORD` for EOS.
 
-    A token is of the first word that the text gets, or goes on with, by it. One by which the text gets nothing, as a
-    space alone, is of the word that follows.
+    A token belongs to the first word that it begins or continues. A token that adds no text, such as a space, belongs
+    to the next word.
 
     Args:
-        ids: of one text, without padding.
+        vocabulary: target vocabulary.
+        ids: ids of a text, without padding.
     """
     words: list[int] = []
-    text, count, waiting = "", 0, 0  # the text so far, its words, and how many tokens at the end have no word yet
+    text, count, waiting = "", 0, 0  # text so far, its words, and tokens at the end without a word
     for length, id in enumerate(ids, start=1):
         if id == EOS:
             break
@@ -185,17 +192,17 @@ def words_of_translation(vocabulary: Vocabulary, ids: Sequence[int]) -> list[int
             words += [count if longer > count else max(count - 1, 0)] * waiting
             count, waiting = longer, 0
     words += [max(count - 1, 0)] * waiting
-    # Bytes may look like words of their own until their character is whole.
+    # Bytes may look like separate words until their character is complete.
     last = max(len(text.split()) - 1, 0)
     words = [min(word, last) for word in accumulate(words, max)]
     return words + [NO_WORD] * (len(ids) - len(words))
 
 
 def joined_words(parts: Sequence[tuple[str, Sequence[int]]]) -> list[int]:
-    """The words of the tokens of a text that is made of others, one behind the other.
+    """Return the word indices of the tokens of joined texts.
 
     Args:
-        parts: of each the text, and the words of its tokens.
+        parts: each text, and the word indices of its tokens.
     """
     numbers: list[int] = []
     before = 0
@@ -206,6 +213,6 @@ def joined_words(parts: Sequence[tuple[str, Sequence[int]]]) -> list[int]:
 
 
 def _members(words: Iterable[int], size: int) -> np.ndarray:
-    """float32 `[tokens, size]`: 1 where the token is of the word."""
+    """Return float32 `[tokens, size]`: 1 if the token belongs to the word."""
     numbers = np.fromiter(words, np.int64)
     return (numbers[:, None] == np.arange(size)).astype(np.float32)

@@ -168,6 +168,7 @@ def allocated(log_prob: Tensor, bank: Tensor, count: int) -> Tensor:
         log_prob: float32 `[batch, m]`; candidates with `NEVER` are last.
         bank: int32 `[batch, m]`, from 0.
         count: number of slots, at most m.
+
     Returns:
         int32 `[batch, count]`, from 0 to m - 1.
     """

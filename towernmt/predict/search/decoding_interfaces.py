@@ -64,6 +64,7 @@ def top_of_rows(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     Args:
         x: float32 `[rows, size]`.
         count: number of values, at most `size`.
+
     Returns:
         values float32 and their indices int32, each `[rows, count]`.
     """
@@ -165,6 +166,7 @@ class StepContext(NamedTuple):
         Args:
             parent: int32 `[batch, n]`, index of the live hypothesis to extend; None to extend all in their order.
             token: int32 `[batch, n]`, the appended tokens.
+
         Returns:
             the hypotheses, `[batch, n, step + 1]`.
         """
@@ -263,6 +265,7 @@ class Candidates:
 
         Args:
             count: minimum number of tokens, if the vocabulary is large enough.
+
         Returns:
             log-probability float32 and token int32, each `[batch * width, count or a few more]`. Tokens that a filter
             forbids are included, with log-probability `NEVER`.
@@ -284,6 +287,7 @@ class Candidates:
 
         Args:
             token: int32 `[batch * width, n]`.
+
         Returns:
             float32 `[batch * width, n]`; `NEVER` for forbidden tokens.
         """

@@ -105,6 +105,7 @@ class Steps:
         decoding: components of the search.
         words: words of a shortlist, if the model returns only their logits; None for the complete vocabulary.
         sentences: the sentences.
+
     Attributes:
         sentences: the sentences.
         strategy: selection of hypotheses.
@@ -219,6 +220,7 @@ def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) ->
         model: the model; its variables are created, or reused under `reuse`.
         inputs: tensors of `decoding_signature(model, decoding)` by name.
         decoding: components of the search.
+
     Raises:
         SettingsError: attention is requested from a model without it, or a shortlist is for other vocabularies.
     """

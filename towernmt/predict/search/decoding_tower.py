@@ -52,6 +52,7 @@ def bind_inputs(names: Sequence[str], in_order: Sequence[Any], named: dict[str, 
         names: names of the inputs.
         in_order: values of the first inputs.
         named: values of the other inputs by name.
+
     Raises:
         SettingsError: an input is missing, passed twice, or unknown.
     """
@@ -85,6 +86,7 @@ def decoding_for(settings: SearchSettings, processors: Sequence[LogitsProcessor]
         processors: custom processors, which act after those of the settings.
         attention: whether to return the attention of each hypothesis; see `Decoded`.
         log_probs: whether to return the log-probabilities of its tokens.
+
     Raises:
         DataError: the file of a shortlist is missing or damaged.
     """

@@ -144,6 +144,7 @@ class Lexicon:
             source: source vocabulary.
             target: target vocabulary.
             name: name of the file, for the message.
+
         Raises:
             SettingsError: the table belongs to other vocabularies.
         """
@@ -213,8 +214,10 @@ def learn_model_1(blocks: Iterable[PairBlock], target_size: int, iterations: int
         iterations: number of iterations of expectation maximisation, which begins with equal probabilities.
         report: called with the number of each iteration, from 1, and the perplexity of the target before it, which
             never rises.
+
     Returns:
         the pairs of words that occur in the same sentence pair; `NULL` as source for no word.
+
     Raises:
         DataError: no pair has words on both sides.
     """
@@ -300,9 +303,12 @@ def entries_of_alignments(source: str, target: str, alignments: str, source_voca
     """Return the relative frequencies of aligned pieces; all pieces of a word are aligned to all of the other word.
 
     Args:
-        source, target: text files with one sentence per line.
+        source: text file with one sentence per line.
+        target: text file of the translations.
         alignments: file of word alignments `i-j`, in the format of fast_align and eflomal.
-        source_vocabulary, target_vocabulary: the vocabularies.
+        source_vocabulary: vocabulary of the source.
+        target_vocabulary: vocabulary of the target.
+
     Raises:
         DataError: a file is missing, the numbers of lines differ, or a word alignment is not valid.
     """

@@ -198,6 +198,7 @@ class AvoidedPhrases(LogitsProcessor):
         Args:
             phrases: int32 `[batch, 1, phrases, n]`, reversed.
             context: the hypotheses.
+
         Returns:
             bool `[batch, width, phrases]`.
         """

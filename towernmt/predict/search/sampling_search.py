@@ -159,6 +159,7 @@ def _containing_weight(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor
     Args:
         weights: float32 `[rows, n]`.
         uniform: float64 `[rows]`, from 0 to below 1.
+
     Returns:
         index of the weight, int32 `[rows]`; position in its interval, float64 `[rows]`, from 0 to below 1.
     """

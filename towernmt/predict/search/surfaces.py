@@ -74,6 +74,7 @@ class Surfaces:
         Args:
             text: beginning of a word, without spaces; empty for any word.
             first: whether the word is the first of the translation.
+
         Returns:
             int32 `[bytes, n]`, padded with 0: in row k, the tokens that can follow k written bytes (the mark of a space
             included) and from which `text` can be completed. None if no tokens can write it, or if any can.
