@@ -13,7 +13,7 @@ import towernmt
 ROOT = Path(__file__).parents[1]
 NAMES = ["DataError", "FeederError", "PreparedData", "Scorer", "Settings", "SettingsError", "TowerNMTError",
          "TrainedModel", "Translator", "__version__", "apply_overrides", "default_settings", "evaluate", "load_yaml",
-         "parse_assignments", "prepare", "setting", "tf", "tf1", "train"]
+         "parse_assignments", "prepare", "setting", "tf", "tf1", "train", "translation_config"]
 NOT_CALLED = {"__version__", "tf", "tf1"}
 
 

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from towernmt.evaluate.metrics import corpus_scores as evaluate
     from towernmt.predict.scorer import Scorer
     from towernmt.predict.trained_model import TrainedModel
-    from towernmt.predict.translator import Translator
+    from towernmt.predict.translator import Translator, translation_config
     from towernmt.run.launch import train
     from towernmt.run.run_settings import Settings, default_settings
 
 __all__ = ["DataError", "FeederError", "PreparedData", "Scorer", "Settings", "SettingsError", "TowerNMTError",
            "TrainedModel", "Translator", "__version__", "apply_overrides", "default_settings", "evaluate",
-           "load_yaml", "parse_assignments", "prepare", "setting", "tf", "tf1", "train"]
+           "load_yaml", "parse_assignments", "prepare", "setting", "tf", "tf1", "train", "translation_config"]
 
 __version__ = "0.1.0"
 
@@ -51,7 +51,7 @@ _lazy = lazy_exports(__name__, {
     "dataflow.preparation.prepared_data": ["PreparedData"],
     "predict.scorer": ["Scorer"],
     "predict.trained_model": ["TrainedModel"],
-    "predict.translator": ["Translator"],
+    "predict.translator": ["Translator", "translation_config"],
     "run.run_settings": ["Settings", "default_settings"],
 })[0]
 

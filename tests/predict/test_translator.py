@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorpack.predict import PredictConfig
+from tensorpack.predict import OfflinePredictor, PredictConfig
 from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.checkpoint.saved_run import SavedRun
@@ -32,7 +32,7 @@ from towernmt.predict.search.decoding_tower import search_signature, search_towe
 from towernmt.predict.search.lexical_table import Entries, Lexicon
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.trained_model import TrainedModel, make_predictor
-from towernmt.predict.translator import Translator
+from towernmt.predict.translator import Translator, translation_config
 
 WORDS = [f"w{i}" for i in range(16)]
 
@@ -108,6 +108,15 @@ def test_a_translator_gives_one_text_a_line_in_order(four_best: Translator) -> N
     assert [translator.translate([line])[0] for line in lines] == together
     stream = translator.translate_stream(f"{line}\n".encode() for line in lines)
     assert [hypotheses[0].text for hypotheses in stream] == together
+
+
+def test_an_offline_predictor_translates_as_the_translator_does(plain: Translator, run_directory: Path) -> None:
+    source, length = np.array([[5, 6, 7, EOS], [9, EOS, 0, 0]], np.int32), np.array([4, 2], np.int32)
+    predictor = OfflinePredictor(translation_config(run_directory))
+    for got, expected in zip(predictor(source, length), plain.predictor(source, length), strict=True):
+        np.testing.assert_array_equal(got, expected)
+    tokens, scores = OfflinePredictor(translation_config(run_directory, beam_size=3, n_best=2))(source, length)
+    assert tokens.shape[:2] == scores.shape == (2, 2)
 
 
 def test_scores_are_the_teacher_forced_log_probabilities(four_best: Translator) -> None:

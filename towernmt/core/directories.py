@@ -40,6 +40,7 @@ class DirectoryLock:
         directory: path of the directory.
         activity: what is done there, for whoever comes second; nothing secret.
         make: whether `acquire` makes a directory that is missing.
+
     Attributes:
         directory: the same.
     """
@@ -240,6 +241,7 @@ def refuse_foreign_directory(output: str, place: Path, owned: Collection[str] = 
         output: what the user calls it, for the message.
         place: the resolved path of the file or directory that would be written.
         owned: kinds that `place` itself may be; with `AVERAGES`, it may also lie in the averages of a run.
+
     Raises:
         SettingsError: it is such a directory, or lies in one.
     """

@@ -31,7 +31,8 @@ def remedy(error: OSError, otherwise: str) -> str:
     """Return the sentence of advice for a file that cannot be read.
 
     Args:
-        otherwise: the sentence where the file itself is missing or damaged.
+        error: the error of the operating system.
+        otherwise: the advice if the file itself is missing or damaged.
     """
     known = _REMEDIES.get(error.errno or 0)
     return otherwise if known is None else f"{known}, and start the same command again."

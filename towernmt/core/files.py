@@ -120,6 +120,7 @@ def checked_name(name: str, origin: str) -> str:
     Args:
         name: for example "shard-00000.pairs", or "vocabulary/source.model".
         origin: what names the file, for the message.
+
     Raises:
         DataError: it is empty, absolute, has a drive or a backslash, goes up (".."), or holds control characters.
     """

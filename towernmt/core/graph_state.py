@@ -41,6 +41,7 @@ class LossScaling:
         initial: the first scale; powers of two lose no bit.
         growth_updates: good updates in a row before the scale doubles.
         least: an overflow at this scale or below it is a divergence.
+
     Raises:
         SettingsError: values that cannot work.
     """

@@ -117,6 +117,7 @@ def refuse_forked(process: int) -> None:
 
     Args:
         process: id of the process that used TensorFlow.
+
     Raises:
         SettingsError: the current process is a different one.
     """

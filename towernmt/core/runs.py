@@ -61,6 +61,7 @@ def belong_to(hook: T, *runs: Any) -> T:
         hook: a tensorpack `Callback` or a `tf1.train.SessionRunHook`.
         runs: kinds of runs; or operations or tensors, which stand for each run that computes one of them,
             whatever that run calls itself.
+
     Raises:
         SettingsError: none, or something else than these.
     """

@@ -118,8 +118,10 @@ class ResumableLoop(TrainLoop):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps that this run makes in the present epoch; constant within the epoch. tensorpack's callbacks find the
-        last step of an epoch by it. Before the first epoch: the steps from the present one to the epoch's end.
+        """Number of steps that this run makes in the current epoch, which is constant within the epoch.
+
+        Tensorpack's callbacks use it to find the last step of an epoch. Before the first epoch, it is the number of
+        steps from the current one to the end of the epoch.
         """
         began = self._global_step if self._began is None else self._began
         return self._steps_per_epoch - began % self._steps_per_epoch
@@ -134,7 +136,7 @@ class ResumableLoop(TrainLoop):
 
     @_epoch_num.setter
     def _epoch_num(self, number: int) -> None:
-        """tensorpack's main loop sets it where an epoch begins."""
+        """Tensorpack's main loop sets it at the beginning of an epoch."""
         self._epoch, self._began = number, self._global_step
 
 

@@ -54,13 +54,16 @@ LARGEST_NUMBER = 3.4e38
 
 def setting(default: Any, help: str, choices: Sequence[str] = (), *, at_least: float | None = None,
             above: float | None = None, at_most: float | None = None, below: float | None = None) -> Any:
-    """A dataclass field with its meaning, unit and range.
+    """Return a dataclass field with its meaning, unit and range.
 
     Args:
         default: the default value; lists are copied for each instance.
         help: one sentence with the meaning and the unit; `towernmt train --help-settings` prints it.
         choices: for a string, the values that are accepted.
-        at_least, above, at_most, below: the range of a number, of each number of a list, or of a number or None.
+        at_least: lower limit of a number, or of each number of a list; None for no limit, as for the next three.
+        above: exclusive lower limit.
+        at_most: upper limit.
+        below: exclusive upper limit.
     """
     metadata = {"help": help, "choices": tuple(choices), "range": Range(at_least, above, at_most, below)}
     if isinstance(default, list):
@@ -75,6 +78,7 @@ def apply_overrides(settings: T, overrides: Mapping[str, Any], origin: str = "--
         settings: a dataclass, possibly of dataclasses.
         overrides: dotted key to value; a string value is read as the field's type.
         origin: where the values come from, for the error message.
+
     Raises:
         SettingsError: unknown key, wrong type, a number out of its range, or a text that is not one of the choices.
     """
@@ -91,13 +95,15 @@ def _assignment(key: str, value: Any) -> str:
 
 
 def check_ranges(settings: Any, prefix: str = "", shown: Callable[[str, Any], str] = _assignment) -> None:
-    """Refuse values that a nest of dataclasses of `setting` fields does not take; the message names all of them.
+    """Refuse values out of range in a nest of dataclasses with `setting` fields; the message names all of them.
 
-    `apply_overrides` checks what it sets; this is for settings that a program has put together.
+    `apply_overrides` checks the values that it sets. This function checks settings that a program has constructed.
 
     Args:
-        prefix: of the settings' names in the message, such as "model.".
-        shown: how the message writes a setting: from its name and its value.
+        settings: the outermost dataclass.
+        prefix: prefix of the names in the message, such as "model.".
+        shown: function that formats a name and a value for the message.
+
     Raises:
         SettingsError: a number out of its range, or a text that is not one of the choices.
     """
@@ -259,10 +265,11 @@ def _replace(settings: Any, full_key: str, path: list[str], value: Any, origin: 
 
 
 def _nearest(key: str, spellings: Mapping[str, str]) -> str:
-    """A sentence with the setting whose key is most like `key`.
+    """Return a sentence that suggests the setting most similar to `key`.
 
     Args:
-        spellings: the key by each key, and by each name that other toolkits use.
+        key: the unknown key.
+        spellings: key of a setting by each key and by each name that other toolkits use.
     """
     named = key.split(".")[-1].replace("-", "_").lower()
     if named in spellings:

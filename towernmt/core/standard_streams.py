@@ -126,7 +126,7 @@ def open_missing_streams() -> set[str]:
 
 
 def escape_unencodable_output() -> None:
-    """Let `print` write an escape, such as `\\u4f60`, for a character that the locale's encoding lacks.
+    """Let `print` write a backslash escape for a character that the encoding of the locale lacks.
 
     Otherwise it raises `UnicodeEncodeError`. Translations do not pass through here: they are UTF-8 in every locale.
     """

@@ -63,6 +63,7 @@ def read_json(path: str | Path, kind: type[T], advice: str, error: type[TowerNMT
         kind: what it holds, see above.
         advice: the sentence on how to mend it.
         error: what is raised.
+
     Raises:
         TowerNMTError: (`error`) it cannot be read, is no JSON, or holds something else.
     """

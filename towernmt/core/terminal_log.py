@@ -55,7 +55,7 @@ def configure_terminal_log(verbose: bool | None = None) -> None:
 
 
 def terminal_handlers() -> list[Any]:
-    """tensorpack's handlers that write to standard output or standard error, not to a file."""
+    """Return tensorpack's handlers that write to standard output or standard error, not to a file."""
     return [handler for handler in logger._logger.handlers if type(handler) is logging.StreamHandler]
 
 

@@ -51,6 +51,7 @@ class World:
     Args:
         process: which one this is, from 0.
         processes: how many there are.
+
     Raises:
         SettingsError: there is no such process.
     """

@@ -139,6 +139,7 @@ def architecture(name: str) -> Architecture:
     Args:
         name: one of `ARCHITECTURES`; or of one's own, FILE.py:CLASS or MODULE:CLASS, a function that makes a model will
             do as well. The settings are None if it does not say which it has.
+
     Raises:
         SettingsError: there is none.
     """

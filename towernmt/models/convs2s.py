@@ -40,6 +40,7 @@ def convolution(x: Tensor, kernel: Tensor, bias: Tensor, padding: tuple[int, int
         kernel: float32 `[width, depth, output]`.
         bias: float32 `[output]`.
         padding: numbers of zeros before and after each sequence.
+
     Returns:
         `[batch, length + sum(padding) - width + 1, output]`, bfloat16 where products are; float32 otherwise (in
         float16, too, which convolutions do without).

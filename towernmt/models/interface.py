@@ -28,12 +28,13 @@ from towernmt.models.losses import LossBatch, guided_alignment_loss, r_drop_loss
 
 
 def limited_to(model: NMTModel, tokens: Tensor) -> NMTModel:
-    """A copy of a model whose `decode_step` gives the logits of some tokens only, float32 `[rows, n]`.
+    """Return a copy of a model whose `decode_step` returns the logits of some tokens only, float32 `[rows, n]`.
 
-    Its `output_projection` has their rows alone. They are gathered when that is asked for first, which must be outside
-    of a loop. From a `decode_step` that does not ask for it, the columns are taken of what it gives.
+    Its `output_projection` has only the rows of these tokens. They are gathered at the first call, which must be
+    outside of a loop. If `decode_step` does not call `output_projection`, the columns are gathered from its logits.
 
     Args:
+        model: the model to copy.
         tokens: int32 `[n]`.
     """
     limited = copy.copy(model)
@@ -313,15 +314,16 @@ def batch_signature(source_factors: int = 0, alignments: bool = False) -> list[T
 
 
 def token_log_probabilities(model: NMTModel, memory: Nest, target: Tensor, target_length: Tensor) -> Tensor:
-    """log p(token | source, tokens before it), by teacher forcing; a gradient flows through.
+    """Return log p(token | source, earlier tokens) by teacher forcing, with a gradient.
 
     Args:
-        model: builds or finds its variables in the present variable scope.
-        memory: what `model.encode` returned.
+        model: creates its variables in the current variable scope, or reuses them.
+        memory: result of `model.encode`.
         target: int32 `[batch, target length]`, ending with EOS (or cut), padded with PAD.
         target_length: int32 `[batch]`.
+
     Returns:
-        float32 `[batch, target length]`, in nats; 0 behind a sentence's end.
+        float32 `[batch, target length]`, in nats; 0 after the end of a sentence.
     """
     places = tf.where(tf.sequence_mask(target_length, tf.shape(target)[1]))     # [tokens, 2]
     hidden = tf.gather_nd(model.decode_hidden(memory, shift_right(target)), places)     # [tokens, depth]

@@ -93,7 +93,6 @@ def smoothed_cross_entropy(tokens: Tensor, projection: Projection, logits: Tenso
     Returns:
         Two float32 `[]`: the sum of the smoothed losses and the sum of the negative log-likelihoods, in nats.
     """
-
     logits = tf.stop_gradient(logits)       # not an argument of `losses`, which would keep the logits in memory longer
 
     @tf.custom_gradient
@@ -165,6 +164,7 @@ def guided_alignment_loss(attention: Tensor, alignment: Tensor, passes: int = 1)
         attention: float32 `[passes * batch, target length, source length]`, rows of sum 1.
         alignment: uint8 `[batch, target length, source length]`, 1 at links, 0 at padding.
         passes: number of passes of the batch through the model.
+
     Returns:
         float32 `[]`: the sum over the target words, in nats, and the mean over the passes.
     """

@@ -1,6 +1,4 @@
-"""Find the class of a custom model, `my_model.py:MyModel` or `package.module:MyModel`, and the copy of its code
-that a run keeps.
-"""
+"""Find the class of a custom model (`FILE.py:CLASS` or `package.module:CLASS`), and a run's copy of its code."""
 
 from __future__ import annotations
 
@@ -34,8 +32,10 @@ def code_of(root: Path, module: str) -> dict[str, bytes]:
     Args:
         root: the directory at which imports begin.
         module: its name from there.
+
     Returns:
         content by the path from the root, with "/" between the parts.
+
     Raises:
         SettingsError: a file is not Python.
     """
@@ -132,6 +132,7 @@ def find_place(name: str) -> ModelLocation:
 
     Args:
         name: FILE.py:CLASS, or MODULE:CLASS of an importable module.
+
     Raises:
         SettingsError: the file or module does not exist.
     """
@@ -242,12 +243,14 @@ def _import(place: ModelLocation, content: str) -> ModuleType:
 
 @contextmanager
 def _importing_from(root: Path, local: set[str], anew: bool) -> Iterator[None]:
-    """The modules `local` are imported from `root`, even where others of these names were imported before.
+    """Import modules from a directory, even if other modules with these names were imported before.
 
-    Those come back afterwards, and `root` stays at the end of the path, for what functions import when they are called.
+    The other modules are restored afterwards. `root` stays at the end of the path, for imports inside functions.
 
     Args:
-        anew: import those of `root` itself again, too: their files have changed.
+        root: the directory.
+        local: names of the modules.
+        anew: import modules of `root` again that are already imported, because their files have changed.
     """
     hidden = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in local}
     others = {name: module for name, module in hidden.items() if not _lies_in(module, root)}

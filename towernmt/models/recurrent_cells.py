@@ -31,6 +31,7 @@ def block_lstm(x: Tensor, start: list[Tensor], kernel: Tensor, bias: Tensor) -> 
         start: cell and output before the first step, each float32 `[batch, depth]`.
         kernel: float32 `[input depth + depth, 4 * depth]`, gates in the order input, forget, cell input, output.
         bias: float32 `[4 * depth]`.
+
     Returns:
         cell and output after each step, each `[time, batch, depth]`.
     """
@@ -245,6 +246,7 @@ class Cell:
             multiply: `multiply(a, i)` is float32 `a @ matrices[i]`, `multiply(a, i, b)` adds `b`.
             norms: `self.norms`, as the loop sees them.
             apply: `apply(operation, *args)` is what one of `self.operations` yields.
+
         Returns:
             The state after the step.
         """
@@ -297,6 +299,7 @@ class Cell:
             x: float32 `[time, batch, input depth]`.
             start: the state before the first step.
             whole_state: return the complete state instead of the output.
+
         Returns:
             The output after each step, or the complete state, each tensor `[time, batch, depth]`. Padding at the end of
             a sequence changes nothing before it.

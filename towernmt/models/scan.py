@@ -75,8 +75,10 @@ def scan(step: StepFunction, emits: int, inputs: Sequence[Tensor], start: Sequen
         start: the state before the first step.
         matrices: second factors of products, each `[input depth, depth]` or `[groups, input depth, depth]`
             (then the first factor is `[groups, rows, input depth]`). They are rounded to the compute dtype.
-        shared, fixed: see `Step`.
+        shared: see `Step`.
+        fixed: see `Step`.
         operations: operations that the step applies, in this order.
+
     Returns:
         The emitted tensors, each `[time, ...]`.
     """

@@ -121,11 +121,13 @@ class Seq2Seq(ConfiguredModel):
         """Decode with input feeding: all layers and the attention are within the loop.
 
         Args:
+            memory: encoded source.
             x: embeddings float32 `[target length, batch, embedding_size]`.
-            shown: give the attention, too.
+            shown: whether to return the attention.
+
         Returns:
-            the last hidden layer, float32 `[target length, batch, embedding_size]`, and if it is to be shown the
-            attention, float32 `[target length, batch, annotations]`.
+            The last hidden layer, float32 `[target length, batch, embedding_size]`, and if requested the attention,
+            float32 `[target length, batch, annotations]`.
         """
         s = self.settings
         cells, attention, kernel = self._decoder_cells(), self._attention(), self._attentional_kernel()

@@ -144,6 +144,7 @@ class Transformer(ConfiguredModel):
 
     Args:
         settings: settings including both vocabulary sizes.
+
     Raises:
         SettingsError: sizes that do not match.
     """

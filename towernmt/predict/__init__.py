@@ -21,5 +21,5 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
         "SamplingSettings", "SearchPredictor", "SearchResult", "beam_search", "build_predictor", "build_sampler",
         "build_search_predictor", "decoding_signature", "search_signature", "search_tower"],
     "search.search_settings": ["EnsembleSettings", "SearchSettings", "StreamSettings"],
-    "translator": ["Translator"],
+    "translator": ["Translator", "translation_config"],
 })

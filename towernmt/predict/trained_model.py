@@ -169,6 +169,11 @@ class TrainedModel:
         """
         return placed_predictor(tower, signature, outputs, self.initial_values(), self.device, threads, self.precision)
 
+    def predict_config(self, tower: Callable[..., Any], signature: Sequence[TensorSpec],
+                       outputs: Sequence[str]) -> PredictConfig:
+        """Return the configuration of a tensorpack `OfflinePredictor`; see `predictor` for the arguments."""
+        return placed_config(tower, signature, outputs, self.initial_values(), self.device, precision=self.precision)
+
     def initial_values(self, scope: str = "") -> SessionInit:
         """Return an initialiser that gives the variables of the graph the values of the checkpoint.
 
@@ -200,14 +205,21 @@ class TrainedModel:
 def placed_predictor(tower: Callable[..., Any], signature: Sequence[TensorSpec], outputs: Sequence[str],
                      values: SessionInit, device: str | None, threads: int = 1,
                      precision: str = PRECISIONS[0]) -> OfflinePredictor:
-    """Return a predictor on a device; see `TrainedModel.predictor`.
+    """Return the predictor of `placed_config`, which has the same arguments."""
+    return make_predictor(placed_config(tower, signature, outputs, values, device, threads, precision))
+
+
+def placed_config(tower: Callable[..., Any], signature: Sequence[TensorSpec], outputs: Sequence[str],
+                  values: SessionInit, device: str | None, threads: int = 1,
+                  precision: str = PRECISIONS[0]) -> PredictConfig:
+    """Return the configuration of a predictor on a device.
 
     Args:
-        tower: tower function.
+        tower: tower function, called with one tensor per input.
         signature: specifications of the inputs.
         outputs: names of output tensors of the tower.
-        values: initialiser of the tower's variables.
-        device: TensorFlow's name of a device; None leaves the placement to TensorFlow.
+        values: initialises the tower's variables.
+        device: TensorFlow's device name; None lets TensorFlow choose.
         threads: number of concurrent callers.
         precision: dtype of matrix products.
     """
@@ -216,9 +228,9 @@ def placed_predictor(tower: Callable[..., Any], signature: Sequence[TensorSpec],
         with tf1.device(device) if device else nullcontext():
             return tower(*inputs)
 
-    return make_predictor(PredictConfig(
+    return PredictConfig(
         tower_func=placed, input_signature=list(signature), input_names=[spec.name for spec in signature],
-        output_names=list(outputs), session_creator=SessionCreator(threads, runs_in_caller=True), session_init=values))
+        output_names=list(outputs), session_creator=SessionCreator(threads, runs_in_caller=True), session_init=values)
 
 
 class _Predictor(OfflinePredictor):

@@ -21,7 +21,7 @@ from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings, StreamSettings, several
 
 if TYPE_CHECKING:
-    from tensorpack.predict import OfflinePredictor
+    from tensorpack.predict import OfflinePredictor, PredictConfig
 
     from towernmt.predict.search.decoding_interfaces import LogitsProcessor
 
@@ -108,6 +108,34 @@ class Translator(LineTranslator):
         these inputs; log-probabilities and attention follow these outputs.
         """
         return self._searches.predictor
+
+
+def translation_config(run_dir: str | Path | SavedRun, beam_size: int | None = None, *, n_best: int | None = None,
+                       checkpoint: str | None = None, device: str | None = None, **search: Any) -> PredictConfig:
+    """Return the configuration of tensorpack's `OfflinePredictor` that translates token ids with a run.
+
+    The predictor has the inputs and outputs of `Translator.predictor`.
+
+    Args:
+        run_dir: directory of a training run, a package, or an open run.
+        beam_size: hypotheses per sentence; by default as in `Translator`.
+        n_best: number of translations of each sentence; by default 1.
+        checkpoint: "best", "last", "step-N" or the prefix of a checkpoint.
+        device: "cpu", "gpu" or "gpu:N"; by default a GPU if available.
+        search: other fields of `SearchSettings`.
+
+    Raises:
+        CheckpointError: the checkpoint does not exist, or does not match the run's settings.
+        SettingsError: an invalid value, not a run, or a missing GPU.
+    """
+    from towernmt.predict.search.decoding_tower import decoding_for, decoding_signature, decoding_tower, output_names
+    from towernmt.predict.trained_model import TrainedModel  # here, since a cached graph needs no model
+
+    run = open_run(run_dir, False)
+    settings = search_settings(run.group("search", SearchSettings()), beam_size, n_best, search)
+    trained, decoding = TrainedModel(run, checkpoint, device=device, averaged=settings.averaged), decoding_for(settings)
+    return trained.predict_config(decoding_tower(trained.model, decoding),
+                                  decoding_signature(trained.model, decoding), output_names(decoding))
 
 
 def _check_texts(run: SavedRun, search: SearchSettings, options: LineOptions) -> None:

@@ -26,13 +26,13 @@ _NONE = -1
 
 
 class StepBlocks(NamedTuple):
-    """What the steps so far have written, with room for some more.
+    """Values of the decoding steps so far, with capacity for further steps.
 
     Attributes:
-        kept: nest of tensors `[batch, heads, room * beam, depth]`: what hypothesis `b` of a sentence wrote in step `s`
-            is at `s * beam + b`, and behind it is room. Search moves nothing in it.
-        ancestor: int32 `[batch, beam, room]`: the place in the beam that each hypothesis had in each step; -1 for
-            steps that are not taken yet.
+        kept: nest of tensors `[batch, heads, capacity * beam, depth]`. The values of hypothesis `b` of a sentence in
+            step `s` are at index `s * beam + b`. Search does not move them.
+        ancestor: int32 `[batch, beam, capacity]`, the beam index that each hypothesis had in each step; -1 for steps in
+            the future.
     """
 
     kept: Any
@@ -44,30 +44,30 @@ class StepBlocks(NamedTuple):
         return int(self.ancestor.shape[1])
 
     @property
-    def room(self) -> Tensor:
-        """Steps that it has room for, int32 `[]`."""
+    def capacity(self) -> Tensor:
+        """Number of steps for which memory is allocated, int32 `[]`."""
         return tf.shape(self.ancestor)[2]
 
     def apart(self) -> StepBlocks:
-        """For hypotheses that never take each other's place: each as if it were the only one of a sentence.
+        """Return blocks in which each hypothesis is the only one of a sentence, for a search that never reorders them.
 
-        Only before the first step.
+        Call it only before the first step.
         """
         beam = self.beam
         kept = tf.nest.map_structure(lambda tensor: _by_hypothesis(tensor, beam), self.kept)
-        return StepBlocks(kept, tf.reshape(self.ancestor, [-1, 1, self.room]))
+        return StepBlocks(kept, tf.reshape(self.ancestor, [-1, 1, self.capacity]))
 
     def reordered(self, parent: Tensor) -> StepBlocks:
         """Return blocks in which each hypothesis continues the one with beam index `parent`, int32 `[batch, beam]`."""
         return self._replace(ancestor=tf.gather(self.ancestor, parent, batch_dims=1))
 
     def of_sentences(self, rows: Tensor) -> StepBlocks:
-        """That of the sentences `rows`, int32 `[n]`, alone."""
+        """Return the blocks of the sentences with indices `rows`, int32 `[n]`."""
         return StepBlocks(*tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), tuple(self)))
 
-    def with_room(self, steps: Tensor) -> StepBlocks:
-        """With room for so many steps, int32 `[]`, which are not fewer than before."""
-        more = steps - self.room
+    def with_capacity(self, steps: Tensor) -> StepBlocks:
+        """Return blocks with capacity for `steps`, int32 `[]`, at least the present capacity."""
+        more = steps - self.capacity
         kept = tf.nest.map_structure(
             lambda tensor: tf.pad(tensor, [[0, 0], [0, 0], [0, more * self.beam], [0, 0]]), self.kept)
         return StepBlocks(kept, tf.pad(self.ancestor, [[0, 0], [0, 0], [0, more]], constant_values=_NONE))
@@ -79,63 +79,65 @@ class StepBlocks(NamedTuple):
 
 
 class StepPlace(NamedTuple):
-    """Where a step of decoding writes in `StepBlocks`, and what each hypothesis sees there.
+    """Position of a decoding step in `StepBlocks`, and the mask of the values that each hypothesis may read.
 
     Attributes:
-        step: int32 `[]`, the number of steps before.
-        beam: hypotheses of a sentence in the blocks.
-        room: int32 `[]`, steps that the blocks have room for.
-        bias: float32 `[batch, 1, beam, room * beam]`: 0 for itself and its ancestors, `MASKED` for all else.
+        step: int32 `[]`, number of earlier steps.
+        beam: number of hypotheses of a sentence.
+        capacity: int32 `[]`, number of steps for which the blocks have memory.
+        bias: float32 `[batch, 1, beam, capacity * beam]`: 0 at the hypothesis and its ancestors, `MASKED` elsewhere.
     """
 
     step: Tensor
     beam: int
-    room: Tensor
+    capacity: Tensor
     bias: Tensor
 
-    def written(self, kept: Tensor, new: Tensor) -> Tensor:
-        """`kept` with what the step adds to it.
+    def insert(self, kept: Tensor, new: Tensor) -> Tensor:
+        """Return `kept` with the values of this step written into it.
 
         Args:
-            kept: `[batch, heads, room * beam, depth]`.
-            new: `[batch, heads, beam, depth]`.
+            kept: values of earlier steps, `[batch, heads, capacity * beam, depth]`.
+            new: values of this step, `[batch, heads, beam, depth]`.
         """
         heads, size = kept.shape[1], self.beam * kept.shape[3]
-        rows = tf.range(tf.shape(self.bias)[0] * heads) * self.room + self.step
+        rows = tf.range(tf.shape(self.bias)[0] * heads) * self.capacity + self.step
         by_step = _with_rows(tf.reshape(kept, [-1, size]), rows, tf.reshape(new, [-1, size]))
-        return tf.reshape(by_step, tf.stack([-1, heads, self.room * self.beam, kept.shape[3]]))
+        return tf.reshape(by_step, tf.stack([-1, heads, self.capacity * self.beam, kept.shape[3]]))
 
 
 def empty_blocks(kept: Any, batch: Tensor, beam: int) -> StepBlocks:
-    """Before the first step.
+    """Return the blocks before the first step.
 
     Args:
-        kept: see `empty_places`.
+        kept: nest of results of `empty_places`.
+        batch: int32 `[]`, number of sentences.
+        beam: number of hypotheses of a sentence.
     """
     return StepBlocks(kept, tf.fill([batch, beam, BLOCK], _NONE))
 
 
 def empty_places(batch: Tensor, beam: int, heads: int, depth: int, dtype: Any) -> Tensor:
-    """Room for a vector of `depth` a head and hypothesis, `[batch, heads, BLOCK * beam, depth]`.
+    """Return memory for a vector of each head and hypothesis in `BLOCK` steps, `[batch, heads, BLOCK * beam, depth]`.
 
-    Memory of its own: equal constants of a graph become one, which must not happen to what is written in place.
+    It is not a constant: TensorFlow merges equal constants, but these tensors are written in place.
     """
     return tf.raw_ops.Empty(shape=tf.stack([batch, heads, BLOCK * beam, depth]), dtype=dtype, init=True)
 
 
 def place_of_step(blocks: StepBlocks, step: Tensor) -> tuple[StepPlace, StepBlocks]:
-    """Where a step writes, and the blocks with the step noted; what it writes is not in them yet."""
-    beam, room = blocks.beam, blocks.room
+    """Return the position of a step, and the blocks with its ancestors but without its values."""
+    beam, capacity = blocks.beam, blocks.capacity
     own = tf.range(beam)
-    now = tf.equal(tf.range(room), step)                                        # [room]
-    ancestor = tf.where(now, own[:, None], blocks.ancestor)                     # [batch, beam, room]
-    seen = tf.equal(ancestor[:, :, :, None], own)                               # [batch, beam, room, beam]
-    bias = tf.where(tf.reshape(seen, [-1, 1, beam, room * beam]), 0.0, MASKED)
-    return StepPlace(step, beam, room, bias), blocks._replace(ancestor=ancestor)
+    now = tf.equal(tf.range(capacity), step)                                        # [capacity]
+    ancestor = tf.where(now, own[:, None], blocks.ancestor)                     # [batch, beam, capacity]
+    seen = tf.equal(ancestor[:, :, :, None], own)                               # [batch, beam, capacity, beam]
+    bias = tf.where(tf.reshape(seen, [-1, 1, beam, capacity * beam]), 0.0, MASKED)
+    return StepPlace(step, beam, capacity, bias), blocks._replace(ancestor=ancestor)
 
 
 def each_of(change: Callable[[StepBlocks], Any], blocks: Any) -> Any:
-    """`blocks` of a `DecoderState` with a change made to each of them: one, none, or those of several models."""
+    """Apply a function to each `StepBlocks` in the `blocks` of a `DecoderState`."""
     if isinstance(blocks, StepBlocks):
         return change(blocks)
     return tuple(each_of(change, each) for each in blocks)
@@ -159,19 +161,19 @@ def _by_hypothesis(tensor: Tensor, beam: int) -> Tensor:
 
 
 MASKED = -1e9
-"""Added to the logits of places that must not be attended to."""
+"""Added to the logits of positions that must not be attended to."""
 
 
 class AttentionInputs(NamedTuple):
-    """What attention may look at, besides the sequence that it is applied to.
+    """Inputs of an attention in addition to the sequence that it is applied to.
 
     Attributes:
         bias: float32, broadcast to `[batch, heads, length, length]`, added to the logits between positions of the
-            sequence itself: `causal_bias` in a decoder, `padding_bias` in an encoder; None in a step of decoding, where
-            every earlier position may be seen.
-        source: what `Attention.prepare` made of the source.
+            sequence itself: `causal_bias` in a decoder, `padding_bias` in an encoder; None in a step of decoding, which
+            may attend to every earlier position.
+        source: result of `Attention.prepare`.
         source_bias: float32 `[batch, 1, 1, source length]`, the `padding_bias` of the source; None in an encoder.
-        place: a `StepPlace` for attentions that keep what steps write (`empty_places`); None but in a step of decoding.
+        place: in a step of decoding, the `StepPlace` for attentions with `empty_places`; otherwise None.
     """
 
     bias: Tensor | None = None
@@ -194,12 +196,12 @@ class Attended(NamedTuple):
 
 
 class Attention(ABC):
-    """A sublayer by which a position sees other positions, of its own sequence or of the source.
+    """A sublayer by which a position attends to positions of the same sequence or of the source.
 
-    It is called within the variable scope `name`, and holds no tensors: it is made anew wherever it is needed.
+    It is called within the variable scope `name`. It holds no tensors, and a new object is created for each use.
 
     Args:
-        name: of its variable scope, unique in its layer; a part of the names of variables in checkpoints.
+        name: name of the variable scope, unique in the layer; names of variables in checkpoints contain it.
     """
 
     def __init__(self, name: str) -> None:
@@ -221,19 +223,21 @@ class Attention(ABC):
 
         Args:
             rows: int32 `[]`, number of hypotheses.
+
         Returns:
             A nest of tensors whose first dimension is rows; the second may grow by one a step. Empty by default.
         """
         return ()
 
     def empty_places(self, batch: Tensor, beam: int) -> Any:
-        """Its room in `StepBlocks`, in place of a cache, for one that keeps a vector of each earlier position.
+        """Return its memory in `StepBlocks`, which replaces the cache of an attention to all earlier positions.
 
         Args:
-            batch: int32 `[]`, the number of sentences.
-            beam: hypotheses of each.
+            batch: int32 `[]`, number of sentences.
+            beam: number of hypotheses of each sentence.
+
         Returns:
-            a nest of tensors from `empty_places`. Empty by default, and not asked for if it has a cache.
+            A nest of tensors from the function `empty_places`. Empty by default, and not called if it has a cache.
         """
         return ()
 

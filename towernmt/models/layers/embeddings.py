@@ -178,6 +178,7 @@ def embed_source(table: Tensor | Variable, source: Tensor, settings: Any) -> Ten
         table: of the words, float32 `[vocabulary, depth]`.
         source: int32 `[batch, length]`, or `[batch, length, 1 + factors]`; batch and length in any order.
         settings: a model's `CommonSettings`.
+
     Returns:
         float32 `[batch, length, depth]`.
     """

@@ -122,8 +122,10 @@ def checkpointed(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     Args:
         layer: from a tensor to a tensor.
         x: float tensor.
+
     Returns:
         what `layer` returns.
+
     Raises:
         TowerRuleError: the layer reads a variable that it has not asked `get_variable` for, or the gradient is built
             outside of the tower.

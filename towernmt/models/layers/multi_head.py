@@ -62,7 +62,7 @@ class SelfAttention(Attention):
         if self.positions is not None:
             query, key = (_turned(self.positions, each, place.step) for each in (query, key))
             distances = self._distances(place)
-        keys, values = (place.written(kept, new) for kept, new in zip(cache, (key, value), strict=True))
+        keys, values = (place.insert(kept, new) for kept, new in zip(cache, (key, value), strict=True))
         context = attend(query, keys, values, place.bias, 0.0, distances)
         return Attended(self._output(_rows_of_step(context))), [keys, values]
 
@@ -73,7 +73,7 @@ class SelfAttention(Attention):
         found = self.positions.between(place.step + 1, self.depth // self.heads, step=True)
         if found is None:
             return None
-        later = [[0, place.room - place.step - 1], [0, 0]]
+        later = [[0, place.capacity - place.step - 1], [0, 0]]
         return found._replace(keys=tf.repeat(tf.pad(found.keys, later), place.beam, 0),
                               values=tf.repeat(tf.pad(found.values, later), place.beam, 0))
 

@@ -127,6 +127,7 @@ def dropout(x: Tensor, rate: float, name: str) -> Tensor:
         x: float tensor of any shape.
         rate: the share of elements set to zero; the others are scaled by 1 / (1 - rate).
         name: the place, unique within the enclosing variable scope.
+
     Returns:
         float32 of the shape of `x` where elements are dropped; `x` itself elsewhere.
     """

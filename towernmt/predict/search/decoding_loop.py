@@ -286,7 +286,7 @@ def _run(steps: Steps, start: StepState, first: StepState) -> _BatchResult:
         there = steps.of(now.sentences)
         end = (now.state.step // BLOCK + 1) * BLOCK
         state = now.state
-        state = state._replace(blocks=each_of(lambda blocks: blocks.with_room(end), state.blocks))
+        state = state._replace(blocks=each_of(lambda blocks: blocks.with_capacity(end), state.blocks))
         state = StepState(*tf1.while_loop(
             lambda *state: (state[0] < end) & _is_unfinished(steps, StepState(*state)),
             lambda *state: there.take(StepState(*state)), state, shapes.state, back_prop=False))
