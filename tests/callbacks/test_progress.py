@@ -25,7 +25,7 @@ from towernmt.callbacks.learning_rate import LearningRateSchedule
 from towernmt.callbacks.progress import Bar, Figures, Progress, StatusLine, duration
 from towernmt.callbacks.schedules import constant
 from towernmt.callbacks.stopping import StopAfterMinutes, StopAtStep
-from towernmt.callbacks.validation_metrics import perplexity
+from towernmt.callbacks.validation_metrics import perplexity_from_loss
 from towernmt.core.errors import SettingsError
 from towernmt.core.terminal_log import configure_terminal_log
 from towernmt.core.tf_compat import tf, tf1
@@ -292,9 +292,9 @@ def test_durations_are_written_as_clocks_do(seconds, text):
 
 
 def test_perplexity_overflows_to_infinity():
-    assert perplexity(0.0) == 1.0
-    assert perplexity(1000.0) == math.inf
-    assert math.isnan(perplexity(math.nan))
+    assert perplexity_from_loss(0.0) == 1.0
+    assert perplexity_from_loss(1000.0) == math.inf
+    assert math.isnan(perplexity_from_loss(math.nan))
 
 
 def test_an_interval_of_no_steps_is_refused():

@@ -18,7 +18,7 @@ from tensorpack.utils import logger
 
 from towernmt.callbacks.stateful import StatefulCallback, find_callbacks, training_towers
 from towernmt.callbacks.stopping import StopAfterMinutes, StopAtStep
-from towernmt.callbacks.validation_metrics import perplexity
+from towernmt.callbacks.validation_metrics import perplexity_from_loss
 from towernmt.core.errors import SettingsError
 from towernmt.core.graph_state import TOKENS, graph_state, total_of_step
 from towernmt.core.machine import peak_memory
@@ -435,7 +435,7 @@ class _Interval:
         result = {"loss": means["loss"]} if "loss" in means else {}
         if "nll" in means:
             result["nll"] = means["nll"]
-            result["perplexity"] = perplexity(means["nll"])
+            result["perplexity"] = perplexity_from_loss(means["nll"])
         result.update(self._last)
         if self._target:
             result["target_tokens_per_second"] = self._target / seconds

@@ -57,7 +57,7 @@ class Metric:
         return f"{score:.{self.digits}f}"
 
 
-def perplexity(nll: float) -> float:
+def perplexity_from_loss(nll: float) -> float:
     """Return exp of the mean negative log-likelihood of a token (nats); infinity if that overflows."""
     try:
         return math.exp(nll)
@@ -70,7 +70,7 @@ METRICS = {metric.name: metric for metric in (
     Metric("chrf", "chrF", "max", 2, lambda outcome: outcome.scores.chrf),
     Metric("loss", "nll", "min", 4, lambda outcome: outcome.nll),
     Metric("perplexity", "perplexity", "min", 2,
-           lambda outcome: None if outcome.nll is None else perplexity(outcome.nll)),
+           lambda outcome: None if outcome.nll is None else perplexity_from_loss(outcome.nll)),
 )}
 """The metrics of a validation, by name."""
 OF_LOSS = ("loss", "perplexity")

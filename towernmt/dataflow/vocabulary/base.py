@@ -87,7 +87,7 @@ class StoredWords(Protocol):
     def text(self, ids: Sequence[int]) -> str | None:
         """Return the text of a word's ids, or None if it is unknown or has only one segmentation."""
 
-    def draws(self) -> WordSampler:
+    def sampler(self) -> WordSampler:
         """Return a new sampler of segmentations, without words."""
 
 

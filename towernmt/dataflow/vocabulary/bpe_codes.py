@@ -230,8 +230,8 @@ class StoredCodes:
         word = "".join(self._pieces[id].removesuffix(_CONTINUES) for id in ids)
         return word if word and self._encode_word(word) == list(ids) else None
 
-    def draws(self) -> BatchBpeDropout:
-        """Return a new sampler of segmentations; see `StoredWords.draws`."""
+    def sampler(self) -> BatchBpeDropout:
+        """Return a new sampler of segmentations; see `StoredWords.sampler`."""
         return BatchBpeDropout(lambda *pair: self._ranks.get(pair), lambda word: [*word[:-1], word[-1] + _END],
                           self._symbol_id, self._dropout)
 

@@ -146,7 +146,7 @@ class Resegmenter:
         return new_offsets, counts
 
     def _clear_cache(self) -> None:
-        self._sampler: WordSampler = self._words.draws()
+        self._sampler: WordSampler = self._words.sampler()
         self._numbers: dict[bytes, int] = {}
         self._single = np.full(self._words.size, _UNSEEN, np.int64)
 

@@ -330,8 +330,8 @@ class StoredPieces:
         pieces = [self._pieces[id] for id in ids]
         return None if None in pieces else "".join(pieces)  # type: ignore[arg-type]
 
-    def draws(self) -> WordSampler:
-        """Return a new sampler of segmentations; see `StoredWords.draws`."""
+    def sampler(self) -> WordSampler:
+        """Return a new sampler of segmentations; see `StoredWords.sampler`."""
         if not self._model.is_bpe:
             return BatchUnigramSampler(self._model, self._sampling.alpha, self._ids.__getitem__)
         return BatchBpeDropout(self._rank, self._symbols, self._ids.get, self._sampling.alpha)
