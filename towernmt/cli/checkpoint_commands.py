@@ -41,16 +41,16 @@ def run_average(args: argparse.Namespace) -> int:
 
     def choose_and_average() -> tuple[list[Path], Path]:
         if span:
-            places = averaging.checkpoints_between(directory, *span)
+            checkpoints = averaging.checkpoints_between(directory, *span)
         elif args.last is not None:
-            places = averaging.last_checkpoints(directory, args.last)
+            checkpoints = averaging.last_checkpoints(directory, args.last)
         else:
-            places = averaging.best_checkpoints(directory, args.best)
-        return places, averaging.average_checkpoints(directory, places, output)
+            checkpoints = averaging.best_checkpoints(directory, args.best)
+        return checkpoints, averaging.average_checkpoints(directory, checkpoints, output)
 
-    places, made = again_if_gone(choose_and_average)
-    print(f"{made}: average of {', '.join(place.name for place in places)}; translate with\ntowernmt translate --model "
-          f"{quote(args.model)} --checkpoint {quote(str(made))}")
+    checkpoints, average = again_if_gone(choose_and_average)
+    print(f"{average}: average of {', '.join(path.name for path in checkpoints)}; translate with\n"
+          f"towernmt translate --model {quote(args.model)} --checkpoint {quote(str(average))}")
     return 0
 
 
@@ -77,13 +77,13 @@ def run_grow(args: argparse.Namespace) -> int:
     if (vocabulary / VOCABULARIES).is_dir():
         vocabulary /= VOCABULARIES
     if not vocabulary.is_dir():
-        raise SettingsError(f"--vocabulary {args.vocabulary}: directory not found: pass prepared data with the new "
+        raise SettingsError(f"--vocabulary {args.vocabulary}: directory not found. Pass prepared data with the new "
                             "vocabulary.")
 
     from towernmt.run.directory import RunDirectory
     from towernmt.run.grown_run import grow_vocabulary  # imports TensorFlow
 
-    made = grow_vocabulary(RunDirectory(args.model), vocabulary, args.output, args.checkpoint)
-    print(f"{made}: train it on data with the new vocabulary with\n"
+    checkpoint = grow_vocabulary(RunDirectory(args.model), vocabulary, args.output, args.checkpoint)
+    print(f"{checkpoint}: train it on data with the new vocabulary with\n"
           f"towernmt train --data DATA --logdir NEW --set {quote(f'init.checkpoint={args.output}')}")
     return 0

@@ -49,8 +49,8 @@ def run_compare(args: argparse.Namespace) -> int:
     scores = evaluation_output(args, systems) if args.source else None
     sizes = [parameters(run.path) for run in runs]
     if args.json:
-        found: dict[str, Any] = comparison_as_json(runs, sizes)
-        print(json.dumps(found if scores is None else {**found, "evaluation": scores}))
+        comparison: dict[str, Any] = comparison_as_json(runs, sizes)
+        print(json.dumps(comparison if scores is None else {**comparison, "evaluation": scores}))
     else:
         print("\n\n".join(part for part in (comparison_as_text(runs, sizes), scores) if isinstance(part, str)))
     return 0

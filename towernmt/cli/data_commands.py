@@ -114,8 +114,8 @@ def _metavar(name: str, kind: type) -> str:
     return "DIR" if name == "output" else {int: "N", float: "X", str: "FILE"}[kind]
 
 
-LOAD_TEXT = ("Put sentence pairs into a table, made if it is not there. The same command again goes on where an "
-               "interrupted one came to, and no pair is put twice.")
+LOAD_TEXT = ("Write sentence pairs into a database table, which is created if it does not exist. The same command "
+             "resumes after an interruption, and writes no pair twice.")
 
 
 def add_load_arguments(parser: argparse.ArgumentParser) -> None:
@@ -166,33 +166,33 @@ def run_inspect(options: argparse.Namespace) -> int:
                             "least 0 samples.")
     shares: list[float | None] = []
     if is_prepared(options.data):
-        found = [inspect_prepared(open_prepared(options.data), options.samples)]
+        reports = [inspect_prepared(open_prepared(options.data), options.samples)]
     else:
         corpora = read_corpora(options.data)
         mixture = corpora.mixture()
-        found = _look(corpora, mixture, options)
-        shares = _shares(mixture, found)
-    print(report_table(found, shares), end="")
-    return 1 if any(one.errors for one in found) else 0
+        reports = _inspect_sources(corpora, mixture, options)
+        shares = _shares(mixture, reports)
+    print(report_table(reports, shares), end="")
+    return 1 if any(one.errors for one in reports) else 0
 
 
-def _look(corpora: Corpora, mixture: Mixture, options: argparse.Namespace) -> list[SourceReport]:
+def _inspect_sources(corpora: Corpora, mixture: Mixture, options: argparse.Namespace) -> list[SourceReport]:
     vocabularies = corpora.open_vocabularies(options.vocabulary or None)
     inspector = SourceInspector(options.pairs, options.samples, not options.no_count,
                           None if vocabularies is None else vocabularies[:2], corpora.pair_filter)
-    found = []
+    reports = []
     for ingredient in mixture.ingredients:
         if sys.stderr.isatty():
             print(f"reading {ingredient.source.name}", file=sys.stderr)
-        found.append(inspector.inspect(ingredient))
-    return found
+        reports.append(inspector.inspect(ingredient))
+    return reports
 
 
-def _shares(mixture: Mixture, found: list[SourceReport]) -> list[float | None]:
+def _shares(mixture: Mixture, reports: list[SourceReport]) -> list[float | None]:
     """Return the share of each source in the mixture; None if it is unknown, or if the sources are concatenated."""
-    counts = [one.pairs for one in found]
+    counts = [one.pairs for one in reports]
     if mixture.mix == "concatenate" or (mixture.mix == "temperature" and None in counts):
-        return [None] * len(found)
+        return [None] * len(reports)
     weights = mixture.weights([count or 0 for count in counts])
     return [weight / sum(weights) for weight in weights]
 

@@ -189,8 +189,8 @@ def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Evaluate systems, print the result, and return the exit status."""
-    found = evaluation_output(args, parse_systems(args.system))
-    print(found if isinstance(found, str) else json.dumps(found))
+    output = evaluation_output(args, parse_systems(args.system))
+    print(output if isinstance(output, str) else json.dumps(output))
     return 0
 
 
@@ -219,10 +219,10 @@ def evaluation_output(args: argparse.Namespace, arguments: Sequence[SystemArgume
     if arguments:
         return ({**report_as_json(report), **_terms_as_json(systems, terms)} if args.json
                 else "\n\n".join([score_table(report), *_more(args, report, terms)]))
-    found = {**_plain(systems[0], references, settings.metrics), **_terms_as_json(systems, terms)}
+    scores = {**_plain(systems[0], references, settings.metrics), **_terms_as_json(systems, terms)}
     if args.json:
-        return {**found, **(report_as_json(report) if _asks_for_more(args) else {})}
-    return "\n\n".join([_readable(found), *_more(args, report, terms)])
+        return {**scores, **(report_as_json(report) if _asks_for_more(args) else {})}
+    return "\n\n".join([_readable(scores), *_more(args, report, terms)])
 
 
 def _settings(args: argparse.Namespace, several: bool) -> ReportSettings:
@@ -319,9 +319,9 @@ def _terms(args: argparse.Namespace, systems: Sequence[System], source: list[str
     if terminology is not None and source is None:
         raise SettingsError("--terminology needs the source text: pass --source, too.")
     lines = len(systems[0].hypotheses)
-    wanted = [wanted_phrases(line, terminology, phrases) for line, phrases in zip(
+    phrases_of_lines = [wanted_phrases(line, terminology, phrases) for line, phrases in zip(
         source or [""] * lines, constraints_of_each_line(args, lines), strict=True)]
-    return [term_accuracy(wanted, system.hypotheses) for system in systems]
+    return [term_accuracy(phrases_of_lines, system.hypotheses) for system in systems]
 
 
 def _terms_as_json(systems: Sequence[System], terms: Sequence[TermAccuracy]) -> dict[str, Any]:

@@ -64,10 +64,10 @@ def run_rerank(args: argparse.Namespace) -> int:
     with ExitStack() as files:
         stream = files.enter_context(open_input(args.input)) if args.input else sys.stdin.buffer
         name = args.input or "stdin"
-        found = _reranked(args, read_nbest(clean_lines(stream, name), name))
+        reranked = _reranked(args, read_nbest(clean_lines(stream, name), name))
         output = files.enter_context(output_file(args.output)) if args.output else sys.stdout.buffer
         lines = LineOutput(output)
-        for number, hypotheses in enumerate(found, start=1):
+        for number, hypotheses in enumerate(reranked, start=1):
             lines.write(number, as_text(number - 1, hypotheses, args.n_best, args.scores))
     return 0
 
@@ -107,19 +107,19 @@ def _tuned(args: argparse.Namespace, judges: ModelReranker,
     references = read_text(args.tune)
     check_has_text([(args.tune, references)], "pass the reference translations of --source as --tune.")
     judged = judges.judged(read_text(args.source), lists)
-    found = tune(judged, references)
+    tuned = tune(judged, references)
     options = [f"{_OPTIONS[direction]} {place}:{weight:.2f}" for (direction, place, _), weight in zip(
-        _named_models(args), found.weights[1:], strict=True)]
-    print(f"BLEU {found.before:.2f} before, {found.bleu:.2f} with {' '.join(options)} "
+        _named_models(args), tuned.weights[1:], strict=True)]
+    print(f"BLEU {tuned.before:.2f} before, {tuned.bleu:.2f} with {' '.join(options)} "
           f"--length-penalty {args.length_penalty:g}", file=sys.stderr)
     for line in judged:
-        yield line.ordered(found.weights)
+        yield line.ordered(tuned.weights)
 
 
 def _named_models(args: argparse.Namespace) -> list[tuple[str, str, float]]:
     """Return direction, run and weight of each model."""
-    given = {"reverse": args.reverse_model, "right-to-left": args.right_to_left_model, "forward": args.forward_model}
-    return [(direction, *run_and_weight(text, _OPTIONS[direction])) for direction, texts in given.items()
+    models = {"reverse": args.reverse_model, "right-to-left": args.right_to_left_model, "forward": args.forward_model}
+    return [(direction, *run_and_weight(text, _OPTIONS[direction])) for direction, texts in models.items()
             for text in texts]
 
 

@@ -118,7 +118,7 @@ def with_lower_rate(settings: Settings, factor: float) -> Settings:
     return dataclasses.replace(settings, optimizer=optimizer, schedule=schedule)
 
 
-def _record_rollback(made: Rollbacks, settings: Settings, run: RunDirectory, error: DivergenceError) -> Rollbacks:
+def _record_rollback(previous: Rollbacks, settings: Settings, run: RunDirectory, error: DivergenceError) -> Rollbacks:
     """Write the record with another rollback, before training resumes.
 
     Raises:
@@ -127,17 +127,17 @@ def _record_rollback(made: Rollbacks, settings: Settings, run: RunDirectory, err
     recovery, checkpoint = settings.recovery, latest_checkpoint(run.checkpoints)
     if present_world().agree(recovery.on_divergence != "rollback" or checkpoint is None):
         raise error
-    if made.rollbacks >= recovery.rollbacks:
-        raise DivergenceError(f"{error} (Rollbacks made: {made.rollbacks}; recovery.rollbacks={recovery.rollbacks} "
+    if previous.rollbacks >= recovery.rollbacks:
+        raise DivergenceError(f"{error} (Rollbacks made: {previous.rollbacks}; recovery.rollbacks={recovery.rollbacks} "
                               "allows no more.)") from error
-    made = Rollbacks(made.factor * recovery.rollback_rate, made.rollbacks + 1)
+    rollbacks = Rollbacks(previous.factor * recovery.rollback_rate, previous.rollbacks + 1)
     if present_world().is_chief:
-        write_text(_record_file(run), json.dumps(dataclasses.asdict(made)) + "\n")
-    lowered = with_lower_rate(settings, made.factor).optimizer.learning_rate
+        write_text(_record_file(run), json.dumps(dataclasses.asdict(rollbacks)) + "\n")
+    lowered = with_lower_rate(settings, rollbacks.factor).optimizer.learning_rate
     logger.warning(f"{error}")
-    logger.warning(f"Rollback {made.rollbacks} of {recovery.rollbacks}: resuming from {checkpoint} with "
+    logger.warning(f"Rollback {rollbacks.rollbacks} of {recovery.rollbacks}: resuming from {checkpoint} with "
                    f"optimizer.learning_rate={lowered:.6g}.")
-    return made
+    return rollbacks
 
 
 def _record_file(run: RunDirectory) -> Path:

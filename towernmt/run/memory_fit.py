@@ -59,17 +59,17 @@ def wants_search(settings: Settings, run: RunDirectory) -> bool:
 
 
 def with_found_batch(settings: Settings, run: RunDirectory) -> Settings:
-    """Return the settings with the batch size that a resumed run found for its memory limit at its start.
+    """Return the settings with the batch size that suited the memory limit of a resumed run at its start.
 
     Another batch size would change the order of the pairs, and might need more memory.
     """
     if not settings.data.memory_gb or not run.exists():
         return settings
-    found = run.settings_like(settings).data.batch_tokens
-    if found == settings.data.batch_tokens:
+    batch_tokens = run.settings_like(settings).data.batch_tokens
+    if batch_tokens == settings.data.batch_tokens:
         return settings
-    logger.info(f"data.batch_tokens={found}, which the run found for data.memory_gb={settings.data.memory_gb:g}.")
-    return with_batch_tokens(settings, found)
+    logger.info(f"data.batch_tokens={batch_tokens}, which suits data.memory_gb={settings.data.memory_gb:g}.")
+    return with_batch_tokens(settings, batch_tokens)
 
 
 def with_fitting_batch(settings: Settings, data: TrainingData, gpus: Sequence[int] | None,
@@ -102,15 +102,15 @@ def with_fitting_batch(settings: Settings, data: TrainingData, gpus: Sequence[in
         return used[tokens]
 
     first = 64 if settings.data.batch_type == "sentences" else 1024
-    found = largest_that_fits(measured, int(limit * GIB), first)
-    if found is None:
+    batch_tokens = largest_that_fits(measured, int(limit * GIB), first)
+    if batch_tokens is None:
         checkpointed = settings.train.gradient_checkpointing
         can = architecture(settings.architecture).model.recomputes and not checkpointed
         raise SettingsError(f"data.memory_gb={limit:g}: not even data.batch_tokens={min(used)} fits (it needs more "
                             f"than {limit:g} GiB): raise the limit, "
                             f"{'set train.gradient_checkpointing=true, ' if can else ''}or use a smaller model.")
-    logger.info(f"data.batch_tokens={found} is the largest that fits into {limit:g} GiB.")
-    return with_batch_tokens(settings, found)
+    logger.info(f"data.batch_tokens={batch_tokens} is the largest that fits into {limit:g} GiB.")
+    return with_batch_tokens(settings, batch_tokens)
 
 
 def with_batch_tokens(settings: Settings, tokens: int) -> Settings:
