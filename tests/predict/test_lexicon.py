@@ -100,7 +100,7 @@ def test_alignments_are_counted(tmp_path: Path) -> None:
     assert table(entries) == pytest.approx({
         (DAS, THE): 1.0, (HAUS, HOUSE): 1.0, (KLEIN, SMALL): 1 / 3, (KLEIN, LITTLE): 1 / 3, (KLEIN, THE): 1 / 3})
     assert entries.frequency.tolist() == [0, 0, 0, 0, 3, 1, 0, 1, 1]
-    with pytest.raises(DataError, match="links line 2: the link 2-0 points behind"):
+    with pytest.raises(DataError, match="links line 2: the word alignment 2-0"):
         entries_of_alignments(source, target, written(tmp_path / "links", "0-0", "2-0", ""), SOURCE, TARGET)
 
 

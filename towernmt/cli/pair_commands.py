@@ -30,7 +30,7 @@ from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.lines.output_file import output_file
 from towernmt.predict.lines.text_io import check_readable, clean_lines, open_input
 from towernmt.predict.lines.words_of_lines import pharaoh, reversed_links
-from towernmt.predict.pair_scorer import PairScore, PairScorer, bits_per_character, perplexity
+from towernmt.predict.pair_scorer import PairScore, PairScorer, bits_per_character, token_perplexity
 from towernmt.predict.search.search_settings import StreamSettings
 from towernmt.predict.symmetrise import METHODS, ErrorRate, parse_gold, symmetrised
 
@@ -81,7 +81,7 @@ def run_score(args: argparse.Namespace) -> int:
         output.flush()
     if pairs:
         print(f"{pairs:,} pairs, {tokens:,} target tokens, {bits_per_character(total, characters):.3f} bits per "
-              f"character, perplexity {perplexity(total, tokens):.3f}", file=sys.stderr)
+              f"character, perplexity {token_perplexity(total, tokens):.3f}", file=sys.stderr)
     return 0
 
 

@@ -20,7 +20,7 @@ from towernmt.cli.translation_options import files_of_lines
 from towernmt.core.errors import SettingsError
 from towernmt.predict.attention_plot import Picture, Pictures, token_picture
 from towernmt.predict.lines.hypotheses import Hypothesis, WordAlignment, token_alignment
-from towernmt.predict.lines.line_options import LineOptions, read_requests, written
+from towernmt.predict.lines.line_options import LineOptions, json_answer, read_requests
 from towernmt.predict.lines.output_file import output_file
 from towernmt.predict.lines.resumable import file_fingerprint
 
@@ -196,7 +196,7 @@ def json_answers(args: argparse.Namespace, translator: LineTranslator, given: Li
                                                     start=given.before + given.first):
         links = translation[0].links(args.alignment_threshold) if args.alignments == BEHIND else None
         count = request.options.n_best or args.n_best or 1
-        yield [written(number, request, translation, translator.target_vocabulary, count, links,
+        yield [json_answer(number, request, translation, translator.target_vocabulary, count, links,
                        alignments.as_json(translation[0], translator))]
 
 

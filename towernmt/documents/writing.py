@@ -15,7 +15,7 @@ from towernmt.documents.source_sentences import Gap, SourceSentence
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
-class _Spaces(NamedTuple):
+class _AdjacentSpaces(NamedTuple):
     """White space next to a mark in the source.
 
     Attributes:
@@ -105,7 +105,7 @@ def _expanded(parts: Iterable[Part]) -> Iterable[Part]:
 
 
 def _between(sentence: SourceSentence, atoms: Sequence[TargetAtom], index: int, marks: Sequence[Mark],
-             spaces: dict[int, _Spaces]) -> list[Part]:
+             spaces: dict[int, _AdjacentSpaces]) -> list[Part]:
     """Return white space and marks before an atom of a translation, or after the last one."""
     is_inside = 0 < index < len(atoms)
     gap = _same_gap(sentence, atoms, index)
@@ -126,7 +126,7 @@ def _between(sentence: SourceSentence, atoms: Sequence[TargetAtom], index: int, 
     return found
 
 
-def _with_spaces_of_symbols(parts: Sequence[Part], spaces: dict[int, _Spaces], follows: bool,
+def _with_spaces_of_symbols(parts: Sequence[Part], spaces: dict[int, _AdjacentSpaces], follows: bool,
                             precedes: bool) -> list[Part]:
     """Return the parts between two atoms, with spaces next to symbols as in the source.
 
@@ -176,7 +176,7 @@ def _same_gap(sentence: SourceSentence, atoms: Sequence[TargetAtom], index: int)
     return after[0] if before and after and before[0] + 1 == after[0] else None
 
 
-def _spaces_beside(gaps: Sequence[Gap]) -> dict[int, _Spaces]:
+def _spaces_beside(gaps: Sequence[Gap]) -> dict[int, _AdjacentSpaces]:
     """Return the white space next to each mark in the source, by the mark's identity."""
     found = {}
     for gap in gaps:
@@ -184,11 +184,11 @@ def _spaces_beside(gaps: Sequence[Gap]) -> dict[int, _Spaces]:
         things: list[str | Tag | None] = [None, *gap, None]
         for before, thing, after in zip(things, things[1:], things[2:], strict=False):
             if isinstance(thing, Tag):
-                found[id(thing.mark)] = _Spaces(isinstance(before, str), isinstance(after, str), anywhere)
+                found[id(thing.mark)] = _AdjacentSpaces(isinstance(before, str), isinstance(after, str), anywhere)
     return found
 
 
-def _best_place(marks: Sequence[Mark], spaces: dict[int, _Spaces]) -> int:
+def _best_place(marks: Sequence[Mark], spaces: dict[int, _AdjacentSpaces]) -> int:
     """Return the number of marks before the space between two atoms.
 
     The space goes where most marks have one in the source; otherwise after closing marks and before opening ones.

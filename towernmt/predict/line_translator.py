@@ -118,7 +118,7 @@ class LineTranslator:
             SettingsError: the vocabulary cannot write a prefix or a phrase, or a setting of the search cannot work.
             DataError: the vocabulary cannot write a term of the terminology.
         """
-        self._checker.check(options)      # of its own, since other threads call this method
+        self._checker.check(options)      # not `_encoder`: other threads call this method
 
     @overload
     def translate(self, lines: str, inputs: LineInputs | None = None,  # type: ignore[overload-overlap]

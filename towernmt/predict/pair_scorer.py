@@ -44,7 +44,7 @@ class PairScore(NamedTuple):
     @property
     def perplexity(self) -> float:
         """Perplexity per token: exp(-`mean`)."""
-        return perplexity(self.log_prob, self.tokens)
+        return token_perplexity(self.log_prob, self.tokens)
 
     @property
     def bits_per_character(self) -> float:
@@ -52,7 +52,7 @@ class PairScore(NamedTuple):
         return bits_per_character(self.log_prob, self.characters)
 
 
-def perplexity(log_prob: float, tokens: int) -> float:
+def token_perplexity(log_prob: float, tokens: int) -> float:
     """Return the perplexity per token from the total log-probability in nats."""
     return math.exp(min(700.0, -log_prob / tokens))
 

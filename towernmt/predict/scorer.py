@@ -17,10 +17,10 @@ from towernmt.dataflow.batches.batch import pad_sentences
 from towernmt.models.interface import NMTModel, token_log_probabilities
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.ensemble import open_trained
-from towernmt.predict.pair_scorer import PairScore, PairScorer, bits_per_character, perplexity, token_batches
+from towernmt.predict.pair_scorer import PairScore, PairScorer, bits_per_character, token_batches, token_perplexity
 from towernmt.predict.search.search_settings import EnsembleSettings, several
 
-__all__ = ["PairScore", "Scorer", "bits_per_character", "perplexity"]
+__all__ = ["PairScore", "Scorer", "bits_per_character", "token_perplexity"]
 
 
 class Scorer(PairScorer):

@@ -12,7 +12,7 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation
-from towernmt.predict.lines.line_options import LineOptions, LineRequest, read_requests, written
+from towernmt.predict.lines.line_options import LineOptions, LineRequest, json_answer, read_requests
 from towernmt.predict.lines.terminology import Term
 
 WORDS = WordVocabulary([*SPECIAL_PIECES, "good", "morning"])
@@ -69,12 +69,12 @@ def test_an_answer_has_what_is_known_of_the_best_and_of_all() -> None:
     details = TokenDetails([7, EOS], [4, 5, EOS], np.array([-0.5, -0.25, -0.125]))
     translation = Translation([Hypothesis("good morning", -0.123456, details), Hypothesis("", -2.0)])
     request, = read({"text": "a", "id": 5})
-    answer = json.loads(written(3, request, translation, WORDS, 2))
+    answer = json.loads(json_answer(3, request, translation, WORDS, 2))
     assert answer == {"sentence_id": 3, "id": 5, "translation": "good morning", "score": -0.1235,
                       "tokens": ["good", "morning", "</s>"], "log_probs": [-0.5, -0.25, -0.125],
                       "translations": ["good morning", ""], "scores": [-0.1235, -2.0]}
     translation[0].fault, translation.retried, translation.terms = "loop", True, [Term("gut", "good")]
     looks = {"source": ["guten"], "target": ["good", "morning"], "weights": [[1.0], [0.5]]}
-    assert json.loads(written(3, request, translation, WORDS, 2, [(0, 1), (1, 0)], looks)) == {
+    assert json.loads(json_answer(3, request, translation, WORDS, 2, [(0, 1), (1, 0)], looks)) == {
         **answer, "fault": "loop", "retried": True, "terms": [{"source": "gut", "target": "good"}],
         "alignment": [[0, 1], [1, 0]], "attention": looks}

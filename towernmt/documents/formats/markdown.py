@@ -66,10 +66,10 @@ def open_markdown(content: bytes, is_mdx: bool = False) -> Pieces:
     text, encode = decode_file(content)
     front = _FRONT_MATTER.match(text)
     begin = front.end() if front else 0
-    return Pieces([text[:begin], *_Blocks(text[begin:], is_mdx).pieces()], encode)
+    return Pieces([text[:begin], *_MarkdownBlocks(text[begin:], is_mdx).pieces()], encode)
 
 
-class _Blocks:
+class _MarkdownBlocks:
     """The blocks of a text."""
 
     def __init__(self, text: str, is_mdx: bool) -> None:
@@ -245,7 +245,7 @@ class _Written:
         yield tuple(part for part in segment if not _is_emphasis(part))
 
     def _meant(self, segment: Segment) -> str:
-        """Return the result that the parser should read; see `_Blocks._reads`."""
+        """Return the result that the parser should read; see `_MarkdownBlocks._reads`."""
         return _squeezed("".join(part if isinstance(part, str) else _meant(part) if isinstance(part, Shielded)
                                  else _named(self._inline.names.get((part.kind, part.key), "")) for part in segment))
 

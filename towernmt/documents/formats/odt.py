@@ -132,7 +132,7 @@ def _shown(element: etree._Element) -> str:
 
 
 def _with_spaces(items: Sequence[Item]) -> Iterator[Item]:
-    """Yield the items, with repeated spaces, which readers of XML would join, as `_Spaces`."""
+    """Yield the items, with repeated spaces, which readers of XML would join, as `_SpaceRun`."""
     follows_space = True
     for item in items:
         if not isinstance(item.content, str):
@@ -145,18 +145,18 @@ def _with_spaces(items: Sequence[Item]) -> Iterator[Item]:
             if literal:
                 yield item._replace(content=literal)
             if count := len(part) - len(literal):
-                yield item._replace(content=_Spaces(count))
+                yield item._replace(content=_SpaceRun(count))
             follows_space = is_space
 
 
-class _Spaces(int):
+class _SpaceRun(int):
     """A number of adjacent spaces."""
 
 
 def _add(parent: etree._Element, items: Sequence[Item]) -> None:
     """Add text and other items to an element."""
     for item in items:
-        if isinstance(item.content, _Spaces):
+        if isinstance(item.content, _SpaceRun):
             element = etree.SubElement(parent, f"{_TEXT}s")
             if item.content > 1:
                 element.set(f"{_TEXT}c", str(int(item.content)))

@@ -204,7 +204,7 @@ def read_requests(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator
             raise DataError(f"{name} line {number}: {error}") from None
 
 
-def written(number: int, request: LineRequest, translation: Translation, vocabulary: Vocabulary, count: int = 1,
+def json_answer(number: int, request: LineRequest, translation: Translation, vocabulary: Vocabulary, count: int = 1,
             links: Sequence[tuple[int, int]] | None = None, attention: Mapping[str, Any] | None = None) -> str:
     """Return the answer to a JSON line as one line of JSON without its line end.
 

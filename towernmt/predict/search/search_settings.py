@@ -92,11 +92,11 @@ class SearchSettings:
 
 _BEAM_ALONE = {"beam_groups": 1, "word_reward": 0.0, "coverage_penalty": 0.0, "stopping": "exact"}
 SAMPLING_ALONE = {"top_k": 0, "top_p": 1.0, "epsilon": 0.0}
-"""Settings that act on samples alone, and their values that do nothing."""
+"""Settings that apply only to sampling, and their values without effect."""
 
 
 def _of_sampling(settings: SearchSettings) -> str:
-    """What does not go with sampling: a sentence, or ""."""
+    """Return why the settings cannot be combined with sampling, or ""."""
     for name, off in _BEAM_ALONE.items():
         value = getattr(settings, name)
         if value != off:
@@ -106,7 +106,7 @@ def _of_sampling(settings: SearchSettings) -> str:
 
 
 def _of_beam(settings: SearchSettings) -> str:
-    """What does not go with a beam: a sentence, or ""."""
+    """Return why the settings cannot be combined with a beam, or ""."""
     for name, off in SAMPLING_ALONE.items():
         value = getattr(settings, name)
         if value != off:
