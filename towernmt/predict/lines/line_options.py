@@ -205,7 +205,7 @@ def read_requests(lines: Iterable[bytes], name: str, first: int = 1) -> Iterator
 
 
 def json_answer(number: int, request: LineRequest, translation: Translation, vocabulary: Vocabulary, count: int = 1,
-            links: Sequence[tuple[int, int]] | None = None, attention: Mapping[str, Any] | None = None) -> str:
+                links: Sequence[tuple[int, int]] | None = None, attention: Mapping[str, Any] | None = None) -> str:
     """Return the answer to a JSON line as one line of JSON without its line end.
 
     Args:
