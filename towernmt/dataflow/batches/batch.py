@@ -78,17 +78,17 @@ def make_batch(block: PairBlock, pairs: IntArray, alignments: bool = False) -> B
 
 
 def _alignment(block: PairBlock, pairs: IntArray, lengths: tuple[int, int]) -> NDArray[np.uint8]:
-    """uint8 `[batch, target length, source length]`."""
+    """Return uint8 `[batch, target length, source length]`: 1 where two subwords are linked."""
     if block.links is None or block.link_offsets is None:
-        raise DataError("The corpus has no alignments: prepare it with `towernmt prepare --alignments FILE`.")
+        raise DataError("The corpus has no word alignments. Prepare it with `towernmt prepare --alignments FILE`.")
     begin = block.link_offsets[pairs]
     counts = block.link_offsets[pairs + 1] - begin  # [batch]
     ends = np.cumsum(counts)
-    places = np.arange(ends[-1]) + np.repeat(begin - ends + counts, counts)  # [links of the batch]
-    source, target = block.links[:, places]
-    found = np.zeros((len(pairs), *lengths), np.uint8)
-    found[np.repeat(np.arange(len(pairs)), counts), target, source] = 1
-    return found
+    indices = np.arange(ends[-1]) + np.repeat(begin - ends + counts, counts)  # [links of the batch]
+    source, target = block.links[:, indices]
+    alignment = np.zeros((len(pairs), *lengths), np.uint8)
+    alignment[np.repeat(np.arange(len(pairs)), counts), target, source] = 1
+    return alignment
 
 
 def _pad(ids: NDArray[np.integer], offsets: IntArray, rows: IntArray
@@ -110,7 +110,7 @@ def _rows(ids: NDArray[np.integer], begin: IntArray, width: int) -> NDArray[np.i
         return np.zeros((len(begin), width), ids.dtype)
     if begin.max() + width > len(ids):
         return ids[np.minimum(begin[:, None] + np.arange(width), len(ids) - 1)]
-    # Element i is the `width` ids from i on, as one piece: NumPy then copies each row at once.
+    # Element i consists of the `width` ids from i on, so NumPy copies a row as one element.
     overlapping: NDArray[np.void] = np.ndarray(
         len(ids) - width + 1, np.dtype((np.void, width * ids.itemsize)), ids, strides=ids.strides)
     return overlapping[begin].view(ids.dtype).reshape(len(begin), width)

@@ -58,8 +58,8 @@ class StreamBatchSettings(BatchSettings):
 
     def window_settings(self) -> dict[str, Any]:
         """Return the additional settings that a position depends on if pairs are read in windows."""
-        drawn = ("subword_alpha", "subword_nbest") if self.subword_sampling else ()
-        return {f"data.{name}": getattr(self, name) for name in ("window", "subword_sampling", *drawn)}
+        sampling = ("subword_alpha", "subword_nbest") if self.subword_sampling else ()
+        return {f"data.{name}": getattr(self, name) for name in ("window", "subword_sampling", *sampling)}
 
     def sampling(self) -> Sampling | None:
         """Return the sampling of subwords, or None for the best segmentation.
