@@ -50,8 +50,6 @@ SHARED_NAMES = {
     "write": "the registry of export formats calls it for each format",
 }
 """Names that several modules may define, with the reason."""
-TO_BE_RENAMED = {"Progress", "_Blocks", "_Node", "_Spaces", "_Unit", "changed", "draw", "measure", "nearest",
-                 "perplexity"}
 
 
 def test_no_name_has_two_meanings() -> None:
@@ -65,7 +63,7 @@ def test_no_name_has_two_meanings() -> None:
             if isinstance(node, ast.ClassDef) or isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, set()).add(path)
     shared = {name: sorted(paths) for name, paths in homes.items() if len(paths) > 1}
-    assert {name: paths for name, paths in shared.items() if name not in {*SHARED_NAMES, *TO_BE_RENAMED}} == {}
+    assert {name: paths for name, paths in shared.items() if name not in SHARED_NAMES} == {}
     assert set(SHARED_NAMES) <= set(shared)
 
 

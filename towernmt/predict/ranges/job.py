@@ -178,7 +178,7 @@ def write_joined(path: str, results: Sequence[PartFile]) -> None:
     if is_remote(path):
         storage, name = open_storage(path)
         # Buffered, because each part of the object is read by one call, across results.
-        upload_stream(cast(S3Storage, storage).options, name, io.BufferedReader(_Blocks(_content(results))))
+        upload_stream(cast(S3Storage, storage).options, name, io.BufferedReader(_BlockReader(_content(results))))
         return
     with reporting_write_errors(path), replacing(Path(os.path.realpath(path))) as file:
         file.writelines(_content(results))
@@ -204,7 +204,7 @@ def _content(results: Sequence[PartFile]) -> Iterator[bytes]:
                             "again, which translates its lines again.")
 
 
-class _Blocks(io.RawIOBase):
+class _BlockReader(io.RawIOBase):
     """A stream of the bytes that an iterator yields."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
