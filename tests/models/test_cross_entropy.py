@@ -55,6 +55,20 @@ def test_smoothed_loss_and_its_gradients_equal_the_dense_one_hot_formula(graph, 
         assert np.sum(got[which] * direction) == pytest.approx(slope, rel=1e-3, abs=1e-4)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_and_its_gradient_read_each_variable_once(graph, smoothing):
+    """An optimizer may change a variable before a second read, so that gradients would be of different weights."""
+    kernel = tf1.get_variable("kernel", [11, 4], use_resource=True)
+    bias = tf1.get_variable("bias", [11], use_resource=True)
+    before = len(graph.get_operations())
+    batch = LossBatch(None, None, tf.constant([[4, 5]]), tf.constant([2]), tf.ones([1, 2, 4]), Projection(kernel, bias),
+                      is_training=True)
+    tf1.gradients(batch.cross_entropy(smoothing) + batch.negative_log_likelihood(), [kernel, bias])
+    read = [operation.inputs[0].op.name for operation in graph.get_operations()[before:]
+            if operation.inputs and operation.inputs[0].dtype == tf.resource]
+    assert sorted(read) == ["bias", "kernel"]
+
+
 def test_standardisation_has_the_gradient_that_tensorflow_derives(graph):
     x = tf.constant(np.random.default_rng(0).normal(2, 3, (7, 12)), tf.float32)
     weights = tf.constant(np.random.default_rng(1).normal(size=(7, 12)), tf.float32)

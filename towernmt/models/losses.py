@@ -38,11 +38,13 @@ class LossBatch:
     def __init__(self, source: Tensor, source_length: Tensor, target: Tensor, target_length: Tensor, hidden: Tensor,
                  projection: Projection, is_training: bool) -> None:
         self.source, self.source_length, self.target, self.target_length = source, source_length, target, target_length
-        self.is_training, self._projection = is_training, projection
+        self.is_training = is_training
+        # Read once: an optimizer may change the variables before a second read, which the gradient would then use.
+        self._projection = Projection(*[tf.convert_to_tensor(weights) for weights in projection])
         self.positions = tf.where(tf.sequence_mask(target_length, tf.shape(target)[1]))
         self.hidden = tf.gather_nd(hidden, self.positions)
         self.labels = tf.gather_nd(target, self.positions)
-        self._flat_logits = projection.flat_logits(self.hidden)                     # in the compute dtype
+        self._flat_logits = self._projection.flat_logits(self.hidden)               # in the compute dtype
         self.logits = to_float32(self._flat_logits)
         self._nll: Tensor | None = None
 
@@ -84,7 +86,7 @@ def smoothed_cross_entropy(tokens: Tensor, projection: Projection, logits: Tenso
 
     Args:
         tokens: last hidden layer, float32 `[tokens, depth]`.
-        projection: map from the hidden layer to the logits.
+        projection: map from the hidden layer to the logits, of the tensors from which the logits were computed.
         logits: `projection.flat_logits(tokens)`, `[tokens, V]` in the compute dtype. They receive no gradient; `tokens`
             and the projection do.
         labels: int32 `[tokens]`.
@@ -133,7 +135,7 @@ def smoothed_cross_entropy(tokens: Tensor, projection: Projection, logits: Tenso
 
         return (loss, nll), gradient
 
-    loss, nll = losses(tokens, *[tf.convert_to_tensor(weights) for weights in projection])
+    loss, nll = losses(tokens, *projection)
     return loss, nll
 
 
