@@ -8,7 +8,7 @@
 Each program trains with its own recipe and translates the test set with its own beam search (beam 5). sacreBLEU scores
 the detokenised text.
 
-    towernmt    `train --defaults chosen --set train.minutes=M`: a separate run for each M, since the rate decays
+    towernmt    `train --defaults automatic --set train.minutes=M`: a separate run for each M, since the rate decays
                 to the end of a run. Its minutes include validation and checkpoints.
     fairseq     the recipe for IWSLT'14 German-English of examples/translation/README.md (github.com/facebookresearch/
                 fairseq): transformer_iwslt_de_en, Adam (0.9, 0.98), 5e-4, inverse_sqrt, 4,000 updates of warm-up,

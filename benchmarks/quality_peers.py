@@ -108,7 +108,7 @@ class Peer(ABC):
 
 
 class Ours(Peer):
-    """towernmt with `--defaults chosen`: one run per training time, since the rate decays to the end of a run."""
+    """towernmt with `--defaults automatic`: one run per training time, since the rate decays to the end of a run."""
 
     name, version, reads_pieces = "towernmt", __version__, False
 
@@ -117,7 +117,7 @@ class Ours(Peer):
             run = self._run(minutes)
             if not self._finished(run).exists():
                 run_program([sys.executable, "-m", "towernmt", "train", "--data", str(self.plan.data), "--logdir",
-                             str(run), "--defaults", "chosen", "--set", f"train.minutes={minutes:g}"],
+                             str(run), "--defaults", "automatic", "--set", f"train.minutes={minutes:g}"],
                             self.folder / f"{minutes:g}.log")
                 write_text(self._finished(run), "")
 

@@ -294,7 +294,7 @@ def test_training_that_ends_by_an_error_is_not_validated(fit, recorder):
 
 
 def test_validation_sets_that_cannot_work_are_refused():
-    with pytest.raises(DataError, match="2 source and 1 reference"):
+    with pytest.raises(DataError, match="2 source lines, but 1 reference lines"):
         BleuValidator(Copier(), ["4", "5"], ["4"], Numbers(), Numbers())
     with pytest.raises(DataError, match="empty"):
         BleuValidator(Copier(), [], [], Numbers(), Numbers())

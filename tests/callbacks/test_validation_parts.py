@@ -80,7 +80,7 @@ def test_samples_show_all_references_and_no_markdown_of_their_own() -> None:
 
 
 def test_a_set_whose_sides_differ_is_refused_by_name() -> None:
-    with pytest.raises(DataError, match="The validation set 'news' has 2 source and 1 reference lines"):
+    with pytest.raises(DataError, match="The validation set 'news' has 2 source lines, but 1 reference lines"):
         ValidationSet("news", ["a", "b"], [["c", "d"], ["e"]])
     with pytest.raises(DataError, match="has no reference translation"):
         ValidationSet("", ["a"], [])

@@ -10,7 +10,7 @@ import pytest
 from towernmt.checkpoint.saved_run import RunFiles
 from towernmt.core.errors import CheckpointError
 
-FILES = {"settings.yaml": b"architecture: mine.py:Mine\n", "chosen.yaml": b"a: 1\n", "rollbacks.json": b"{}\n",
+FILES = {"settings.yaml": b"architecture: mine.py:Mine\n", "automatic.yaml": b"a: 1\n", "rollbacks.json": b"{}\n",
          "vocabulary/source.model": b"\0source", "vocabulary/target.model": b"\0target", "code/mine.py": b"x = 1\n",
          "code/near/by.py": b"y = 2\n", "code/SHA256SUMS": b"sums\n"}
 

@@ -102,7 +102,7 @@ def test_what_another_command_made_is_written_by_its_owner_only(command, kind, m
         (tmp_path / "made" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "made" / name).write_text(content)
     for written, owned in WRITTEN[command].items():
-        for place in ("chosen.yaml", "settings.yaml", "new/file"):
+        for place in ("automatic.yaml", "settings.yaml", "new/file"):
             with pytest.raises(SettingsError, match=f"lies in {kind}"):
                 check_output_paths(command, PARSERS[command],
                                    options(command, **{written: str(tmp_path / "made" / place)}))
@@ -123,7 +123,7 @@ def test_places_outside_the_disk_are_no_paths(text):
 @pytest.mark.parametrize("arguments", [
     "lexicon --data d --source text --target other --output text",
     "lexicon --model r --output r/vocabulary/source.model",
-    "translate --model r --shortlist text --output text", "translate --model r --output r/chosen.yaml",
+    "translate --model r --shortlist text --output text", "translate --model r --output r/automatic.yaml",
     "translate --model r --input other --output new --alignments new",
     "evaluate --reference other --hypothesis-file text --html text",
     "compare r --source other --reference text --html text", "plot r --output r/checkpoints/curves.svg",
@@ -134,7 +134,7 @@ def test_places_outside_the_disk_are_no_paths(text):
     "score --model r --source other --target text --output text",
     "serve --model r --keys text --glossaries text", "import text --from marian --output text"])
 def test_the_commands_refuse_in_one_sentence_and_change_nothing(arguments, text, capsys):
-    for name in ("settings.yaml", "vocabulary/source.model", "checkpoints/step-1/model.index", "chosen.yaml"):
+    for name in ("settings.yaml", "vocabulary/source.model", "checkpoints/step-1/model.index", "automatic.yaml"):
         (text.parent / "r" / name).parent.mkdir(parents=True, exist_ok=True)
         (text.parent / "r" / name).write_text("x: 1\n")
     Path("other").write_text("a house\n")

@@ -233,7 +233,7 @@ def test_chosen_settings_have_the_preset_for_the_corpus_unless_the_user_says_a_s
     monkeypatch.setattr(rule, "LARGE_CORPUS", many)
     monkeypatch.setattr(launch, "train", lambda settings, *_, callbacks_before, **__:
                         runs.append((settings, callbacks_before()[0])) or 0)
-    assert train(arguments=("--defaults", "chosen", *arguments))[0] == 0
+    assert train(arguments=("--defaults", "automatic", *arguments))[0] == 0
     (settings, record), = runs
     assert getattr(settings.model, "hidden_size", None) == depth or preset is None and depth is None
     assert [choice.value for choice in record.automatic if choice.key == "--preset"] == ([preset] if preset else [])
@@ -259,7 +259,7 @@ WORKERS = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "i
 
 
 @pytest.mark.parametrize(("arguments", "tf_config", "mode"), [
-    ([], "", "automatic"), (["--defaults", "chosen"], "", "automatic"), (["--defaults", "fixed"], "", "fixed"),
+    ([], "", "automatic"), (["--defaults", "automatic"], "", "automatic"), (["--defaults", "fixed"], "", "fixed"),
     (["--workers", "2"], "", "fixed"), ([], WORKERS, "fixed")])
 def test_a_new_run_has_automatic_defaults_except_with_several_workers(monkeypatch, arguments, tf_config, mode):
     monkeypatch.setenv("TF_CONFIG", tf_config)
@@ -282,12 +282,12 @@ def test_a_resumed_run_keeps_its_settings(six_steps, data, monkeypatch):
 def test_a_run_that_was_killed_before_it_recorded_its_automatic_settings_is_a_new_one(tmp_path, data, monkeypatch):
     run = of_preset(tmp_path, "mini")
     assert resolved(run, data, monkeypatch).automatic
-    (tmp_path / "chosen.yaml").write_text("")
+    (tmp_path / "automatic.yaml").write_text("")
     assert resolved(run, data, monkeypatch).automatic is None
 
 
 def test_chosen_defaults_are_refused_for_several_workers(train):
-    status, error = train(arguments=("--defaults", "chosen", "--workers", "2"))
+    status, error = train(arguments=("--defaults", "automatic", "--workers", "2"))
     assert status == 1 and "leave it out" in error
 
 

@@ -109,14 +109,14 @@ def test_the_example_trains_evaluates_and_translates_ones_own_files(corpus, star
 
 @pytest.mark.processes
 def test_a_run_whose_settings_are_chosen_tells_and_keeps_them_and_goes_on(corpus, start, tmp_path):
-    command = ["train", "--data", corpus.prepared, "--logdir", tmp_path / "run", "--defaults", "chosen", "--set",
+    command = ["train", "--data", corpus.prepared, "--logdir", tmp_path / "run", "--defaults", "automatic", "--set",
                "model.hidden_size=32", "model.filter_size=64", "model.heads=2", "data.batch_tokens=256"]
     result = start(*command, "train.steps=10").wait()
     assert result.status == 0, result.text
     assert ("Automatic setting: schedule.name=budget, because the learning rate decreases until train.steps."
             in result.text)
     assert "data.batch_tokens=512" not in result.text
-    told = yaml.safe_load((tmp_path / "run" / "chosen.yaml").read_text())
+    told = yaml.safe_load((tmp_path / "run" / "automatic.yaml").read_text())
     saved = load_yaml(tmp_path / "run" / "settings.yaml")
     assert told["train.clip_norm"]["value"] == saved["train.clip_norm"] == 1.0
     assert all(saved[key] == choice["value"] for key, choice in told.items() if not key.startswith("--"))

@@ -1,4 +1,4 @@
-"""What a run that goes on takes from `chosen.yaml`, and tells of it."""
+"""What a run that goes on takes from `automatic.yaml`, and tells of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run_with(path: Path, chosen: dict[str, Any] | None) -> RunDirectory:
     save_yaml(apply_overrides(default_settings(), TEN_MINUTES), path / "settings.yaml")
     if chosen is not None:
         told = {key: {"value": value, "reason": "it is small"} for key, value in chosen.items()}
-        (path / "chosen.yaml").write_text(yaml.safe_dump(told))
+        (path / "automatic.yaml").write_text(yaml.safe_dump(told))
     return RunDirectory(path)
 
 

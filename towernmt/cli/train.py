@@ -168,10 +168,10 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vocabulary", metavar="PATH",
                         help="for unprepared text: a directory with vocabularies (of prepared data, or of a run), or "
                              "the file of one for both sides (default: those of corpora.yaml, or of the run)")
-    parser.add_argument("--defaults", choices=("chosen", "fixed"),
+    parser.add_argument("--defaults", choices=("automatic", "fixed"),
                         help="settings of a new run that are not specified: automatic values for the corpus, the "
-                             "training limit and this machine, each logged with its reason (chosen); or the defaults "
-                             "of --help-settings (fixed) (default: chosen, but fixed with several workers)")
+                             "training limit and this machine, each logged with its reason; or the fixed defaults "
+                             "of --help-settings (default: automatic, but fixed with several workers)")
     add_run_arguments(parser)
     add_workers_options(parser)
 
@@ -224,8 +224,8 @@ def defaults_mode(requested: str | None, several_workers: bool) -> Literal["auto
     Raises:
         SettingsError: automatic settings are requested for several workers, which must all have the same settings.
     """
-    if several_workers and requested == "chosen":
-        raise SettingsError("--defaults chosen depends on one machine, but several workers may run on different "
+    if several_workers and requested == "automatic":
+        raise SettingsError("--defaults automatic depends on one machine, but several workers may run on different "
                             "machines: leave it out.")
     return "fixed" if several_workers or requested == "fixed" else "automatic"
 

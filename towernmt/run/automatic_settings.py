@@ -20,7 +20,7 @@ from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_traini
 if TYPE_CHECKING:
     from towernmt.dataflow.batches.training_data import TrainingData
 
-AUTOMATIC_SETTINGS_FILE = "chosen.yaml"
+AUTOMATIC_SETTINGS_FILE = "automatic.yaml"
 """File in the directory of a run: its automatic settings with their reasons."""
 RATE_FRACTION = 0.65
 """Fraction of the machine's rate of float32 products that training reaches: 0.35 to 0.8 in docs/notes/performance.md.

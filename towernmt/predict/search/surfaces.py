@@ -30,7 +30,11 @@ class Surfaces:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self._known = vocabulary.kind in ("sentencepiece", "bpe-codes", "word")
+
+    @property
+    def _known(self) -> bool:
+        """Whether the texts of the tokens are known."""
+        return self.vocabulary.kind in ("sentencepiece", "bpe-codes", "word")
 
     @property
     def marks_before(self) -> bool:
