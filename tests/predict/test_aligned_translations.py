@@ -95,7 +95,7 @@ def test_links_stand_behind_the_translations_where_asked_for(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (["--alignments", "out", "--alignment-threshold", "2"], "--alignment-threshold 2.0: pass a number above 0 and at most 1"),
+    (["--alignments", "out", "--alignment-threshold", "2"], "--alignment-threshold 2.0: pass a number above 0"),
     (["--alignment-threshold", "0.2"], "pass --alignments FILE"), (["--plot-tokens"], "pass --plot FILE"),
     (["--plot", "picture.pdf"], r"ends in .png or .svg"),
 ])
