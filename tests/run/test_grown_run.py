@@ -135,4 +135,4 @@ def test_the_command_takes_the_vocabulary_of_prepared_data_and_says_how_to_go_on
 def test_the_command_refuses_a_vocabulary_that_is_not_there(run, tmp_path, capsys):
     assert main(["grow", "--model", str(run.path), "--output", str(tmp_path / "grown"), "--vocabulary",
                  str(tmp_path / "nowhere")]) == 1
-    assert "nowhere: there is no such directory" in capsys.readouterr().err
+    assert "nowhere: directory not found" in capsys.readouterr().err

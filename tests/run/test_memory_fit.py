@@ -87,14 +87,14 @@ def test_a_limit_that_even_the_smallest_batch_passes_is_refused_in_a_sentence(mo
         with_fitting_batch(with_limit(-1.0), None, None, 1)
     recomputing = with_limit(0.5)
     recomputing.train.gradient_checkpointing = True
-    with pytest.raises(SettingsError, match="give more, or choose"):
+    with pytest.raises(SettingsError, match="raise the limit, or use a smaller model"):
         with_fitting_batch(recomputing, None, None, 1)
 
 
 def test_a_system_that_tells_no_memory_is_refused_rather_than_taken_for_boundless(monkeypatch):
     asked = measured_by(monkeypatch, lambda n: 0)
     monkeypatch.setattr(memory_fit, "peak_memory", lambda *_: 0)
-    with pytest.raises(SettingsError, match="data.memory_gb=1: this system does not tell"):
+    with pytest.raises(SettingsError, match="data.memory_gb=1: this system does not report the memory"):
         with_fitting_batch(with_limit(1.0), None, None, 1)
     assert asked == []
 
@@ -203,8 +203,8 @@ def test_a_look_at_drawn_batches_draws_no_window_that_is_not_looked_at(tmp_path,
     (tmp_path / "text").write_text("".join(f"word{i} and more words {i}\n" for i in range(100)), encoding="utf-8")
     assert main(["prepare", "--source", str(tmp_path / "text"), "--target", str(tmp_path / "text"), "--vocab-kind",
                  "bpe", "--vocab-size", "50", "--output", str(tmp_path / "data")]) == 0
-    drawn, draw = [], SampledBatches._draw
-    monkeypatch.setattr(SampledBatches, "_draw", lambda self, *key: drawn.append(key) or draw(self, *key))
+    drawn, draw = [], SampledBatches._sample
+    monkeypatch.setattr(SampledBatches, "_sample", lambda self, *key: drawn.append(key) or draw(self, *key))
     monkeypatch.setattr(memory_fit, "SAMPLED_BATCHES", 2)
     data = dataclasses.replace(default_settings().data, subword_sampling=True, window=20, batch_tokens=64)
     settings = dataclasses.replace(default_settings(), data=data)
