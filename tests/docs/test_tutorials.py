@@ -89,7 +89,7 @@ def test_the_trainer_of_ones_own_learns_the_toy_language(output_of) -> None:
 
 def test_the_attention_keeps_the_rules_of_towers_and_learns_the_toy_language(output_of) -> None:
     lines = output_of("attention.md")
-    assert any(line.startswith("grouped.py:Grouped keeps the ") for line in lines)
+    assert any(line.startswith("grouped.py:Grouped obeys the ") for line in lines)
     (bleu,) = (float(line.split()[2]) for line in lines if line.startswith("BLEU"))
     assert bleu > 80
 

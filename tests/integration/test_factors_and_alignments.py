@@ -64,7 +64,7 @@ def test_a_line_without_factors_is_one_sentence_with_its_place(run, annotated, s
 def test_guided_alignment_without_alignments_is_refused(annotated, corpus, here, arguments, tiny, tmp_path) -> None:
     result = here(*arguments(corpus.prepared, tmp_path / "run", *tiny, "model.guided_alignment_weight=0.3"))
     assert result.status != 0
-    assert "has no alignments" in result.the_error() and "towernmt prepare --alignments" in result.the_error()
+    assert "has no word alignments" in result.the_error() and "towernmt prepare --alignments" in result.the_error()
 
 
 def test_a_run_with_factors_does_not_go_on_with_data_without(run, annotated, corpus, here, arguments, tiny) -> None:

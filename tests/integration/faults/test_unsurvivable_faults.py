@@ -135,7 +135,7 @@ def an_s3_that_stays_away(faults: Faults) -> Break:
     from tests.servers.fault_proxy import SLOW_DOWN
 
     proxy, bucket = faults.server("fault_proxy"), faults.put(faults.corpus.tsv())
-    return Break(f"s3://{bucket}/pairs.tsv?endpoint_url={proxy.url}&retries=2&chunk_bytes=500", "cannot be reached",
+    return Break(f"s3://{bucket}/pairs.tsv?endpoint_url={proxy.url}&retries=2&chunk_bytes=500", "not reachable in",
                  lambda: proxy.script.extend([SLOW_DOWN] * 10_000), lambda: proxy.script.clear())
 
 

@@ -97,7 +97,7 @@ def test_after_sigterm_the_parts_that_are_done_stay(run_on_disk: Path, place: Pa
     assert until(lambda: len(list(place.glob("out2.parts/parts/*/done.json"))) > 1, process)
     process.terminate()
     told = process.communicate(timeout=60)[1].decode()
-    assert process.returncode == 128 + signal.SIGTERM and "out2.parts keeps the parts that are done" in told
+    assert process.returncode == 128 + signal.SIGTERM and "out2.parts contains the finished parts" in told
     kept = len(list(place.glob("out2.parts/parts/*/done.json")))
     assert kept > 1
     two = [started(run_on_disk, place, "out2", "--workers", "1") for _ in range(2)]     # as on two machines

@@ -92,7 +92,7 @@ def test_a_translation_that_is_killed_again_and_again_comes_to_the_same_bytes(so
         with begun.open("ab") as file:      # a line of which a part was written
             file.write(b"half a li")
     done = run(0, *given, "--output", str(parts), "--resume")
-    assert done.returncode == 0 and "going on behind line 14" in done.stderr
+    assert done.returncode == 0 and "resuming after line 14" in done.stderr
     assert parts.read_bytes() == whole.read_bytes() and whole.read_text().count("\n") >= 40
     assert [path.name for path in source.parent.glob("parts*")] == ["parts"]
     if expected:
