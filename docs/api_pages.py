@@ -12,6 +12,7 @@ import inspect
 import re
 import sys
 from functools import cache
+from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def _lazy_homes(package: str) -> dict[str, str]:
     """Return the defining module of each name that a package exports lazily (see `towernmt.core.startup`)."""
     lookup = getattr(sys.modules.get(package), "__getattr__", None)
     homes = inspect.getclosurevars(lookup).nonlocals.get("home", {}) if lookup else {}
-    return {name: f"{package}.{module}" for name, module in homes.items()}
+    return {name: resolve_name(f".{module}", package) for name, module in homes.items()}
 
 
 @cache

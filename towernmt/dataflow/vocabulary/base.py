@@ -20,7 +20,14 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import replacing
 from towernmt.dataflow.text.text_lines import clean
 
-PAD, BOS, EOS, UNK = 0, 1, 2, 3
+PAD = 0
+"""Id of padding."""
+BOS = 1
+"""Id of the beginning of a sentence."""
+EOS = 2
+"""Id of the end of a sentence."""
+UNK = 3
+"""Id of an unknown token."""
 SPECIAL_PIECES = ("<pad>", "<s>", "</s>", "<unk>")
 SUFFIXES = (".model", ".codes", ".words")
 """The suffix of the main file of each kind of vocabulary."""
