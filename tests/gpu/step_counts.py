@@ -1,0 +1,120 @@
+"""A program that counts the copies, bytes and kernels of a training step on fake GPUs, as rows of a table.
+
+    python -m tests.gpu.step_counts --config base --gpus 1 2 4 8
+
+Each row is measured in a process of its own. The batch is small, since the counts do not depend on it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.gpu import fake_gpu
+
+ROOT = Path(__file__).parents[2]
+WARM, COUNTED = 2, 2
+HEADINGS = ("model", "precision", "GPUs", "cycle", "kernels of the first card", "of another", "to cards", "to host",
+            "between cards", "MB between", "collectives", "MB collective")
+
+
+def row(counts: fake_gpu.Counts, gpus: int, steps: int) -> list[str]:
+    """Return the figures of a step, as cells."""
+
+    def copied(wanted: Callable[[fake_gpu.Copy], bool]) -> tuple[float, float]:
+        chosen = [copy for copy in counts.copies if wanted(copy)]
+        return sum(copy.times for copy in chosen) / steps, sum(copy.size for copy in chosen) / steps
+
+    def kernels(card: int) -> float:
+        return sum(kernel.times for kernel in fake_gpu.launched(counts) if kernel.card == str(card)) / steps
+
+    host = fake_gpu.HOST
+    to_cards, to_host = copied(lambda copy: copy.source == host), copied(lambda copy: copy.target == host)
+    between = copied(lambda copy: host not in (copy.source, copy.target))
+    collectives = [item for item in counts.collectives if item.card == "0"]
+    return [f"{kernels(0):g}", f"{kernels(gpus - 1):g}" if gpus > 1 else "",
+            f"{to_cards[0]:g} ({to_cards[1] / 1024:.1f} KB)", f"{to_host[0]:g} ({to_host[1] / 1024:.1f} KB)",
+            f"{between[0]:g}", f"{between[1] / 1e6:.1f}", f"{sum(item.times for item in collectives) / steps:g}",
+            f"{sum(item.size for item in collectives) / steps / 1e6:.1f}"]
+
+
+def measure(architecture: str, config: str, precision: str, gpus: int, cycle: int) -> str:
+    """Train for a few steps, and return the counts of `COUNTED` of them as text."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    from tensorpack.callbacks import Callback
+    from tensorpack.train.interface import launch_train_with_config
+    from tensorpack.utils import logger
+    from train_run import default_callbacks
+    from train_work import VOCABULARY, FixedBatches, draw, make_model
+
+    from towernmt.callbacks.stopping import StopAtStep
+    from towernmt.core.graph_state import GraphSettings, configure_graph
+    from towernmt.core.tf_compat import tf
+    from towernmt.input_source import GeneralQueueInput
+    from towernmt.train.config import TrainConfig
+    from towernmt.train.trainer import SyncMultiGPUTrainer
+
+    logger._logger.setLevel("WARNING")
+
+    class Look(Callback):
+        text = ""
+
+        def _trigger_step(self) -> None:
+            if self.global_step == WARM:
+                fake_gpu.reset()
+            if self.global_step == WARM + COUNTED:
+                self.text = fake_gpu.snapshot()
+
+    size = "tiny" if config == "tiny" else "base"
+    with tf.Graph().as_default(), tempfile.TemporaryDirectory() as directory:
+        configure_graph(GraphSettings(seed=1, precision=precision, deterministic=True))
+        model: Any = make_model(architecture, size, None if config in ("tiny", "base") else config)
+        data, look = GeneralQueueInput(FixedBatches(draw(VOCABULARY[size], 40 * gpus, pairs=400))), Look()
+        callbacks, monitors = default_callbacks(Path(directory), data)
+        saver = next(callback for callback in callbacks if type(callback).__name__ == "CheckpointSaver")
+        callbacks.remove(saver)         # a checkpoint of a large model takes longer than the steps
+        callbacks += [look, StopAtStep(WARM + COUNTED)]
+        launch_train_with_config(TrainConfig(model, data, callbacks, monitors=monitors, update_cycle=cycle),
+                                 SyncMultiGPUTrainer(list(range(gpus)), update_cycle=cycle))
+    return look.text
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print a row for each number of GPUs, precision and update cycle."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--architecture", default="transformer")
+    parser.add_argument("--config", default="tiny", help="tiny, base or big")
+    parser.add_argument("--precision", nargs="+", default=["float32"])
+    parser.add_argument("--gpus", nargs="+", type=int, default=[1, 2, 4, 8])
+    parser.add_argument("--cycle", nargs="+", type=int, default=[1])
+    parser.add_argument("--write", help="measure one row in this process, and write its counts to this file")
+    options = parser.parse_args(arguments)
+    if options.write:
+        fake_gpu.load()
+        Path(options.write).write_text(measure(options.architecture, options.config, options.precision[0],
+                                               options.gpus[0], options.cycle[0]), encoding="utf-8")
+        os._exit(0)     # large models take long to be deleted
+    print("| " + " | ".join(HEADINGS) + " |\n" + "|---" * len(HEADINGS) + "|")
+    library = fake_gpu.build(Path(tempfile.gettempdir()) / "fake_gpu")
+    for precision in options.precision:
+        for cycle in options.cycle:
+            for gpus in options.gpus:
+                with tempfile.TemporaryDirectory() as folder:
+                    file = Path(folder) / "counts"
+                    subprocess.run([sys.executable, "-m", "tests.gpu.step_counts", "--architecture",
+                                    options.architecture, "--config", options.config, "--precision", precision,
+                                    "--gpus", str(gpus), "--cycle", str(cycle), "--write", str(file)],
+                                   env=fake_gpu.environment(library, gpus), cwd=ROOT, check=True)
+                    cells = row(fake_gpu.parse(file.read_text(encoding="utf-8")), gpus, COUNTED)
+                print("| " + " | ".join([f"{options.architecture} {options.config}", precision, str(gpus), str(cycle),
+                                         *cells]) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
