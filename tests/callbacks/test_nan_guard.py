@@ -9,6 +9,8 @@ from towernmt.callbacks.stopping import NaNGuard
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.gradients import watch_gradients
+from towernmt.optim.optimizer import make_optimizer
+from towernmt.optim.optimizer_settings import OptimizerSettings
 
 
 class Saver(Callback):
@@ -124,3 +126,10 @@ def test_further_tensors_can_be_watched_by_name(train):
 def test_a_name_that_is_not_in_the_tower_is_refused(train):
     with pytest.raises(SettingsError, match="tensor 'cost', which is not in"):
         train([NaNGuard(loss="cost")], steps=1)
+
+
+def test_the_guard_reads_the_norms_by_which_the_gradients_are_clipped(train):
+    trainer, _ = train([NaNGuard()], steps=1, tower=chain,
+                       optimizer=lambda: make_optimizer(OptimizerSettings(), clip_norm=1.0))
+    norms = [op for op in trainer.train_op.graph.get_operations() if op.type == "L2Loss"]
+    assert len(norms) == 3 + 1 + 3      # gradients, loss, variables

@@ -99,6 +99,13 @@ def dealt(function: Callable[[A], B], batches: Iterable[A]) -> Iterable[B]:
     return [results[number] for number in sorted(results)]
 
 
+def _device_of(trainer: Any) -> str | None:
+    """Return the device of a trainer's first tower; None without GPUs, since there is no choice then."""
+    if not tf.config.list_physical_devices("GPU"):
+        return None
+    return next(iter(getattr(trainer, "tower_devices", [])), "/gpu:0")      # "/gpu:0" of tensorpack's trainers
+
+
 class ValidationTowers:
     """Translates and scores validation sets in a training session; the processes of the world share the batches.
 
@@ -126,9 +133,10 @@ class ValidationTowers:
         """
         if shortlist := self._search.shortlist:
             Lexicon.load(shortlist).check_vocabularies(self._source_vocabulary, self._target_vocabulary, shortlist)
-        self._predictor = build_search_predictor(self._model, self._search)
+        place = _device_of(trainer)
+        self._predictor = build_search_predictor(self._model, self._search, place)
         if loss and training_towers(trainer):
-            device = 0 if tf.config.list_physical_devices("GPU") else -1
+            device = int(place.rpartition(":")[2]) if place and "gpu" in place else -1
             names = [spec.name for spec in self._model.inputs() if spec.name != ALIGNMENT]
             with averaged_weights() if self._search.averaged else nullcontext():
                 self._loss = trainer.get_predictor(names, ["nll"], device)

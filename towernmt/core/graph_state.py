@@ -117,7 +117,9 @@ class GraphState:
         settings: see `configure_graph`.
         clock: made by the first training tower that draws random numbers; None without one.
         sharing_towers: names of the training towers that have a share of a global batch each.
-        watched_gradients: (gradient, variable) pairs before clipping; see `optim.gradient_health`.
+        watched_gradients: (gradient, variable) pairs before clipping; see `optim.gradients`.
+        half_squared_norms: float32 `[]` each, half of the squared norm of a watched gradient, by the name of the
+            gradient (of its values, if it is sparse). The optimizer computes them to clip, and `NaNGuard` reads them.
         update_skipped: bool `[]`, whether the train step skips its update, which is no divergence; None if it cannot.
         loss_scale: of the train step; None where losses are not scaled.
         count_step: adds one to the global step in the run of each update; None if the trainer has no such operation.
@@ -128,6 +130,7 @@ class GraphState:
     clock: Clock | None = None
     sharing_towers: set[str] = field(default_factory=set)
     watched_gradients: list[tuple[Tensor, Variable]] = field(default_factory=list)
+    half_squared_norms: dict[str, Tensor] = field(default_factory=dict)
     update_skipped: Tensor | None = None
     loss_scale: LossScaleOfStep | None = None
     count_step: Operation | None = None

@@ -145,7 +145,7 @@ def _sum_variable(name: str, shape: Sequence[int]) -> Variable:
                             use_resource=True, collections=[tf1.GraphKeys.LOCAL_VARIABLES])
 
 
-def watch_gradients(gradients: Sequence[tuple[Tensor | None, Variable]]) -> None:
+def watch_gradients(gradients: Sequence[tuple[Tensor | None, Variable]], squares: Sequence[Tensor] = ()) -> None:
     """Let `NaNGuard` check these gradients. Call it before they are clipped.
 
     Clipping by the global norm spreads a value that is not finite over all gradients. Without watched gradients, the
@@ -153,12 +153,30 @@ def watch_gradients(gradients: Sequence[tuple[Tensor | None, Variable]]) -> None
 
     Args:
         gradients: (gradient, variable) pairs; variables that are already watched are ignored.
+        squares: the `half_squared_norms` of the gradients if the update computes them, so that the guard need not.
     """
-    watched = graph_state().watched_gradients
+    state = graph_state()
+    watched = state.watched_gradients
     known = {variable.name for _, variable in watched}
     for gradient, variable in gradients:
         if gradient is not None and variable.name not in known:
             watched.append((gradient, variable))
+    for (gradient, _), square in zip(gradients, squares, strict=False):
+        if gradient is not None:
+            state.half_squared_norms[_values(gradient).name] = square
+
+
+def half_squared_norms(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return half of the squared norm of each tensor, float32 `[]`, in one pass and without a copy."""
+    squares = []
+    for tensor in map(_values, tensors):
+        with tf1.colocate_with(tensor):
+            squares.append(tf.cast(tf.nn.l2_loss(tensor), tf.float32))
+    return squares
+
+
+def _values(gradient: Tensor) -> Tensor:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)
 
 
 def allow_skipped_update(skipped: Tensor) -> None:
@@ -193,8 +211,18 @@ def _optimizer_inputs(graph: Graph) -> list[tuple[str, Tensor]]:
 
 
 def all_finite(tensors: Sequence[Tensor]) -> Tensor:
-    """Bool `[tensors]`: whether each tensor holds finite values only."""
+    """Return whether each tensor holds finite values only, bool `[tensors]`.
+
+    A sum of squares that overflows counts as not finite. It would poison a global norm in the same way.
+    """
+    known = graph_state().half_squared_norms
     with tf1.name_scope("finite"):
-        values = [t.values if isinstance(t, tf.IndexedSlices) else tf.convert_to_tensor(t) for t in tensors]
-        # One pass and no copy; a sum of squares that overflows would poison a global norm in the same way.
-        return tf.math.is_finite(tf.stack([tf.cast(tf.nn.l2_loss(value), tf.float32) for value in values]))
+        values = [_values(tensor) for tensor in tensors]
+        squares = [known[value.name] if value.name in known else half_squared_norms([value])[0] for value in values]
+        with tf1.device(first_gpu(squares)):
+            return tf.math.is_finite(tf.stack(squares))
+
+
+def first_gpu(tensors: Sequence[Tensor]) -> str | None:
+    """Return the device of the first of these tensors that is on a GPU; None leaves the placement to TensorFlow."""
+    return next((str(tensor.device) for tensor in tensors if "GPU" in str(tensor.device).upper()), None)

@@ -32,7 +32,7 @@ from towernmt.core.settings import check_ranges
 from towernmt.core.tensors import DType, Operation, Optimizer, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels import compute_dtype
-from towernmt.optim.gradients import GradsAndVars, allow_skipped_update, scaled, watch_gradients
+from towernmt.optim.gradients import GradsAndVars, allow_skipped_update, half_squared_norms, scaled, watch_gradients
 from towernmt.optim.optimizer_settings import OptimizerSettings
 from towernmt.optim.optimizers import Adafactor, AdamW, Lamb, LazyAdam
 
@@ -82,9 +82,11 @@ class GlobalNorm(GradientProcessor):
         self.clip_norm = clip_norm
 
     def _process(self, grads: GradsAndVars) -> GradsAndVars:
-        watch_gradients(grads)
+        watched = grads
         grads = [(_with_distinct_rows(g), v) for g, v in grads]
-        norm = tf.identity(tf.linalg.global_norm([g for g, _ in grads]), name="gradient_norm")
+        squares = half_squared_norms([g for g, _ in grads])
+        watch_gradients(watched, squares)
+        norm = tf.identity(tf.sqrt(tf.reduce_sum(tf.stack(squares)) * 2.0), name="gradient_norm")
         if not self.clip_norm:
             return grads
         scale = self.clip_norm / tf.maximum(norm, self.clip_norm)

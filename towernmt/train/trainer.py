@@ -39,6 +39,7 @@ from towernmt.train.training_towers import (
     add_means_of_towers,
     build_training_towers,
     count_after_reading,
+    device_if_gpu,
     outside_towers,
     share_of_cost,
     tower_devices,
@@ -145,15 +146,20 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         count_after_reading(count_step, before)
         add_means_of_towers(list(self.tower_func.towers.training()))
         optimizer = get_opt_fn()
+        with tf1.device(device_if_gpu(self.tower_devices[0])):
+            self._make_updates(towers, optimizer, count_flush)
+        return []
+
+    def _make_updates(self, towers: list[GradsAndVars], optimizer: Optimizer, count_flush: Operation) -> None:
+        """Build the operations that reduce the gradients and update the variables."""
         if self.update_cycle == 1:
             self.train_op = optimizer.apply_gradients(self.reducer.reduce(towers, self.world), name="train_op")
-            return []
+            return
         self._cycle = UpdateCycle(
             self.update_cycle, sum_over_towers(towers), self.batch_weight(),
             reduce=lambda gradients: self.reducer.reduce([gradients], self.world),
             apply=lambda gradients, name: optimizer.apply_gradients(gradients, name=name), count_flush=count_flush)
         self.train_op = self._cycle.train_op
-        return []
 
     def _trained(self, towers: list[GradsAndVars]) -> list[GradsAndVars]:
         names = {variable.name for _, variable in self.trained.choose(towers[0])}

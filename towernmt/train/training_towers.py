@@ -53,6 +53,11 @@ def tower_devices(gpus: Sequence[int] | None, towers: int | None) -> list[str]:
     return [f"/gpu:{gpu}" for gpu in gpus]
 
 
+def device_if_gpu(device: str) -> str | None:
+    """Return a device if it is a GPU; None on the CPU, where `tf1.device` then leaves the graph as it is."""
+    return device if "gpu" in device.lower() else None
+
+
 def device_of_operations(device: str, variable_device: str) -> Callable[[Operation], str]:
     """Return the device function of a tower for `tf1.device`.
 
