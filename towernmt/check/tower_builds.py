@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
+from tensorpack.tfutils.tower import BaseTowerContext, PredictTowerContext, TrainTowerContext
 
 from towernmt.core.tensors import Graph, Operation, TensorSpec, Variable
 from towernmt.core.tf_compat import tf, tf1
@@ -262,8 +262,8 @@ class Scratch:
         build.untrained = [v for v, g in zip(variables, gradients, strict=True) if g is None]
 
 
-class _Training(TrainTowerContext):
-    """A training tower that may create variables where tensorpack's context raises an error."""
+class _CreatingTower(BaseTowerContext):
+    """Mixin of towers that may create variables where tensorpack's contexts raise an error."""
 
     _leaving = False
 
@@ -276,18 +276,12 @@ class _Training(TrainTowerContext):
         return bool(super().__exit__(*error))
 
 
-class _Predicting(PredictTowerContext):
-    """A predicting tower that may create variables where tensorpack's context raises an error."""
+class _Training(_CreatingTower, TrainTowerContext):
+    """A training tower."""
 
-    _leaving = False
 
-    @property
-    def has_own_variables(self) -> bool:
-        return self._leaving or super().has_own_variables
-
-    def __exit__(self, *error: Any) -> bool:
-        self._leaving = True
-        return bool(super().__exit__(*error))
+class _Predicting(_CreatingTower, PredictTowerContext):
+    """A predicting tower."""
 
 
 @contextmanager

@@ -6,7 +6,6 @@ A mistake on the command line is one sentence that names the nearest command or 
 from __future__ import annotations
 
 import argparse
-import difflib
 import errno
 import itertools
 import os
@@ -19,7 +18,7 @@ from towernmt import __version__
 from towernmt.cli.commands import COMMANDS, function_of
 from towernmt.cli.other_toolkits import COMMANDS_OF_OTHERS, advice, advice_on_word
 from towernmt.cli.output_paths import check_output_paths, refuse_closed_streams
-from towernmt.core.errors import SettingsError, TowerNMTError, exhausted_resource, mask_text, mask_uri
+from towernmt.core.errors import SettingsError, TowerNMTError, exhausted_resource, mask_text, mask_uri, nearest
 from towernmt.core.standard_streams import (
     escape_unencodable_output,
     lead_nowhere,
@@ -99,8 +98,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `, did you mean ...?` with the known word that is most similar to `word`, or ""."""
     known, plain = list(known), word.strip("-")
     longer = [name for name in known if len(plain) > 1 and name.strip("-").startswith(plain)]
-    close = longer or difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f", did you mean {' or '.join(close)}?" if close else ""
+    close = " or ".join(longer) or nearest(word, known)
+    return f", did you mean {close}?" if close else ""
 
 
 def refuse_unknown_command(word: str, commands: Iterable[str], others: Mapping[str, str]) -> None:

@@ -7,7 +7,6 @@ part of a name, and the values of presets.
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import shlex
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from towernmt.cluster.cluster_description import cluster_from_environment
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import SettingsError, nearest
 from towernmt.core.settings import assigned, describe, parse_assignments
 from towernmt.models.architectures import ARCHITECTURES, settings_and_presets
 from towernmt.run.run_settings import VOCABULARY_SIZES
@@ -41,8 +40,8 @@ def settings_text(settings: Any, part: str = "") -> str:
     rows = [row for row in describe(settings) if row[0] not in VOCABULARY_SIZES]
     matches = [row for row in rows if part.lower() in row[0].lower()]
     if not matches:
-        near = difflib.get_close_matches(part, {word for key, *_ in rows for word in (key, *key.split("."))}, n=1)
-        hint = f"; did you mean {near[0]}?" if near else "."
+        near = nearest(part, [word for key, *_ in rows for word in (key, *key.split("."))])
+        hint = f"; did you mean {near}?" if near else "."
         raise SettingsError(f"--help-settings {part}: no setting has that in its name{hint}")
     text = "".join(f"{key}={assigned(value)}\n    {meaning}\n" for key, value, meaning in matches)
     return text + _presets_text(settings.architecture, {key for key, *_ in matches})

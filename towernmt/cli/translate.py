@@ -100,11 +100,13 @@ def add_parts_options(parser: argparse.ArgumentParser) -> None:
 
 
 def wants_parts(args: argparse.Namespace) -> bool:
-    """Return whether the inputs are translated in parts: by request, or because they are not one plain file."""
-    inputs = args.input or []
+    """Return whether the inputs are translated in parts.
+
+    They are by request, if they are not one plain file, or if the name of an output depends on that of its input.
+    """
+    inputs, outputs = args.input or [], {args.output, args.alignments} - {None, BEHIND}
     return (args.workers is not None or args.ray is not None or args.work_directory is not None
-            or len(inputs) > 1
-            or not all(map(_is_plain_file, inputs)))
+            or len(inputs) > 1 or not all(map(_is_plain_file, inputs)) or any(map(is_per_text, outputs)))
 
 
 def _is_plain_file(name: str) -> bool:
@@ -119,8 +121,8 @@ def add_translate_arguments(parser: argparse.ArgumentParser) -> None:
                         help="text, one sentence per line (default: stdin); several files, wildcards, s3://bucket/key "
                              "and tables of databases are translated in parts")
     parser.add_argument("--output", metavar="FILE",
-                        help="file of the translations (default: stdout); for several inputs one file, a folder "
-                             "(`out/`), or names derived from theirs (`out/{name}.en`)")
+                        help="file of the translations (default: stdout), a folder (`out/`), or names derived from "
+                             "those of the inputs (`out/{name}.en`)")
     parser.add_argument("--n-best", type=int, metavar="N",
                         help="write the N best translations of each line, one per line: "
                              "`line number from 0 ||| text ||| score`")
@@ -153,7 +155,6 @@ def run_translate(args: argparse.Namespace) -> int:
     if args.language is not None:
         raise SettingsError("--language needs --document: leave it out, because each line is one sentence.")
     if wants_parts(args):
-
         return translate_parts(args)
     _check_files(args)
     if args.window is None and args.input is None and sys.stdin.isatty():
@@ -434,7 +435,8 @@ def _check(args: argparse.Namespace) -> None:
         raise SettingsError("To translate in parts, pass --input and --output: pipes cannot be read or written in "
                             "parts.")
     if args.plot:
-        raise SettingsError("--plot works in a single process: leave out --workers.")
+        raise SettingsError("--plot works in a single process: pass one plain file as --input and one as --output, and "
+                            "leave out --workers.")
     check_alignment_options(args)
 
 

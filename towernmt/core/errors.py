@@ -13,11 +13,12 @@ The mask `***` shows the reader that a value was removed.
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _REMEDIES = {
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Raise the limit on open files (ulimit -n)"),
@@ -36,6 +37,23 @@ def remedy(error: OSError, otherwise: str) -> str:
     """
     known = _REMEDIES.get(error.errno or 0)
     return otherwise if known is None else f"{known}, and start the same command again."
+
+
+ALMOST_EQUAL = 0.8
+"""Similarity of two words of which one is probably a typing error for the other."""
+
+
+def nearest(word: str, known: Iterable[str], similarity: float = 0.6) -> str | None:
+    """Return the known word that is most similar to `word`, for a message; None if none is similar.
+
+    Args:
+        word: the unknown word; its case is ignored.
+        known: accepted words.
+        similarity: minimum ratio of equal characters, 0 to 1.
+    """
+    by_lower_case = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(word.lower(), by_lower_case, 1, similarity)
+    return by_lower_case[close[0]] if close else None
 
 
 class TowerNMTError(Exception):

@@ -8,7 +8,6 @@ names the closest correct key, so that a typing mistake never silently trains so
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 import types
@@ -20,7 +19,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import SettingsError, nearest
 from towernmt.core.files import write_text
 from towernmt.core.structured_files import load_strict, read_yaml_text
 
@@ -275,10 +274,10 @@ def _nearest(key: str, spellings: Mapping[str, str]) -> str:
     if named in spellings:
         return f" Did you mean '{spellings[named]}'?"
     last = {spelling.split(".")[-1]: new for spelling, new in reversed(list(spellings.items()))}
-    close = [spellings[spelling] for spelling in difflib.get_close_matches(key, spellings, n=1, cutoff=0.6)]
-    if not close:
-        close = [last[k] for k in difflib.get_close_matches(key.split(".")[-1], list(last), n=1, cutoff=0.6)]
-    return f" Did you mean '{close[0]}'?" if close else " `towernmt train --help-settings` lists them all."
+    if close := nearest(key, spellings):
+        return f" Did you mean '{spellings[close]}'?"
+    close = nearest(key.split(".")[-1], last)
+    return f" Did you mean '{last[close]}'?" if close else " `towernmt train --help-settings` lists them all."
 
 
 def _convert(owner: type, field: dataclasses.Field[Any], key: str, value: Any, origin: str) -> Any:
@@ -296,8 +295,8 @@ def _convert(owner: type, field: dataclasses.Field[Any], key: str, value: Any, o
 def _nearest_choice(field: dataclasses.Field[Any], value: Any) -> str:
     """Return a sentence with the accepted value that is most like a refused one, or ""."""
     plain = {re.sub(r"[\W_]", "", choice.lower()): choice for choice in field.metadata.get("choices", ())}
-    close = difflib.get_close_matches(re.sub(r"[\W_]", "", str(value).lower()), plain, n=1, cutoff=0.6)
-    return f" Did you mean '{plain[close[0]]}'?" if close else ""
+    close = nearest(re.sub(r"[\W_]", "", str(value)), plain)
+    return f" Did you mean '{plain[close]}'?" if close else ""
 
 
 _WRONG = object()

@@ -116,6 +116,16 @@ def test_each_text_has_a_file_of_its_own_or_all_have_one_with_numbers_that_go_on
     assert {path.name for path in Path("out").iterdir()} == {"a.de.en", "c.de.en", "a.de", "c.de"}
 
 
+def test_the_output_of_one_text_is_named_by_it() -> None:
+    run("--input", "a.de", "--output", "one")
+    run("--input", "a.de", "--output", "out/{name}.en")
+    run("--input", "a.de", "--output", "out/")
+    assert {path.name for path in Path("out").iterdir()} == {"a.de.en", "a.de"}
+    assert Path("out/a.de.en").read_bytes() == Path("out/a.de").read_bytes() == Path("one").read_bytes()
+    with pytest.raises(SettingsError, match="pass --input and --output"):
+        run("--output", "out/{name}.en")
+
+
 def test_what_looks_wrong_is_counted_over_all_parts(caplog: pytest.LogCaptureFixture, capfd: Any) -> None:
     run("--input", "a.de", "--output", "one")
     run("--input", "a.de", "--output", "parts", "--workers", "2")

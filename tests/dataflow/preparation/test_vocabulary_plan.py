@@ -84,11 +84,11 @@ def test_a_foreign_name_makes_no_common_script() -> None:
 
 def test_without_a_word_of_the_user_both_are_chosen_with_reasons() -> None:
     assert plan_of([LATIN] * 100, [LATIN] * 100, share=0.01) == VocabularyPlan(4_000, True, (
-        "--shared-vocab, as the languages have 100 % of their letters in common",
-        "--vocab-size 4000, as the text has about 100,000 words"))
+        "--shared-vocab, because the languages have 100 % of their letters in common",
+        "--vocab-size 4000, because the text has about 100,000 words"))
     assert plan_of([LATIN] * 100, [CYRILLIC] * 100, share=0.01) == VocabularyPlan(4_000, False, (
-        "--no-shared-vocab, as the languages have 0 % of their letters in common",
-        "--vocab-size 4000, as each language has about 45,000 words"))
+        "--no-shared-vocab, because the languages have 0 % of their letters in common",
+        "--vocab-size 4000, because each language has about 45,000 words"))
 
 
 def test_what_is_asked_for_is_not_chosen() -> None:
@@ -104,13 +104,13 @@ def test_what_is_asked_for_is_not_chosen() -> None:
             ({"source_vocab": "a", "shared_vocab": True}, VocabularyPlan(8_000, True))):
         assert plan_vocabularies(PrepareSettings(**settings), never) == plan  # type: ignore[arg-type]
     found = plan_of([LATIN] * 5_000, [LATIN], shared_vocab=False)
-    assert (found.size, found.shared, len(found.chosen)) == (2_000, False, 1)
+    assert (found.size, found.shared, len(found.automatic)) == (2_000, False, 1)
     assert plan_of([LATIN] * 5_000, [LATIN], shared_vocab=True).size == 4_000
 
 
 def test_a_vocabulary_beside_one_that_exists_is_chosen_by_its_own_text() -> None:
     found = plan_of([LATIN] * 30_000, [LATIN], target_vocab="there.model")
-    assert found == VocabularyPlan(4_000, False, ("--vocab-size 4000, as the source has about 150,000 words",))
+    assert found == VocabularyPlan(4_000, False, ("--vocab-size 4000, because the source has about 150,000 words",))
 
 
 @pytest.mark.parametrize(("settings", "size"), [
@@ -140,7 +140,7 @@ def test_a_tiny_text_has_as_many_pieces_as_can_be_made_of_it(kind: str, tmp_path
     settings, said = replace(text(tmp_path, 3), vocab_kind=kind), io.StringIO()
     data = prepare(settings, said)
     assert data.shared_vocabulary and data.source_vocabulary.size < 110
-    assert "Chosen: --vocab-size 2000, as the text has about 48 words.\n" in said.getvalue()
+    assert "Automatic setting: --vocab-size 2000, because the text has about 48 words.\n" in said.getvalue()
     assert f"{data.source_vocabulary.size} ids rather than the 2000 chosen" in data.statistics_table
 
 
@@ -149,7 +149,7 @@ def test_what_was_chosen_is_kept_and_the_same_command_finds_it(tmp_path: Path) -
     data = prepare(settings)
     saved = data.manifest["settings"]
     assert (saved["vocab_size"], saved["shared_vocab"]) == (2_000, True)
-    assert data.manifest["notes"][1] == "chosen: --vocab-size 2000, as the text has about 4,800 words"
+    assert data.manifest["notes"][1] == "automatic setting: --vocab-size 2000, because the text has about 4,800 words"
     assert data.manifest["notes"][1] in data.statistics_table
     before = contents(tmp_path / "out")
     prepare(settings, said)

@@ -22,23 +22,19 @@ from numpy.typing import NDArray
 from towernmt.dataflow.preparation.chunk_encoder import EncodedChunk, drop_seen
 from towernmt.dataflow.preparation.corpus_statistics import Statistics
 from towernmt.dataflow.preparation.input_texts import PairTexts
-from towernmt.dataflow.preparation.tasks import PreparationJob, Task, atomic_output
+from towernmt.dataflow.preparation.tasks import NumberedTask, PreparationJob, atomic_output
 from towernmt.dataflow.text.pair_filters import came_before
 from towernmt.dataflow.text.text_lines import line_hash
 
 
 @dataclass(frozen=True)
-class EncodePart(Task):
+class EncodePart(NumberedTask):
     """Encodes a part of the text.
 
     Attributes:
-        job: the preparation.
-        number: index of the part.
-        texts: its lines.
+        texts: lines of the part.
     """
 
-    job: PreparationJob
-    number: int
     texts: PairTexts
 
     @classmethod
@@ -89,22 +85,13 @@ def group_by_lookup(keys: NDArray[np.uint64], lookups: int) -> list[Column]:
 
 
 @dataclass(frozen=True)
-class FindDuplicates(Task):
-    """Finds the duplicates in a share of the keys.
-
-    Attributes:
-        job: the preparation.
-        number: index of the share.
-    """
-
-    job: PreparationJob
-    number: int
+class FindDuplicates(NumberedTask):
+    """Finds the duplicates in a share of the keys."""
 
     @classmethod
     def of(cls, job: PreparationJob, number: int) -> FindDuplicates:
         """Return the task."""
-        share = [job.lines * edge // job.lookups for edge in (number, number + 1)]
-        return cls(job.seen(number), share[1] - share[0], job, number)
+        return cls(job.seen(number), job.lines_of_share(number, job.lookups), job, number)
 
     @property
     def title(self) -> str:
@@ -136,16 +123,8 @@ def find_seen_keys(job: PreparationJob, part: int, keys: int) -> NDArray[np.bool
 
 
 @dataclass(frozen=True)
-class DropDuplicates(Task):
-    """Distributes the pairs of a part to shards, without those that occurred before.
-
-    Attributes:
-        job: the preparation.
-        number: index of the part.
-    """
-
-    job: PreparationJob
-    number: int
+class DropDuplicates(NumberedTask):
+    """Distributes the pairs of a part to shards, without those that occurred before."""
 
     @classmethod
     def of(cls, job: PreparationJob, number: int, lines: int) -> DropDuplicates:

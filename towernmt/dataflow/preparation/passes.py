@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, TextIO
@@ -28,7 +29,7 @@ from towernmt.dataflow.preparation.output_directory import OutputDirectory
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.shards import ShardInfo, write_shard
 from towernmt.dataflow.preparation.task_runners import MARK, TaskRunner, run_with_progress
-from towernmt.dataflow.preparation.tasks import CHUNKS_OF_A_PART, PreparationJob, Task, atomic_output
+from towernmt.dataflow.preparation.tasks import CHUNKS_OF_A_PART, NumberedTask, PreparationJob, atomic_output
 from towernmt.dataflow.preparation.text_tasks import (
     MEASURED_LINES,
     IndexText,
@@ -152,8 +153,7 @@ class Passes:
             statistics.merge(read_facts(job.distributed(part))["statistics"])
         return statistics, [read_shard_info(job, n) for n in range(job.shards)]
 
-    def _do(self, label: str, tasks: list[EncodePart] | list[FindDuplicates] | list[DropDuplicates] | list[WriteShard]
-            ) -> None:
+    def _do(self, label: str, tasks: Sequence[NumberedTask]) -> None:
         run_with_progress(self._runner, label, tasks, self._stream)
 
     def _job(self) -> PreparationJob:
@@ -196,22 +196,13 @@ def claim_stage(stage: Path, key: str) -> bool:
 
 
 @dataclass(frozen=True)
-class WriteShard(Task):
-    """Writes a shard.
-
-    Attributes:
-        job: the preparation.
-        number: index of the shard.
-    """
-
-    job: PreparationJob
-    number: int
+class WriteShard(NumberedTask):
+    """Writes a shard."""
 
     @classmethod
     def of(cls, job: PreparationJob, number: int) -> WriteShard:
         """Return the task."""
-        share = [job.lines * edge // job.shards for edge in (number, number + 1)]
-        return cls(job.shard_info(number), share[1] - share[0], job, number)
+        return cls(job.shard_info(number), job.lines_of_share(number, job.shards), job, number)
 
     @property
     def title(self) -> str:

@@ -89,9 +89,9 @@ class _Preparation:
         self._report, self._corpus, self._name = partial(_report, stream), corpus, name or settings.output
         passes.check_texts()
         plan = plan_vocabularies(settings, passes.measure)
-        for choice in plan.chosen:
-            self._report(f"Chosen: {choice}.")
-        self._notes = [f"chosen: {choice}" for choice in plan.chosen]
+        for one in plan.automatic:
+            self._report(f"Automatic setting: {one}.")
+        self._notes = [f"automatic setting: {one}" for one in plan.automatic]
         self._settings = dataclasses.replace(settings, vocab_size=plan.size, shared_vocab=plan.shared)
         self._maker = VocabularyMaker(self._settings, plan)
         self._validation = ValidationText(settings.validation_files(), settings.factors)

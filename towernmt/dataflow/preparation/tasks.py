@@ -169,6 +169,10 @@ class PreparationJob:
         """Return the path of the entry of a shard in the manifest."""
         return self.work / f"shard-{number:05d}.json"
 
+    def lines_of_share(self, number: int, shares: int) -> int:
+        """Return the number of lines in one of several equal shares of the text."""
+        return self.lines * (number + 1) // shares - self.lines * number // shares
+
     def encoder(self) -> ChunkEncoder:
         """Return the encoder, whose vocabularies a process reads once."""
         return _encoder(self)
@@ -176,6 +180,19 @@ class PreparationJob:
     def id_dtype(self) -> np.dtype:
         """Return the type of the ids of all shards."""
         return _encoder(self).dtype
+
+
+@dataclass(frozen=True)
+class NumberedTask(Task):
+    """One of the tasks of a kind.
+
+    Attributes:
+        job: the preparation.
+        number: index of the part, share or shard that the task processes.
+    """
+
+    job: PreparationJob
+    number: int
 
 
 @lru_cache(maxsize=1)

@@ -148,7 +148,7 @@ class VocabularyMaker:
                  for side in self._texts()}
         for side, vocabulary in found.items():
             if not self._files[side] and vocabulary.size != plan.size:
-                name, wanted = "shared" if plan.shared else side, "chosen" if plan.chosen else "requested"
+                name, wanted = "shared" if plan.shared else side, "chosen" if plan.automatic else "requested"
                 notes.append(f"the {name} vocabulary has {vocabulary.size} ids rather than the {plan.size} {wanted}: "
                              "the text does not have more entries")
         file = self._files["source"]
@@ -190,12 +190,12 @@ class VocabularyPlan:
     Attributes:
         size: number of ids of each learned vocabulary, including the special ones.
         shared: whether both languages share a vocabulary.
-        chosen: automatic settings, each with its reason: "--vocab-size 4000, as ...".
+        automatic: automatic settings, each with its reason: "--vocab-size 4000, because ...".
     """
 
     size: int
     shared: bool
-    chosen: tuple[str, ...] = ()
+    automatic: tuple[str, ...] = ()
 
 
 def plan_vocabularies(settings: PrepareSettings, measure: Callable[[], TextMeasure]) -> VocabularyPlan:
@@ -210,11 +210,11 @@ def plan_vocabularies(settings: PrepareSettings, measure: Callable[[], TextMeasu
     sides = _learned_sides(settings)
     if settings.vocab_size is not None or settings.vocab_kind == "word" or not sides:
         return VocabularyPlan(settings.vocab_size or FIXED_SIZE, bool(settings.shared_vocab))
-    text, chosen = measure(), []
+    text, automatic = measure(), []
     shared = settings.shared_vocab
     if shared is None and len(sides) == 2:
         shared, reason = propose_sharing(common_letters(*(text.sides[side].characters for side in sides)))
-        chosen.append(f"--{'' if shared else 'no-'}shared-vocab, as {reason}")
+        automatic.append(f"--{'' if shared else 'no-'}shared-vocab, because {reason}")
     words = sum(estimate_words(text.sides[side]) for side in sides) / text.share
     characters = [text.sides[side].characters for side in sides]
     if shared:
@@ -223,7 +223,7 @@ def plan_vocabularies(settings: PrepareSettings, measure: Callable[[], TextMeasu
         words, whose = words / len(sides), "each language has" if len(sides) == 2 else f"the {sides[0]} has"
     needed = max(_characters_needed(settings, counts) for counts in characters)
     size, reason = propose_size(words, needed, whose)
-    return VocabularyPlan(size, bool(shared), (*chosen, f"--vocab-size {size}, as {reason}"))
+    return VocabularyPlan(size, bool(shared), (*automatic, f"--vocab-size {size}, because {reason}"))
 
 
 def propose_size(words: float, characters: int, whose: str = "the text has") -> tuple[int, str]:

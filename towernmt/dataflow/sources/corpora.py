@@ -16,7 +16,6 @@ max_length_ratio: 9
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from towernmt.core.errors import SettingsError, mask_text, mask_uri
+from towernmt.core.errors import SettingsError, mask_text, mask_uri, nearest
 from towernmt.core.settings import apply_overrides, setting
 from towernmt.core.structured_files import load_strict, read_yaml_text
 from towernmt.dataflow.sources.mixture import MIXES, ON_END, Ingredient, Mixture
@@ -243,8 +242,8 @@ def _mapping(content: Any, names: Sequence[str], origin: str, expected: str) -> 
         raise SettingsError(f"{origin}: expected {expected}, found {type(content).__name__}.")
     for key in content:
         if key not in names:
-            close = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
-            hint = f"Did you mean '{close[0]}'?" if close else f"The names are: {', '.join(names)}."
+            close = nearest(str(key), names)
+            hint = f"Did you mean '{close}'?" if close else f"The names are: {', '.join(names)}."
             raise SettingsError(f"{origin}: unknown name '{mask_uri(str(key))}'. {hint}")
     return content
 
@@ -264,7 +263,7 @@ def _mix(value: Any, name: str) -> tuple[str, float]:
             raise SettingsError(f"{name}: mix: temperature {words[1]}: expected 1 (by size) or more; 5 is usual.")
         if math.isfinite(temperature):
             return "temperature", temperature
-    close = difflib.get_close_matches(words[0] if words else "", MIXES, n=1, cutoff=0.5)
-    hint = f" Did you mean '{close[0]}{' 5' if close[0] == 'temperature' else ''}'?" if close else ""
+    close = nearest(words[0] if words else "", MIXES)
+    hint = f" Did you mean '{close}{' 5' if close == 'temperature' else ''}'?" if close else ""
     raise SettingsError(f"{name}: mix '{' '.join(words)}' is not one of: temperature NUMBER, by weight, "
                         f"concatenate.{hint}")

@@ -16,11 +16,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from towernmt.core.errors import DataError, is_secret_name
+from towernmt.core.errors import DataError, is_secret_name, nearest
 from towernmt.dataflow.sources.database_uri import DatabaseURI
 
 if TYPE_CHECKING:
@@ -227,8 +226,8 @@ def _check_file(uri: DatabaseURI) -> None:
     if path.is_file():
         return
     folder = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = get_close_matches(path.name, folder, n=1)
-    raise DataError(f"{uri.name}: file {name} is missing. " + (f"Did you mean {near[0]}?" if near else
+    near = nearest(path.name, folder)
+    raise DataError(f"{uri.name}: file {name} is missing. " + (f"Did you mean {near}?" if near else
                     "Check the path: sqlite:/// begins a relative path, sqlite://// an absolute path."))
 
 

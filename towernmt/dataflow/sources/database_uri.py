@@ -6,7 +6,6 @@ in `OPTIONS` are passed to the driver.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from towernmt.core.errors import HIDDEN, DataError, SettingsError, mask_uri
+from towernmt.core.errors import ALMOST_EQUAL, HIDDEN, DataError, SettingsError, mask_uri, nearest
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
@@ -97,9 +96,9 @@ def parse_database_uri(uri: str) -> DatabaseURI:
 def suggest_name(name: str, names: Iterable[str]) -> str:
     """Return "Did you mean ...? " or the known names, for an error message; empty if there are no names."""
     names = sorted(names)
-    near = difflib.get_close_matches(name.lower(), [each.lower() for each in names], n=1, cutoff=0.6)
+    near = nearest(name, names)
     if near:
-        return f"Did you mean '{next(each for each in names if each.lower() == near[0])}'? "
+        return f"Did you mean '{near}'? "
     if not names:
         return ""
     return f"The names are: {', '.join(names[:12])}{' and more' if len(names) > 12 else ''}. "
@@ -115,9 +114,9 @@ def _split_options(query: str, shown: str) -> tuple[dict[str, str], list[tuple[s
     driver_options: list[tuple[str, str]] = []
     for name, value in _pairs(query):
         if name not in OPTIONS:
-            near = difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.8)
+            near = nearest(name, OPTIONS, ALMOST_EQUAL)
             if near:
-                raise SettingsError(f"{shown}: option '{name}' does not exist. Did you mean '{near[0]}'?")
+                raise SettingsError(f"{shown}: option '{name}' does not exist. Did you mean '{near}'?")
             driver_options.append((name, value))
         elif name in options:
             raise SettingsError(f"{shown}: option '{name}' occurs twice. Remove one; write an & in a value as %26.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -10,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-from towernmt.core.errors import SettingsError, mask_uri
+from towernmt.core.errors import ALMOST_EQUAL, SettingsError, mask_uri, nearest
 from towernmt.dataflow.sources.column_files import CommaSeparated, Parquet
 from towernmt.dataflow.sources.line_files import JsonLines, ParallelFiles, TabSeparated, has_braces
 from towernmt.dataflow.sources.message_catalogues import Catalogues
@@ -107,8 +106,8 @@ def parse_name(text: str) -> str:
 
 
 def _suggest_option(unknown: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(unknown, known, n=1, cutoff=0.6)
-    return f" Did you mean '{close[0]}'?" if close else f" Its options are: {', '.join(sorted(known)) or 'none'}."
+    close = nearest(unknown, known)
+    return f" Did you mean '{close}'?" if close else f" Its options are: {', '.join(sorted(known)) or 'none'}."
 
 
 _SCHEMES = ("", "file", "s3", "http", "https")
@@ -237,8 +236,8 @@ def _open_url(uri: str) -> Source:
     make, parsers = _format(pattern, pattern, option_texts)
     parsers = {**parsers, **_WEB_OPTIONS, "format": parse_name}
     for key in option_texts.keys() - parsers.keys():
-        if close := difflib.get_close_matches(key, parsers, n=1, cutoff=0.8):
-            raise SettingsError(f"{pattern}: option '{key}' does not exist. Did you mean '{close[0]}'? (To send a "
+        if close := nearest(key, parsers, ALMOST_EQUAL):
+            raise SettingsError(f"{pattern}: option '{key}' does not exist. Did you mean '{close}'? (To send a "
                                 f"parameter of this name to the server, write %{ord(key[0]):02X}{key[1:]}.)")
     values = parse_options(pattern, {key: text for key, text in option_texts.items() if key in parsers}, parsers)
     values.pop("format", None)

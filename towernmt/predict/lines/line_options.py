@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError, nearest
 from towernmt.dataflow.text.text_lines import bounded_lines
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import SEPARATOR
@@ -283,8 +282,8 @@ def _with_factors(text: str, factors: Any) -> str:
 
 def _near(name: str) -> str:
     known = sorted({"text", "factors", *NAMES, *ANSWER_FIELDS})
-    near = difflib.get_close_matches(name, known, 1)
-    return f": did you mean {near[0]}?" if near else f": there are {', '.join(known)}."
+    near = nearest(name, known)
+    return f": did you mean {near}?" if near else f": there are {', '.join(known)}."
 
 
 def _details(hypothesis: Hypothesis, vocabulary: Vocabulary) -> dict[str, Any]:
