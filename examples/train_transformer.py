@@ -21,6 +21,7 @@ from nearest import nearest_translations
 from towernmt import PreparedData, SettingsError, prepare
 from towernmt.cli import (
     add_run_arguments,
+    check_devices,
     is_in_cluster,
     print_settings,
     run_command,
@@ -54,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
     if bool(options.source) != bool(options.target):
         raise SettingsError("Pass both --source and --target, or neither of them "
                             "for the default corpus.")
+    check_devices(options)
     if not options.source:
         use_default_corpus(options)
     options.logdir = options.logdir or "runs/transformer"

@@ -84,6 +84,14 @@ def no_determinism_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def no_gpus_left_behind() -> Iterator[None]:
+    """The GPUs that sessions see are chosen for the process: a test that chooses some leaves them to no other."""
+    yield
+    if "towernmt.core.gpus" in sys.modules:
+        sys.modules["towernmt.core.gpus"]._chosen.clear()
+
+
+@pytest.fixture(autouse=True)
 def log_level_of_tensorpack() -> None:
     """tensorpack's logger is one for the process: a test or fixture that quiets it must not quiet other tests."""
     logging.getLogger("tensorpack").setLevel(logging.INFO)

@@ -196,7 +196,7 @@ def test_a_missing_or_damaged_checkpoint_is_one_clear_error(run_directory: Path,
 
 
 def test_a_gpu_that_is_not_there_is_refused(run_directory: Path) -> None:
-    with pytest.raises(SettingsError, match="TensorFlow sees 0 GPUs"):
+    with pytest.raises(SettingsError, match="GPU 0 was not found"):
         Translator(run_directory, device="gpu:0")
     with pytest.raises(SettingsError, match="choose cpu, gpu or gpu:N"):
         Translator(run_directory, device="tpu")

@@ -30,6 +30,7 @@ from towernmt.checkpoint.weights import (
 )
 from towernmt.core.errors import CheckpointError, DataError, SettingsError
 from towernmt.core.graph_state import BUILDING
+from towernmt.core.session import session_config
 from towernmt.core.tensors import Session, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.text.text_lines import bounded_lines
@@ -87,7 +88,7 @@ def grow_checkpoint(held: HeldCheckpoint, model: NMTModel, rows: Mapping[str, np
             refuse_missing(held, name, fix, model)
     refuse_unknown(held, needed, fix, model=model)
     with_training = not {*weights_of_checkpoint(held)} <= {*needed}
-    with BUILDING, tf.Graph().as_default(), tf1.Session() as session:
+    with BUILDING, tf.Graph().as_default(), tf1.Session(config=session_config(on_cpu=True)) as session:
         set_seed(seed)
         tf1.set_random_seed(seed)
         inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in model.inputs()]

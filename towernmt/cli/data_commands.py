@@ -18,7 +18,7 @@ from typing import Any
 
 from towernmt.checkpoint.packaged_run import open_run
 from towernmt.core.errors import SettingsError, mask_uri
-from towernmt.core.machine import visible_gpus
+from towernmt.core.gpus import visible_gpus
 from towernmt.dataflow.batches.training_data import is_prepared
 from towernmt.dataflow.preparation.inspect_sources import SourceInspector, SourceReport, inspect_prepared, report_table
 from towernmt.dataflow.preparation.preparation import prepare

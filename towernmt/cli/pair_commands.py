@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
@@ -17,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from towernmt.cli.translate import log_without_tensorpack
 from towernmt.cli.translation_options import (
+    add_device_options,
     add_engine_options,
     add_model_options,
     add_trust_option,
+    device_of,
     engine_of,
     model_arguments,
 )
@@ -57,9 +58,7 @@ def add_score_arguments(parser: argparse.ArgumentParser) -> None:
                         help="maximum number of tokens of the longer side in a batch, padding included (default: "
                              "%(default)s)")
     add_engine_options(parser)
-    device = parser.add_mutually_exclusive_group()
-    device.add_argument("--gpu", type=int, metavar="N", help="use GPU N (default: the first one, if there is one)")
-    device.add_argument("--cpu", action="store_true", help="use the CPU")
+    add_device_options(parser)
 
 
 def run_score(args: argparse.Namespace) -> int:
@@ -68,8 +67,6 @@ def run_score(args: argparse.Namespace) -> int:
         raise SettingsError("--mean writes one number per line: leave out --tokens and --json.")
     for file in (args.source, args.target):
         check_readable(file)
-    if args.cpu:
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
     scorer = make_scorer(args)
     pairs = tokens = characters = 0
     total = 0.0
@@ -87,8 +84,7 @@ def run_score(args: argparse.Namespace) -> int:
 
 def make_scorer(args: argparse.Namespace) -> PairScorer:
     """Return the scorer for the parsed options."""
-    models = model_arguments(args)
-    device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
+    device, models = device_of(args), model_arguments(args)
     common: dict[str, Any] = {"device": device, "averaged": not args.last_weights, "batch_tokens": args.batch_tokens}
     if engine_of(args) is not None:
         from towernmt.interop.ctranslate2_engine import CTranslate2Scorer
@@ -171,9 +167,7 @@ def add_align_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-tokens", type=int, default=StreamSettings.batch_tokens, metavar="N",
                         help="maximum number of tokens of the longer side in a batch, padding included (default: "
                              "%(default)s)")
-    device = parser.add_mutually_exclusive_group()
-    device.add_argument("--gpu", type=int, metavar="N", help="use GPU N (default: the first one, if there is one)")
-    device.add_argument("--cpu", action="store_true", help="use the CPU")
+    add_device_options(parser)
 
 
 def run_align(args: argparse.Namespace) -> int:
@@ -247,11 +241,9 @@ def _by_model(args: argparse.Namespace, model: str, reverse: bool = False) -> It
 
 
 def _aligner(args: argparse.Namespace, model: str, checkpoint: str | None) -> Aligner:
-    if args.cpu:
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
+    device = device_of(args)
     from towernmt.predict.aligner import Aligner  # imports TensorFlow
 
-    device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
     return Aligner(model, checkpoint, device=device, averaged=not args.last_weights, batch_tokens=args.batch_tokens,
                    trust_code=args.trust_code)
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from towernmt.cli.translation_options import add_mbr_options, add_trust_option, mbr_reranker, run_and_weight
+from towernmt.cli.translation_options import (
+    add_device_options,
+    add_mbr_options,
+    add_trust_option,
+    device_of,
+    mbr_reranker,
+    run_and_weight,
+)
 from towernmt.cli.translation_output import as_text
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
@@ -53,9 +59,7 @@ def add_rerank_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-tokens", type=int, default=4096, metavar="N",
                         help="maximum number of tokens of the longer side in a batch, padding included (default: "
                              "%(default)s)")
-    device = parser.add_mutually_exclusive_group()
-    device.add_argument("--gpu", type=int, metavar="N", help="use GPU N (default: the first one, if there is one)")
-    device.add_argument("--cpu", action="store_true", help="use the CPU")
+    add_device_options(parser)
 
 
 def run_rerank(args: argparse.Namespace) -> int:
@@ -86,13 +90,11 @@ def _reranked(args: argparse.Namespace, lists: Iterator[list[Hypothesis]]) -> It
 
 
 def _judges(args: argparse.Namespace) -> ModelReranker:
-    if args.cpu:
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
+    device = device_of(args)
     from towernmt.predict.model_reranker import Judge, ModelReranker  # imports TensorFlow
     from towernmt.predict.scorer import Scorer
 
     log_to_stderr()
-    device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
     return ModelReranker([
         Judge(Scorer(place, device=device, batch_tokens=args.batch_tokens, trust_code=args.trust_code), direction,
               weight)

@@ -13,7 +13,14 @@ import typing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from towernmt.cli.translation_options import add_search_options, add_trust_option, check_search_options, search_options
+from towernmt.cli.translation_options import (
+    add_device_options,
+    add_search_options,
+    add_trust_option,
+    check_search_options,
+    device_of,
+    search_options,
+)
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.models.model_settings import PRECISIONS
@@ -75,8 +82,6 @@ def run_serve(args: argparse.Namespace) -> int:
     settings = _engine_settings(args)
     keys = None if args.keys is None else KeysFile(args.keys)
     proxies = Proxies(args.trusted_proxy)
-    if args.cpu:
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
     try:
         from towernmt.serve.server import bind, serve
         from towernmt.serve.service import Access
@@ -134,10 +139,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
                        help="longer sentences are split, and their translations joined (default: %(default)s)")
     group.add_argument("--no-cache", action="store_true",
                        help="do not cache graphs in the run's directory graphs/ (TOWERNMT_KEEP_GRAPHS=0 does the same)")
-    device = group.add_mutually_exclusive_group()
-    device.add_argument("--gpu", type=int, metavar="N", help="translate on GPU N (default: the first one, or the CPU "
-                                                             "where there is none)")
-    device.add_argument("--cpu", action="store_true", help="translate on the CPU")
+    add_device_options(group)
 
 
 def _engine_settings(args: argparse.Namespace) -> EngineSettings:
@@ -148,8 +150,7 @@ def _engine_settings(args: argparse.Namespace) -> EngineSettings:
                             f"{', '.join(PRECISIONS)}.")
     stream = StreamSettings(batch_tokens=args.batch_tokens, batch_sentences=args.batch_sentences,
                             max_source_length=args.max_source_length, threads=args.threads)
-    device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
-    return EngineSettings(args.engine, args.precision, device, args.alternatives, args.alignments,
+    return EngineSettings(args.engine, args.precision, device_of(args), args.alternatives, args.alignments,
                           not args.no_cache and os.environ.get("TOWERNMT_KEEP_GRAPHS", "1") != "0", stream,
                           tuple(search_options(args).items()), args.trust_code)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from towernmt.cluster.cluster_description import cluster_from_environment
 from towernmt.core.errors import SettingsError, nearest
+from towernmt.core.gpus import missing_without_tensorflow
 from towernmt.core.settings import assigned, describe, parse_assignments
 from towernmt.models.architectures import ARCHITECTURES, settings_and_presets
 from towernmt.run.run_settings import VOCABULARY_SIZES
@@ -206,6 +207,7 @@ def run_train(options: argparse.Namespace) -> int:
 
     check_workers_options(options)
     several = options.workers is not None or is_in_cluster()
+    check_devices(options)
     open_data = cache(partial(_training_data, options))
     resolved = resolve_settings(settings_sources(
         options, open_data, defaults_mode(options.defaults, several), several))
@@ -316,6 +318,26 @@ def gpu_numbers(text: str | None) -> list[int] | None:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise SettingsError(f"--gpu {text}: expected GPU numbers separated by commas, for example 0,1.") from None
+
+
+def check_devices(options: argparse.Namespace) -> None:
+    """Refuse GPUs that are missing, before data are read. With `--workers`, they are those of other machines.
+
+    Args:
+        options: parsed arguments of `add_run_arguments`.
+
+    Raises:
+        SettingsError: a GPU is missing, with the reason.
+    """
+    gpus = gpu_numbers(options.gpu)
+    if gpus is None or getattr(options, "workers", None) is not None:
+        return
+    if missing := missing_without_tensorflow(gpus):
+        raise SettingsError(f"--gpu {options.gpu}: {missing}; use --towers {len(gpus)} to run the same towers on the "
+                            "CPU.")
+    from towernmt.train.training_towers import tower_devices  # imports TensorFlow
+
+    tower_devices(gpus, None)
 
 
 def print_settings(options: argparse.Namespace) -> int:

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from towernmt.cli.translate_documents import add_document_options, translate_documents
 from towernmt.cli.translation_options import (
+    add_device_options,
     add_engine_options,
     add_line_options,
     add_model_options,
     add_reranking_options,
     add_search_options,
     check_search_options,
+    device_of,
     engine_of,
     files_of_each_line,
     files_of_lines,
@@ -50,7 +52,8 @@ from towernmt.cli.translation_output import (
     text_answers,
 )
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.machine import cleaned_up, processors, take_share, visible_gpus
+from towernmt.core.gpus import visible_gpus
+from towernmt.core.machine import cleaned_up, processors, take_share
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.dataflow.storage.stored_files import split_compression
 from towernmt.dataflow.text.text_lines import Chunk
@@ -232,10 +235,7 @@ def add_translator_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-cache", action="store_true",
                         help="build the graph of the search, and do not cache it in the run's directory graphs/ "
                              "(TOWERNMT_KEEP_GRAPHS=0 does the same)")
-    device = parser.add_mutually_exclusive_group()
-    device.add_argument("--gpu", type=int, metavar="N",
-                        help="translate on GPU N (default: the first one, or the CPU without a GPU)")
-    device.add_argument("--cpu", action="store_true", help="translate on the CPU")
+    add_device_options(parser)
 
 
 def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attention: bool = False,
@@ -253,8 +253,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
         SettingsError: an invalid option value.
         CheckpointError: the checkpoint is missing, or it does not fit its run.
     """
-    if args.cpu:
-        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # before TensorFlow starts and takes the GPUs' memory
+    device = device_of(args)
     search = search_options(args)
     models = model_arguments(args)
     search |= reranking_search_options(args, search)
@@ -264,7 +263,6 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
         batch_tokens=args.batch_tokens, batch_sentences=args.batch_sentences,
         window=StreamSettings.window if window is None else window, max_source_length=args.max_source_length,
         threads=args.threads, shares=getattr(args, "shares", 0))
-    device = "cpu" if args.cpu else None if args.gpu is None else f"gpu:{args.gpu}"
 
     if engine_of(args) is not None:
         from towernmt.interop.ctranslate2_engine import CTranslate2Translator

@@ -1,6 +1,6 @@
-"""Options that commands which translate share: engine, ensemble, search, options of lines, and reranking.
+"""Options that commands which translate share: engine, device, ensemble, search, options of lines, and reranking.
 
-- The engine that computes: TensorFlow's graph, or CTranslate2.
+- The engine that computes: TensorFlow's graph, or CTranslate2; and the device.
 - The trained models: one, or several as an ensemble.
 - The search: an option for each field of `SearchSettings`.
 - What all lines, or the lines of a file, request of their translations.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import os
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice, repeat
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.gpus import missing_without_tensorflow
 from towernmt.dataflow.text.text_lines import read_lines
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.lines.line_options import LineOptions
@@ -41,6 +43,34 @@ def add_engine_options(parser: Any) -> None:
     parser.add_argument("--precision", metavar="P",
                         help="precision of matrix products: float32, bfloat16 or float16; with --engine ctranslate2 "
                              "precision of the weights, also int16 or int8 (default: float32, or the export's)")
+
+
+def add_device_options(parser: Any) -> None:
+    """Add `--gpu`, `--cpu` and `--no-tf32`."""
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument("--gpu", type=int, metavar="N", help="use GPU N (default: the first one, or the CPU without a "
+                                                             "GPU)")
+    device.add_argument("--cpu", action="store_true", help="use the CPU")
+    parser.add_argument("--no-tf32", action="store_true",
+                        help="multiply float32 matrices on a GPU with the 24 bits of float32, not the 11 bits of TF32")
+
+
+def device_of(args: argparse.Namespace) -> str | None:
+    """Return the device of the options: "cpu", "gpu:N", or None by default. Call it before TensorFlow is imported.
+
+    Raises:
+        SettingsError: the machine has no GPU.
+    """
+    if args.no_tf32:
+        os.environ["NVIDIA_TF32_OVERRIDE"] = "0"        # CUDA's libraries read it
+    if args.cpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "-1"       # before TensorFlow starts and takes the GPUs' memory
+        return "cpu"
+    if args.gpu is None:
+        return None
+    if missing := missing_without_tensorflow([args.gpu]):
+        raise SettingsError(f"--gpu {args.gpu}: {missing}; use --cpu.")
+    return f"gpu:{args.gpu}"
 
 
 def engine_of(args: argparse.Namespace) -> str | None:

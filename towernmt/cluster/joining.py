@@ -31,7 +31,7 @@ def joined_world(timeout: float, cpu_towers: int = 1) -> Iterator[World]:
 
     Args:
         timeout: seconds that a process waits for the others.
-        cpu_towers: number of towers on the CPU in this process.
+        cpu_towers: number of towers on the CPU in this process; 0 if its towers are on the chosen GPUs.
 
     Yields:
         the world.

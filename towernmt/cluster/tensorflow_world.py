@@ -26,6 +26,7 @@ import numpy as np
 from towernmt.cluster.cluster_description import Cluster
 from towernmt.cluster.worker_watch import WaitHook, Waits, Watch, end_process, neighbours, wait_for_all
 from towernmt.core.errors import SettingsError, WorkerLostError
+from towernmt.core.gpus import chosen_gpus
 from towernmt.core.session import add_threads, session_config
 from towernmt.core.tensors import Session, Tensor
 from towernmt.core.tf_compat import tf, tf1
@@ -57,7 +58,7 @@ class TensorFlowWorld(World):
     Args:
         cluster: all processes.
         timeout: seconds that a process waits for the others at the start, in a step, or in an agreement.
-        cpu_towers: number of towers on the CPU in this process.
+        cpu_towers: number of towers on the CPU in this process; 0 if its towers are on the chosen GPUs.
         report: called with messages on the open addresses, and on the workers that this process waits for.
 
     Raises:
@@ -72,9 +73,9 @@ class TensorFlowWorld(World):
         self._missing: tuple[int | None, str] | None = None
         self._waits = Waits()
         _refuse_used_port(cluster.workers[cluster.index])
-        config = session_config(cpu_towers)     # sessions use the threads of their server
+        config = session_config(cpu_towers, on_cpu=cpu_towers > 0)      # sessions use the threads of their server
         # The graphs of the sessions are not known yet; each tower may have an operation that waits.
-        add_threads(config, max(cpu_towers, len(tf.config.list_physical_devices("GPU"))), own_pool=False)
+        add_threads(config, max(cpu_towers, len(chosen_gpus())), own_pool=False)
         self._find_others(config)
         self._server = tf.distribute.Server({JOB: list(cluster.workers)}, JOB, cluster.index, config=config)
         report(listen_narrowly(cluster))
@@ -84,7 +85,7 @@ class TensorFlowWorld(World):
             raise self._lost(late[0], f"did not start within {timeout:g} s, or cannot be reached")
 
     def _find_others(self, config: Any) -> None:
-        config.experimental.collective_nccl = bool(tf.config.list_physical_devices("GPU"))
+        config.experimental.collective_nccl = bool(chosen_gpus())
         config.experimental.collective_group_leader = f"/job:{JOB}/replica:0/task:0"
         del config.device_filters[:]
         config.device_filters.append(f"/job:{JOB}/task:{self.process}")     # a session waits for no other worker

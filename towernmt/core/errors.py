@@ -20,6 +20,8 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 
+from towernmt.core.gpus import with_gpu_numbers
+
 _REMEDIES = {
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "Raise the limit on open files (ulimit -n)"),
     **dict.fromkeys((errno.EACCES, errno.EPERM), "Make it readable for this user"),
@@ -158,7 +160,33 @@ def _detail(error: BaseException) -> str:
     if not lines:
         return ""
     line = next((line for line in lines if _TEXT_OF_MEMORY.search(line)), lines[0])
-    return f" ({line[:_DETAIL_LENGTH]})"
+    return f" ({with_gpu_numbers(line[:_DETAIL_LENGTH])})"
+
+
+_BLAS_FAILS = re.compile(
+    r"No blas( support)? (for|in) stream|failed to create cublas (handle|instance)|Failed to initialize BLAS support|"
+    r"Failed to getBlas support|Unable to get Blas support|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED)", re.IGNORECASE)
+_CODE_FAILS = re.compile(
+    r"CUDA_ERROR_(INVALID_PTX|NO_BINARY_FOR_GPU|UNSUPPORTED_PTX_VERSION)|no kernel image is available|"
+    r"Failed to load in-memory CUBIN|Failed to load PTX text", re.IGNORECASE)
+
+
+def gpu_failure(error: BaseException) -> str | None:
+    """Return what fails on a GPU and how to fix it, or None if the error has another reason.
+
+    Args:
+        error: any exception.
+    """
+    tensorflow = sys.modules.get("tensorflow.python.framework.errors_impl")
+    if tensorflow is None or not isinstance(error, tensorflow.OpError):
+        return None
+    if _BLAS_FAILS.search(str(error)):
+        return ("cuBLAS cannot start on the GPU, mostly because other programs use its memory: end them (`nvidia-smi` "
+                "lists them), or choose another GPU with --gpu.")
+    if _CODE_FAILS.search(str(error)):
+        return ("this TensorFlow has no code that runs on the GPU with this driver: install the newest driver or a "
+                "newer TensorFlow, or use the CPU. `towernmt devices` shows the versions.")
+    return None
 
 
 HIDDEN = "***"

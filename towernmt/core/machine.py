@@ -1,4 +1,4 @@
-"""The machine and this process: processor, visible GPUs, peak memory, parent process, forks, and signals.
+"""The machine and this process: processor, peak memory, parent process, forks, and signals.
 
 TensorFlow is not imported. Its threads do not survive a fork, so using it in a forked process is refused.
 
@@ -54,21 +54,6 @@ def has_share() -> bool:
 
 
 _share: int | None = None
-
-
-def visible_gpus(devices: Path = Path("/dev")) -> list[str]:
-    """Return the names of the visible GPUs, in the form of `CUDA_VISIBLE_DEVICES`.
-
-    Args:
-        devices: directory of the driver's device files.
-    """
-    there = sorted((path.name[6:] for path in devices.glob("nvidia*") if path.name[6:].isdecimal()), key=int)
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not there or shown is None:
-        return there
-    named = [name.strip() for name in shown.split(",")]
-    hidden = next((place for place, name in enumerate(named) if name in ("", "-1")), len(named))
-    return named[:hidden]
 
 
 def peak_memory(pid: int | str = "self") -> int:

@@ -1,16 +1,13 @@
-"""The TensorFlow session of a run, tensorpack's loop of steps in it, and the reason why TensorFlow sees no GPU.
+"""The TensorFlow session of a run, the GPUs that it sees, and tensorpack's loop of steps in it.
 
-The loop aligns its epochs to the global step. If TensorFlow sees no GPU, the card, its driver or CUDA's libraries may
-be missing; `why_missing` says which.
+Sessions see only the GPUs that the process has chosen by `use_gpus`, because TensorFlow takes memory of every GPU that
+a session sees. The loop aligns its epochs to the global step.
 """
 
 from __future__ import annotations
 
-import ctypes
-import importlib.util
-import os
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import towernmt.core.tf_compat  # noqa: F401    # before tensorpack, which imports TensorFlow with all its noise
@@ -18,7 +15,9 @@ import towernmt.core.tf_compat  # noqa: F401    # before tensorpack, which impor
 # isort: split
 
 from tensorpack.train.base import TrainLoop
+from tensorpack.utils import logger
 
+from towernmt.core.gpus import choose_gpus, chosen_gpus, cuda_driver, needs_compilation, why_missing
 from towernmt.core.machine import has_share, processors, refuse_second_process
 from towernmt.core.tensors import Session
 from towernmt.core.tf_compat import tf, tf1
@@ -29,23 +28,72 @@ _WAITING = frozenset(("Unstage", "MapUnstage", "MapUnstageNoKey", "OrderedMapUns
 """Types of operations that may hold a thread of the pool until another operation of the session was run."""
 
 
-def session_config(cpu_towers: int = 1, runs_in_caller: bool = False) -> Any:
-    """Return a `ConfigProto` that uses all processors and allocates GPU memory on demand.
+def count_gpus() -> int:
+    """Return the number of GPUs that TensorFlow sees; 0 if CUDA's driver fails."""
+    with suppress(tf.errors.InternalError):
+        return len(tf.config.list_physical_devices("GPU"))
+    return 0
+
+
+def missing_gpu(gpus: Sequence[int]) -> str:
+    """Return which of these GPUs TensorFlow does not see and why, or "" if it sees them all.
+
+    Args:
+        gpus: CUDA's numbers of the GPUs.
+    """
+    found = count_gpus()
+    missing = [gpu for gpu in gpus if not 0 <= gpu < found]
+    if not missing:
+        return ""
+    numbers = "GPU 0" if found == 1 else f"the GPUs 0 to {found - 1}"
+    why = f"TensorFlow sees {numbers}" if found else why_missing(tf.sysconfig.get_build_info())
+    return f"GPU {missing[0]} was not found ({why})"
+
+
+def use_gpus(gpus: Sequence[int]) -> list[str]:
+    """Let the sessions of this process see these GPUs, and return TensorFlow's names of them, such as "/gpu:0".
+
+    TensorFlow numbers the GPUs that a session sees from 0: after `use_gpus([3])`, "/gpu:0" is GPU 3. Every later call
+    adds GPUs, and the names of earlier ones stay.
+
+    Args:
+        gpus: CUDA's numbers of the GPUs, for which `missing_gpu` returns "".
+    """
+    known = chosen_gpus()
+    numbers = choose_gpus(gpus)
+    chosen = chosen_gpus()
+    if chosen != known and chosen == sorted(chosen):
+        found = tf.config.list_physical_devices("GPU")
+        with suppress(RuntimeError, ValueError):    # TensorFlow is initialised, with the GPUs that were chosen then
+            tf.config.set_visible_devices([found[gpu] for gpu in chosen], "GPU")
+    for gpu in sorted(set(chosen) - set(known)):
+        driver = cuda_driver()
+        if gpu < len(driver.gpus) and (warning := needs_compilation(driver.gpus[gpu], tf.sysconfig.get_build_info())):
+            logger.warning(f"GPU {gpu}: {warning}")
+    return [f"/gpu:{number}" for number in numbers]
+
+
+def session_config(cpu_towers: int = 1, runs_in_caller: bool = False, on_cpu: bool = False) -> Any:
+    """Return a `ConfigProto` that uses all processors, sees the chosen GPUs, and allocates their memory on demand.
 
     Several CPU towers share the processors: each operation gets one tower's share of them as threads, so that the
         towers run concurrently. (Small operations gain little from a second thread.)
 
     Args:
-        cpu_towers: number of towers on the CPU.
+        cpu_towers: number of towers on the CPU; 0 if all towers are on GPUs.
         runs_in_caller: execute each run in the calling thread if it has one device, so that sequences of small
             operations are not passed between threads.
+        on_cpu: hide all GPUs from the session.
     """
     config = tf1.ConfigProto(allow_soft_placement=True)
     if runs_in_caller:
         config.inter_op_parallelism_threads = -1
     if cpu_towers > 1 or has_share():
-        config.intra_op_parallelism_threads = max(1, processors() // cpu_towers)
+        config.intra_op_parallelism_threads = max(1, processors() // max(1, cpu_towers))
     config.gpu_options.allow_growth = True
+    config.gpu_options.visible_device_list = ",".join(map(str, chosen_gpus()))
+    if on_cpu:
+        config.device_count["GPU"] = 0
     return config
 
 
@@ -77,12 +125,13 @@ class SessionCreator(tf1.train.SessionCreator):
     tensorpack's creator gives each operation one thread, or warns about a custom configuration.
 
     Attributes:
-        cpu_towers: see `session_config`; a trainer of several towers sets it.
+        cpu_towers: see `session_config`; a trainer sets it.
         runs_in_caller: see `session_config`.
+        on_cpu: see `session_config`; a trainer sets it.
     """
 
-    def __init__(self, cpu_towers: int = 1, runs_in_caller: bool = False) -> None:
-        self.cpu_towers, self.runs_in_caller = cpu_towers, runs_in_caller
+    def __init__(self, cpu_towers: int = 1, runs_in_caller: bool = False, on_cpu: bool = False) -> None:
+        self.cpu_towers, self.runs_in_caller, self.on_cpu = cpu_towers, runs_in_caller, on_cpu
 
     def create_session(self) -> Session:
         """Create the session.
@@ -91,7 +140,7 @@ class SessionCreator(tf1.train.SessionCreator):
             SettingsError: the process was forked from one that had a session.
         """
         refuse_second_process()
-        config = session_config(self.cpu_towers, self.runs_in_caller)
+        config = session_config(self.cpu_towers, self.runs_in_caller, self.on_cpu)
         target = present_world().session_target(config)
         add_threads(config, waiting_operations(tf1.get_default_graph()), own_pool=not target)
         session = tf1.Session(target, config=config)
@@ -138,75 +187,3 @@ class ResumableLoop(TrainLoop):
     def _epoch_num(self, number: int) -> None:
         """Tensorpack's main loop sets it at the beginning of an epoch."""
         self._epoch, self._began = number, self._global_step
-
-
-NVIDIA = "0x10de"
-"""The vendor's number on the PCI bus."""
-LIBRARIES = {"12": ("libcudart.so.12", "libcublas.so.12", "libcublasLt.so.12", "libcufft.so.11", "libcusolver.so.11",
-                    "libcusparse.so.12")}
-"""By CUDA's main version, what TensorFlow loads of it at its start."""
-
-
-def why_missing(build: Any = None, root: Path = Path("/"), loads: Callable[[str], bool] | None = None) -> str:
-    """Return why TensorFlow cannot use a GPU, as the end of a sentence.
-
-    Args:
-        build: `tf.sysconfig.get_build_info()`.
-        root: directory that contains `/dev`, `/proc` and `/sys`.
-        loads: returns whether a shared library can be loaded.
-    """
-    build = tf.sysconfig.get_build_info() if build is None else build
-    loads = _loads if loads is None else loads
-    if not build.get("is_cuda_build"):
-        return "this TensorFlow was built without CUDA"
-    if not _has_driver(root):
-        if _has_card(root):
-            return "there is an NVIDIA card, but its driver is not running: `nvidia-smi` must show the card"
-        return "the card is missing: this machine shows no NVIDIA card"
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if hidden is not None and hidden.split(",")[0].strip() in ("", "-1"):
-        return f"the card is there, but CUDA_VISIBLE_DEVICES={hidden or chr(39) * 2} hides it"
-    if not loads("libcuda.so.1"):
-        return "the card is there, but not its driver's library libcuda.so.1"
-    missing = [name for name in _libraries(build) if not loads(name)]
-    if missing:
-        return ("the card is there, but not CUDA's libraries (" + ", ".join(missing) + "): "
-                "pip install 'towernmt[gpu]' brings them")
-    return "card and libraries are there, but TensorFlow cannot use them: TOWERNMT_DEBUG=1 shows what it says"
-
-
-def _libraries(build: Any) -> Iterable[str]:
-    yield from LIBRARIES.get(str(build.get("cuda_version", "")).split(".")[0], ())
-    cudnn = str(build.get("cudnn_version", "")).split(".")[0]
-    if cudnn:
-        yield f"libcudnn.so.{cudnn}"
-
-
-def _has_driver(root: Path) -> bool:
-    """A device of NVIDIA's driver, or of the one that Windows lends to Linux (WSL 2)."""
-    devices = root / "dev"
-    return (devices / "dxg").exists() or any(path.name[6:].isdecimal() for path in devices.glob("nvidia*"))
-
-
-def _has_card(root: Path) -> bool:
-    for device in (root / "sys/bus/pci/devices").glob("*"):
-        try:
-            vendor, kind = ((device / name).read_text(encoding="ascii").strip() for name in ("vendor", "class"))
-        except OSError:
-            continue
-        if vendor == NVIDIA and kind.startswith("0x03"):      # a display controller, not a bridge or a sound card
-            return True
-    return False
-
-
-def _loads(name: str) -> bool:
-    """Whether a library is where the system looks, or where pip puts NVIDIA's packages."""
-    spec = importlib.util.find_spec("nvidia")
-    places = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
-    for file in [name, *(str(path) for place in places for path in place.glob(f"*/lib/{name}"))]:
-        try:
-            ctypes.CDLL(file)
-            return True
-        except OSError:
-            continue
-    return False

@@ -8,8 +8,10 @@ the first graph is built. If the package tf_keras is installed (the extra `layer
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from importlib.util import find_spec
 
+from towernmt.core.gpus import load_cuda_libraries
 from towernmt.core.machine import processors
 from towernmt.core.standard_streams import without_noise
 
@@ -20,10 +22,12 @@ if processors() == 1:
     # With one thread for all operations of the process, one that waits for another would wait for ever.
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "2")
 
+load_cuda_libraries()
 with without_noise():
     import tensorflow as tf
 
-    tf.config.list_physical_devices("GPU")  # the search for a GPU driver is as noisy as the import
+    with suppress(tf.errors.InternalError):     # of a driver that fails; `why_missing` explains it
+        tf.config.list_physical_devices("GPU")  # the search for a GPU driver is as noisy as the import
 
 tf1 = tf.compat.v1
 tf1.disable_eager_execution()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.session import session_config
 from towernmt.core.standard_streams import without_noise
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.batches.batch import pad_sentences
@@ -269,7 +270,7 @@ def write(job: ExportJob) -> dict[str, Any]:
 
 
 def _convert(frozen: Any, search: SearchGraph, precision: str) -> bytes:
-    with tf.Graph().as_default(), tf1.Session() as session:
+    with tf.Graph().as_default(), tf1.Session(config=session_config(on_cpu=True)) as session:
         inputs = {name: tf1.placeholder(tensor.dtype, tensor.shape, name) for name, tensor in search.inputs.items()}
         found = tf1.import_graph_def(frozen, {search.inputs[name].name: tensor for name, tensor in inputs.items()},
                                      [tensor.name for tensor in search.outputs.values()], name="search")

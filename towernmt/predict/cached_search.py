@@ -20,6 +20,7 @@ from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
 from towernmt.checkpoint.records import check_vocabulary_of
 from towernmt.checkpoint.saved_run import SavedRun, hold_checkpoint
 from towernmt.core.errors import DataError
+from towernmt.core.gpus import has_gpu_driver
 from towernmt.core.machine import processor_flags, processors
 from towernmt.predict.cached_graph import CSession, CSessionError, KeptGraph, graph_file, library_files, read_graph
 from towernmt.predict.line_translator import SearchArguments, SearchTowers
@@ -99,12 +100,6 @@ def _can_be_cached(arguments: SearchArguments) -> bool:
     alone = len(arguments.runs) == len(arguments.checkpoints) == len(arguments.models) == 1
     ours = arguments.models[0] is None and not arguments.processors and not arguments.search.shortlist
     return alone and ours and arguments.device in (None, "cpu") and not has_gpu_driver() and bool(library_files())
-
-
-def has_gpu_driver() -> bool:
-    """Return whether this machine has the device files of a GPU driver."""
-    devices = Path("/dev")
-    return any((devices / name).exists() for name in ("dxg", "kfd")) or any(devices.glob("nvidia[0-9]*"))
 
 
 class CachedTowers:

@@ -23,9 +23,10 @@ from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.checkpoint.saved_run import SavedRun, hold_checkpoint
 from towernmt.checkpoint.weights import read_weight, weights_of_model
 from towernmt.core.errors import SettingsError
+from towernmt.core.gpus import chosen_gpus
 from towernmt.core.graph_state import BUILDING
 from towernmt.core.machine import refuse_forked
-from towernmt.core.session import SessionCreator, session_config, why_missing
+from towernmt.core.session import SessionCreator, count_gpus, missing_gpu, session_config, use_gpus
 from towernmt.core.standard_streams import without_noise
 from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.terminal_log import DETAIL, configure_terminal_log
@@ -128,7 +129,7 @@ class TrainedModel:
         model: the untrained model, a tower function.
         checkpoint: the checkpoint in use (TensorFlow's prefix).
         averaged: whether the moving averages of the weights are used, if the checkpoint has them.
-        device: TensorFlow's name of the device of predictors; None leaves it to TensorFlow.
+        device: TensorFlow's name of the device of predictors; None on a machine without a GPU.
         precision: dtype of matrix products of predictors.
         source_vocabulary, target_vocabulary: the run's vocabularies.
 
@@ -230,7 +231,8 @@ def placed_config(tower: Callable[..., Any], signature: Sequence[TensorSpec], ou
 
     return PredictConfig(
         tower_func=placed, input_signature=list(signature), input_names=[spec.name for spec in signature],
-        output_names=list(outputs), session_creator=SessionCreator(threads, runs_in_caller=True), session_init=values)
+        output_names=list(outputs), session_init=values,
+        session_creator=SessionCreator(threads, runs_in_caller=True, on_cpu=device is None or "cpu" in device))
 
 
 class _Predictor(OfflinePredictor):
@@ -269,20 +271,25 @@ def _uncollected() -> Iterator[None]:
 
 
 def device_name(device: str | None) -> str | None:
-    """Return TensorFlow's name of a device.
+    """Return TensorFlow's name of a device; the sessions of this process then see it, if it is a GPU.
+
+    Args:
+        device: "cpu", "gpu" or "gpu:N"; None for the first GPU that this process uses, or the first one of the machine.
+
+    Returns:
+        None for the CPU of a machine without a GPU, unless "cpu" is specified.
 
     Raises:
         SettingsError: not a device name, or a missing GPU.
     """
     if device is None:
-        return None
+        return use_gpus(chosen_gpus()[:1] or [0])[0] if count_gpus() else None
     match = re.fullmatch(r"/?(cpu|gpu)(?::(\d+))?", device.lower())
     if match is None:
         raise SettingsError(f"device '{device}': choose cpu, gpu or gpu:N.")
     kind, index = match[1], int(match[2] or 0)
-    found = len(tf.config.list_physical_devices("GPU"))
-    if kind == "gpu" and index >= found:
-        why = "" if found else f": {why_missing()}"
-        raise SettingsError(f"device '{device}': TensorFlow sees {found} GPUs on this machine{why}. "
-                            "Leave the device out to translate on the CPU.")
-    return f"/{kind}:{index}"
+    if kind == "cpu":
+        return f"/cpu:{index}"
+    if missing := missing_gpu([index]):
+        raise SettingsError(f"device '{device}': {missing}. Leave the device out to translate on the CPU.")
+    return use_gpus([index])[0]

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from towernmt.checkpoint.packaged_run import open_run
 from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.core.gpus import has_gpu_driver
 from towernmt.core.machine import processors
 from towernmt.models.model_settings import PRECISIONS
-from towernmt.predict.cached_search import has_gpu_driver, open_towers
+from towernmt.predict.cached_search import open_towers
 from towernmt.predict.line_translator import LineTranslator, SearchArguments, search_settings
 from towernmt.predict.lines.line_options import PLAIN, LineOptions
 from towernmt.predict.lines.request_encoder import RequestEncoder

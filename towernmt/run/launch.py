@@ -41,6 +41,7 @@ from towernmt.run.resume import check_data, check_memory_limit, check_resumable,
 from towernmt.run.run_log import hold_log
 from towernmt.run.run_settings import Settings, TrainSettings
 from towernmt.train.trainer import SyncMultiGPUTrainer
+from towernmt.train.training_towers import tower_devices
 
 RECORD = "rollbacks.json"
 
@@ -172,12 +173,14 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     Raises:
         TowerNMTError: an error that the user can fix.
     """
+    if gpus is not None or towers is not None:
+        tower_devices(gpus, towers)     # before data are read and servers are started
     hold_log()
     check_ranges(settings)
     run = RunDirectory(logdir)
     run.check_place()
     components = Components(model, trainer, source, callbacks_before, callbacks_after)
-    world = joined_world(settings.train.worker_timeout, cpu_towers=towers or 1)
+    world = joined_world(settings.train.worker_timeout, cpu_towers=(towers or 1) if gpus is None else 0)
     with one_training():
         with world, run.writing("towernmt train"):
             is_chief = present_world().is_chief

@@ -26,6 +26,7 @@ from towernmt.callbacks.stopping import NaNGuard
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.graph_state import configure_graph
 from towernmt.core.machine import peak_memory
+from towernmt.core.session import use_gpus
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.batches.batch import Batch, Position
 from towernmt.dataflow.batches.training_data import TrainingData, make_batches
@@ -295,7 +296,8 @@ def peak_of_directory(directory: Path, gpus: list[int] | None, towers: int | Non
             gpus=gpus, towers=towers, update_cycle=s.update_cycle, trained=TrainedVariables(s.only, s.freeze)))
     if gpus is None:
         return peak_memory()
-    return max(int(tf.config.experimental.get_memory_info(f"GPU:{gpu}")["peak"]) for gpu in gpus)
+    devices = [device.removeprefix("/").upper() for device in use_gpus(gpus)]
+    return max(int(tf.config.experimental.get_memory_info(device)["peak"]) for device in devices)
 
 
 def main() -> int:

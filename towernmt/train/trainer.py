@@ -187,6 +187,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         """Create the session, with enough threads for the towers, and initialise the variables of every process."""
         if isinstance(session_creator, SessionCreator):
             session_creator.cpu_towers = sum(device == CPU for device in self.tower_devices)
+            session_creator.on_cpu = session_creator.cpu_towers == len(self.tower_devices)
         elif isinstance(session_creator, NewSessionCreator):        # tensorpack's
             add_threads(session_creator.config, waiting_operations(tf1.get_default_graph()))
         with without_noise():

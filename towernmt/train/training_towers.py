@@ -11,8 +11,9 @@ from tensorpack.utils import logger
 from tensorpack.utils.naming import MOVING_SUMMARY_OPS_KEY
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.gpus import with_gpu_numbers
 from towernmt.core.machine import processors
-from towernmt.core.session import why_missing
+from towernmt.core.session import missing_gpu, use_gpus
 from towernmt.core.tensors import Graph, Operation, Optimizer, Tensor
 from towernmt.core.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf, tf1
@@ -26,7 +27,7 @@ _VARIABLE_OPS = ("VarHandleOp", "VariableV2")
 
 
 def tower_devices(gpus: Sequence[int] | None, towers: int | None) -> list[str]:
-    """Return the device of each tower.
+    """Return TensorFlow's name of the device of each tower; the sessions of this process then see the GPUs.
 
     Raises:
         SettingsError: both or neither are set, a GPU is missing, or the number of towers is below 1 or too large.
@@ -44,13 +45,10 @@ def tower_devices(gpus: Sequence[int] | None, towers: int | None) -> list[str]:
         return [CPU] * towers
     if not gpus:
         raise SettingsError("--gpu needs at least one GPU number, for example --gpu 0,1.")
-    present = len(tf.config.list_physical_devices("GPU"))
-    missing = [gpu for gpu in gpus if gpu < 0 or gpu >= present]
-    if missing:
-        why = f"TensorFlow sees {present}, numbered from 0" if present else why_missing()
-        raise SettingsError(f"--gpu {','.join(map(str, gpus))}: GPU {missing[0]} was not found ({why}); use --towers "
-                            f"{len(gpus)} to run the same towers on the CPU.")
-    return [f"/gpu:{gpu}" for gpu in gpus]
+    if missing := missing_gpu(gpus):
+        raise SettingsError(f"--gpu {','.join(map(str, gpus))}: {missing}; use --towers {len(gpus)} to run the same "
+                            "towers on the CPU.")
+    return use_gpus(gpus)
 
 
 def device_if_gpu(device: str) -> str | None:
@@ -106,7 +104,8 @@ def build_training_towers(tower_fn: Callable[[], GradsAndVars], devices: Sequenc
 def _build_tower(tower_fn: Callable[[], GradsAndVars], index: int, devices: Sequence[str], world: World
                  ) -> GradsAndVars:
     place = world.tower(index, len(devices))
-    logger.info(f"Building training tower {place.index + 1} of {place.total} on {devices[index]} ...", extra=DETAIL)
+    device = with_gpu_numbers(devices[index])
+    logger.info(f"Building training tower {place.index + 1} of {place.total} on {device} ...", extra=DETAIL)
     name = f"tower{index}" if len(devices) > 1 else ""
     context = WorldTowerContext(name, place, first=index == 0)
     scope = tf1.variable_scope(tf1.get_variable_scope(), reuse=index > 0 or None)

@@ -9,6 +9,7 @@ from tensorpack.tfutils.common import get_global_step_var
 from tensorpack.utils import logger
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.gpus import with_gpu_numbers
 from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Operation, Session, Tensor
 from towernmt.core.tf_compat import tf
@@ -97,7 +98,7 @@ class OutOfMemorySkipping:
         self.skipped += 1
         position = getattr(trainer._input, "last_position", None) or "the beginning"
         self._position, self._batch = position, self._batch + 1 if self._position == position else 1
-        where = "in another process" if error is None else _cause_line(str(error.message))
+        where = "in another process" if error is None else with_gpu_numbers(_cause_line(str(error.message)))
         what = (f"step {trainer.loop.global_step + 1}: batch {self._batch} after {position} ran out of memory "
                 f"({where})")
         if self.skipped > self.limit:
