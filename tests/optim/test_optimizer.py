@@ -75,5 +75,5 @@ def test_the_norm_that_is_measured_is_the_one_before_clipping():
 
 
 def test_an_unknown_optimizer_is_refused_with_those_that_exist():
-    with pytest.raises(SettingsError, match="adam, adamw, lazyadam, adafactor, lamb, sgd"):
+    with pytest.raises(SettingsError, match="adam, adamw, lazyadam, adafactor, lamb, muon, sgd"):
         apply_overrides(OptimizerSettings(), {"name": "adamax"})

@@ -29,7 +29,8 @@ pytestmark = pytest.mark.thorough
 
 STEPS = 12
 AVERAGE = "ExponentialMovingAverage"
-SLOTS = {"adam": {"Adam", "Adam_1", AVERAGE}, "lazyadam": {"Adam", "Adam_1", AVERAGE}}
+SLOTS = {"adam": {"Adam", "Adam_1", AVERAGE}, "lazyadam": {"Adam", "Adam_1", AVERAGE},
+         "muon": {"Muon", AVERAGE}}
 
 
 class RandomPairs:
@@ -83,7 +84,7 @@ def assert_same(found: dict, expected: dict) -> None:
 
 
 @pytest.mark.parametrize("optimizer, towers", [
-    ("adam", [3, 1, 2]), pytest.param("lazyadam", [2, 1], marks=pytest.mark.slow)])
+    ("adam", [3, 1, 2]), ("muon", [2, 1, 3]), pytest.param("lazyadam", [2, 1], marks=pytest.mark.slow)])
 def test_a_change_of_the_number_of_towers_changes_nothing(uninterrupted, tmp_path, optimizer, towers):
     for part, count in enumerate(towers, start=1):
         found = train(tmp_path, STEPS * part // len(towers), count, optimizer)

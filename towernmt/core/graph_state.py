@@ -123,6 +123,7 @@ class GraphState:
         update_skipped: bool `[]`, whether the train step skips its update, which is no divergence; None if it cannot.
         loss_scale: of the train step; None where losses are not scaled.
         count_step: adds one to the global step in the run of each update; None if the trainer has no such operation.
+        maps_in_kernel: number of maps side by side in a kernel, by its name; Muon divides a kernel into its maps.
         made_once: what decoding made of weights before its loop (`models.kernels.once`); None where nothing decodes.
     """
 
@@ -134,6 +135,7 @@ class GraphState:
     update_skipped: Tensor | None = None
     loss_scale: LossScaleOfStep | None = None
     count_step: Operation | None = None
+    maps_in_kernel: dict[str, int] = field(default_factory=dict)
     made_once: dict[tuple[str, ...], Tensor] | None = None
 
 

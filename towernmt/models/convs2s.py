@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import ConfiguredModel, DecoderState
@@ -291,7 +292,9 @@ class ConvS2S(ConfiguredModel):
         """Kernel float32 `[width, before, 2 * depth]` and bias float32 `[2 * depth]`."""
         with tf1.variable_scope("convolution"):
             stddev = (4.0 * (1.0 - self.settings.dropout) / (layer.width * before)) ** 0.5
-            return _normal("kernel", [layer.width, before, 2 * layer.depth], stddev), _bias(2 * layer.depth)
+            kernel = _normal("kernel", [layer.width, before, 2 * layer.depth], stddev)
+            graph_state().maps_in_kernel[kernel.op.name] = 2        # the values and their gates
+            return kernel, _bias(2 * layer.depth)
 
 
 _LARGEST = (1000, 65536, 1000)

@@ -16,6 +16,7 @@ from typing import Any
 
 from tensorpack.tfutils.tower import get_current_tower_context
 
+from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels import affine, compute_dtype, matmul, product_over_rows, to_float32
@@ -168,8 +169,9 @@ class Cell:
 
     def _add_map(self, rows: int, depth: int) -> None:
         limit = math.sqrt(6.0 / (rows + self.depth))
-        self._kernels.append(tf.convert_to_tensor(tf1.get_variable(
-            "kernel", [rows, depth], initializer=StatelessUniform(limit, "kernel"))))
+        kernel = tf1.get_variable("kernel", [rows, depth], initializer=StatelessUniform(limit, "kernel"))
+        graph_state().maps_in_kernel[kernel.op.name] = depth // self.depth
+        self._kernels.append(tf.convert_to_tensor(kernel))
         # A split, since the gradient of slices would be written in full for each of them.
         known = tf.split(self._kernels[-1], [self._input_depth, rows - self._input_depth]) if self._input_depth else []
         self._input_kernels += known[:1]

@@ -33,6 +33,7 @@ from towernmt.core.tensors import DType, Operation, Optimizer, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels import compute_dtype
 from towernmt.optim.gradients import GradsAndVars, allow_skipped_update, half_squared_norms, scaled, watch_gradients
+from towernmt.optim.muon import Muon
 from towernmt.optim.optimizer_settings import OptimizerSettings
 from towernmt.optim.optimizers import Adafactor, AdamW, Lamb, LazyAdam
 
@@ -42,6 +43,8 @@ MAKERS: dict[str, Callable[[OptimizerSettings, Variable], Optimizer]] = {
     "lazyadam": lambda s, rate: LazyAdam(rate, s.beta1, s.beta2, s.epsilon),
     "adafactor": lambda s, rate: Adafactor(rate, s.adafactor_relative, s.adafactor_clip, s.adafactor_momentum),
     "lamb": lambda s, rate: Lamb(rate, s.weight_decay, s.beta1, s.beta2, s.epsilon),
+    "muon": lambda s, rate: Muon(rate, s.weight_decay, s.beta1, s.beta2, s.epsilon, s.muon_momentum, s.muon_scale,
+                                 s.muon_iterations, compute_dtype() if compute_dtype() == tf.bfloat16 else tf.float32),
     "sgd": lambda s, rate: tf1.train.MomentumOptimizer(rate, s.momentum, use_nesterov=s.nesterov),
 }
 """By name: from the settings and the learning rate to a `tf1.train.Optimizer`."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels import affine, matmul, to_float32
@@ -40,6 +41,7 @@ def linear_layer(x: Tensor, depth: int, name: str, parts: int = 1, use_bias: boo
         if any(gain != 1.0 for gain in gains):
             initializer = _Scaled(initializer, np.repeat(np.array(gains, np.float32), depth))
         kernel = tf1.get_variable("kernel", [input_depth, parts * depth], initializer=initializer)
+        graph_state().maps_in_kernel[kernel.op.name] = parts
         flat = x if x.shape.rank == 2 else tf.reshape(x, [-1, input_depth])
         if use_bias:
             bias = tf1.get_variable("bias", [parts * depth], initializer=tf1.zeros_initializer())

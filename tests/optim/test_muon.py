@@ -1,0 +1,125 @@
+"""Muon against NumPy: singular value decompositions for the directions, and the formulas for the steps."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from towernmt.core.graph_state import graph_state
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.optim.muon import Muon, orthogonal
+
+STEPS = 4
+RATE, MOMENTUM, SCALE, DECAY = 0.02, 0.9, 0.3, 0.1
+SHAPES = {"a/kernel": (6, 4), "b/kernel": (4, 6), "c/kernel": (4, 6), "packed/kernel": (4, 12),
+          "convolution/kernel": (3, 4, 6), "embedding": (5, 4), "softmax/kernel": (4, 5), "bias": (4,)}
+MAPS = {"packed/kernel": 3, "convolution/kernel": 2}
+HIDDEN = [name for name in SHAPES if name.endswith("kernel") and "softmax" not in name]
+
+
+def drawn(seed: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {name: random.normal(0, 1, shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+def newton_schulz(x: np.ndarray, iterations: int = 5) -> np.ndarray:
+    """The iteration on a single matrix in float64, by its singular values alone."""
+    left, values, right = np.linalg.svd(x.astype(np.float64), full_matrices=False)
+    values = values / math.sqrt((values ** 2).sum())
+    for _ in range(iterations):
+        values = 3.4445 * values - 4.7750 * values ** 3 + 2.0315 * values ** 5
+    return left * values @ right
+
+
+def muon_steps(name: str, gradients: list[np.ndarray]) -> np.ndarray:
+    value, momentum = drawn(1)[name].astype(np.float64), 0.0
+    for gradient in gradients:
+        momentum = MOMENTUM * momentum + (1 - MOMENTUM) * gradient
+        direction = MOMENTUM * momentum + (1 - MOMENTUM) * gradient
+        parts = np.split(direction.reshape(-1, direction.shape[-1]), MAPS.get(name, 1), axis=1)
+        steps = [SCALE * math.sqrt(max(part.shape)) * newton_schulz(part) for part in parts]
+        value = value - RATE * (np.concatenate(steps, 1).reshape(value.shape) + DECAY * value)
+    return value
+
+
+def adamw_steps(name: str, gradients: list[np.ndarray]) -> np.ndarray:
+    value, m, v = drawn(1)[name].astype(np.float64), 0.0, 0.0
+    for t, gradient in enumerate(gradients, start=1):
+        m, v = 0.8 * m + 0.2 * gradient, 0.95 * v + 0.05 * gradient ** 2
+        decay = DECAY * value if value.ndim > 1 else 0.0
+        value = value - RATE * (m / (1 - 0.8 ** t) / (np.sqrt(v / (1 - 0.95 ** t)) + 1e-6) + decay)
+    return value
+
+
+def make_muon(dtype=tf.float32) -> Muon:
+    return Muon(RATE, DECAY, 0.8, 0.95, 1e-6, MOMENTUM, SCALE, dtype=dtype)
+
+
+def train(optimizer, conditional: bool = False) -> tuple[dict[str, np.ndarray], set[str], int]:
+    """The variables after STEPS updates, the names of all variables, and the global step."""
+    variables = {name: tf1.get_variable(name, initializer=value) for name, value in drawn(1).items()}
+    graph_state().maps_in_kernel.update(MAPS)
+    fed = {name: tf1.placeholder(tf.float32, shape) for name, shape in SHAPES.items()}
+    count = tf1.train.get_or_create_global_step()
+
+    def update() -> tf.Operation:
+        return optimizer.apply_gradients([(fed[name], variables[name]) for name in SHAPES], count)
+
+    train_op = tf.cond(tf1.placeholder_with_default(True, []), lambda: tf.group(update()), tf.no_op) \
+        if conditional else update()
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        for step in range(STEPS):
+            session.run(train_op, {fed[name]: value for name, value in drawn(10 + step).items()})
+        values, counted = session.run([variables, count])
+    return values, {v.op.name for v in tf1.global_variables()}, int(counted)
+
+
+@pytest.mark.parametrize("conditional", [False, True])
+def test_hidden_matrices_make_muons_steps_and_the_others_adams(graph, conditional):
+    values, _, counted = train(make_muon(), conditional)
+    gradients = [drawn(10 + step) for step in range(STEPS)]
+    assert counted == STEPS
+    for name in SHAPES:
+        rule = muon_steps if name in HIDDEN else adamw_steps
+        np.testing.assert_allclose(values[name], rule(name, [g[name] for g in gradients]), rtol=2e-4, atol=2e-5,
+                                   err_msg=name)
+
+
+def test_slots_have_the_names_by_which_checkpoints_keep_them(graph):
+    names = train(make_muon())[1]
+    slots = {name for name in names if name not in SHAPES and name.rsplit("/", 1)[0] in SHAPES}
+    assert slots == ({f"{name}/Muon" for name in HIDDEN}
+                     | {f"{name}/{slot}" for name in SHAPES if name not in HIDDEN for slot in ("Adam", "Adam_1")})
+    assert {"beta1_power", "beta2_power"} <= names
+
+
+def test_hidden_matrices_alone_can_be_trained(graph):
+    variable = tf1.get_variable("a/kernel", initializer=drawn(1)["a/kernel"])
+    update = make_muon().apply_gradients([(tf.ones([6, 4]), variable)])
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        session.run(update)
+        assert not np.allclose(session.run(variable), drawn(1)["a/kernel"])
+    assert {v.op.name for v in tf1.global_variables()} == {"a/kernel", "a/kernel/Muon"}
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (32, 8), (8, 32), (1, 5), (5, 1)])
+@pytest.mark.parametrize("dtype, tolerance", [(tf.float32, 1e-4), (tf.bfloat16, 0.05)])
+def test_a_direction_keeps_its_singular_vectors_and_gets_singular_values_near_one(graph, shape, dtype, tolerance):
+    given = np.random.default_rng(3).normal(0, 100.0, (2, *shape)).astype(np.float32)
+    with tf1.Session() as session:
+        made = session.run(orthogonal(tf.constant(given), dtype=dtype))
+    for x, y in zip(given, made, strict=True):
+        left, _, right = np.linalg.svd(x, full_matrices=False)
+        inside = left.T @ y @ right.T
+        assert np.abs(inside - np.diag(np.diag(inside))).max() < tolerance
+        assert np.diag(inside).min() > 0.66 and np.diag(inside).max() < 1.21
+        np.testing.assert_allclose(left @ inside @ right, y, atol=tolerance)
+
+
+def test_a_gradient_of_zeros_makes_no_step_and_nothing_that_is_not_a_number(graph):
+    with tf1.Session() as session:
+        assert np.array_equal(session.run(orthogonal(tf.zeros([2, 3, 4]))), np.zeros((2, 3, 4)))

@@ -1,0 +1,143 @@
+"""Muon: the momentum of each hidden matrix, made orthogonal; Adam for all other variables.
+
+Jordan et al. (2024), "Muon: An optimizer for hidden layers in neural networks". The scale of a step and the decay of
+the weights are those of Liu et al. (2025), "Muon is scalable for LLM training": a step has about the root mean square
+of an Adam step, so one learning rate serves both kinds of variables.
+
+A hidden matrix is a variable named `.../kernel` with two dimensions, or with three (the windows of a convolution, whose
+first two dimensions are its rows). Embeddings, the projection to the vocabulary, biases and scales are not: their rows
+or elements are independent of each other. A kernel with several maps in one product (queries, keys and values; the
+gates of a cell) is divided into its maps, each of which is made orthogonal alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from towernmt.core.graph_state import graph_state
+from towernmt.core.tensors import DType, Operation, Tensor, Variable
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.optim.optimizers import AdamW
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""a, b and c: a Newton-Schulz step makes a x + b x^3 + c x^5 of each singular value x (Jordan et al. 2024)."""
+
+
+class Muon(AdamW):
+    """Muon for hidden matrices, and AdamW for the other variables.
+
+    For the gradient g of a matrix: `momentum = m * momentum + (1 - m) * g`, `direction = m * momentum + (1 - m) * g`
+    (Nesterov), and `variable -= rate * (scale * sqrt(max(rows, columns)) * orthogonal(direction) + decay * variable)`.
+    Slots: `VARIABLE/Muon`, the momentum; `VARIABLE/Adam` and `VARIABLE/Adam_1` of the other variables.
+
+    Args:
+        learning_rate: float or tensor.
+        weight_decay: share of each matrix that is subtracted at a rate of 1.
+        beta1: decay of Adam's mean of the gradients.
+        beta2: decay of Adam's mean of their squares.
+        epsilon: added to the root of Adam's mean square.
+        momentum: m, the decay of the momentum.
+        scale: factor of the steps of hidden matrices; 0.2 gives them the root mean square of Adam's steps.
+        iterations: number of Newton-Schulz steps.
+        dtype: type of the products that make a direction orthogonal; bfloat16 is precise enough.
+    """
+
+    def __init__(self, learning_rate: float | Tensor, weight_decay: float, beta1: float, beta2: float, epsilon: float,
+                 momentum: float = 0.95, scale: float = 0.2, iterations: int = 5, dtype: DType = tf.float32) -> None:
+        super().__init__(learning_rate, weight_decay, beta1, beta2, epsilon)
+        self._momentum, self._scale, self._iterations, self._dtype = momentum, scale, iterations, dtype
+
+    def apply_gradients(self, grads_and_vars: Iterable[tuple[Tensor | None, Variable]],
+                        global_step: Variable | None = None, name: str | None = None) -> Operation:
+        """Return the operation that updates the variables, and then counts the step in `global_step`."""
+        pairs = list(grads_and_vars)
+        hidden = [(tf.convert_to_tensor(g), v) for g, v in pairs if g is not None and is_hidden_matrix(v)]
+        others = [(g, v) for g, v in pairs if not is_hidden_matrix(v)]
+        updates = []
+        if others or not hidden:        # TensorFlow's optimizer explains a list without any gradient
+            updates.append(super().apply_gradients(others))
+        with tf1.name_scope("Muon"):
+            updates += self._update_matrices(hidden)
+        if global_step is not None:
+            with tf1.control_dependencies(updates):
+                updates.append(global_step.assign_add(1, read_value=False))
+        return tf.group(*updates, name=name or "Muon_update")
+
+    def _update_matrices(self, pairs: list[tuple[Tensor, Variable]]) -> list[Operation]:
+        """Return the updates of hidden matrices; the maps of one shape are made orthogonal in one product."""
+        with tf.init_scope():
+            slots = [self._zeros_slot(variable, "momentum", "Muon") for _, variable in pairs]
+        rate, m = tf.convert_to_tensor(self._lr), self._momentum
+        updates: list[Operation] = []
+        maps: dict[tuple[int, int], list[_Map]] = {}
+        for (gradient, variable), slot in zip(pairs, slots, strict=True):
+            mean = m * slot + (1.0 - m) * gradient
+            updates.append(slot.assign(mean, read_value=False))
+            for each in _maps(m * mean + (1.0 - m) * gradient, variable):
+                maps.setdefault(each.shape, []).append(each)
+        steps: dict[str, list[Tensor]] = {variable.op.name: [] for _, variable in pairs}
+        for (rows, columns), group in maps.items():
+            stacked = tf.stack([each.direction for each in group])
+            made = orthogonal(stacked, self._iterations, self._dtype) * (self._scale * math.sqrt(max(rows, columns)))
+            for each, step in zip(group, tf.unstack(made), strict=True):
+                steps[each.variable].append(step)
+        for gradient, variable in pairs:
+            step = tf.reshape(tf.concat(steps[variable.op.name], 1), variable.shape)
+            if self._weight_decay:
+                with tf1.control_dependencies([gradient]):      # not before the step has read the weights
+                    step += self._weight_decay * variable.read_value()
+            updates.append(variable.assign_sub(rate * step, read_value=False))
+        return updates
+
+
+class _Map(NamedTuple):
+    """One map of a kernel: the kernel's name, and the direction of its step `[rows, columns]`."""
+
+    variable: str
+    direction: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, columns = self.direction.shape.as_list()
+        return rows, columns
+
+
+def is_hidden_matrix(variable: Variable) -> bool:
+    """Return whether Muon updates a variable."""
+    *scopes, name = str(variable.op.name).split("/")
+    vocabulary = any("embedding" in scope or "softmax" in scope for scope in scopes)
+    return name == "kernel" and variable.shape.rank in (2, 3) and not vocabulary
+
+
+def _maps(direction: Tensor, variable: Variable) -> list[_Map]:
+    """Return the maps of a kernel in the order of their columns."""
+    name = str(variable.op.name)
+    matrix = tf.reshape(direction, [-1, variable.shape[-1]])
+    return [_Map(name, part) for part in tf.split(matrix, graph_state().maps_in_kernel.get(name, 1), axis=1)]
+
+
+def orthogonal(matrices: Tensor, iterations: int = 5, dtype: DType = tf.float32) -> Tensor:
+    """Return nearly orthogonal matrices with the singular vectors of the given ones, by Newton-Schulz steps.
+
+    With five steps, singular values above a thousandth of the norm come between 0.68 and 1.13 (Jordan et al. 2024);
+    a matrix of zeros stays zero.
+
+    Args:
+        matrices: float32 `[matrices, rows, columns]`.
+        iterations: number of steps.
+        dtype: type of the products.
+
+    Returns:
+        float32 of the shape of `matrices`.
+    """
+    a, b, c = COEFFICIENTS
+    norms = tf.sqrt(tf.reduce_sum(tf.square(matrices), [-2, -1], keepdims=True))
+    x = tf.cast(tf.math.divide_no_nan(matrices, norms), dtype)
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    for _ in range(iterations):         # with the smaller of the two products of x and its transpose
+        square = tf.matmul(x, x, transpose_a=tall, transpose_b=not tall)
+        mixed = b * square + c * tf.matmul(square, square)
+        x = a * x + (tf.matmul(x, mixed) if tall else tf.matmul(mixed, x))
+    return tf.cast(x, tf.float32)
