@@ -8,7 +8,8 @@ import pytest
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.layers.feed_forward import _standardize
 from towernmt.models.layers.projections import Projection
-from towernmt.models.losses import LossBatch
+from towernmt.models.losses import LossBatch, TokenRows
+from towernmt.models.recurrent_cells import at_end
 
 
 def dense_reference(hidden, kernel, bias, target, length, smoothing):
@@ -67,6 +68,37 @@ def test_the_loss_and_its_gradient_read_each_variable_once(graph, smoothing):
     read = [operation.inputs[0].op.name for operation in graph.get_operations()[before:]
             if operation.inputs and operation.inputs[0].dtype == tf.resource]
     assert sorted(read) == ["bias", "kernel"]
+
+
+@pytest.mark.parametrize("length", [[5, 2, 1], [0, 0, 0], [0, 5, 3]])
+def test_tokens_and_their_gradients_have_the_bits_of_gather_nd_without_its_scatter(graph, length):
+    random = np.random.default_rng(0)
+    x, dy = (tf.constant(random.normal(size=shape), tf.float32) for shape in ([3, 5, 4], [sum(length), 4]))
+    rows = TokenRows(tf.constant(length), tf.constant(5))
+    places = tf.where(tf.sequence_mask(length, 5))
+    ours = rows.of(x)
+    gradients = [ours, *tf1.gradients(ours, x, dy), rows.padded(dy[:, 0]),
+                 *tf1.gradients(rows.padded(dy[:, 0]), dy, x[:, :, 0])]
+    assert not any("ScatterNd" in operation.type for operation in graph.get_operations())
+    theirs = tf.gather_nd(x, places)
+    scattered = tf.scatter_nd(places, dy[:, 0], [3, 5])
+    expected = [theirs, *tf1.gradients(theirs, x, dy), scattered, *tf1.gradients(scattered, dy, x[:, :, 0])]
+    with tf1.Session() as session:
+        for got, wanted in zip(*session.run([gradients, expected]), strict=True):
+            np.testing.assert_array_equal(got, wanted)
+        np.testing.assert_array_equal(*session.run([rows.of(x[:, :, 0]), tf.gather_nd(x[:, :, 0], places)]))
+
+
+def test_the_last_step_and_its_gradient_have_the_bits_of_gather_nd_without_its_scatter(graph):
+    random = np.random.default_rng(0)
+    x, dy = (tf.constant(random.normal(size=shape), tf.float32) for shape in ([5, 3, 4], [3, 4]))
+    (ours,) = at_end([x], tf.constant([5, 1, 3]))
+    gradient = tf1.gradients(ours, x, dy)[0]
+    assert not any("ScatterNd" in operation.type for operation in graph.get_operations())
+    theirs = tf.gather_nd(x, [[4, 0], [0, 1], [2, 2]])
+    with tf1.Session() as session:
+        for got, wanted in (session.run((ours, theirs)), session.run((gradient, tf1.gradients(theirs, x, dy)[0]))):
+            np.testing.assert_array_equal(got, wanted)
 
 
 def test_standardisation_has_the_gradient_that_tensorflow_derives(graph):

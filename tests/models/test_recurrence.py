@@ -123,7 +123,7 @@ def test_a_step_by_itself_equals_the_step_of_a_sequence(graph, kind, kernels, no
 def test_the_backward_direction_reads_from_the_end_of_each_sentence(graph, kernels):
     cells = [Cell("gru", INPUT, DEPTH, name, kernels=kernels) for name in ("ahead", "back")]
     ahead, back = run_both_ways(*cells, tf.constant(X), tf.constant(LENGTH))
-    last = at_end(ahead, tf.constant(LENGTH))
+    (last,) = at_end([ahead], tf.constant(LENGTH))
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())
         values = session.run({v.op.name: v for v in tf1.trainable_variables()})

@@ -25,7 +25,7 @@ from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import ConfiguredModel, DecoderState
-from towernmt.models.kernels import affine, compute_dtype, matmul, to_float32, with_ones, zeros_like_rows
+from towernmt.models.kernels import affine, compute_dtype, matmul, to_float32, token_mask, with_ones, zeros_like_rows
 from towernmt.models.layers.attention import MASKED
 from towernmt.models.layers.embeddings import embed_source, embed_target
 from towernmt.models.layers.projections import Projection
@@ -48,7 +48,7 @@ def convolution(x: Tensor, kernel: Tensor, bias: Tensor, padding: tuple[int, int
     """
     if compute_dtype() == tf.bfloat16:
         return _over_windows(tf.cast(x, tf.bfloat16), tf.convert_to_tensor(kernel), tf.convert_to_tensor(bias), padding)
-    empty = tf.cast(tf.equal(tf.shape(x)[0], 0), tf.int32)      # TensorFlow gives an empty batch a wrong shape
+    empty = tf.maximum(1 - tf.shape(x)[0], 0)       # TensorFlow gives an empty batch a wrong shape
     padded = tf.pad(x, [[0, empty], list(padding), [0, 0]])
     return tf.nn.bias_add(tf.nn.conv1d(padded, kernel, stride=1, padding="VALID"), bias)[:tf.shape(x)[0]]
 
@@ -150,7 +150,7 @@ class ConvS2S(ConfiguredModel):
     def encode(self, source: Tensor, source_length: Tensor) -> ConvS2SMemory:
         s = self.settings
         longest = tf.shape(source)[1]
-        mask = tf.sequence_mask(source_length, longest, dtype=tf.float32)               # [batch, source length]
+        mask = tf.cast(token_mask(source_length, longest), tf.float32)                 # [batch, source length]
         with tf1.variable_scope("convs2s"):
             words = embed_source(self._table("source"), source, s)
             with tf1.variable_scope("encoder"):

@@ -24,7 +24,7 @@ from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.kernels import to_float32
 from towernmt.models.layers.projections import Projection, lhuc
 from towernmt.models.layers.randomness import drop_words, start_clock
-from towernmt.models.losses import LossBatch, guided_alignment_loss, r_drop_loss
+from towernmt.models.losses import LossBatch, TokenRows, guided_alignment_loss, r_drop_loss
 
 
 def limited_to(model: NMTModel, tokens: Tensor) -> NMTModel:
@@ -325,12 +325,11 @@ def token_log_probabilities(model: NMTModel, memory: Nest, target: Tensor, targe
     Returns:
         float32 `[batch, target length]`, in nats; 0 after the end of a sentence.
     """
-    places = tf.where(tf.sequence_mask(target_length, tf.shape(target)[1]))     # [tokens, 2]
-    hidden = tf.gather_nd(model.decode_hidden(memory, shift_right(target)), places)     # [tokens, depth]
-    labels = tf.gather_nd(target, places)                                       # [tokens]
+    rows = TokenRows(target_length, tf.shape(target)[1])
+    hidden, labels = rows.of(model.decode_hidden(memory, shift_right(target))), rows.of(target)
     logits = to_float32(model.output_projection().flat_logits(hidden))          # [tokens, vocabulary]
     right = tf.gather(logits, labels, batch_dims=1)
-    return tf.scatter_nd(places, right - tf.reduce_logsumexp(logits, axis=1), tf.shape(target, tf.int64))
+    return rows.padded(right - tf.reduce_logsumexp(logits, axis=1))
 
 
 def sentence_log_probabilities(model: NMTModel, memory: Nest, target: Tensor, target_length: Tensor) -> Tensor:

@@ -161,6 +161,58 @@ def to_float32(x: Tensor) -> Tensor:
     return tf.cast(x, tf.float32)
 
 
+def count_to(end: Tensor) -> Tensor:
+    """Return the numbers from 0 to `end` - 1, int64 `[end]`; `end` is int32 `[]`.
+
+    TensorFlow keeps int32 in host memory, where it computes with it even if it uses a GPU. So lengths, positions and
+    ids that decide what a GPU computes are int64.
+    """
+    return tf.cast(tf.range(end), tf.int64)
+
+
+def token_mask(length: Tensor, longest: Tensor) -> Tensor:
+    """Return whether each position of a sequence contains a token: bool `[batch, longest]`.
+
+    Args:
+        length: int32 `[batch]`, in tokens.
+        longest: int32 `[]`, number of positions.
+    """
+    return count_to(longest) < tf.cast(length, tf.int64)[:, None]
+
+
+def rows_at(x: Tensor, rows: Tensor, back: Tensor) -> Tensor:
+    """Return some rows of a tensor, with a gradient that gathers.
+
+    The gradient of `tf.gather_nd` is `ScatterNd`, which TensorFlow runs on the CPU under op determinism.
+
+    Args:
+        x: `[n, depth]`.
+        rows: int64 `[m]`, indices of the rows, each at most once.
+        back: int64 `[n]`, index in `rows` of each row of `x`; m for a row that is not in `rows`.
+
+    Returns:
+        `[m, depth]`.
+    """
+    @tf.custom_gradient
+    def gathered(x: Tensor) -> Tensor:
+        return tf.gather(x, rows), lambda dy: tf.gather(_with_row_of_zeros(dy), back)
+
+    return gathered(x)
+
+
+def rows_into(x: Tensor, rows: Tensor, back: Tensor) -> Tensor:
+    """Return a tensor of zeros `[n, ...]` with `x` `[m, ...]` in the rows `rows`: the inverse of `rows_at`."""
+    @tf.custom_gradient
+    def scattered(x: Tensor) -> Tensor:
+        return tf.gather(_with_row_of_zeros(x), back), lambda dy: tf.gather(dy, rows)
+
+    return scattered(x)
+
+
+def _with_row_of_zeros(x: Tensor) -> Tensor:
+    return tf.pad(x, [[0, 1]] + [[0, 0]] * (x.shape.rank - 1))
+
+
 _AVX2_ONLY = "avx2" in processor_flags() and "avx512f" not in processor_flags()
 _COLLIDES = 512
 """Rows of a multiple of this many float32: the same column of the next rows falls on few lines of the first cache."""

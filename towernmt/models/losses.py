@@ -9,8 +9,50 @@ from __future__ import annotations
 
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
-from towernmt.models.kernels import matmul, on_gpu, product_over_rows, to_float32
+from towernmt.models.kernels import (
+    count_to,
+    matmul,
+    on_gpu,
+    product_over_rows,
+    rows_at,
+    rows_into,
+    to_float32,
+    token_mask,
+)
 from towernmt.models.layers.projections import Projection
+
+
+class TokenRows:
+    """The tokens of the sentences in a padded batch, whose positions are the rows of a flat tensor.
+
+    Args:
+        length: int32 `[batch]`, in tokens, each at least 0.
+        longest: int32 `[]`, number of columns of the batch.
+
+    Attributes:
+        mask: bool `[batch, longest]`, whether a position contains a token.
+    """
+
+    def __init__(self, length: Tensor, longest: Tensor) -> None:
+        self.mask = token_mask(length, longest)
+        self._shape = tf.shape(self.mask)
+        self._rows = tf.where(tf.reshape(self.mask, [-1]))[:, 0]
+        first = tf.cumsum(tf.cast(length, tf.int64), exclusive=True)
+        number = first[:, None] + count_to(longest)                     # [batch, longest], of each token
+        self._back = tf.reshape(tf.where(self.mask, number, tf.shape(self._rows, tf.int64)[0]), [-1])
+
+    def of(self, batch: Tensor) -> Tensor:
+        """Return the tokens of a batch `[batch, longest]` or `[batch, longest, depth]`: `[tokens]`, `[tokens, depth]`.
+
+        A batch with a depth gets a gradient.
+        """
+        if batch.shape.rank == 2:
+            return tf.gather(tf.reshape(batch, [-1]), self._rows)
+        return rows_at(tf.reshape(batch, [-1, int(batch.shape[2])]), self._rows, self._back)
+
+    def padded(self, tokens: Tensor) -> Tensor:
+        """Return a number of each token, `[tokens]`, at its position in the batch: `[batch, longest]`, 0 at padding."""
+        return tf.reshape(rows_into(tokens, self._rows, self._back), self._shape)
 
 
 class LossBatch:
@@ -41,9 +83,9 @@ class LossBatch:
         self.is_training = is_training
         # Read once: an optimizer may change the variables before a second read, which the gradient would then use.
         self._projection = Projection(*[tf.convert_to_tensor(weights) for weights in projection])
-        self.positions = tf.where(tf.sequence_mask(target_length, tf.shape(target)[1]))
-        self.hidden = tf.gather_nd(hidden, self.positions)
-        self.labels = tf.gather_nd(target, self.positions)
+        rows = TokenRows(target_length, tf.shape(target)[1])
+        self.positions = tf.where(rows.mask)
+        self.hidden, self.labels = rows.of(hidden), rows.of(target)
         self._flat_logits = self._projection.flat_logits(self.hidden)               # in the compute dtype
         self.logits = to_float32(self._flat_logits)
         self._nll: Tensor | None = None
@@ -104,7 +146,8 @@ def smoothed_cross_entropy(tokens: Tensor, projection: Projection, logits: Tenso
         likelihood = to_float32(tf.gather(exact, labels, batch_dims=1))
         probabilities = tf.cast(exact, logits.dtype)
         vocabulary = int(kernel.shape[0])
-        count = tf.cast(tf.shape(labels)[0], tf.float32)
+        size = tf.shape(logits)[0]               # not of `labels`: TensorFlow reads the shape of int32 on the host
+        count = tf.cast(size, tf.float32)
         kernel_of_label = tf.gather(kernel, labels)                                                 # [tokens, depth]
         nll = loss = -tf.reduce_sum(tf.math.log(tf.maximum(likelihood, _LEAST)))
         if smoothing:
@@ -118,7 +161,7 @@ def smoothed_cross_entropy(tokens: Tensor, projection: Projection, logits: Tenso
         def gradient(d_loss: Tensor, d_nll: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             of_softmax = d_loss + d_nll
             of_label, of_mean = smoothing * d_loss - of_softmax, -smoothing * d_loss
-            ones = tf.ones([1, tf.shape(labels)[0]], probabilities.dtype)
+            ones = tf.ones([1, size], probabilities.dtype)
             d_tokens = to_float32(matmul(probabilities, kernel)) * of_softmax + kernel_of_label * of_label
             scaled = tf.cast(tokens * of_softmax, probabilities.dtype)
             d_kernel = add_rows(
@@ -126,7 +169,7 @@ def smoothed_cross_entropy(tokens: Tensor, projection: Projection, logits: Tenso
                 labels, tokens * of_label)
             d_bias = add_rows(
                 to_float32(matmul(ones, probabilities))[0] * of_softmax,                            # [V]
-                labels, tf.fill([tf.shape(labels)[0]], of_label))
+                labels, tf.fill([size], of_label))
             if smoothing:
                 d_tokens += mean_kernel * of_mean
                 d_kernel += tf.reduce_sum(tokens, 0) * (of_mean / vocabulary)

@@ -19,7 +19,7 @@ from tensorpack.tfutils.tower import get_current_tower_context
 from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels import affine, compute_dtype, matmul, product_over_rows, to_float32
+from towernmt.models.kernels import affine, compute_dtype, count_to, matmul, product_over_rows, rows_at, to_float32
 from towernmt.models.layers.randomness import StatelessUniform, dropout
 from towernmt.models.scan import Step, StepOperation, apply_now, loop_over_time, scan
 
@@ -417,9 +417,21 @@ def reverse(x: Tensor, length: Tensor) -> Tensor:
     return tf.reverse_sequence(x, length, seq_axis=0, batch_axis=1)
 
 
-def at_end(x: Tensor, length: Tensor) -> Tensor:
-    """Return the last step of each sequence of `x` `[time, batch, depth]`: `[batch, depth]`; length int32 `[batch]`."""
-    return tf.gather_nd(x, tf.stack([length - 1, tf.range(tf.shape(length)[0])], 1))
+def at_end(states: Sequence[Tensor], length: Tensor) -> list[Tensor]:
+    """Return the last step of each sequence.
+
+    Args:
+        states: tensors `[time, batch, depth]` with the same time and batch.
+        length: int32 `[batch]`.
+
+    Returns:
+        The last step of each tensor, `[batch, depth]`.
+    """
+    time, sequence = (count_to(size) for size in tf.unstack(tf.shape(states[0])[:2]))
+    last, batch = tf.cast(length, tf.int64) - 1, tf.cast(tf.shape(states[0])[1], tf.int64)
+    rows = last * batch + sequence
+    back = tf.reshape(tf.where(tf.equal(time[:, None], last), sequence, batch), [-1])       # [time * batch]
+    return [rows_at(tf.reshape(x, [-1, int(x.shape[2])]), rows, back) for x in states]
 
 
 def sequence_mask(rows: Tensor, depth: int, rate: float, name: str) -> Tensor:

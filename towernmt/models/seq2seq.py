@@ -73,7 +73,7 @@ class Seq2Seq(ConfiguredModel):
                     cell = self._cell(layer, int(x.shape[2]))
                     states = cell.run(self._layer_input(x, layer), cell.zero_state(tf.shape(source)[0]),
                                       whole_state=True)
-                    last.append([at_end(state, source_length) for state in states])
+                    last.append(at_end(states, source_length))
                     x = self.adapted(states[-1], f"layer_{layer}")
             if s.attention == "none":
                 return Seq2SeqMemory(last, ())

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels import matmul, to_float32
+from towernmt.models.kernels import matmul, to_float32, token_mask
 from towernmt.models.layers.attention import MASKED
 from towernmt.models.layers.projections import linear_layer
 from towernmt.models.layers.randomness import StatelessUniform
@@ -82,7 +82,7 @@ class SingleHeadAttention:
             annotations: float32 `[batch, source length, depth]`.
             length: int32 `[batch]`.
         """
-        bias = (1.0 - tf.sequence_mask(length, tf.shape(annotations)[1], dtype=tf.float32))[:, None] * MASKED
+        bias = (1.0 - tf.cast(token_mask(length, tf.shape(annotations)[1]), tf.float32))[:, None] * MASKED
         keys = annotations
         fertility: tuple[Tensor, ...] = ()
         with tf1.variable_scope(self._name):

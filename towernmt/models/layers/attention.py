@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from towernmt.core.tensors import Nest, Tensor
 from towernmt.core.tf_compat import tf
-from towernmt.models.kernels import is_made_once
+from towernmt.models.kernels import count_to, is_made_once, token_mask
 
 BLOCK = 16
 """Number of steps by which the buffers grow."""
@@ -269,12 +269,12 @@ class Attention(ABC):
 
 def padding_bias(length: Tensor, longest: Tensor) -> Tensor:
     """Return float32 `[batch, 1, 1, longest]`: 0 at tokens, MASKED at padding; `length` is int32 `[batch]`."""
-    mask = tf.sequence_mask(length, longest, dtype=tf.float32)
+    mask = tf.cast(token_mask(length, longest), tf.float32)
     return ((1.0 - mask) * MASKED)[:, None, None, :]
 
 
 def causal_bias(length: Tensor) -> Tensor:
     """Return float32 `[1, 1, length, length]`: 0 at and before each position, MASKED after it."""
-    positions = tf.range(length)
+    positions = count_to(length)
     later = tf.cast(positions[None, :] > positions[:, None], tf.float32)
     return (later * MASKED)[None, None]
