@@ -7,7 +7,7 @@ import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels import affine, is_slow_on_cpu, matmul, relu, set_precision
+from towernmt.models.kernels import affine, is_slow_on_cpu, matmul, on_gpu, relu, set_precision
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.models.transformer import Transformer
 
@@ -58,22 +58,41 @@ def test_a_product_in_bfloat16_equals_the_product_of_rounded_factors(graph):
     assert np.abs(got - exact).max() <= np.abs(exact).max() * 2 ** -7
 
 
-@pytest.mark.parametrize("ones", [2, 32])       # without AMX and with it
+@pytest.mark.parametrize(("ones", "device"), [(2, "/cpu:0"), (32, "/cpu:0"), (2, "/gpu:0")])    # without AMX, with it
 @pytest.mark.parametrize("transpose", [False, True])
-def test_an_affine_map_in_bfloat16_and_its_gradients_equal_those_of_rounded_values(graph, monkeypatch, transpose, ones):
+def test_an_affine_map_in_bfloat16_and_its_gradients_equal_those_of_rounded_values(
+        graph, monkeypatch, transpose, ones, device):
     monkeypatch.setattr("towernmt.models.kernels._ONES", ones)
     random = np.random.default_rng(1)
     x, kernel, bias, dy = (rounded(random.normal(size=size)) for size in ((9, 40), (40, 6), (6,), (9, 6)))
     set_precision("bfloat16")
-    inputs = [tf.constant(v) for v in (x, kernel.T if transpose else kernel, bias)]
-    y = tf.cast(affine(*inputs, transpose_kernel=transpose), tf.float32)
-    gradients = tf1.gradients(y, inputs, grad_ys=tf.constant(dy))
-    with tf1.Session() as session:
+    with tf1.device(device):
+        inputs = [tf.constant(v) for v in (x, kernel.T if transpose else kernel, bias)]
+        y = tf.cast(affine(*inputs, transpose_kernel=transpose), tf.float32)
+        gradients = tf1.gradients(y, inputs, grad_ys=tf.constant(dy))
+    copies = any(operation.type.startswith("Concat") for operation in graph.get_operations())
+    assert copies == (device == "/cpu:0")
+    with tf1.Session(config=tf1.ConfigProto(allow_soft_placement=True)) as session:
         got, (dx, dkernel, dbias) = session.run([y, gradients])
     dkernel = dkernel.T if transpose else dkernel
     for ours, exact in ((got, x @ kernel + bias), (dx, dy @ kernel.T), (dkernel, x.T @ dy), (dbias, dy.sum(0))):
         assert ours.dtype == np.float32
         assert np.abs(ours - exact).max() <= np.abs(exact).max() * 2 ** -7
+
+
+def test_operations_without_a_device_run_on_a_gpu_if_tensorflow_sees_one(graph, monkeypatch):
+    found = []
+
+    def seen(device, gpus):
+        monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: gpus)
+        with tf1.device(device):
+            x = tf.constant(1.0)
+            tf.while_loop(lambda x: x < 2.0, lambda x: found.append(on_gpu(x)) or x + 1.0, [x])
+        return on_gpu(x)
+
+    assert [seen(device, gpus) for device in (None, "/cpu:0", "/gpu:0") for gpus in ([], ["GPU:0"])] == [
+        False, True, False, False, True, True]
+    assert found == [False, True, False, False, True, True]
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -25,7 +25,16 @@ from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import ConfiguredModel, DecoderState
-from towernmt.models.kernels import affine, compute_dtype, matmul, to_float32, token_mask, with_ones, zeros_like_rows
+from towernmt.models.kernels import (
+    affine,
+    compute_dtype,
+    matmul,
+    on_gpu,
+    to_float32,
+    token_mask,
+    with_ones,
+    zeros_like_rows,
+)
 from towernmt.models.layers.attention import MASKED
 from towernmt.models.layers.embeddings import embed_source, embed_target
 from towernmt.models.layers.projections import Projection
@@ -54,8 +63,13 @@ def convolution(x: Tensor, kernel: Tensor, bias: Tensor, padding: tuple[int, int
 
 
 def _over_windows(x: Tensor, kernel: Tensor, bias: Tensor, padding: tuple[int, int]) -> Tensor:
-    """Return the `convolution` in bfloat16; the bias is a row of the kernel, as in `kernels.affine`."""
+    """Return the `convolution` in bfloat16, as a product; on a CPU the bias is a row of the kernel, as in `affine`."""
     width, depth, output = (int(size) for size in kernel.shape)
+    if on_gpu(x):
+        after = tf.shape(x)[1] + sum(padding) - width + 1
+        windows = _side_by_side(x, padding, list(range(width)), after)
+        y = affine(windows, tf.reshape(kernel, [width * depth, output]), bias)
+        return tf.reshape(y, [tf.shape(x)[0], after, output])
 
     @tf.custom_gradient
     def run(x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:

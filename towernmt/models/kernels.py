@@ -55,8 +55,8 @@ def _narrowed(weight: Tensor) -> Tensor:
 def affine(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: bool = False) -> Tensor:
     """Return `x @ kernel + bias` in the compute dtype.
 
-    In bfloat16 the bias is an additional row of the kernel, and `x` gets a column of ones. So the product adds the bias
-    before it rounds, and its gradient contains the gradient of the bias. (On a CPU with AMX, oneDNN's bfloat16 product
+    On a CPU in bfloat16 the bias is an additional row of the kernel, and `x` gets a column of ones. So the product adds
+    the bias before it rounds, and its gradient contains the gradient of the bias. (With AMX, oneDNN's bfloat16 product
     with a fused bias is 4 times slower than the plain one. TensorFlow's bfloat16 `BiasAdd` is slower than the product.)
 
     Args:
@@ -70,7 +70,7 @@ def affine(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: bool = Fal
     """
     if is_made_once():
         return _affine_in_steps(x, kernel, bias, transpose_kernel)
-    if compute_dtype() != tf.bfloat16:
+    if compute_dtype() != tf.bfloat16 or on_gpu(x):
         return tf.nn.bias_add(matmul(x, kernel, transpose_b=transpose_kernel), tf.cast(bias, compute_dtype()))
     return _affine_bfloat16(tf.cast(x, tf.bfloat16), tf.convert_to_tensor(kernel), tf.convert_to_tensor(bias),
                             transpose_kernel)
@@ -79,13 +79,13 @@ def affine(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: bool = Fal
 def _affine_in_steps(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: bool) -> Tensor:
     """Return `affine` with the preparation of the weights hoisted out of decoding loops."""
     dtype = compute_dtype()
-    if dtype != tf.bfloat16:
+    if dtype != tf.bfloat16 or on_gpu(x):
         if transpose_kernel:
             kernel = once("transposed", tf.transpose, kernel)
         if dtype == tf.float32 and rows_collide(x, kernel):
             filled, more = (once("filled", with_filled_rows, weight) for weight in (kernel, bias))
             return tf.nn.bias_add(matmul(x, filled), more)[:, :kernel.shape[1]]
-        return tf.nn.bias_add(matmul(x, kernel), tf.cast(bias, dtype))
+        return tf.nn.bias_add(matmul(x, kernel), _narrowed(bias))
 
     def with_bias(kernel: Tensor, bias: Tensor) -> Tensor:
         columns, row = tf.cast(tf.transpose(kernel) if transpose_kernel else kernel, dtype), tf.cast(bias, dtype)[None]
@@ -226,8 +226,16 @@ _GRADIENT = "TowernmtProductOverRows"
 
 
 def on_gpu(x: Tensor) -> bool:
-    """Return whether a tensor is placed on a GPU."""
-    return "GPU" in x.device.upper()
+    """Return whether operations on a tensor run on a GPU, on which every form of this module is TensorFlow's plain one.
+
+    The tensor's device decides, in the body of a loop that of the loop. TensorFlow places operations without a device
+    on a GPU if it sees one.
+    """
+    device, graph = x.device, _outermost_graph()
+    if not device and graph is not tf1.get_default_graph():
+        with graph.as_default():
+            device = tf.no_op().device          # the device of the loop, whose body does not repeat it
+    return "GPU" in device.upper() if device else bool(tf.config.get_visible_devices("GPU"))
 
 
 def product_over_rows(x: Tensor, y: Tensor) -> Tensor:
@@ -275,7 +283,7 @@ def _filled(x: Tensor) -> Tensor:
 def gradients_over_rows() -> AbstractContextManager[None]:
     """Return a context in which products `a @ b` and `a @ transpose(b)` use `product_over_rows` for their gradients."""
     overridden: AbstractContextManager[None] = tf1.get_default_graph().gradient_override_map(
-        {"MatMul": _GRADIENT} if _AVX2_ONLY else {})
+        {"MatMul": _GRADIENT} if _AVX2_ONLY else {})        # which is TensorFlow's own gradient on a GPU
     return overridden
 
 
