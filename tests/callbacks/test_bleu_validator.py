@@ -27,12 +27,13 @@ from towernmt.callbacks.stopping import EarlyStopping, StopOnSignal
 from towernmt.callbacks.validation_towers import ValidationTowers, teacher_forced_batches
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.dataflow.vocabulary.base import EOS, PAD, Vocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.layers.projections import Projection
-from towernmt.predict.search.lexical_table import Entries, Lexicon
+from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.search.search_settings import SearchSettings
 
 V = 12

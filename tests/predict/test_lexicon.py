@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.search.lexical_table import (
-    Entries,
     Lexicon,
     blocks_of_text,
     entries_of_alignments,

@@ -17,6 +17,7 @@ from tensorpack.tfutils.tower import PredictTowerContext
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import CheckpointError, DataError, SettingsError, TowerNMTError
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.models.interface import shift_right
@@ -29,7 +30,7 @@ from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk
 from towernmt.predict.search.decoding_interfaces import NEVER, LogitsProcessor, StepContext
 from towernmt.predict.search.decoding_tower import search_signature, search_tower
-from towernmt.predict.search.lexical_table import Entries, Lexicon
+from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.trained_model import TrainedModel, make_predictor
 from towernmt.predict.translator import Translator, translation_config

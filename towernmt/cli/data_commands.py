@@ -20,6 +20,7 @@ from towernmt.checkpoint.packaged_run import open_run
 from towernmt.core.errors import SettingsError, mask_uri
 from towernmt.core.gpus import visible_gpus
 from towernmt.dataflow.batches.training_data import is_prepared
+from towernmt.dataflow.preparation.alignment_model import Entries, learn_model_1
 from towernmt.dataflow.preparation.inspect_sources import SourceInspector, SourceReport, inspect_prepared, report_table
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
@@ -30,13 +31,11 @@ from towernmt.dataflow.sources.mixture import Mixture
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.predict.search.lexical_table import (
-    Entries,
     Lexicon,
     blocks_of_prepared,
     blocks_of_text,
     entries_of_alignments,
     entries_of_table,
-    learn_model_1,
 )
 from towernmt.run.automatic_settings import proposed_preset
 

@@ -141,5 +141,5 @@ def test_a_tag_and_validation_text_need_factors_too(place: Path) -> None:
 
 @pytest.mark.parametrize("where", ["corpora.yaml", "prepared"])
 def test_guided_alignment_without_alignments_says_how_to_get_them(place: Path, where: str) -> None:
-    with pytest.raises(SettingsError, match=f"{where} has no word alignments. .*towernmt prepare --alignments FILE"):
+    with pytest.raises(SettingsError, match=f"{where} has no word alignments. .*towernmt prepare --alignments learn"):
         make_batches(open_training_data(where), StreamBatchSettings(), 1, alignments=True)

@@ -14,13 +14,14 @@ from tests.predict.search.toy_model import EOS, PAD, Averaged, Scored, ToyModel,
 from towernmt.core.errors import SettingsError
 from towernmt.core.graph_state import GraphSettings, graph_state
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.layers.projections import Projection
 from towernmt.predict.ensemble import EnsembleModel
 from towernmt.predict.search.decoding_interfaces import LogitsProcessor
 from towernmt.predict.search.decoding_tower import SamplingSettings, build_predictor, decoding_for, sampling_for
-from towernmt.predict.search.lexical_table import Entries, Lexicon
+from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.search.shortlist import Shortlist
 

@@ -80,7 +80,7 @@ def make_batch(block: PairBlock, pairs: IntArray, alignments: bool = False) -> B
 def _alignment(block: PairBlock, pairs: IntArray, lengths: tuple[int, int]) -> NDArray[np.uint8]:
     """Return uint8 `[batch, target length, source length]`: 1 where two subwords are linked."""
     if block.links is None or block.link_offsets is None:
-        raise DataError("The corpus has no word alignments. Prepare it with `towernmt prepare --alignments FILE`.")
+        raise DataError("The corpus has no word alignments. Prepare it with `towernmt prepare --alignments learn`.")
     begin = block.link_offsets[pairs]
     counts = block.link_offsets[pairs + 1] - begin  # [batch]
     ends = np.cumsum(counts)

@@ -105,7 +105,7 @@ def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int 
     """
     if alignments and not getattr(data, "has_alignments", False):
         raise SettingsError(f"model.guided_alignment_weight is above 0, but {data.directory} has no word alignments. "
-                            "Prepare the data with `towernmt prepare --alignments FILE`, or set it to 0.")
+                            "Prepare the data with `towernmt prepare --alignments learn`, or set it to 0.")
     if isinstance(data, StreamedCorpus):
         stream = data.batches(settings, epochs, report)
         if report is not None:

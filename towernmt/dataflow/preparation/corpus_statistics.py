@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from towernmt.core.errors import DataError
 from towernmt.core.structured_files import Natural
 from towernmt.dataflow.preparation.chunk_encoder import EncodedChunk
+from towernmt.dataflow.preparation.shards import PairBlock
 from towernmt.dataflow.text.pair_filters import DROP_REASONS, LENGTH_REASONS
 from towernmt.dataflow.vocabulary.base import UNK
 
@@ -228,6 +229,12 @@ class Statistics:
         for reason, lines in chunk.dropped.items():
             self._drop(reason, len(lines), lines[:_EXAMPLES].tolist())
 
+    def count_links(self, block: PairBlock) -> None:
+        """Count the alignments of a shard, for alignments that are not in the chunks."""
+        if self._links is not None and block.link_offsets is not None:
+            self._links["links"] += int(block.link_offsets[-1])
+            self._links["pairs"] += int(np.count_nonzero(np.diff(block.link_offsets)))
+
     def state(self) -> dict[str, Any]:
         """Return the counts as JSON; see `merge`."""
         return {
@@ -251,7 +258,7 @@ class Statistics:
             side.merge(state["sides"][name])
         self._unknown_factors = [sum(both) for both in zip(self._unknown_factors, state["unknown_factors"],
                                                            strict=True)]
-        if self._links is not None:
+        if self._links is not None and state["links"] is not None:
             self._links = {name: count + state["links"][name] for name, count in self._links.items()}
         self._pair_lengths.update(dict(zip(*state["pair_lengths"], strict=True)))
         self._ratios += [(first, second) for first, second in state["ratios"]]

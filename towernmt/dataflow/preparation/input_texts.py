@@ -222,7 +222,7 @@ def text_files(settings: PrepareSettings) -> dict[str, str]:
     """Return the parallel files by their names in manifests, the source and the target first."""
     names = {"source": settings.source, "target": settings.target}
     names |= {f"source_factor_{number}": path for number, path in enumerate(settings.source_factor_files, 1)}
-    return names | ({"alignments": settings.alignments} if settings.alignments else {})
+    return names | ({"alignments": settings.alignment_file} if settings.alignment_file else {})
 
 
 def pair_texts(indexes: Mapping[str, TextIndex], chunks: int) -> list[PairTexts]:

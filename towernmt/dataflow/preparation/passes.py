@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, TextIO
 
+from towernmt.dataflow.preparation.alignment_tasks import LearnAlignments, with_learned_links
 from towernmt.dataflow.preparation.corpus_statistics import Statistics
 from towernmt.dataflow.preparation.encode_tasks import (
     DropDuplicates,
@@ -27,7 +28,7 @@ from towernmt.dataflow.preparation.input_texts import PairTexts, pair_texts, tex
 from towernmt.dataflow.preparation.manifest import VOCABULARIES
 from towernmt.dataflow.preparation.output_directory import OutputDirectory
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
-from towernmt.dataflow.preparation.shards import ShardInfo, write_shard
+from towernmt.dataflow.preparation.shards import ShardInfo, read_shard, write_shard
 from towernmt.dataflow.preparation.task_runners import MARK, TaskRunner, run_with_progress
 from towernmt.dataflow.preparation.tasks import CHUNKS_OF_A_PART, NumberedTask, PreparationJob, atomic_output
 from towernmt.dataflow.preparation.text_tasks import (
@@ -147,11 +148,17 @@ class Passes:
             if not all(task.done for task in drops):
                 self._do("looking for duplicates", [FindDuplicates.of(job, n) for n in range(job.lookups)])
             self._do("dropping duplicates", drops)
-        self._do("writing shards", [WriteShard.of(job, n) for n in range(job.shards)])
-        statistics = Statistics(self._settings.max_length, job.factors, job.linked)
+        statistics = Statistics(self._settings.max_length, job.factors, job.linked or job.aligns)
         for part in parts:
             statistics.merge(read_facts(job.distributed(part))["statistics"])
-        return statistics, [read_shard_info(job, n) for n in range(job.shards)]
+        if job.aligns and statistics.pairs:
+            self._do("learning alignments", [LearnAlignments.of(job, direction) for direction in range(2)])
+        self._do("writing shards", [WriteShard.of(job, n) for n in range(job.shards)])
+        shards = [read_shard_info(job, n) for n in range(job.shards)]
+        if job.aligns:
+            for shard in shards:
+                statistics.count_links(read_shard(self.stage, shard, verify=False))
+        return statistics, shards
 
     def _do(self, label: str, tasks: Sequence[NumberedTask]) -> None:
         run_with_progress(self._runner, label, tasks, self._stream)
@@ -160,7 +167,7 @@ class Passes:
         settings = self._settings
         return PreparationJob(self._key, self.stage, settings.pair_filter, self.lines, len(self._parts),
                    -(-self.lines // settings.shard_pairs), settings.seed, settings.factors,
-                   settings.alignments is not None, VOCABULARIES)
+                   settings.alignment_file is not None, settings.learns_alignments, VOCABULARIES)
 
 
 WORK = "work"
@@ -213,7 +220,9 @@ class WriteShard(NumberedTask):
         path = job.shard(self.number)
         parts = [GroupedFile(job.distributed(part), self.number) for part in range(job.parts)]
         info = _info(job, path.name, parts)
-        arrays = (part.read(column) for column in range(len(info.columns())) for part in parts)
+        arrays: Iterable[bytes] = (part.read(column) for column in range(len(info.columns())) for part in parts)
+        if job.aligns:
+            info, arrays = with_learned_links(job, self.number, info)
         with atomic_output(path) as unfinished, open(unfinished, "wb") as file:
             info = write_shard(file, info, arrays)
         with atomic_output(self.output) as unfinished:

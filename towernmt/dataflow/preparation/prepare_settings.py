@@ -15,6 +15,8 @@ from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.farm.ray_workers import check_ray
 
 VOCABULARY_KINDS = ("unigram", "bpe", "bpe-codes", "word")
+LEARN = "learn"
+"""Value of `alignments` to learn them. A file of this name is passed as ./learn."""
 LEAST_COVERAGE = 0.98  # minimum of SentencePiece
 
 
@@ -48,8 +50,9 @@ class PrepareSettings:
         [], "Source factors in separate files, line by line, one for each word; instead of --source-factors. In "
         "validation text and text to translate, factors always follow the words.")
     alignments: str | None = setting(
-        None, "Word alignments of source and target, line by line, from 0, in the format of fast_align, eflomal and "
-        "awesome-align (0-0 1-2); for model.guided_alignment_weight.")
+        None, "Word alignments of source and target for model.guided_alignment_weight: `learn` learns them from the "
+        "text; or a file with a line for each pair, from 0, in the format of fast_align, eflomal and awesome-align "
+        "(0-0 1-2).")
     vocab_kind: str = setting(
         "unigram", "Kind of vocabulary: SentencePiece unigram or bpe, subword-nmt bpe-codes, or plain words.",
         VOCABULARY_KINDS)
@@ -109,6 +112,8 @@ class PrepareSettings:
                      "source_factor_files", "alignments")
         settings = {name: value for name, value in asdict(self).items() if name not in elsewhere}
         names = [files.name for files in self.validation_files()]
+        if self.learns_alignments:
+            settings["alignments"] = LEARN
         return {**settings, "source_factors": self.factors, "validation_sets": names}
 
     def validation_files(self) -> list[ValidationFiles]:
@@ -140,6 +145,16 @@ class PrepareSettings:
         return PairFilter(self.max_length, self.max_length_ratio, texts, self.duplicates)
 
     @property
+    def learns_alignments(self) -> bool:
+        """Whether the preparation learns the alignments."""
+        return self.alignments == LEARN
+
+    @property
+    def alignment_file(self) -> str | None:
+        """Path of the file of alignments; None without one."""
+        return None if self.learns_alignments else self.alignments
+
+    @property
     def factors(self) -> int:
         """Number of source factors."""
         return self.source_factors or len(self.source_factor_files)
@@ -148,7 +163,7 @@ class PrepareSettings:
         """Return the paths of all text files that are read line by line."""
         both = [self.source, self.target] if self.target else []
         validation = [path for files in self.validation_files() for path in (files.source, *files.targets)]
-        others = [*validation, self.alignments, *self.source_factor_files]
+        others = [*validation, self.alignment_file, *self.source_factor_files]
         return [path for path in (*both, *others) if path]
 
     def check(self) -> None:
@@ -186,8 +201,8 @@ class PrepareSettings:
         if self.source_factors and self.source_factor_files:
             raise SettingsError("--source-factors is for factors in the source text, --source-factor-files for factors "
                                 "in other files: pass one of them.")
-        if not self.target and (self.alignments or self.source_factor_files):
-            option = "--alignments" if self.alignments else "--source-factor-files"
+        if not self.target and (self.alignment_file or self.source_factor_files):
+            option = "--alignments" if self.alignment_file else "--source-factor-files"
             raise SettingsError(f"{option} belongs to text files, line by line: pass --source and --target files "
                                 "instead of a URI or a corpora.yaml.")
         if self.alignments and self.max_length >= LONGEST:

@@ -119,7 +119,8 @@ class PreparationJob:
         shards: number of shards.
         seed: seed of the distribution to shards.
         factors: number of source factors.
-        linked: whether the pairs have alignments.
+        linked: whether the text has alignments.
+        aligns: whether alignments are learned.
         vocabularies: name of the directory of the vocabularies in `stage`.
     """
 
@@ -132,6 +133,7 @@ class PreparationJob:
     seed: int
     factors: int
     linked: bool
+    aligns: bool
     vocabularies: str
 
     @property
@@ -160,6 +162,10 @@ class PreparationJob:
     def distributed(self, part: int) -> Path:
         """Return the path of the pairs of a part, grouped by shard, and their statistics."""
         return self.work / f"part-{part:05d}.distributed"
+
+    def alignment_model(self, direction: int) -> Path:
+        """Return the path of the alignment model from source to target (0) or from target to source (1)."""
+        return self.work / f"alignment-{direction}.npz"
 
     def shard(self, number: int) -> Path:
         """Return the path of a finished shard."""

@@ -6,18 +6,18 @@ import hashlib
 import math
 import zipfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import replacing
+from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.preparation.shards import PairBlock
 from towernmt.dataflow.text.pharaoh_alignments import link_tokens, parse_links
@@ -25,21 +25,6 @@ from towernmt.dataflow.text.text_lines import Chunk, read_chunks, read_lines
 from towernmt.dataflow.vocabulary.base import PAD, SPECIAL_PIECES, UNK, Vocabulary
 
 _FIELDS = ("starts", "targets", "probabilities", "frequency", "vocabularies")
-
-
-class Entries(NamedTuple):
-    """Probabilities of distinct pairs of pieces, in any order.
-
-    Attributes:
-        source, target: ids `[entries]`.
-        probability: `[entries]`, p(target | source).
-        frequency: `[target vocabulary]`, frequency of each target piece, in any unit.
-    """
-
-    source: NDArray[np.integer]
-    target: NDArray[np.integer]
-    probability: NDArray[np.floating]
-    frequency: NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -184,84 +169,6 @@ def vocabularies_fingerprint(source: Vocabulary, target: Vocabulary) -> str:
         for suffix, content in sorted(vocabulary.files().items()):
             digest.update(suffix.encode() + hashlib.sha256(content).digest())
     return digest.hexdigest()[:32]
-
-
-NULL = PAD
-"""Source piece of target pieces without a source word. No text contains this id."""
-
-
-class _Cells(NamedTuple):
-    """Pairs of pieces in a block: each target piece with all source pieces of its sentence, including NULL.
-
-    Attributes:
-        entry: int32 `[cells]`, entry of the table for each pair.
-        starts: int64 `[target pieces]`, first cell of each target piece.
-        lengths: int32 `[target pieces]`, number of cells of each target piece.
-    """
-
-    entry: NDArray[np.int32]
-    starts: NDArray[np.int64]
-    lengths: NDArray[np.int32]
-
-
-def learn_model_1(blocks: Iterable[PairBlock], target_size: int, iterations: int = 5,
-                  report: Callable[[int, float], None] = lambda iteration, perplexity: None) -> Entries:
-    """Learn p(target | source) by IBM model 1. It needs four bytes of memory for each pair of words in a sentence pair.
-
-    Args:
-        blocks: the sentence pairs.
-        target_size: size of the target vocabulary.
-        iterations: number of iterations of expectation maximisation, which begins with equal probabilities.
-        report: called with the number of each iteration, from 1, and the perplexity of the target before it, which
-            never rises.
-
-    Returns:
-        the pairs of words that occur in the same sentence pair; `NULL` as source for no word.
-
-    Raises:
-        DataError: no pair has words on both sides.
-    """
-    frequency, found, blocks_of_cells = np.zeros(target_size, np.int64), [], []
-    for block in blocks:
-        frequency += np.bincount(block.target_ids, minlength=target_size)
-        keys, starts, lengths = _word_pairs(block, target_size)
-        if len(keys):
-            unique, entry = np.unique(keys, return_inverse=True)
-            found.append(unique)
-            blocks_of_cells.append(_Cells(entry.astype(np.int32), starts, lengths))
-    if not found:
-        raise DataError("no sentence pair can be used: one side of each pair is empty.")
-    table = np.unique(np.concatenate(found))
-    cells = [_Cells(np.searchsorted(table, unique).astype(np.int32)[block.entry], block.starts, block.lengths)
-             for unique, block in zip(found, blocks_of_cells, strict=True)]
-    source = table // target_size
-    probability = np.full(len(table), 1.0 / target_size)
-    for iteration in range(1, iterations + 1):
-        expected, likelihood = np.zeros(len(table)), 0.0
-        for part in cells:
-            given = probability[part.entry]
-            total = np.add.reduceat(given, part.starts)
-            likelihood += float(np.log(total / part.lengths).sum())
-            given /= np.repeat(total, part.lengths)
-            expected += np.bincount(part.entry, weights=given, minlength=len(table))
-        probability = expected / np.bincount(source, weights=expected)[source]
-        report(iteration, float(np.exp(-likelihood / frequency.sum())))
-    return Entries(source, table % target_size, probability, frequency)
-
-
-def _word_pairs(block: PairBlock, target_size: int
-                ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]:
-    """Return `source * target_size + target` of each cell of a block, and start and length of each target piece."""
-    with_null = np.insert(block.source_ids.astype(np.int64), block.source_offsets[:-1], NULL)
-    sentence = np.repeat(np.arange(len(block)), block.target_lengths)
-    lengths = (block.source_lengths + 1)[sentence]
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
-    within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(starts, lengths)
-    first = (block.source_offsets[:-1] + np.arange(len(block)))[sentence]      # each previous sentence has a NULL
-    source = with_null[np.repeat(first, lengths) + within]
-    keys = source * target_size + np.repeat(block.target_ids.astype(np.int64), lengths)
-    return keys, starts, lengths.astype(np.int32)
 
 
 _PAIRS_PER_BLOCK = 8192

@@ -19,12 +19,13 @@ import pytest
 import sentencepiece
 import yaml
 
+from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
 from towernmt.interop.export import export_model
 from towernmt.interop.marian_export import MarianModel
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.models.transformer import Transformer
-from towernmt.predict.search.lexical_table import Entries, Lexicon
+from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.search.search_settings import SearchSettings
 
 SENTENCES = ["the cat sat on the mat", "a dog saw the cat", "the dog sat", "a mat is on a dog", "cats see dogs"]

@@ -18,6 +18,7 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
@@ -27,7 +28,7 @@ from towernmt.interop.marian_files import NO_PIECE, MarianVocabulary
 from towernmt.models.interface import shift_right
 from towernmt.models.model_settings import TRANSFORMER_PRESETS, TransformerSettings
 from towernmt.models.transformer import Transformer
-from towernmt.predict.search.lexical_table import Entries, Lexicon
+from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.search.search_settings import SearchSettings
 
 STUDENT: dict[str, Any] = {

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from towernmt.core.errors import DataError
+from towernmt.dataflow.preparation.alignment_model import NULL, learn_model_1
 from towernmt.dataflow.preparation.shards import PairBlock
-from towernmt.predict.search.lexical_table import NULL, learn_model_1
 
 Pairs = list[tuple[list[int], list[int]]]
 TARGET_SIZE = 12

@@ -1,0 +1,116 @@
+"""Tasks that learn the alignments of a preparation, and the shards with them.
+
+Two tasks learn an alignment model each, from source to target and from target to source, from a sample of the encoded
+pairs. The links of a shard are those on which both agree. They are links of subwords, so they exist for languages that
+write no spaces, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towernmt.dataflow.preparation.alignment_model import AlignmentModel, aligned_pairs, count_cells, swapped
+from towernmt.dataflow.preparation.encode_tasks import GroupedFile
+from towernmt.dataflow.preparation.shards import PairBlock, ShardInfo
+from towernmt.dataflow.preparation.tasks import NumberedTask, PreparationJob, atomic_output
+from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
+
+LARGEST_SAMPLE = 60_000_000
+"""Maximum number of pairs of tokens in the sample, of about 16 bytes each while the model is learned."""
+_PAIRS_PER_BLOCK = 4096
+
+
+@dataclass(frozen=True)
+class LearnAlignments(NumberedTask):
+    """Learns an alignment model; `number` is its direction."""
+
+    @classmethod
+    def of(cls, job: PreparationJob, direction: int) -> LearnAlignments:
+        """Return the task for source to target (0) or target to source (1)."""
+        return cls(job.alignment_model(direction), job.lines_of_share(direction, 2), job, direction)
+
+    @property
+    def title(self) -> str:
+        return f"learning alignments from {('source to target', 'target to source')[self.number]}"
+
+    def run(self) -> None:
+        vocabularies = load_vocabularies(self.job.stage / self.job.vocabularies)[:2]
+        blocks = _sample(self.job)
+        model = AlignmentModel.learn(map(swapped, blocks) if self.number else blocks,
+                                     vocabularies[1 - self.number].size)
+        with atomic_output(self.output) as unfinished:
+            model.save(unfinished)
+
+
+def _sample(job: PreparationJob) -> Iterator[PairBlock]:
+    """Yield pairs of the first shards, which are a random sample of the text, at equal distances."""
+    shards = cells = 0
+    while shards < job.shards and cells < LARGEST_SAMPLE:
+        lengths = [_lengths(GroupedFile(job.distributed(part), shards)) for part in range(job.parts)]
+        cells += sum(count_cells(*both) for both in lengths)
+        shards += 1
+    step = max(1, -(-cells // LARGEST_SAMPLE))
+    for shard in range(shards):
+        for block in _blocks(job, shard):
+            yield block if step == 1 else _every_pair(block, step)
+
+
+def _every_pair(block: PairBlock, step: int) -> PairBlock:
+    """Return every `step`-th pair of a block."""
+    kept = np.arange(len(block)) % step == 0
+    sides = []
+    for ids, lengths in ((block.source_ids, block.source_lengths), (block.target_ids, block.target_lengths)):
+        sides += [ids[np.repeat(kept, lengths)], _offsets(lengths[kept])]
+    return PairBlock(*sides)
+
+
+def _blocks(job: PreparationJob, shard: int) -> Iterator[PairBlock]:
+    """Yield the encoded pairs of a shard, in their order."""
+    ids = job.id_dtype()
+    for part in range(job.parts):
+        group = GroupedFile(job.distributed(part), shard)
+        source_lengths, target_lengths = _lengths(group)
+        source_ids, target_ids = (np.frombuffer(group.read(column), ids) for column in (2, 3))
+        source, target = _offsets(source_lengths), _offsets(target_lengths)
+        for first in range(0, len(source_lengths), _PAIRS_PER_BLOCK):
+            last = min(first + _PAIRS_PER_BLOCK, len(source_lengths))
+            yield PairBlock(source_ids[source[first]:source[last]], source[first:last + 1] - source[first],
+                            target_ids[target[first]:target[last]], target[first:last + 1] - target[first])
+
+
+def _lengths(group: GroupedFile) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the lengths of the source and of the target of each pair, in tokens."""
+    return np.frombuffer(group.read(0), "<i4"), np.frombuffer(group.read(1), "<i4")
+
+
+def with_learned_links(job: PreparationJob, shard: int, info: ShardInfo) -> tuple[ShardInfo, Iterator[bytes]]:
+    """Return the entry and the arrays of a shard with the links that the models find.
+
+    Args:
+        job: the preparation.
+        shard: index of the shard.
+        info: the entry without links.
+    """
+    parts = [GroupedFile(job.distributed(part), shard) for part in range(job.parts)]
+    found = [aligned_pairs(_model(job, 0), _model(job, 1), block) for block in _blocks(job, shard)]
+    links = np.concatenate([np.zeros((2, 0), np.uint16), *(one for one, _ in found)], axis=1)
+    counts = np.concatenate([np.zeros(0, np.int32), *(each for _, each in found)])
+    lengths, others = ((part.read(column) for column in columns for part in parts)
+                       for columns in (range(2), range(2, len(info.columns()))))
+    arrays = chain(lengths, [counts.astype("<i4").tobytes()], others, [links.astype("<u2").tobytes()])
+    return replace(info, links=links.shape[1]), arrays
+
+
+@lru_cache(maxsize=2)
+def _model(job: PreparationJob, direction: int) -> AlignmentModel:
+    return AlignmentModel.load(job.alignment_model(direction))
+
+
+def _offsets(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
