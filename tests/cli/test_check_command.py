@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.cli.check import load_model
+from towernmt.cli.diagnosis_commands import load_model
 from towernmt.cli.main import main
 
 MODEL = '''

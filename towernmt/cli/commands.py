@@ -96,8 +96,11 @@ towernmt serve --model de-en=runs/de-en --model en-de=runs/en-de --engine ctrans
         """towernmt serve-keys add anna --keys keys.jsonl --rate 60
 towernmt serve-keys remove anna --keys keys.jsonl"""),
     "check": Command(
-        "towernmt.cli.check", "check a model against the rules of tower functions",
+        "towernmt.cli.diagnosis_commands", "check a model against the rules of tower functions",
         "towernmt check my_model.py:MyModel"),
+    "devices": Command(
+        "towernmt.cli.diagnosis_commands", "list the GPUs that TensorFlow can use, or why it can use none",
+        "towernmt devices --verbose"),
     "average": Command(
         "towernmt.cli.checkpoint_commands", "make one checkpoint from the mean weights of several",
         "towernmt average --model runs/de-en --last 5"),

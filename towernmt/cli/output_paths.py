@@ -30,7 +30,7 @@ WRITTEN: dict[str, dict[str, frozenset[str]]] = {
     "rerank": {"output": frozenset()}, "align": {"output": frozenset()}, "export": {"output": frozenset()},
     "package": {"output": frozenset()}, "average": {"output": frozenset({AVERAGES})}, "grow": {"output": frozenset()},
     "import": {"output": frozenset()}, "serve": {"glossaries": frozenset()}, "serve-keys": {"keys": frozenset()},
-    "inspect": {}, "check": {}, "completion": {}}
+    "inspect": {}, "check": {}, "devices": {}, "completion": {}}
 """For each command, its options that name what it writes, and the kinds of directories that it may write into."""
 DIRECTORIES = frozenset({"prepare.output", "train.logdir", "tune.output", "export.output", "average.output",
                          "grow.output", "import.output", "translate.work_directory"})
@@ -45,7 +45,7 @@ NO_PATHS = frozenset(
 """The metavars of options whose values are no paths."""
 
 RESULTS = {"translate": "output", "score": "output", "rerank": "output", "align": "output", "evaluate": "html",
-           "compare": "html", "inspect": "", "check": "", "completion": "", "serve-keys": ""}
+           "compare": "html", "inspect": "", "check": "", "devices": "", "completion": "", "serve-keys": ""}
 """The commands whose results go to standard output, and the option that sends them elsewhere."""
 READERS = {"translate": ("input", "document"), "rerank": ("input",)}
 """The commands that read standard input, and the options that name files in its place."""

@@ -1,14 +1,25 @@
-"""`towernmt check`: check a model against the rules of tower functions, and name the variable that breaks a rule."""
+"""Commands that look for the cause of a problem.
+
+`towernmt check` checks a model against the rules of tower functions, and names the variable that breaks a rule.
+`towernmt devices` lists the GPUs that TensorFlow can use, or reports why it can use none.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import inspect
-from collections.abc import Sequence
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from towernmt import __version__
 from towernmt.core.errors import SettingsError
+from towernmt.core.gpus import cuda_driver, driver_version, has_gpu_driver, needs_compilation, why_missing
+from towernmt.core.machine import has_fast_bfloat16, processors
 from towernmt.core.settings import parse_assignments
 from towernmt.models.architectures import settings_class
 
@@ -109,3 +120,92 @@ def _with_few_words(kind: Any, name: str, preset: str | None, assignments: Seque
     settings = resolve_settings(SettingsSources(name, preset, overrides=(overrides,))).settings.model
     names = {field.name for field in dataclasses.fields(settings)} & {"source_vocab_size", "target_vocab_size"}
     return kind(dataclasses.replace(settings, **{name: 16 for name in names}))
+
+
+def add_devices_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `towernmt devices`."""
+    parser.add_argument("--verbose", action="store_true", help="print TensorFlow's own messages about GPUs, too")
+
+
+def run_devices(args: argparse.Namespace) -> int:
+    """Print what TensorFlow computes on, and return the exit status."""
+    messages = _messages_of_start(_import_tensorflow)
+    from towernmt.core.session import count_gpus
+    from towernmt.core.tf_compat import tf
+
+    build, found = tf.sysconfig.get_build_info(), count_gpus()
+    details = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")
+               ] if found else []
+    for line in _report(str(tf.__version__), build, details):
+        print(line)
+    if messages and (args.verbose or found < len(cuda_driver().gpus)):
+        print("TensorFlow reports:")
+        for message in messages:
+            print(f"  {message}")
+    return 0
+
+
+def _import_tensorflow() -> None:
+    import towernmt.core.tf_compat  # noqa: F401
+
+
+def _report(version: str, build: Mapping[str, Any], details: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the report.
+
+    Args:
+        version: TensorFlow's version.
+        build: `tf.sysconfig.get_build_info()`.
+        details: what TensorFlow reports about each GPU that it sees.
+    """
+    cuda = (f"for CUDA {build.get('cuda_version')} and cuDNN {build.get('cudnn_version')}"
+            if build.get("is_cuda_build") else "without CUDA")
+    yield f"towernmt {__version__}, TensorFlow {version} {cuda}"
+    driver = cuda_driver()
+    if has_gpu_driver() or driver.gpus:
+        yield (f"Driver: {driver_version() or 'unknown version'}, supports CUDA "
+               f"{'.'.join(map(str, driver.cuda)) if any(driver.cuda) else '(unknown)'}")
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is not None:
+        yield f"CUDA_VISIBLE_DEVICES={shown or chr(39) * 2} selects the GPUs, which are numbered from 0"
+    for number, detail in enumerate(details):
+        known = driver.gpus[number] if number < len(driver.gpus) else None
+        capability = detail.get("compute_capability") or (known.capability if known else None)
+        facts = [str(detail.get("device_name") or (known.name if known else "unknown name"))]
+        if capability:
+            facts.append(f"compute capability {capability[0]}.{capability[1]}")
+            facts.append("bfloat16 and TF32" if tuple(capability) >= (8, 0) else "no bfloat16")
+        if known:
+            facts.append(f"{known.memory / 2 ** 30:.1f} GiB")
+        yield f"GPU {number}: {', '.join(facts)}"
+        if known and (warning := needs_compilation(known, build)):
+            yield f"  Warning: {warning}"
+    if not details:
+        yield f"No GPU: {why_missing(build)}."
+    for number in range(len(details), len(driver.gpus)) if details else ():
+        yield f"Not used by TensorFlow: {driver.gpus[number].name}. Its messages name the reason (--verbose)."
+    yield (f"CPU: {processors()} processors, {'with' if has_fast_bfloat16() else 'without'} instructions for bfloat16 "
+           "products")
+
+
+_ABOUT_GPUS = re.compile(r"^[IWE]\d{4} .*?\] (.*(cuda|gpu|dynamic library|dlopen|nvidia|PTX|driver).*)$", re.IGNORECASE)
+
+
+def _messages_of_start(start: Callable[[], None]) -> list[str]:
+    """Return TensorFlow's messages about GPUs while `start` imports it; [] if it is already imported."""
+    if "tensorflow" in sys.modules:
+        start()
+        return []
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "0"
+    sys.stderr.flush()
+    real = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            start()
+        finally:
+            os.dup2(real, 2)
+            os.close(real)
+        file.seek(0)
+        lines = file.read().decode(errors="replace").splitlines()
+    found = [match[1] for line in lines if (match := _ABOUT_GPUS.match(line))]
+    return list(dict.fromkeys(found))
