@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.core.cuda_stubs import DRIVER, build_stub, needs_compiler, run_with
+from towernmt.cli import translation_options
 from towernmt.core import gpus, session
+from towernmt.core import machine as machine_module
 from towernmt.core.errors import SettingsError, exhausted_resource, gpu_failure
-from towernmt.core.gpus import CudaDriver, Gpu, needs_compilation, visible_gpus, why_missing, with_gpu_numbers
+from towernmt.core.gpus import (
+    CudaDriver,
+    Gpu,
+    missing_without_tensorflow,
+    needs_compilation,
+    visible_gpus,
+    why_missing,
+    with_gpu_numbers,
+)
+from towernmt.core.graph_state import GraphSettings, configure_graph
 from towernmt.core.session import session_config, use_gpus
 from towernmt.core.tf_compat import tf
 from towernmt.train import training_towers
@@ -230,3 +244,41 @@ def test_nothing_is_loaded_without_a_driver(monkeypatch):
     monkeypatch.setattr(gpus, "has_gpu_driver", lambda: False)
     monkeypatch.setattr(gpus, "_pip_libraries", lambda pattern: pytest.fail("looked for libraries"))
     gpus.load_cuda_libraries()
+
+
+def test_a_worker_with_a_share_of_the_processors_may_have_all_towers_on_gpus(monkeypatch):
+    monkeypatch.setattr(machine_module, "_share", 1)
+    assert session_config(cpu_towers=0).intra_op_parallelism_threads == 1
+    assert session_config(cpu_towers=3).intra_op_parallelism_threads == 1
+
+
+def test_tf32_is_the_setting_of_the_run(graph):
+    enabled = tf.config.experimental.tensor_float_32_execution_enabled
+    configure_graph(GraphSettings(tf32=False))
+    assert not enabled()
+    configure_graph(GraphSettings())
+    assert enabled()
+
+
+@pytest.mark.parametrize(("options", "device", "override"), [
+    ([], None, None), (["--cpu"], "cpu", None), (["--gpu", "2", "--no-tf32"], "gpu:2", "0")])
+def test_the_options_of_the_device_act_before_tensorflow_starts(monkeypatch, options, device, override):
+    monkeypatch.setattr(translation_options, "missing_without_tensorflow", lambda gpus: "")
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    os.environ.pop("NVIDIA_TF32_OVERRIDE", None)
+    parser = argparse.ArgumentParser()
+    translation_options.add_device_options(parser)
+    assert translation_options.device_of(parser.parse_args(options)) == device
+    assert os.environ.get("NVIDIA_TF32_OVERRIDE") == override
+    assert (os.environ.get("CUDA_VISIBLE_DEVICES") == "-1") is (device == "cpu")
+
+
+def test_a_missing_driver_is_reported_before_tensorflow_is_imported(monkeypatch):
+    monkeypatch.setattr(gpus, "has_gpu_driver", lambda *root: False)
+    assert missing_without_tensorflow([1]) == ""        # TensorFlow is here, and knows better
+    monkeypatch.delitem(sys.modules, "tensorflow")
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert missing_without_tensorflow([1, 2]).startswith("GPU 1 was not found (")
+    assert missing_without_tensorflow([]) == ""
+    monkeypatch.setattr(gpus, "has_gpu_driver", lambda *root: True)
+    assert missing_without_tensorflow([1]) == ""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from towernmt.core import session
 from towernmt.core.settings import apply_overrides, flatten
 from towernmt.run import automatic_settings
 from towernmt.run.automatic_settings import (
@@ -90,8 +91,37 @@ def test_the_rate_is_lower_for_small_batches():
     assert chosen(TATOEBA, data__batch_tokens=256)["optimizer.learning_rate"] == 0.0015
 
 
-def test_a_gpu_has_the_batch_of_4096():
-    assert chosen(dataclasses.replace(TATOEBA, gpus=1))["data.batch_tokens"] == 4096
+@pytest.mark.parametrize(("tokens", "gpus", "gib", "batch"), [
+    (50_000_000, 1, 0, 12_500), (50_000_000, 4, 0, 50_000), (50_000_000, 8, 80, 100_000), (None, 2, 80, 25_000),
+    (1_650_000, 1, 80, 12_500), (1_650_000, 4, 80, 16_500), (300_000, 1, 80, 4096), (50_000_000, 4, 4, 6248)])
+def test_each_gpu_has_the_batch_that_fits_it_and_the_corpus(tokens, gpus, gib, batch):
+    at = dataclasses.replace(TATOEBA, target_tokens=tokens, gpus=gpus, gpu_memory=gib << 30, vocabulary=32_000)
+    assert chosen(at, preset="base")["data.batch_tokens"] == batch
+    assert chosen(at, data__batch_tokens=777)["data.batch_tokens"] == 777
+
+
+def test_a_large_model_has_fewer_tokens_on_a_small_gpu():
+    at = dataclasses.replace(TATOEBA, target_tokens=None, gpus=1, gpu_memory=24 << 30, vocabulary=32_000)
+    assert chosen(at, preset="base")["data.batch_tokens"] == 12_500
+    assert chosen(at, preset="big")["data.batch_tokens"] == 6250
+
+
+def test_gpus_take_bfloat16_by_their_capability_and_without_a_measurement():
+    at = dataclasses.replace(TATOEBA, gpus=1, rates=None)
+    assert chosen(at)["train.precision"] == "bfloat16"
+    assert chosen(dataclasses.replace(at, bfloat16=False, rates=FAST))["train.precision"] == "float32"
+    unknown = dataclasses.replace(at, bfloat16=None)        # not NVIDIA's
+    assert chosen(unknown)["train.precision"] == "float32"
+    assert chosen(dataclasses.replace(unknown, rates=FAST))["train.precision"] == "bfloat16"
+
+
+@pytest.mark.parametrize(("capabilities", "bfloat16"), [
+    ([(9, 0)], True), ([(8, 0), (7, 5)], False), ([(8, 0), None], None)])
+def test_the_capability_of_every_gpu_counts(monkeypatch, capabilities, bfloat16):
+    monkeypatch.setattr(session, "gpu_capability", capabilities.__getitem__)
+    assert automatic_settings._multiplies_bfloat16(range(len(capabilities))) is bfloat16
+    needed = needs_product_rates(default_settings(), set(), range(len(capabilities)))
+    assert needed is (bfloat16 is None)
 
 
 @pytest.mark.parametrize(("limit", "schedule"), [

@@ -105,7 +105,8 @@ class BleuValidator(StatefulCallback):
         target_vocabulary: vocabulary of the target.
         every_steps: updates between validations; 0: no interval in steps.
         search: search options; None: `SearchSettings()`.
-        batch_tokens: maximum number of padded source (for the loss: target) tokens in a batch.
+        batch_tokens: maximum number of padded source (for the loss: target) tokens in a batch; None for the default of
+            the device, which for the loss is that of the CPU.
         samples: number of sentences to show.
         loss: compute the teacher-forced loss as well.
         every_minutes: minutes between validations; 0: no interval in time. With neither interval, only the end of
@@ -132,7 +133,7 @@ class BleuValidator(StatefulCallback):
 
     def __init__(self, model: NMTModel, source_lines: Sequence[str], reference_lines: Sequence[str],
                  source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, every_steps: int = 1000,
-                 search: SearchSettings | None = None, batch_tokens: int = 4096, samples: int = 3,
+                 search: SearchSettings | None = None, batch_tokens: int | None = None, samples: int = 3,
                  loss: bool = True, every_minutes: float = 0.0, more_references: Sequence[Sequence[str]] = (),
                  more_sets: Sequence[ValidationSet] = (), metric: str = "bleu", metric_set: str = "",
                  seed: int = 1, name: str = "") -> None:

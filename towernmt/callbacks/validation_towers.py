@@ -18,7 +18,7 @@ from towernmt.callbacks.stateful import training_towers
 from towernmt.callbacks.validation_metrics import ValidationOutcome
 from towernmt.core.errors import DivergenceError
 from towernmt.core.runs import Run
-from towernmt.core.tf_compat import tf
+from towernmt.core.session import count_gpus
 from towernmt.core.world import present_world
 from towernmt.dataflow.batches.batch import pad_sentences
 from towernmt.dataflow.text.validation_set import ValidationSet
@@ -28,7 +28,7 @@ from towernmt.models.interface import ALIGNMENT, NMTModel
 from towernmt.optim.optimizer import averaged_weights
 from towernmt.predict.search.decoding_tower import build_search_predictor
 from towernmt.predict.search.lexical_table import Lexicon
-from towernmt.predict.search.search_settings import SearchSettings
+from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import translate_lines
 
 
@@ -101,7 +101,7 @@ def dealt(function: Callable[[A], B], batches: Iterable[A]) -> Iterable[B]:
 
 def _device_of(trainer: Any) -> str | None:
     """Return the device of a trainer's first tower; None without GPUs, since there is no choice then."""
-    if not tf.config.list_physical_devices("GPU"):
+    if not count_gpus():
         return None
     return next(iter(getattr(trainer, "tower_devices", [])), "/gpu:0")      # "/gpu:0" of tensorpack's trainers
 
@@ -114,15 +114,17 @@ class ValidationTowers:
         search: search options.
         source_vocabulary: vocabulary of the source.
         target_vocabulary: vocabulary of the target.
-        batch_tokens: maximum number of padded source (for the loss: target) tokens in a batch.
+        batch_tokens: maximum number of padded source (for the loss: target) tokens in a batch; None for the default of
+            the device, which for the loss is that of the CPU.
         between: called before each batch; its exception ends the validation.
     """
 
     def __init__(self, model: NMTModel, search: SearchSettings, source_vocabulary: Vocabulary,
-                 target_vocabulary: Vocabulary, batch_tokens: int, between: Callable[[], None]) -> None:
+                 target_vocabulary: Vocabulary, batch_tokens: int | None, between: Callable[[], None]) -> None:
         self._model, self._search, self._batch_tokens, self._between = model, search, batch_tokens, between
         self._source_vocabulary, self._target_vocabulary = source_vocabulary, target_vocabulary
         self._loss: Any = None
+        self._device: str | None = None
 
     def build(self, trainer: Any, loss: bool) -> None:
         """Add the towers to the graph; that of the loss only if `loss` is set and the trainer has towers.
@@ -133,7 +135,7 @@ class ValidationTowers:
         """
         if shortlist := self._search.shortlist:
             Lexicon.load(shortlist).check_vocabularies(self._source_vocabulary, self._target_vocabulary, shortlist)
-        place = _device_of(trainer)
+        self._device = place = _device_of(trainer)
         self._predictor = build_search_predictor(self._model, self._search, place)
         if loss and training_towers(trainer):
             device = int(place.rpartition(":")[2]) if place and "gpu" in place else -1
@@ -155,7 +157,8 @@ class ValidationTowers:
             DivergenceError: the model's output is NaN.
         """
         translations = translate_lines(self._translate, self._source_vocabulary, self._target_vocabulary,
-                                       validation.source, batch_tokens=self._batch_tokens, deal=dealt)
+                                       validation.source, batch_tokens=self._batch_tokens, deal=dealt,
+                                       device=self._device or "cpu")
         nll = None if self._loss is None else self._mean_nll(validation)
         return ValidationOutcome(translations, corpus_scores(translations, *validation.references), nll)
 
@@ -166,7 +169,7 @@ class ValidationTowers:
     def _mean_nll(self, validation: ValidationSet) -> float:
         """Return the negative log-likelihood per token of the first reference, EOS included, in nats."""
         batches = teacher_forced_batches(validation.source, validation.references[0], self._source_vocabulary,
-                                         self._target_vocabulary, self._batch_tokens)
+                                         self._target_vocabulary, self._batch_tokens or StreamSettings.batch_tokens)
         total = tokens = 0.0
         for mean, count in dealt(self._nll_and_tokens, batches):
             total += count * mean

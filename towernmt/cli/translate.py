@@ -79,7 +79,8 @@ from towernmt.predict.ranges.job import (
 )
 from towernmt.predict.ranges.plan import FileText, PartReader, Plan, Text, is_plan_of, make_plan, open_texts
 from towernmt.predict.ranges.work_directory import WorkDirectory
-from towernmt.predict.search.search_settings import StreamSettings
+from towernmt.predict.search.search_settings import BATCH_ON_GPU, StreamSettings
+from towernmt.predict.stream import stream_settings
 
 if TYPE_CHECKING:
     from towernmt.predict.line_translator import LineTranslator
@@ -219,10 +220,12 @@ def add_translator_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-source-length", type=int, default=StreamSettings.max_source_length,
                         metavar="TOKENS", help="longer lines are split at punctuation or spaces, and their "
                                                "translations joined (default: %(default)s)")
-    parser.add_argument("--batch-tokens", type=int, default=StreamSettings.batch_tokens, metavar="N",
-                        help="maximum number of source tokens in a batch, padding included (default: %(default)s)")
-    parser.add_argument("--batch-sentences", type=int, default=StreamSettings.batch_sentences, metavar="N",
-                        help="maximum number of sentences in a batch (default: %(default)s)")
+    parser.add_argument("--batch-tokens", type=int, metavar="N",
+                        help="maximum number of source tokens in a batch, padding included (default: "
+                             f"{StreamSettings.batch_tokens}, or {BATCH_ON_GPU['batch_tokens']} on a GPU)")
+    parser.add_argument("--batch-sentences", type=int, metavar="N",
+                        help=f"maximum number of sentences in a batch (default: {StreamSettings.batch_sentences}, or "
+                             f"{BATCH_ON_GPU['batch_sentences']} on a GPU)")
     parser.add_argument("--threads", type=int, default=StreamSettings.threads, metavar="N",
                         help="number of threads, each of which translates a batch (default: one for each processor; "
                              "one with a GPU, or with a window of one line)")
@@ -259,8 +262,8 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
     search |= reranking_search_options(args, search)
     check_search_options(search)
     window = getattr(args, "window", None)
-    stream = StreamSettings(
-        batch_tokens=args.batch_tokens, batch_sentences=args.batch_sentences,
+    stream = stream_settings(
+        "cpu" if engine_of(args) else device, args.batch_tokens, args.batch_sentences,
         window=StreamSettings.window if window is None else window, max_source_length=args.max_source_length,
         threads=args.threads, shares=getattr(args, "shares", 0))
 

@@ -68,6 +68,7 @@ class GraphSettings:
         gradient_checkpointing: training towers compute their layers again in the backward pass.
         loss_scaling: of losses, where the precision is float16.
         deterministic: TensorFlow takes only kernels that add in a fixed order; once on, it stays so in the process.
+        tf32: GPUs multiply float32 matrices in TF32, in all graphs of the process.
     """
 
     seed: int = 0
@@ -75,6 +76,7 @@ class GraphSettings:
     gradient_checkpointing: bool = False
     loss_scaling: LossScaling = LossScaling()
     deterministic: bool = False
+    tf32: bool = True
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,7 @@ def configure_graph(settings: GraphSettings) -> None:
     """
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
+    tf.config.experimental.enable_tensor_float_32_execution(settings.tf32)
     tf1.set_random_seed(settings.seed)
     graph_state().settings = settings
 

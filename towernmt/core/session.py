@@ -35,6 +35,18 @@ def count_gpus() -> int:
     return 0
 
 
+def gpu_capability(gpu: int) -> tuple[int, int] | None:
+    """Return the compute capability of a GPU, such as (9, 0); None if TensorFlow does not know it or sees no such GPU.
+
+    Args:
+        gpu: CUDA's number of the GPU.
+    """
+    if not gpu < count_gpus():
+        return None
+    details = tf.config.experimental.get_device_details(tf.config.list_physical_devices("GPU")[gpu])
+    return details.get("compute_capability")
+
+
 def missing_gpu(gpus: Sequence[int]) -> str:
     """Return which of these GPUs TensorFlow does not see and why, or "" if it sees them all.
 

@@ -20,11 +20,11 @@ from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
 from towernmt.checkpoint.records import check_vocabulary_of
 from towernmt.checkpoint.saved_run import SavedRun, hold_checkpoint
 from towernmt.core.errors import DataError
-from towernmt.core.gpus import has_gpu_driver
 from towernmt.core.machine import processor_flags, processors
 from towernmt.predict.cached_graph import CSession, CSessionError, KeptGraph, graph_file, library_files, read_graph
 from towernmt.predict.line_translator import SearchArguments, SearchTowers
 from towernmt.predict.lines.hypotheses import Found
+from towernmt.predict.stream import uses_gpu
 
 FORMAT = 1
 """Suffix of the files of cached graphs."""
@@ -99,7 +99,7 @@ def _can_be_cached(arguments: SearchArguments) -> bool:
     """Return whether the search uses a single run without custom code on a CPU, so that its graph can be cached."""
     alone = len(arguments.runs) == len(arguments.checkpoints) == len(arguments.models) == 1
     ours = arguments.models[0] is None and not arguments.processors and not arguments.search.shortlist
-    return alone and ours and arguments.device in (None, "cpu") and not has_gpu_driver() and bool(library_files())
+    return alone and ours and not uses_gpu(arguments.device) and bool(library_files())
 
 
 class CachedTowers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from towernmt.core.errors import DataError, DivergenceError, SettingsError
+from towernmt.core.gpus import has_gpu_driver
 from towernmt.dataflow.text.text_lines import one_line
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactorError
@@ -21,7 +23,7 @@ from towernmt.predict.lines.hypotheses import Found, Hypothesis, TokenDetails, T
 from towernmt.predict.lines.line_options import LineRequest, line_requests
 from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.words_of_lines import cut_line
-from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
+from towernmt.predict.search.search_settings import BATCH_ON_GPU, SearchSettings, StreamSettings
 
 __all__ = ["Found", "Hypothesis", "Predictor", "Searches", "TokenDetails", "Translation", "plan_batches",
            "translate_lines", "translate_stream"]
@@ -54,9 +56,9 @@ class Searches(NamedTuple):
 
 
 def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
-                    lines: Iterable[str | bytes], batch_tokens: int = StreamSettings.batch_tokens,
-                    batch_sentences: int = StreamSettings.batch_sentences,
-                    max_source_length: int = StreamSettings.max_source_length, deal: Deal | None = None) -> list[str]:
+                    lines: Iterable[str | bytes], batch_tokens: int | None = None, batch_sentences: int | None = None,
+                    max_source_length: int = StreamSettings.max_source_length, deal: Deal | None = None,
+                    device: str = "cpu") -> list[str]:
     """Return the best translation of each line; all lines are sorted by length together.
 
     Args:
@@ -64,20 +66,53 @@ def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_
         source_vocabulary: vocabulary of the source.
         target_vocabulary: vocabulary of the target.
         lines: lines to translate.
-        batch_tokens: maximum number of source tokens in a batch, padding included; a batch has at least one line.
-        batch_sentences: maximum number of sentences in a batch.
+        batch_tokens: maximum number of source tokens in a batch, padding included; a batch has at least one line. None
+            for the default of the device.
+        batch_sentences: maximum number of sentences in a batch; None for the default of the device.
         max_source_length: longer lines (in tokens) are translated in pieces.
         deal: runs the batches; None: this process translates them one after another.
+        device: device of the predictor, "cpu" or a GPU.
 
     Raises:
         DivergenceError: the model's output is not a number.
     """
     lines = list(lines)
-    settings = StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences,
-                              window=max(len(lines), 1), max_source_length=max_source_length)
+    settings = stream_settings(device, batch_tokens, batch_sentences, window=max(len(lines), 1),
+                               max_source_length=max_source_length)
     stream = translate_stream(predictor, source_vocabulary, target_vocabulary, line_requests(lines), settings,
                               deal=deal)
     return [hypotheses[0].text for hypotheses in stream]
+
+
+def uses_gpu(device: str | None) -> bool:
+    """Return whether a model is on a GPU; without a driver, TensorFlow is not imported to find that out.
+
+    Args:
+        device: "cpu", "gpu", "gpu:N" or None, as for `TrainedModel`.
+    """
+    if device is not None:
+        return "gpu" in device.lower()
+    if not has_gpu_driver() and "tensorflow" not in sys.modules:
+        return False
+    from towernmt.core.session import count_gpus  # takes seconds
+
+    return count_gpus() > 0
+
+
+def stream_settings(device: str | None, batch_tokens: int | None = None, batch_sentences: int | None = None,
+                    **others: Any) -> StreamSettings:
+    """Return the settings of the batches for a device: larger batches on a GPU.
+
+    Args:
+        device: "cpu", "gpu", "gpu:N" or None, as for `Translator`.
+        batch_tokens: maximum source tokens in a batch; None for the default of the device.
+        batch_sentences: maximum sentences in a batch; None for the default of the device.
+        others: further fields of `StreamSettings`.
+    """
+    sizes = dict(BATCH_ON_GPU) if uses_gpu(device) else {}
+    sizes |= {} if batch_tokens is None else {"batch_tokens": batch_tokens}
+    sizes |= {} if batch_sentences is None else {"batch_sentences": batch_sentences}
+    return StreamSettings(**sizes, **others)
 
 
 def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from towernmt.checkpoint.packaged_run import open_run
 from towernmt.checkpoint.saved_run import SavedRun
-from towernmt.core.gpus import has_gpu_driver
 from towernmt.core.machine import processors
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.cached_search import open_towers
@@ -20,6 +19,7 @@ from towernmt.predict.lines.unknown_words import UnknownWords
 from towernmt.predict.reranking import Reranker
 from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings, StreamSettings, several
+from towernmt.predict.stream import stream_settings, uses_gpu
 
 if TYPE_CHECKING:
     from tensorpack.predict import OfflinePredictor, PredictConfig
@@ -43,8 +43,8 @@ class Translator(LineTranslator):
             validation BLEU, or the last of a run without validation. One for each run, one for all, or several of
             one run as an ensemble.
         device: "cpu", "gpu" or "gpu:N"; by default a GPU if available.
-        batch_tokens: maximum source tokens in a batch, with padding.
-        batch_sentences: maximum sentences in a batch.
+        batch_tokens: maximum source tokens in a batch, with padding; by default 4,096, or 16,384 on a GPU.
+        batch_sentences: maximum sentences in a batch; by default 64, or 512 on a GPU.
         stream: all batching settings, instead of `batch_tokens` and `batch_sentences`.
         model: the `NMTModel` of the run, or its class, if the run does not contain its code.
         processors: custom logits processors for the search.
@@ -75,8 +75,7 @@ class Translator(LineTranslator):
     def __init__(self, run_dir: str | Path | SavedRun | Sequence[str | Path | SavedRun],
                  beam_size: int | None = None, *,
                  n_best: int | None = None, checkpoint: str | Sequence[str] | None = None, device: str | None = None,
-                 batch_tokens: int = StreamSettings.batch_tokens,
-                 batch_sentences: int = StreamSettings.batch_sentences,
+                 batch_tokens: int | None = None, batch_sentences: int | None = None,
                  stream: StreamSettings | None = None, model: Any = None,
                  processors: Sequence[LogitsProcessor] = (), log_probs: bool = False, attention: bool = False,
                  options: LineOptions = PLAIN, retry: bool = False, ensemble: EnsembleSettings | None = None,
@@ -85,7 +84,7 @@ class Translator(LineTranslator):
                  **search: Any) -> None:
         runs = [open_run(place, trust_code) for place in several(run_dir)]
         settings = search_settings(runs[0].group("search", SearchSettings()), beam_size, n_best, search)
-        stream = stream or StreamSettings(batch_tokens=batch_tokens, batch_sentences=batch_sentences)
+        stream = stream or stream_settings(device, batch_tokens, batch_sentences)
         stream = _with_threads(stream, device)
         stream = dataclasses.replace(stream, batch_sentences=max(1, min(
             stream.batch_sentences, MOST_HYPOTHESES // settings.beam_size)))
@@ -151,16 +150,7 @@ def _with_threads(stream: StreamSettings, device: str | None) -> StreamSettings:
     """Return the settings with the number of batches that are translated concurrently."""
     if stream.threads:
         return stream
-    on_gpu = "gpu" in device.lower() if device else _uses_gpu()
-    if on_gpu:
+    if uses_gpu(device):
         return dataclasses.replace(stream, threads=1, shares=1)
     # A single sentence is also faster if no operation waits for a second thread.
     return dataclasses.replace(stream, threads=processors(), shares=1 if stream.window == 1 else stream.shares)
-
-
-def _uses_gpu() -> bool:
-    if not has_gpu_driver():
-        return False
-    from towernmt.core.tf_compat import tf  # takes seconds
-
-    return bool(tf.config.list_physical_devices("GPU"))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from towernmt.core.gpus import cuda_driver
 from towernmt.core.machine import has_fast_bfloat16, processors
 from towernmt.core.settings import all_keys, apply_overrides, flatten
 from towernmt.models.model_location import find_place, is_findable
@@ -56,8 +57,9 @@ class TrainingConditions:
         validation_pairs: number of sentence pairs in the first validation set.
         gpus: number of GPUs that train; 0 for the CPU.
         processors: number of processors that this process may use.
-        bfloat16: whether the device has hardware for bfloat16 products.
+        bfloat16: whether the device has hardware for bfloat16 products; None if that is unknown.
         rates: measured rates of matrix products; None if not measured.
+        gpu_memory: memory of the smallest of these GPUs in bytes; 0 if unknown.
     """
 
     target_tokens: int | None
@@ -67,8 +69,9 @@ class TrainingConditions:
     validation_pairs: int
     gpus: int
     processors: int
-    bfloat16: bool
+    bfloat16: bool | None
     rates: ProductRates | None
+    gpu_memory: int = 0
 
     def updates(self, settings: Settings) -> float | None:
         """Estimate the number of updates within the training limit; None without a limit, or if too little is known."""
@@ -156,8 +159,9 @@ def needs_product_rates(settings: Settings, specified: Collection[str], gpus: Se
         specified: dotted keys that the user specifies.
         gpus: numbers of the GPUs; None for the CPU.
     """
-    return bool(settings.train.minutes) and not gpus or (
-        "train.precision" not in specified and _multiplies_bfloat16(gpus))
+    if gpus:
+        return "train.precision" not in specified and _multiplies_bfloat16(gpus) is None
+    return bool(settings.train.minutes) or "train.precision" not in specified and bool(_multiplies_bfloat16(gpus))
 
 
 def training_conditions(data: TrainingData, gpus: Sequence[int] | None,
@@ -178,11 +182,28 @@ def training_conditions(data: TrainingData, gpus: Sequence[int] | None,
         vocabulary=len(data.target_vocabulary),
         unigram=data.source_vocabulary.has_probabilities and data.target_vocabulary.has_probabilities,
         validation_pairs=len(data.valid_source), gpus=len(gpus or ()),
-        processors=processors(), bfloat16=_multiplies_bfloat16(gpus), rates=rates)
+        processors=processors(), bfloat16=_multiplies_bfloat16(gpus), rates=rates, gpu_memory=_gpu_memory(gpus))
 
 
-def _multiplies_bfloat16(gpus: Sequence[int] | None) -> bool:
-    return bool(gpus) or has_fast_bfloat16()
+BFLOAT16_CAPABILITY = (8, 0)
+"""The first compute capability of NVIDIA's GPUs with hardware for bfloat16."""
+
+
+def _multiplies_bfloat16(gpus: Sequence[int] | None) -> bool | None:
+    """Return whether the processor, or each of these GPUs, has hardware for bfloat16 products; None if unknown."""
+    if not gpus:
+        return has_fast_bfloat16()
+    from towernmt.core.session import gpu_capability  # imports TensorFlow
+
+    capabilities = [gpu_capability(gpu) for gpu in gpus]
+    return None if None in capabilities else all(
+        capability >= BFLOAT16_CAPABILITY for capability in capabilities if capability is not None)
+
+
+def _gpu_memory(gpus: Sequence[int] | None) -> int:
+    """Return the memory of the smallest of these GPUs in bytes; 0 if unknown."""
+    known = cuda_driver().gpus if gpus else ()
+    return min((known[gpu].memory for gpu in gpus or () if gpu < len(known)), default=0)
 
 
 def model_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:
@@ -225,11 +246,15 @@ def precision(settings: Settings, conditions: TrainingConditions) -> Iterator[Au
 
     The loss is the same as in float32 (docs/notes/measurements.md, "bfloat16 beside float32"). The speed of training is
     proportional to that of products: on an Intel Xeon with AVX512_BF16 but without AMX, bfloat16 has 0.54 times the
-    product rate and 0.57 times the tokens per second.
+    product rate and 0.57 times the tokens per second. GPUs with hardware for bfloat16 are not measured: NVIDIA states
+    at least twice the rate of TF32 for each of them (docs/notes/defaults.md, "GPUs").
     """
+    if conditions.gpus and conditions.bfloat16:
+        yield AutomaticSetting("train.precision", "bfloat16", "the GPUs have hardware for bfloat16")
+        return
     if conditions.rates is None:
         return
-    if conditions.bfloat16 and conditions.rates.gain >= FASTER:
+    if conditions.bfloat16 is not False and conditions.rates.gain >= FASTER:
         yield AutomaticSetting("train.precision", "bfloat16",
                                f"products are {conditions.rates.gain:.1f} times as fast as in float32")
 
@@ -238,16 +263,67 @@ def batch(settings: Settings, conditions: TrainingConditions) -> Iterator[Automa
     """Use small batches for a small corpus, because a short training needs more updates.
 
     For the 0.3 million tokens of the default corpus, 512 was best (docs/notes/performance.md, "Batches for a small
-    corpus"). For the 1.5 million tokens of Tatoeba, 1,024 was used (docs/notes/measurements.md). On a GPU, batches of
-    fewer than 4,096 tokens save no time.
+    corpus"). For the 1.5 million tokens of Tatoeba, 1,024 was used (docs/notes/measurements.md).
     """
     data = settings.data
-    if data.batch_type != "target" or data.memory_gb or conditions.target_tokens is None or conditions.gpus:
+    if data.batch_type != "target" or data.memory_gb:
+        return
+    if conditions.gpus:
+        yield _batch_of_gpus(settings, conditions)
+        return
+    if conditions.target_tokens is None:
         return
     size = next((size for tokens, size in ((700_000, 512), (10_000_000, 1024), (50_000_000, 2048))
                  if conditions.target_tokens < tokens), 4096)
     yield AutomaticSetting("data.batch_tokens", size,
                            f"a pass has about {round_down(conditions.target_tokens):,} target tokens")
+
+
+def memory_of_step(model: object, vocabulary: int, tokens: int) -> float:
+    """Estimate the memory of a training step on a GPU in bytes, in float32.
+
+    Weights, gradients and the two moments of Adam take 16 bytes for each parameter. The activations are 1.6 times those
+    of `base` on a CPU, because TensorFlow fuses fewer operations on GPUs (docs/notes/defaults.md, "GPUs").
+
+    Args:
+        model: settings of a model; see `parameters_in_products`.
+        vocabulary: size of the target vocabulary.
+        tokens: target tokens in the batch; the source has about as many.
+    """
+    depth, filters = getattr(model, "hidden_size", 512), getattr(model, "filter_size", 2048)
+    layers = getattr(model, "encoder_layers", 6) + getattr(model, "decoder_layers", 6)
+    parameters = parameters_in_products(model, vocabulary)
+    return 16 * parameters + 4.0 * tokens * (3 * vocabulary + layers * (18 * depth + 3 * filters))
+
+
+TOKENS_PER_GPU = 12_500
+"""Target tokens of each GPU in a batch, if its memory and the corpus suffice (docs/notes/defaults.md, "GPUs")."""
+MEMORY_FRACTION = 0.8
+"""Fraction of a GPU's memory that a step may fill by estimate."""
+UPDATES_PER_PASS = 100
+"""Minimum number of updates in a pass over the corpus with the batches of GPUs, unless batches are small already."""
+SMALLEST_GPU_BATCH = 4096
+"""Target tokens of the smallest batch on GPUs."""
+
+
+def _batch_of_gpus(settings: Settings, conditions: TrainingConditions) -> AutomaticSetting:
+    """Return the batch size of all GPUs, which share each batch.
+
+    On a GPU, starting the kernels of a step takes 15 to 25 ms whatever the size of the batch, so that small batches
+    save no time. All figures are estimates: none was measured on a GPU.
+    """
+    tokens, reason = TOKENS_PER_GPU, f"a GPU computes {TOKENS_PER_GPU:,} target tokens about as fast as a few"
+    fits = MEMORY_FRACTION * conditions.gpu_memory
+    while conditions.gpu_memory and tokens > 1000 and memory_of_step(settings.model, conditions.vocabulary,
+                                                                     tokens) > fits:
+        tokens, reason = tokens // 2, f"a GPU has {conditions.gpu_memory / 2 ** 30:.0f} GiB"
+    tokens *= conditions.gpus
+    if conditions.gpus > 1:
+        reason += f", and {conditions.gpus} GPUs share the batch"
+    corpus = conditions.target_tokens
+    if corpus is not None and tokens > (most := max(SMALLEST_GPU_BATCH, corpus // UPDATES_PER_PASS)):
+        tokens, reason = most, f"a pass has about {round_down(corpus):,} target tokens"
+    return AutomaticSetting("data.batch_tokens", tokens, reason)
 
 
 def sampling(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:

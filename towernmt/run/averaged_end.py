@@ -168,7 +168,8 @@ class _FinishedRun:
         model = self._components.model(self._settings)
         towers = build_towers(SearchArguments([self._run], [checkpoint], [model], None, self._device, search, (), False,
                                           False, precision=precision))
-        translations = translate_lines(towers, towers.source_vocabulary, towers.target_vocabulary, source)
+        translations = translate_lines(towers, towers.source_vocabulary, towers.target_vocabulary, source,
+                                       device=self._device)
         nll = None
         if self._metric.name in OF_LOSS:
             scorer = Scorer(self._run, checkpoint, device=self._device, averaged=search.averaged, model=model,

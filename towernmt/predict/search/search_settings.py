@@ -130,7 +130,7 @@ class StreamSettings:
     batch_tokens: int = setting(
         4096, "Maximum number of source tokens in a batch, padding included (at least one line).", at_least=1)
     batch_sentences: int = setting(
-        64, "Maximum number of sentences in a batch; a GPU is faster with more.", at_least=1)
+        64, "Maximum number of sentences in a batch.", at_least=1)
     window: int = setting(
         2000, "Lines that are read before the first one is written, and sorted by length. 1 translates line by line.",
         at_least=1)
@@ -148,6 +148,9 @@ class StreamSettings:
         check_ranges(self)
 
 
+BATCH_ON_GPU = {"batch_tokens": 16_384, "batch_sentences": 512}
+"""Fields of `StreamSettings` on a GPU: each step of the search takes 3 to 4 ms there whatever the size of the batch, by
+estimate (docs/notes/defaults.md, "GPUs")."""
 MEANS = ("probabilities", "log-probabilities")
 
 
