@@ -80,7 +80,7 @@ from towernmt.predict.ranges.job import (
 from towernmt.predict.ranges.plan import FileText, PartReader, Plan, Text, is_plan_of, make_plan, open_texts
 from towernmt.predict.ranges.work_directory import WorkDirectory
 from towernmt.predict.search.search_settings import BATCH_ON_GPU, StreamSettings
-from towernmt.predict.stream import stream_settings
+from towernmt.predict.stream import batching_for
 
 if TYPE_CHECKING:
     from towernmt.predict.line_translator import LineTranslator
@@ -262,7 +262,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
     search |= reranking_search_options(args, search)
     check_search_options(search)
     window = getattr(args, "window", None)
-    stream = stream_settings(
+    stream = batching_for(
         "cpu" if engine_of(args) else device, args.batch_tokens, args.batch_sentences,
         window=StreamSettings.window if window is None else window, max_source_length=args.max_source_length,
         threads=args.threads, shares=getattr(args, "shares", 0))

@@ -77,7 +77,7 @@ def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_
         DivergenceError: the model's output is not a number.
     """
     lines = list(lines)
-    settings = stream_settings(device, batch_tokens, batch_sentences, window=max(len(lines), 1),
+    settings = batching_for(device, batch_tokens, batch_sentences, window=max(len(lines), 1),
                                max_source_length=max_source_length)
     stream = translate_stream(predictor, source_vocabulary, target_vocabulary, line_requests(lines), settings,
                               deal=deal)
@@ -99,7 +99,7 @@ def uses_gpu(device: str | None) -> bool:
     return count_gpus() > 0
 
 
-def stream_settings(device: str | None, batch_tokens: int | None = None, batch_sentences: int | None = None,
+def batching_for(device: str | None, batch_tokens: int | None = None, batch_sentences: int | None = None,
                     **others: Any) -> StreamSettings:
     """Return the settings of the batches for a device: larger batches on a GPU.
 

@@ -19,7 +19,7 @@ from towernmt.predict.lines.unknown_words import UnknownWords
 from towernmt.predict.reranking import Reranker
 from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings, StreamSettings, several
-from towernmt.predict.stream import stream_settings, uses_gpu
+from towernmt.predict.stream import batching_for, uses_gpu
 
 if TYPE_CHECKING:
     from tensorpack.predict import OfflinePredictor, PredictConfig
@@ -84,7 +84,7 @@ class Translator(LineTranslator):
                  **search: Any) -> None:
         runs = [open_run(place, trust_code) for place in several(run_dir)]
         settings = search_settings(runs[0].group("search", SearchSettings()), beam_size, n_best, search)
-        stream = stream or stream_settings(device, batch_tokens, batch_sentences)
+        stream = stream or batching_for(device, batch_tokens, batch_sentences)
         stream = _with_threads(stream, device)
         stream = dataclasses.replace(stream, batch_sentences=max(1, min(
             stream.batch_sentences, MOST_HYPOTHESES // settings.beam_size)))
