@@ -50,6 +50,7 @@ class Case:
         optimizer: name of the optimizer.
         recompute: whether layers are computed again in the backward pass.
         deterministic: whether only deterministic kernels are used.
+        collectives: how several GPUs add their gradients.
         model: further settings of the model.
     """
 
@@ -62,6 +63,7 @@ class Case:
     optimizer: str = "adam"
     recompute: bool = False
     deterministic: bool = True
+    collectives: str = "auto"
     model: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -179,7 +181,8 @@ def train(case: Case, fake: bool) -> tuple[dict[str, Any], str | None]:
         callbacks = [NaNGuard(), LearningRateSchedule(inverse_square_root(1e-3, 100)), look, StopAtStep(WARM + COUNTED)]
         config = TrainConfig(model, data, callbacks, monitors=[], update_cycle=case.update_cycle)
         trainer = SyncMultiGPUTrainer(case.gpus if fake else None, None if fake else len(case.gpus),
-                                      update_cycle=case.update_cycle, staging=case.staging)
+                                      update_cycle=case.update_cycle, staging=case.staging,
+                                      collectives=case.collectives)
         launch_train_with_config(config, trainer)
     return look.values, look.counts
 

@@ -126,6 +126,8 @@ class GraphState:
         loss_scale: of the train step; None where losses are not scaled.
         count_step: adds one to the global step in the run of each update; None if the trainer has no such operation.
         maps_in_kernel: number of maps side by side in a kernel, by its name; Muon divides a kernel into its maps.
+        is_replica: whether the update of a copy of the weights is being built, which has its own slots, but leaves
+            averages and loss scale to the update of the weights themselves.
         made_once: what decoding made of weights before its loop (`models.kernels.once`); None where nothing decodes.
     """
 
@@ -138,6 +140,7 @@ class GraphState:
     loss_scale: LossScaleOfStep | None = None
     count_step: Operation | None = None
     maps_in_kernel: dict[str, int] = field(default_factory=dict)
+    is_replica: bool = False
     made_once: dict[tuple[str, ...], Tensor] | None = None
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels import compute_dtype, matmul, product_over_rows, to_float32
+from towernmt.models.kernels import compute_dtype, matmul, on_gpu, product_over_rows, to_float32
 
 
 class StepOperation(NamedTuple):
@@ -95,8 +95,11 @@ def scan(step: StepFunction, emits: int, inputs: Sequence[Tensor], start: Sequen
 
         return tuple(forward.emitted), gradient
 
-    return list(run(*[tf.convert_to_tensor(t) for group in (inputs, start, matrices, shared, fixed)
-                      for t in group]))
+    tensors = [tf.convert_to_tensor(t) for group in (inputs, start, matrices, shared, fixed) for t in group]
+    if on_gpu(tensors[0]):
+        # The read of a variable names no device, and a loop would send its value from the first GPU at each step.
+        tensors = [t if t.device else tf.identity(t) for t in tensors]
+    return list(run(*tensors))
 
 
 class _Groups:

@@ -94,6 +94,15 @@ def _sum(gradients: Sequence[Tensor]) -> Tensor:
     return tf.add_n([tf.convert_to_tensor(g) for g in gradients])
 
 
+def dense_gradients(gradients: GradsAndVars) -> GradsAndVars:
+    """Return gradients as tensors of the shapes of their variables, each on the device of its gradient."""
+    dense = []
+    for gradient, variable in gradients:
+        with tf1.device(gradient.device if isinstance(gradient, tf.IndexedSlices) else None):
+            dense.append((tf.convert_to_tensor(gradient), variable))
+    return dense
+
+
 def scaled(gradient: Tensor, factor: float | Tensor) -> Tensor:
     """Return a gradient times a number; a sparse gradient stays sparse."""
     if isinstance(gradient, tf.IndexedSlices):
@@ -109,11 +118,13 @@ class Accumulator:
     Args:
         gradients: gradients of the current batch, averaged over its tokens.
         weight: float32 `[]`, number of tokens of the current batch.
+        device: the device of the sums; None for the one at hand.
+        scope: variable scope of the sums.
     """
 
-    def __init__(self, gradients: GradsAndVars, weight: Tensor) -> None:
-        self._variables = [v for _, v in gradients]
-        with tf1.name_scope("update_cycle"):
+    def __init__(self, gradients: GradsAndVars, weight: Tensor, device: str | None = None, scope: str = "") -> None:
+        self._variables, self._device = [v for _, v in gradients], device
+        with tf1.device(device), tf1.name_scope("update_cycle"), tf1.variable_scope(scope):
             self._weighted = [tf.convert_to_tensor(g) * weight for g, _ in gradients] + [weight]
             with tf1.variable_scope("update_cycle"):
                 self._sums = [_sum_variable(v.op.name.replace("/", "."), v.shape) for v in self._variables]
@@ -126,12 +137,12 @@ class Accumulator:
 
     def with_current(self) -> GradsAndVars:
         """Return the gradients averaged over the tokens of the sums and of the current batch."""
-        with tf1.name_scope("update_cycle_mean"):
+        with tf1.device(self._device), tf1.name_scope("update_cycle_mean"):
             return self._mean([s + w for s, w in zip(self._sums, self._weighted, strict=True)])
 
     def without_current(self) -> GradsAndVars:
         """Return the gradients averaged over the tokens of the sums without the current batch."""
-        with tf1.name_scope("update_cycle_rest"):
+        with tf1.device(self._device), tf1.name_scope("update_cycle_rest"):
             return self._mean([s.read_value() for s in self._sums])
 
     def _mean(self, totals: list[Tensor]) -> GradsAndVars:

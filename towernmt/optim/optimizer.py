@@ -74,6 +74,13 @@ def make_optimizer(settings: OptimizerSettings, clip_norm: float = 0.0) -> Optim
     return apply_grad_processors(optimizer, [GlobalNorm(clip_norm)])
 
 
+def updates_all_rows(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer makes the same update from a sparse gradient as from the dense one."""
+    while isinstance(optimizer, ProxyOptimizer):
+        optimizer = optimizer._opt
+    return type(optimizer) in (tf1.train.AdamOptimizer, AdamW, Muon, Adafactor, Lamb, tf1.train.GradientDescentOptimizer)
+
+
 class GlobalNorm(GradientProcessor):
     """Measure the global norm of the gradients (tensor `gradient_norm`) and clip by it (Pascanu et al. 2013).
 
@@ -88,7 +95,8 @@ class GlobalNorm(GradientProcessor):
         watched = grads
         grads = [(_with_distinct_rows(g), v) for g, v in grads]
         squares = half_squared_norms([g for g, _ in grads])
-        watch_gradients(watched, squares)
+        if not graph_state().is_replica:
+            watch_gradients(watched, squares)
         norm = tf.identity(tf.sqrt(tf.reduce_sum(tf.stack(squares)) * 2.0), name="gradient_norm")
         if not self.clip_norm:
             return grads
@@ -205,6 +213,8 @@ class LossScaleOptimizer(ProxyOptimizer):
                 return tf.constant(True)
 
         made = tf.cond(finite, update, lambda: tf.constant(False))
+        if graph_state().is_replica:
+            return tf.group(made, name=name)
         allow_skipped_update(tf.logical_not(finite) & (self._now > self._scaling.least))
         return tf.group(made, self._moved(finite), name=name)
 
@@ -256,6 +266,8 @@ class AveragingOptimizer(ProxyOptimizer):
         """Return the operation that updates the variables and then the averages."""
         grads_and_vars = list(grads_and_vars)
         update = self._opt.apply_gradients(grads_and_vars, global_step)
+        if graph_state().is_replica:
+            return tf.group(update, name=name)
         count = graph_state().count_step
         # The step is counted in the same run. Read it after that, or their order would depend on the threads.
         with tf1.control_dependencies([update] if count is None else [update, count]):

@@ -253,7 +253,7 @@ def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDire
     trainer = components.trainer(gpus=gpus, towers=towers, update_cycle=s.update_cycle,
                                  trained=TrainedVariables(s.only, s.freeze),
                                  skip_out_of_memory=settings.recovery.skip_out_of_memory,
-                                 **_over_processes(s))
+                                 **_over_processes(s), **_between_gpus(s))
     with tf.Graph().as_default():
         configure_graph(graph_settings(settings))
         config, stop = make_config(settings, data, run, components)
@@ -283,6 +283,11 @@ def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDire
 def _over_processes(settings: TrainSettings) -> dict[str, Any]:
     """Return the trainer's argument for several processes; nothing for a single process."""
     return {"reducer": AllReduce(settings.wire, settings.transport)} if present_world().processes > 1 else {}
+
+
+def _between_gpus(settings: TrainSettings) -> dict[str, Any]:
+    """Return the trainer's argument for the collectives of several GPUs; nothing for the default."""
+    return {} if settings.collectives == "auto" else {"collectives": settings.collectives}
 
 
 def _facts(settings: Settings, data: TrainingData, run: RunDirectory, towers: int) -> dict[str, Any]:

@@ -293,7 +293,8 @@ def peak_of_directory(directory: Path, gpus: list[int] | None, towers: int | Non
         config = TrainConfig(model=model, data=source, callbacks=[NaNGuard(check_steps=0)], monitors=[],
                              update_cycle=s.update_cycle, max_epoch=1)
         launch_train_with_config(config, SyncMultiGPUTrainer(
-            gpus=gpus, towers=towers, update_cycle=s.update_cycle, trained=TrainedVariables(s.only, s.freeze)))
+            gpus=gpus, towers=towers, update_cycle=s.update_cycle, trained=TrainedVariables(s.only, s.freeze),
+            collectives=s.collectives))
     if gpus is None:
         return peak_memory()
     devices = [device.removeprefix("/").upper() for device in use_gpus(gpus)]

@@ -61,6 +61,10 @@ class TrainSettings:
     worker_timeout: float = setting(
         600.0, "several processes: seconds to wait for the others to start, save and validate; a hung process is "
                "detected earlier", above=0)
+    collectives: str = setting(
+        "auto", "several GPUs in one process: how they sum gradients; nccl: by NCCL; ring: by copies from GPU to GPU; "
+                "sum: on the first GPU, which sends the weights; auto: nccl if it is installed, otherwise sum",
+        choices=("auto", "nccl", "ring", "sum"))
     transport: str = setting(
         "ring", "several processes: how gradients are summed, in a ring over the network, or by NCCL between GPUs (not "
                 "tested yet)", choices=("ring", "nccl"))

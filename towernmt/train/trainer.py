@@ -31,9 +31,17 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import Decision, present_world
 from towernmt.input_source import GeneralQueueInput
 from towernmt.input_source.queue_input import innermost
-from towernmt.optim.gradients import GradientReducer, GradsAndVars, SumOverTowers, sum_over_towers
-from towernmt.optim.optimizer import TrainedVariables
+from towernmt.optim.gradients import (
+    Accumulator,
+    GradientReducer,
+    GradsAndVars,
+    SumOverTowers,
+    dense_gradients,
+    sum_over_towers,
+)
+from towernmt.optim.optimizer import TrainedVariables, updates_all_rows
 from towernmt.train.callback_group import ENDINGS, CallbackGroup, agree_on, end_by
+from towernmt.train.replicas import Replicas, chosen_transport, uncached
 from towernmt.train.training_towers import (
     CPU,
     add_means_of_towers,
@@ -77,6 +85,8 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         staging: copy each batch of a `GeneralQueueInput` to the towers' devices during the step before. It changes
             nothing but the speed. None: on GPUs only.
         reducer: turns the gradients of all towers into those of one update; None: adds them, within one process.
+        collectives: how the towers of one process on several GPUs add their gradients: "nccl", "ring", "sum" or "auto"
+            (see the setting `train.collectives`).
 
     Attributes:
         model: the model whose tower function is trained, set by `towernmt.train.train`.
@@ -92,7 +102,8 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
 
     def __init__(self, gpus: Sequence[int] | int | None = None, towers: int | None = None, update_cycle: int = 1,
                  trained: TrainedVariables | None = None, skip_out_of_memory: int = 0,
-                 staging: bool | None = None, reducer: GradientReducer | None = None) -> None:
+                 staging: bool | None = None, reducer: GradientReducer | None = None,
+                 collectives: str = "auto") -> None:
         super().__init__()
         install_record_filter()
         configure_terminal_log()
@@ -110,6 +121,9 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         self.diverged = self.in_update = False
         self.loop = ResumableLoop()
         self.watch = TowerWatch()
+        self.collectives = collectives
+        self._sync: Operation | None = None     # makes the copies of the weights equal
+        self._out_of_sync = False
         self._skipping = OutOfMemorySkipping(skip_out_of_memory)
         self._cycle: UpdateCycle | None = None
         self._collected = 0     # batches of the current update
@@ -138,28 +152,51 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         count_step = graph_state().count_step = get_global_step_var().assign_add(1, read_value=False)
         count_flush = get_global_step_var().assign_add(1, read_value=False)
         self.watch.attach(self.tower_func)
-        get_opt_fn = memoized(outside_towers(get_opt_fn, count_flush))
+        make_another = outside_towers(uncached(get_opt_fn), count_flush)
+        get_opt_fn = outside_towers(get_opt_fn, count_flush)
+        transport = chosen_transport(self.collectives, self.tower_devices, self.reducer, self.world)
+        replicas = None if transport is None else Replicas(self.tower_devices, transport, get_opt_fn, make_another)
+        get_opt_fn = memoized(get_opt_fn) if replicas is None else replicas.optimizer
         count = self.world.tower(0, len(self.devices)).total
         tower_fn = self._make_get_grad_fn(input, share_of_cost(get_cost_fn, count), get_opt_fn)
         before = len(tf1.get_default_graph().get_operations())
-        towers = self._trained(build_training_towers(tower_fn, self.tower_devices, self.world))
+        towers = self._trained(build_training_towers(tower_fn, self.tower_devices, self.world,
+                                                     *([] if replicas is None else [replicas.getter])))
         count_after_reading(count_step, before)
         add_means_of_towers(list(self.tower_func.towers.training()))
+        if replicas is not None:
+            self._make_updates_of_replicas(replicas, towers, count_flush)
+            return []
         optimizer = get_opt_fn()
         with tf1.device(device_if_gpu(self.tower_devices[0])):
             self._make_updates(towers, optimizer, count_flush)
         return []
 
     def _make_updates(self, towers: list[GradsAndVars], optimizer: Optimizer, count_flush: Operation) -> None:
-        """Build the operations that reduce the gradients and update the variables."""
+        """Build the operations that reduce the gradients and update the variables, on the first tower's device."""
+        def update(towers: list[GradsAndVars], name: str) -> Operation:
+            return optimizer.apply_gradients(self.reducer.reduce(towers, self.world), name=name)
+
+        if device_if_gpu(self.tower_devices[0]) and updates_all_rows(optimizer):
+            towers = [dense_gradients(tower) for tower in towers]
         if self.update_cycle == 1:
-            self.train_op = optimizer.apply_gradients(self.reducer.reduce(towers, self.world), name="train_op")
+            self.train_op = update(towers, "train_op")
             return
-        self._cycle = UpdateCycle(
-            self.update_cycle, sum_over_towers(towers), self.batch_weight(),
-            reduce=lambda gradients: self.reducer.reduce([gradients], self.world),
-            apply=lambda gradients, name: optimizer.apply_gradients(gradients, name=name), count_flush=count_flush)
+        accumulator = Accumulator(sum_over_towers(towers), self.batch_weight())
+        self._cycle = UpdateCycle(self.update_cycle, [accumulator], update, count_flush)
         self.train_op = self._cycle.train_op
+
+    def _make_updates_of_replicas(self, replicas: Replicas, towers: list[GradsAndVars], count_flush: Operation) -> None:
+        """Build the operations that update the weights and their copies, each on its device."""
+        replicas.order_by_backward_pass(towers[0])
+        if self.update_cycle == 1:
+            self.train_op = replicas.update(towers, "train_op")
+        else:
+            accumulators = replicas.accumulators(towers, self.batch_weight())
+            self._cycle = UpdateCycle(self.update_cycle, accumulators, replicas.update, count_flush)
+            self.train_op = self._cycle.train_op
+        self._sync = replicas.sync()
+        self._out_of_sync = True
 
     def _trained(self, towers: list[GradsAndVars]) -> list[GradsAndVars]:
         names = {variable.name for _, variable in self.trained.choose(towers[0])}
@@ -301,10 +338,14 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             if decision is not Decision.SKIP_BATCH:
                 end_by(decision, error, self)
             self._skipping.skip(self, error)
+            self._out_of_sync = self._sync is not None      # the failed update may have changed some of them
 
     def _update(self) -> None:
         """Make one update; if it fails, reset the clock."""
         step, self._collected = self.loop.global_step, 0
+        if self._out_of_sync:
+            self.sess.run(self._sync)
+            self._out_of_sync = False
         if self._cycle is not None:
             self._cycle.begin(self.sess)
         try:

@@ -92,23 +92,29 @@ class WorldTowerContext(TrainTowerContext):
         return [] if self._first else [tf1.GraphKeys.SUMMARIES, MOVING_SUMMARY_OPS_KEY]
 
 
-def build_training_towers(tower_fn: Callable[[], GradsAndVars], devices: Sequence[str], world: World
-                          ) -> list[GradsAndVars]:
+def build_training_towers(tower_fn: Callable[[], GradsAndVars], devices: Sequence[str], world: World,
+                          getter: Callable[[int], Any] = lambda index: None) -> list[GradsAndVars]:
     """Return the gradients of each tower of this process, each built on its device by `tower_fn`.
 
     Variables are on the first device, under names that do not depend on the number of towers.
+
+    Args:
+        tower_fn: builds a tower and returns its gradients.
+        devices: the device of each tower.
+        world: the processes that train together.
+        getter: called before each tower; returns the custom getter of its variables, or None.
     """
-    return [_build_tower(tower_fn, index, devices, world) for index in range(len(devices))]
+    return [_build_tower(tower_fn, index, devices, world, getter(index)) for index in range(len(devices))]
 
 
-def _build_tower(tower_fn: Callable[[], GradsAndVars], index: int, devices: Sequence[str], world: World
-                 ) -> GradsAndVars:
+def _build_tower(tower_fn: Callable[[], GradsAndVars], index: int, devices: Sequence[str], world: World,
+                 getter: Any) -> GradsAndVars:
     place = world.tower(index, len(devices))
     device = with_gpu_numbers(devices[index])
     logger.info(f"Building training tower {place.index + 1} of {place.total} on {device} ...", extra=DETAIL)
     name = f"tower{index}" if len(devices) > 1 else ""
     context = WorldTowerContext(name, place, first=index == 0)
-    scope = tf1.variable_scope(tf1.get_variable_scope(), reuse=index > 0 or None)
+    scope = tf1.variable_scope(tf1.get_variable_scope(), reuse=index > 0 or None, custom_getter=getter)
     with tf1.device(device_of_operations(devices[index], devices[0])), scope, context:
         return tower_fn()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensorpack.tfutils.common import get_global_step_var
@@ -11,7 +11,7 @@ from tensorpack.utils import logger
 from towernmt.core.errors import SettingsError
 from towernmt.core.gpus import with_gpu_numbers
 from towernmt.core.graph_state import graph_state
-from towernmt.core.tensors import Operation, Session, Tensor
+from towernmt.core.tensors import Operation, Session
 from towernmt.core.tf_compat import tf
 from towernmt.input_source import GeneralQueueInput
 from towernmt.optim.gradients import Accumulator, GradsAndVars
@@ -25,29 +25,26 @@ class UpdateCycle:
 
     Args:
         batches: K, at least 2.
-        gradients: the gradients of the current batch, averaged over its tokens.
-        weight: float32 `[]`, the tokens of the current batch.
-        reduce: turns the gradients of this process into those of all processes; called once per update.
-        apply: makes the operation of an update from gradients and a name.
+        accumulators: the sums of the gradients of this process, or those of each of its towers.
+        update: makes the operation of an update from the gradients of each accumulator, and a name.
         count_flush: adds one to the global step in an update that runs no tower.
 
     Attributes:
         train_op: reads the last batch and makes the update.
     """
 
-    def __init__(self, batches: int, gradients: GradsAndVars, weight: Tensor,
-                 reduce: Callable[[GradsAndVars], GradsAndVars],
-                 apply: Callable[[GradsAndVars, str], Operation], count_flush: Operation) -> None:
-        self.batches = batches
-        accumulator, self._clock = Accumulator(gradients, weight), graph_state().clock
+    def __init__(self, batches: int, accumulators: Sequence[Accumulator],
+                 update: Callable[[list[GradsAndVars], str], Operation], count_flush: Operation) -> None:
+        self.batches, self._clock = batches, graph_state().clock
         self._start = 0     # the clock at the start of the cycle
         advance = [] if self._clock is None else [self._clock.advance]
-        self._first: Operation = tf.group(accumulator.assign, *advance)
-        self._next: Operation = tf.group(accumulator.add, *advance)
-        self.train_op = apply(reduce(accumulator.with_current()), "train_op")
+        self._first: Operation = tf.group(*[a.assign for a in accumulators], *advance)
+        self._next: Operation = tf.group(*[a.add for a in accumulators], *advance)
+        self.train_op = update([a.with_current() for a in accumulators], "train_op")
         state = graph_state()
         count_step, state.count_step = state.count_step, count_flush
-        self._flush: Operation = tf.group(apply(reduce(accumulator.without_current()), "flush_op"), count_flush)
+        self._flush: Operation = tf.group(update([a.without_current() for a in accumulators], "flush_op"),
+                                           count_flush)
         state.count_step = count_step
 
     def begin(self, session: Session) -> None:
