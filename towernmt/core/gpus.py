@@ -259,6 +259,11 @@ def _loads(name: str) -> bool:
     return False
 
 
+def has_nccl() -> bool:
+    """Load NVIDIA's library of collectives between GPUs for TensorFlow, and return whether it exists."""
+    return _loads("libnccl.so.2")
+
+
 def _pip_libraries(pattern: str) -> Iterable[Path]:
     """Yield the libraries in pip's NVIDIA packages (nvidia-cublas-cu12 and so on) that match a pattern of names."""
     spec = importlib.util.find_spec("nvidia")

@@ -78,7 +78,8 @@ def updates_all_rows(optimizer: Optimizer) -> bool:
     """Return whether an optimizer makes the same update from a sparse gradient as from the dense one."""
     while isinstance(optimizer, ProxyOptimizer):
         optimizer = optimizer._opt
-    return type(optimizer) in (tf1.train.AdamOptimizer, AdamW, Muon, Adafactor, Lamb, tf1.train.GradientDescentOptimizer)
+    return type(optimizer) in (
+        tf1.train.AdamOptimizer, tf1.train.GradientDescentOptimizer, AdamW, Muon, Adafactor, Lamb)
 
 
 class GlobalNorm(GradientProcessor):

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from towernmt.core.errors import SettingsError, TowerRuleError
+from towernmt.core.gpus import has_nccl
 from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import DType, Operation, Optimizer, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
@@ -31,8 +32,8 @@ GROUP = 1
 """TensorFlow's key of the group of all towers."""
 
 
-def chosen_transport(collectives: str, devices: Sequence[str], reducer: GradientReducer, world: World,
-                     has_nccl: Callable[[], bool] = has_nccl) -> str | None:
+def chosen_transport(collectives: str, devices: Sequence[str], reducer: GradientReducer, world: World
+                     ) -> str | None:
     """Return by what the towers of a process sum their gradients: "nccl", "ring", or None to add on the first device.
 
     Args:
@@ -40,7 +41,6 @@ def chosen_transport(collectives: str, devices: Sequence[str], reducer: Gradient
         devices: the devices of the towers.
         reducer: the reducer of the trainer; only `SumOverTowers` can be replaced by collectives.
         world: the processes; in several processes, gradients are added on the first device before they are sent.
-        has_nccl: returns whether NCCL can be loaded.
 
     Raises:
         SettingsError: NCCL is requested and missing.
@@ -50,8 +50,10 @@ def chosen_transport(collectives: str, devices: Sequence[str], reducer: Gradient
     on_gpus = len(devices) > 1 and len({*devices}) == len(devices) and all("gpu" in device for device in devices)
     if not on_gpus or collectives == "sum" or world.processes > 1 or type(reducer) is not SumOverTowers:
         return None
-    if collectives == "ring" or has_nccl():
-        return "ring" if collectives == "ring" else "nccl"
+    if collectives == "ring":
+        return "ring"
+    if has_nccl():
+        return "nccl"
     if collectives == "nccl":
         raise SettingsError("train.collectives=nccl: libnccl.so.2 was not found; pip install 'towernmt[gpu]' installs "
                             "it. Set train.collectives=ring to sum gradients by copies between GPUs.")
@@ -70,7 +72,7 @@ class Replicas:
         devices: the device of each tower.
         transport: "nccl" or "ring".
         make_optimizer: makes the optimizer of the first tower.
-        make_another: makes the optimizer of another tower, which has slots of its own.
+        make_another: makes the optimizer of another tower, which has separate slots.
         bucket_bytes: size at which gradients are sent together.
     """
 
@@ -118,7 +120,7 @@ class Replicas:
                 made = self._make_another() if self._tower else self._make_optimizer()
             if any(made is other for other in self._optimizers):
                 raise SettingsError("The function that makes the optimizer returns the same one again, but each GPU "
-                                    "needs an optimizer with slots of its own: make a new one in each call, or set "
+                                    "needs a separate optimizer with its slots: make a new one in each call, or set "
                                     "train.collectives=sum.")
             self._optimizers.append(made)
         optimizer = self._optimizers[self._tower]
@@ -287,7 +289,7 @@ def _parts(gradient: Tensor, variable: Variable, with_rows: bool, wire: DType | 
 
 def _sent(tensor: Tensor, shape: Any, wire: DType | None) -> Tensor:
     if wire is not None and tensor.dtype == tf.float32:
-        # A gradient that was computed in that dtype is sent as it was before its cast.
+        # Send a gradient that was computed in that dtype without casting it to float32 and back.
         narrow = tensor.op.type == "Cast" and tensor.op.inputs[0].dtype == wire
         tensor = tensor.op.inputs[0] if narrow else tf.cast(tensor, wire)
     return tf.reshape(tensor, [int(shape.num_elements())])

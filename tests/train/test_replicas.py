@@ -1,0 +1,92 @@
+"""The choice of how several GPUs add their gradients, and what copies of the weights refuse, without GPUs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import pytest
+from tensorpack.utils.argtools import memoized_method
+
+from towernmt.core.errors import SettingsError, TowerRuleError
+from towernmt.core.tf_compat import tf, tf1
+from towernmt.core.world import World
+from towernmt.optim.gradients import SumOverTowers
+from towernmt.train import replicas
+from towernmt.train.replicas import Replicas, chosen_transport, uncached
+
+GPUS = ["/gpu:0", "/gpu:1"]
+
+
+class OwnSum(SumOverTowers):
+    """A custom reducer."""
+
+
+@pytest.mark.parametrize(("collectives", "nccl", "transport"), [
+    ("auto", True, "nccl"), ("auto", False, None), ("nccl", True, "nccl"), ("ring", True, "ring"),
+    ("ring", False, "ring"), ("sum", True, None)])
+def test_nccl_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, collectives: str, nccl: bool,
+                                            transport: str | None) -> None:
+    monkeypatch.setattr(replicas, "has_nccl", lambda: nccl)
+    assert chosen_transport(collectives, GPUS, SumOverTowers(), World()) == transport
+
+
+@pytest.mark.parametrize(("devices", "reducer", "world"), [
+    (["/cpu:0", "/cpu:0"], SumOverTowers(), World()), (["/gpu:0"], SumOverTowers(), World()),
+    (["/gpu:0", "/gpu:0"], SumOverTowers(), World()), (GPUS, OwnSum(), World()), (GPUS, SumOverTowers(), World(0, 2))])
+def test_gradients_are_added_on_one_device_wherever_collectives_cannot(
+        monkeypatch: pytest.MonkeyPatch, devices: list[str], reducer: SumOverTowers, world: World) -> None:
+    monkeypatch.setattr(replicas, "has_nccl", lambda: True)
+    assert chosen_transport("auto", devices, reducer, world) is None
+
+
+def test_a_missing_nccl_and_an_unknown_value_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "has_nccl", lambda: False)
+    with pytest.raises(SettingsError, match="libnccl.so.2 was not found.*train.collectives=ring"):
+        chosen_transport("nccl", GPUS, SumOverTowers(), World())
+    with pytest.raises(SettingsError, match="train.collectives=mpi is unknown: choose auto, nccl, ring, sum"):
+        chosen_transport("mpi", GPUS, SumOverTowers(), World())
+
+
+def test_the_caches_of_decorators_are_removed() -> None:
+    class Maker:
+        @memoized_method
+        def make(self) -> Any:
+            return object()
+
+    cached = lru_cache(Maker().make)
+    assert cached() is cached()
+    assert uncached(cached)() is not uncached(cached)()
+    assert uncached(object) is object
+
+
+def make_replicas(*optimizers: Any) -> Replicas:
+    """Return the replicas of two towers, which get these optimizers."""
+    made = iter(optimizers)
+    return Replicas(["/cpu:0", "/cpu:1"], "ring", lambda: next(made), lambda: next(made))
+
+
+def test_an_optimizer_that_is_not_made_anew_is_refused(graph: Any) -> None:
+    optimizer = tf1.train.AdamOptimizer()
+    found = make_replicas(optimizer, optimizer)
+    assert found.getter(0) is None and found.optimizer() is optimizer
+    found.getter(1)
+    with pytest.raises(SettingsError, match="returns the same one again.*train.collectives=sum"):
+        found.optimizer()
+
+
+def test_a_tower_that_keeps_the_variables_of_the_first_is_refused(graph: Any) -> None:
+    variable = tf1.get_variable("weights", [2], use_resource=True)
+    gradient = tf.ones([2])
+    with pytest.raises(TowerRuleError, match="gradient of 'weights' exists in the first tower, but not in tower 1"):
+        make_replicas().update([[(gradient, variable)], []], "train_op")
+
+
+def test_copies_are_neither_saved_nor_trained(graph: Any) -> None:
+    variable = tf1.get_variable("weights", [2], use_resource=True)
+    getter = make_replicas().getter(1)
+    with tf1.variable_scope(tf1.get_variable_scope(), reuse=True, custom_getter=getter):
+        copy = tf1.get_variable("weights", [2], use_resource=True)
+    assert copy is not variable and copy.op.name == "replica1/weights" and "cpu:1" in copy.device.lower()
+    assert tf1.trainable_variables() == [variable] and tf1.global_variables() == [variable]
+    assert tf1.local_variables() == [copy]
