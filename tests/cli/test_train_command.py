@@ -322,3 +322,22 @@ def test_a_model_of_ones_own_is_the_other_runs_model_by_whatever_path(six_steps,
     settings = apply_overrides(default_settings("models/mine.py:Mine"), {"init.checkpoint": str(other)})
     found, _ = apply_automatic_settings(settings, training_conditions(PreparedData(data), None, None), set())
     assert found.model.hidden_size == 16
+
+
+def test_a_dry_run_prints_settings_and_a_forecast_and_writes_nothing(data, tmp_path, capsys):
+    status = main(["train", "--data", str(data), "--logdir", str(tmp_path / "run"), "--dry-run", "--set", *SMALL,
+                   "train.epochs=3"])
+    lines = capsys.readouterr().out.splitlines()
+    assert status == 0 and not (tmp_path / "run").exists()
+    assert any(line.startswith("Automatic setting: schedule.name=budget, because ") for line in lines)
+    updates = re.fullmatch(r"Training: about (\d+) updates, 3\.0 passes over the corpus; it.* end .*", lines[-3])
+    pass_tokens = PreparedData(str(data)).target_tokens + PreparedData(str(data)).pairs
+    assert updates is not None and int(updates[1]) == pytest.approx(3 * pass_tokens / 100, rel=0.1)
+    memory = re.match(r"Memory: ([\d.]+) GiB \(measured on the largest batches of data.batch_tokens=100", lines[-2])
+    assert memory is not None and 0.2 < float(memory[1]) < 4
+    assert lines[-1] == "Nothing was trained or written."
+
+
+def test_a_dry_run_refuses_what_a_run_would_refuse(data, capsys):
+    assert main(["train", "--data", str(data), "--dry-run", "--set", "train.steps=-1"]) == 1
+    assert "train.steps=-1" in capsys.readouterr().err

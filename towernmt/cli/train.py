@@ -60,7 +60,7 @@ def _presets_text(architecture: str, keys: set[str]) -> str:
 
 
 _WORKERS_OPTIONS = ("workers", "min_workers", "max_failures", "cpus", "wait", "ray")
-_NOT_FOR_WORKERS = (*_WORKERS_OPTIONS, "command", "help_settings", "defaults")
+_NOT_FOR_WORKERS = (*_WORKERS_OPTIONS, "command", "help_settings", "defaults", "dry_run")
 
 
 def add_workers_options(parser: argparse.ArgumentParser) -> None:
@@ -172,6 +172,9 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
                         help="settings of a new run that are not specified: automatic values for the corpus, the "
                              "training limit and this machine, each logged with its reason; or the fixed defaults "
                              "of --help-settings (default: automatic, but fixed with several workers)")
+    parser.add_argument("--dry-run", action="store_true",
+                        help="print the automatic settings with their reasons, and a forecast of the updates, the "
+                             "memory and the end, and train nothing")
     add_run_arguments(parser)
     add_workers_options(parser)
 
@@ -201,7 +204,7 @@ def run_train(options: argparse.Namespace) -> int:
     if not options.data:
         raise SettingsError("--data is missing: pass a directory that `towernmt prepare` wrote, a corpora.yaml, or the "
                             "URI of a source.")
-    if not options.logdir:
+    if not options.logdir and not options.dry_run:
         raise SettingsError("--logdir is missing: pass a directory for the run.")
     from towernmt.run.resolve import resolve_settings
 
@@ -211,12 +214,27 @@ def run_train(options: argparse.Namespace) -> int:
     open_data = cache(partial(_training_data, options))
     resolved = resolve_settings(settings_sources(
         options, open_data, defaults_mode(options.defaults, several), several))
+    if options.dry_run:
+        return print_forecast(options, resolved, open_data())
     if options.workers is not None:
         return train_with_workers(options, resolved.settings, open_data())
     status = train_resolved(options, resolved, open_data())
     if status == 0:
         print(next_command(options.logdir))
     return status
+
+
+def print_forecast(options: argparse.Namespace, resolved: ResolvedSettings, data: TrainingData) -> int:
+    """Print what a training would do, and return the exit status."""
+    from datetime import datetime
+
+    from towernmt.run.forecast import forecast_training
+
+    forecast = forecast_training(resolved.settings, data, gpu_numbers(options.gpu), resolved.towers)
+    automatic = [setting.sentence for setting in resolved.automatic or ()]
+    for line in [*resolved.notes, *automatic, *forecast.lines(datetime.now()), "Nothing was trained or written."]:
+        print(line)
+    return 0
 
 
 def defaults_mode(requested: str | None, several_workers: bool) -> Literal["automatic", "fixed"]:

@@ -376,7 +376,7 @@ class AutomaticSettingsRecord(Callback):
 
     def _before_train(self) -> None:
         for setting in self.automatic:
-            logger.info(f"Automatic setting: {setting.key}={setting.value}, because {setting.reason}.")
+            logger.info(setting.sentence)
         if present_world().is_chief:
             content = {setting.key: {"value": setting.value, "reason": setting.reason} for setting in self.automatic}
             write_text(self._path, yaml.safe_dump(content, sort_keys=False))

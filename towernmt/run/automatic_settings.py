@@ -43,6 +43,11 @@ class AutomaticSetting(NamedTuple):
     value: Any
     reason: str
 
+    @property
+    def sentence(self) -> str:
+        """The setting and its reason, for the log."""
+        return f"Automatic setting: {self.key}={self.value}, because {self.reason}."
+
 
 @dataclass(frozen=True)
 class TrainingConditions:
