@@ -114,7 +114,8 @@ def run_export(args: argparse.Namespace) -> int:
 
     run_of_model = open_run(args.model, args.trust_code)
     search = replace(run_of_model.group("search", SearchSettings()), **given)
-    with TrainedModel(run_of_model, args.checkpoint, averaged=search.averaged) as trained:
+    # The graph of a GPU has other operations.
+    with TrainedModel(run_of_model, args.checkpoint, device="cpu", averaged=search.averaged) as trained:
         place = export_model(trained, args.format, args.output, precision=args.precision, search=search,
                              calibration=args.calibration, languages=languages, bergamot=args.bergamot)
     size = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
@@ -177,7 +178,7 @@ def run_package(args: argparse.Namespace) -> int:
     averaged = not args.last_weights and run_of_model.group("search", SearchSettings()).averaged
     order = PackageOrder(args.precision, [(source, reference) for source, reference in args.test], exports,
                          args.calibration, args.date)
-    with TrainedModel(run_of_model, args.checkpoint, averaged=averaged) as trained:
+    with TrainedModel(run_of_model, args.checkpoint, device="cpu", averaged=averaged) as trained:
         card = package_run(trained, args.output, text, order)
     size = Path(args.output).stat().st_size
     print(f"{args.output}: {card['model']['checkpoint']} of {args.model} in {args.precision}, {size / 1e6:.1f} MB, "

@@ -24,7 +24,8 @@ from towernmt.cli.translation_options import (
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.models.model_settings import PRECISIONS
-from towernmt.predict.search.search_settings import StreamSettings
+from towernmt.predict.search.search_settings import BATCH_ON_GPU, StreamSettings
+from towernmt.predict.stream import batching_for, uses_gpu
 from towernmt.serve.glossaries import Glossaries
 from towernmt.serve.model_loading import ENGINES, EngineSettings, ModelPlace, direction_of, open_place, parse_model
 from towernmt.serve.request_limits import ServerLimits
@@ -130,16 +131,21 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--threads", type=int, default=StreamSettings.threads, metavar="N",
                        help="number of simultaneously translated batches (default: one for each processor; one with a "
                             "GPU)")
-    group.add_argument("--batch-sentences", type=int, default=32, metavar="N",
+    group.add_argument("--batch-sentences", type=int, metavar="N",
                        help="maximum number of sentences in a batch; small batches reduce latency, large ones increase "
-                            "throughput (default: %(default)s)")
-    group.add_argument("--batch-tokens", type=int, default=StreamSettings.batch_tokens, metavar="N",
-                       help="maximum number of source tokens in a batch, padding included (default: %(default)s)")
+                            f"throughput (default: {_SENTENCES}, or {BATCH_ON_GPU['batch_sentences']} on a GPU)")
+    group.add_argument("--batch-tokens", type=int, metavar="N",
+                       help="maximum number of source tokens in a batch, padding included (default: "
+                            f"{StreamSettings.batch_tokens}, or {BATCH_ON_GPU['batch_tokens']} on a GPU)")
     group.add_argument("--max-source-length", type=int, default=StreamSettings.max_source_length, metavar="TOKENS",
                        help="longer sentences are split, and their translations joined (default: %(default)s)")
     group.add_argument("--no-cache", action="store_true",
                        help="do not cache graphs in the run's directory graphs/ (TOWERNMT_KEEP_GRAPHS=0 does the same)")
     add_device_options(group)
+
+
+_SENTENCES = 32
+"""Default of `--batch-sentences` on the CPU."""
 
 
 def _engine_settings(args: argparse.Namespace) -> EngineSettings:
@@ -148,9 +154,12 @@ def _engine_settings(args: argparse.Namespace) -> EngineSettings:
     if args.engine == ENGINES[0] and args.precision not in (None, *PRECISIONS):
         raise SettingsError(f"--precision {args.precision} needs --engine ctranslate2: without it there is "
                             f"{', '.join(PRECISIONS)}.")
-    stream = StreamSettings(batch_tokens=args.batch_tokens, batch_sentences=args.batch_sentences,
-                            max_source_length=args.max_source_length, threads=args.threads)
-    return EngineSettings(args.engine, args.precision, device_of(args), args.alternatives, args.alignments,
+    device = device_of(args)
+    on_gpu = args.engine == ENGINES[0] and uses_gpu(device)
+    sentences = _SENTENCES if args.batch_sentences is None and not on_gpu else args.batch_sentences
+    stream = batching_for("gpu" if on_gpu else "cpu", args.batch_tokens, sentences,
+                          max_source_length=args.max_source_length, threads=args.threads or int(on_gpu))
+    return EngineSettings(args.engine, args.precision, device, args.alternatives, args.alignments,
                           not args.no_cache and os.environ.get("TOWERNMT_KEEP_GRAPHS", "1") != "0", stream,
                           tuple(search_options(args).items()), args.trust_code)
 

@@ -68,7 +68,7 @@ def make_callable(package: str, module: str, name: str) -> None:
 
 def set_environment() -> None:
     """Set what is not set already; `import towernmt` calls it, before TensorFlow's libraries are loaded."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if os.environ.get("TOWERNMT_DEBUG") else "2")
     # TensorFlow takes oneDNN's operations by itself on newer processors only; without AVX-512 they pay as well.
     if "avx2" in processor_flags():
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
