@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from towernmt import __version__
 from towernmt.cli.commands import COMMANDS, function_of
 from towernmt.cli.other_toolkits import COMMANDS_OF_OTHERS, advice, advice_on_word
-from towernmt.cli.output_paths import check_output_paths, refuse_closed_streams
+from towernmt.cli.output_paths import check_output_paths
 from towernmt.core.errors import SettingsError, TowerNMTError, exhausted_resource, mask_text, mask_uri, nearest
 from towernmt.core.standard_streams import (
     escape_unencodable_output,
@@ -171,8 +171,7 @@ def _main(arguments: list[str], closed: Collection[str]) -> int:
 
 
 def _run(options: argparse.Namespace, parser: Parser, closed: Collection[str]) -> int:
-    refuse_closed_streams(options, closed)
-    check_output_paths(options.command, parser, options)
+    check_output_paths(options.command, parser, options, closed)
     return function_of(options.command, "run_{}")(options)
 
 

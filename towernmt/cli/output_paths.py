@@ -61,18 +61,23 @@ def path_options(parser: argparse.ArgumentParser) -> dict[str, str]:
             and action.type in (None, str) and str(action.metavar) not in NO_PATHS}
 
 
-def check_output_paths(command: str, parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def check_output_paths(command: str, parser: argparse.ArgumentParser, options: argparse.Namespace,
+                       closed: Collection[str] = ()) -> None:
     """Refuse an output that is an input or another output, or that lies in a run, preparation, export or package.
+
+    Results that would be lost are refused, too.
 
     Args:
         command: name of the command.
         parser: parser of the command.
         options: parsed options.
+        closed: the streams among `stdin`, `stdout` and `stderr` that were closed when the program started.
 
     Raises:
-        DataError: names the two options, or the directory.
+        DataError: names the two options, the directory, or the closed stream.
         SettingsError: names the two options, or the directory.
     """
+    _refuse_closed_streams(options, closed)
     written, names = WRITTEN[command], path_options(parser)
     inputs = {names[dest]: list(_paths(getattr(options, dest, None))) for dest in names if dest not in written}
     outputs = {names[dest]: _output(getattr(options, dest, None)) for dest in written}
@@ -140,16 +145,8 @@ def _is_package(path: str) -> bool:
         return False
 
 
-def refuse_closed_streams(options: argparse.Namespace, closed: Collection[str]) -> None:
-    """Refuse to run if results would be lost or the input is missing, because a shell has closed a stream.
-
-    Args:
-        options: the parsed options.
-        closed: the streams among `stdin`, `stdout` and `stderr` that were closed when the program started.
-
-    Raises:
-        DataError: names the stream, and the option to pass.
-    """
+def _refuse_closed_streams(options: argparse.Namespace, closed: Collection[str]) -> None:
+    """Refuse to run if results would be lost or the input is missing, because a shell has closed a stream."""
     command = options.command
     if "stdout" in closed and command in RESULTS and not getattr(options, RESULTS[command], None):
         other = f", or pass --{RESULTS[command]} FILE" if RESULTS[command] else ""

@@ -206,12 +206,14 @@ def run_train(options: argparse.Namespace) -> int:
                             "URI of a source.")
     if not options.logdir and not options.dry_run:
         raise SettingsError("--logdir is missing: pass a directory for the run.")
+    from towernmt.dataflow.batches.training_data import open_training_data
     from towernmt.run.resolve import resolve_settings
 
     check_workers_options(options)
-    several = options.workers is not None or is_in_cluster()
+    several, run = options.workers is not None or is_in_cluster(), _existing_run(options.logdir)
     check_devices(options)
-    open_data = cache(partial(_training_data, options))
+    open_data = cache(partial(open_training_data, options.data, options.vocabulary,
+                              None if run is None else run.vocabulary))
     resolved = resolve_settings(settings_sources(
         options, open_data, defaults_mode(options.defaults, several), several))
     if options.dry_run:
@@ -285,14 +287,6 @@ def _existing_run(logdir: str | None) -> RunDirectory | None:
 
     run = RunDirectory(logdir)
     return run if run.exists() else None
-
-
-def _training_data(options: argparse.Namespace) -> TrainingData:
-    """Open `--data`, with the vocabulary of `--vocabulary` or of a resumed run."""
-    from towernmt.dataflow.batches.training_data import open_training_data
-
-    run = _existing_run(options.logdir)
-    return open_training_data(options.data, options.vocabulary, run.vocabulary if run is not None else None)
 
 
 def train_resolved(options: argparse.Namespace, resolved: ResolvedSettings, data: TrainingData) -> int:

@@ -8,6 +8,7 @@ names the closest correct key, so that a typing mistake never silently trains so
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 import types
@@ -66,7 +67,7 @@ def setting(default: Any, help: str, choices: Sequence[str] = (), *, at_least: f
     """
     metadata = {"help": help, "choices": tuple(choices), "range": Range(at_least, above, at_most, below)}
     if isinstance(default, list):
-        return dataclasses.field(default_factory=lambda: list(default), metadata=metadata)
+        return dataclasses.field(default_factory=functools.partial(list, default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 

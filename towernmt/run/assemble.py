@@ -38,7 +38,7 @@ from towernmt.checkpoint.restore import StartFrom, initial_checkpoint
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
-from towernmt.core.graph_state import GraphSettings, LossScaling
+from towernmt.core.graph_state import GraphSettings, LossScaling, configure_graph
 from towernmt.core.settings import flatten
 from towernmt.core.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf1
@@ -51,7 +51,7 @@ from towernmt.models.interface import ALIGNMENT, NMTModel, batch_signature
 from towernmt.optim.optimizer import make_optimizer
 from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, AutomaticSetting
 from towernmt.run.directory import RunDirectory, differing_vocabulary, model_from_settings
-from towernmt.run.run_settings import InitSettings, Settings, TrainSettings, model_with_sizes
+from towernmt.run.run_settings import InitSettings, Settings, TrainSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.monitors import EventWriter, StatsWriter
 from towernmt.train.trainer import SyncMultiGPUTrainer
@@ -282,7 +282,12 @@ def _takes_batches(model: Any) -> bool:
 
 def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
                 components: Components) -> tuple[TrainConfig, StopOnSignal]:
-    """Return tensorpack's configuration of a run, and the callback that knows whether a signal stopped the run."""
+    """Configure the default graph for a run.
+
+    Returns:
+        Tensorpack's configuration of the run, and the callback that knows whether a signal stopped the run.
+    """
+    configure_graph(graph_settings(settings))
     s = settings.data
     model = components.model(settings)
     hand_optimizer(model, settings)
@@ -329,6 +334,20 @@ def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
         logger.info("Source and target have separate vocabularies: model.tie_embeddings=target.")
         model = dataclasses.replace(model, tie_embeddings="target")
     return dataclasses.replace(settings, model=model)
+
+
+def model_with_sizes(settings: Settings, source: int, target: int) -> Any:
+    """Return the model's group of `settings` with the sizes of the vocabularies.
+
+    Raises:
+        SettingsError: the settings of a custom model lack a field for a size.
+    """
+    names = {field.name for field in dataclasses.fields(settings.model)}
+    missing = [name for name in ("source_vocab_size", "target_vocab_size") if name not in names]
+    if missing:
+        raise SettingsError(f"{type(settings.model).__name__}, the settings of the model {settings.architecture}, "
+                            f"lacks '{missing[0]}': add `{missing[0]}: int = 0`, which is set from the data.")
+    return dataclasses.replace(settings.model, source_vocab_size=source, target_vocab_size=target)
 
 
 def hand_optimizer(model: Any, settings: Settings) -> None:

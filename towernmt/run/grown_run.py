@@ -15,8 +15,8 @@ from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, save_vocabularies
+from towernmt.run.assemble import model_with_sizes
 from towernmt.run.directory import RunDirectory, model_from_settings
-from towernmt.run.run_settings import model_with_sizes
 
 
 def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Path,

@@ -23,7 +23,6 @@ from towernmt.cluster.all_reduce import AllReduce
 from towernmt.cluster.joining import code_fingerprint, joined_world, refuse_differences
 from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError
 from towernmt.core.files import write_text
-from towernmt.core.graph_state import configure_graph
 from towernmt.core.settings import check_ranges, flatten
 from towernmt.core.structured_files import Between, Natural, read_json
 from towernmt.core.terminal_log import DETAIL
@@ -33,7 +32,7 @@ from towernmt.dataflow.batches.training_data import TrainingData
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.kernels import is_slow_on_cpu
 from towernmt.optim.optimizer import TrainedVariables
-from towernmt.run.assemble import Components, graph_settings, make_config, with_vocabulary_sizes
+from towernmt.run.assemble import Components, make_config, with_vocabulary_sizes
 from towernmt.run.averaged_end import average_if_due, check_average, set_later_average_aside
 from towernmt.run.directory import RunDirectory, model_from_settings, settings_as_made, why_lost
 from towernmt.run.memory_fit import wants_search, with_fitting_batch, with_found_batch
@@ -255,7 +254,6 @@ def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDire
                                  skip_out_of_memory=settings.recovery.skip_out_of_memory,
                                  **_over_processes(s), **_between_gpus(s))
     with tf.Graph().as_default():
-        configure_graph(graph_settings(settings))
         config, stop = make_config(settings, data, run, components)
         trainer.model = config.model
         present_world().agree(True)     # the chief replaces files below that all processes have now read

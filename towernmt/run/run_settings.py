@@ -18,7 +18,7 @@ from towernmt.optim.optimizer_settings import OptimizerSettings
 from towernmt.predict.search.search_settings import SearchSettings
 
 VOCABULARY_SIZES = ("model.source_vocab_size", "model.target_vocab_size", "model.source_factor_vocab_sizes")
-"""The model's settings that the vocabularies determine (`model_with_sizes`), and that a user cannot set."""
+"""The model's settings that the vocabularies determine (`with_vocabulary_sizes`), and that a user cannot set."""
 
 
 @dataclass
@@ -239,17 +239,3 @@ def default_settings(name: str = "transformer", preset: str | None = None) -> Se
 def affects_training_only(key: str) -> bool:
     """Return whether only the training of a model depends on one of its settings, and no variable, as for dropout."""
     return any(part in key for part in ("dropout", "smoothing", "r_drop", "guided_alignment"))
-
-
-def model_with_sizes(settings: Settings, source: int, target: int) -> Any:
-    """Return the model's group of `settings` with the sizes of the vocabularies.
-
-    Raises:
-        SettingsError: the settings of a custom model lack a field for a size.
-    """
-    names = {field.name for field in dataclasses.fields(settings.model)}
-    missing = [name for name in ("source_vocab_size", "target_vocab_size") if name not in names]
-    if missing:
-        raise SettingsError(f"{type(settings.model).__name__}, the settings of the model {settings.architecture}, "
-                            f"lacks '{missing[0]}': add `{missing[0]}: int = 0`, which is set from the data.")
-    return dataclasses.replace(settings.model, source_vocab_size=source, target_vocab_size=target)
