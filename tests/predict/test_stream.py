@@ -15,14 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError, DivergenceError, SettingsError
+from towernmt.dataflow.text.text_lines import clean_lines
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.evaluate.metrics import corpus_scores
+from towernmt.predict.lines.batch_inputs import plan_batches
 from towernmt.predict.lines.hypotheses import Hypothesis
 from towernmt.predict.lines.line_options import LineOptions, LineRequest, line_requests
-from towernmt.predict.lines.text_io import clean_lines, read_text
+from towernmt.predict.lines.text_io import read_text
 from towernmt.predict.lines.words_of_lines import cut_line
 from towernmt.predict.search.search_settings import StreamSettings
-from towernmt.predict.stream import Searches, plan_batches, side_by_side, translate_lines, translate_stream
+from towernmt.predict.stream import Searches, side_by_side, translate_lines, translate_stream
 
 PAD, EOS, UNK = 0, 2, 3
 UNSEEN = "☃"

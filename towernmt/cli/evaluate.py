@@ -23,6 +23,7 @@ from towernmt.cli.translation_options import (
     options_of_each_line,
 )
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.text.text_lines import clean_lines
 from towernmt.dataflow.text.validation_set import check_has_text
 from towernmt.evaluate.buckets import FREQUENCIES, LENGTHS, TermAccuracy, count_words, term_accuracy, wanted_phrases
 from towernmt.evaluate.comparison import SignificanceSettings, System, check_sentences, sentence_attention
@@ -38,7 +39,7 @@ from towernmt.evaluate.report import (
 )
 from towernmt.evaluate.report_page import report_html
 from towernmt.predict.lines.terminology import Terminology
-from towernmt.predict.lines.text_io import check_readable, clean_lines, open_input, read_text, write_lines
+from towernmt.predict.lines.text_io import check_readable, open_input, read_text, write_lines
 
 
 class SystemArgument(NamedTuple):

@@ -18,10 +18,11 @@ from towernmt.cli.translation_options import (
 from towernmt.cli.translation_output import as_text
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
+from towernmt.dataflow.text.text_lines import clean_lines
 from towernmt.dataflow.text.validation_set import check_has_text
 from towernmt.predict.lines.output_file import output_file
 from towernmt.predict.lines.resumable import LineOutput
-from towernmt.predict.lines.text_io import clean_lines, open_input, read_text
+from towernmt.predict.lines.text_io import open_input, read_text
 from towernmt.predict.reranking import Reranker, read_nbest, reranked
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ from towernmt.core.gpus import visible_gpus
 from towernmt.core.machine import cleaned_up, processors, take_share
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.dataflow.storage.stored_files import split_compression
-from towernmt.dataflow.text.text_lines import Chunk
+from towernmt.dataflow.text.text_lines import Chunk, clean_lines
 from towernmt.farm.farm import Farm, LocalWorkers, Workers
 from towernmt.farm.ray_workers import connect_workers
 from towernmt.models.model_settings import PRECISIONS
@@ -64,7 +64,7 @@ from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.line_options import PLAIN, LineOptions
 from towernmt.predict.lines.output_file import check_apart
 from towernmt.predict.lines.resumable import LineOutput, resumable_output
-from towernmt.predict.lines.text_io import check_readable, clean_lines, open_input
+from towernmt.predict.lines.text_io import check_readable, open_input
 from towernmt.predict.ranges.job import (
     NAME,
     PartJob,

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.gpus import missing_without_tensorflow
-from towernmt.dataflow.text.text_lines import read_lines
+from towernmt.dataflow.text.text_lines import clean_lines, read_lines
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.terminology import Terminology
-from towernmt.predict.lines.text_io import clean_lines, open_input, read_text
+from towernmt.predict.lines.text_io import open_input, read_text
 from towernmt.predict.search.search_settings import MEANS, SAMPLING_ALONE, EnsembleSettings, SearchSettings
 
 if TYPE_CHECKING:

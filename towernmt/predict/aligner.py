@@ -17,10 +17,10 @@ from towernmt.dataflow.batches.batch import pad_sentences
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactorError
 from towernmt.models.interface import NMTModel, shift_right
+from towernmt.predict.lines.batch_inputs import plan_batches
 from towernmt.predict.lines.hypotheses import WordAlignment, words_of_line
 from towernmt.predict.lines.words_of_lines import word_weights
 from towernmt.predict.search.search_settings import StreamSettings
-from towernmt.predict.stream import plan_batches
 from towernmt.predict.trained_model import TrainedModel
 
 _NOTHING = np.zeros([0, 0], np.float32)

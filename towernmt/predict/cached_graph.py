@@ -120,7 +120,8 @@ class CSession:
             MemoryError: a tensor does not fit into memory.
             SettingsError: the process was forked from the session's.
         """
-        refuse_forked(self._process)
+        if os.getpid() != self._process:
+            refuse_forked(self._process)
         given = [self._tensor(value) for value in feeds.values()]
         fetched = (_POINTER * len(fetches))()
         operations = [self._operation(name) for name in targets]

@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from towernmt.core.errors import DataError, DivergenceError, SettingsError
 from towernmt.core.gpus import has_gpu_driver
-from towernmt.dataflow.text.text_lines import one_line
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactorError
-from towernmt.predict.lines.batch_inputs import LinePiece, batch_inputs
+from towernmt.predict.lines.batch_inputs import LinePiece, PieceBatch, piece_batches
 from towernmt.predict.lines.faults import fault_of, worse
-from towernmt.predict.lines.hypotheses import Found, Hypothesis, TokenDetails, Translation, align, joined, with_words
+from towernmt.predict.lines.hypotheses import Found, Hypothesis, TokenDetails, Translation, joined
 from towernmt.predict.lines.line_options import LineRequest, line_requests
 from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.words_of_lines import cut_line
 from towernmt.predict.search.search_settings import BATCH_ON_GPU, SearchSettings, StreamSettings
 
-__all__ = ["Found", "Hypothesis", "Predictor", "Searches", "TokenDetails", "Translation", "plan_batches",
-           "translate_lines", "translate_stream"]
+__all__ = ["Found", "Hypothesis", "Predictor", "Searches", "TokenDetails", "Translation", "translate_lines",
+           "translate_stream"]
 
 log = logging.getLogger(__name__)
 
-S = TypeVar("S", bound=Sized)
 A = TypeVar("A")
 B = TypeVar("B")
-LEAST_SHARE = 8
-"""Minimum number of sentences to divide among threads: a batch of half as many takes nearly as long."""
 Predictor = Callable[..., Found | tuple[np.ndarray, ...]]
 """Returns `Found`, or its first two arrays, for the inputs of a batch by name."""
 Deal = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
@@ -154,25 +150,12 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
         error = wrong or error
         translated = translator.translate({piece for line in pieces for piece in line})
         for line, request in zip(pieces, window, strict=False):
-            translation = joined([translated[piece] for piece in line], request.options.n_best)
-            align(translation, request.text, source_vocabulary, settings.max_source_length)
-            yield translation
+            yield joined([translated[piece] for piece in line], request.options.n_best, request.text,
+                         source_vocabulary, settings.max_source_length)
         if not window and error is None:
             return
         first += len(window)
     raise error
-
-
-def plan_batches(pieces: Iterable[S], batch_tokens: int, batch_sentences: int) -> Iterator[list[S]]:
-    """Cut pieces, shortest first, into batches; the tokens of a batch count EOS and padding."""
-    batch: list[S] = []
-    for piece in pieces:
-        if batch and (len(batch) == batch_sentences or (len(batch) + 1) * (len(piece) + 1) > batch_tokens):
-            yield batch
-            batch = []
-        batch.append(piece)
-    if batch:
-        yield batch
 
 
 def side_by_side(function: Callable[[A], B], arguments: Sequence[A], threads: int) -> Iterator[B]:
@@ -213,46 +196,23 @@ class _BatchTranslator(NamedTuple):
 
     def _once(self, pieces: Iterable[LinePiece]) -> dict[LinePiece, Translation]:
         translated: dict[LinePiece, Translation] = {}
-        batches = self._batches(list(pieces))
+        batches = piece_batches(pieces, self.settings, self.source_vocabulary.streams)
         for batch, translations in zip(batches, self.deal(self._batch, batches), strict=True):
-            translated.update(zip(batch, translations, strict=True))
+            translated.update(zip(batch.pieces, translations, strict=True))
         return translated
 
-    def _batches(self, pieces: Sequence[LinePiece]) -> list[list[LinePiece]]:
-        """Return the batches of pieces: with threads, the longest first, and enough for every thread."""
-        sentences, shares = self.settings.batch_sentences, self.settings.shares or self.settings.threads
-        if shares > 1:
-            sentences = min(sentences, max(LEAST_SHARE, -(-len(pieces) // shares)))
-        kinds = groupby(sorted(pieces, key=lambda piece: piece.sort_key), lambda piece: piece.kind)
-        batches = [batch for _, kind in kinds for batch in plan_batches(kind, self.settings.batch_tokens, sentences)]
-        return batches[::-1] if self.settings.threads > 1 else batches
-
-    def _batch(self, batch: Sequence[LinePiece]) -> list[Translation]:
-        predictor, changed = self.predictor, batch[0].search
+    def _batch(self, batch: PieceBatch) -> list[Translation]:
+        predictor, changed = self.predictor, batch.pieces[0].search
         if changed and self.searches.with_settings is not None:
             predictor = self.searches.with_settings(changed)
-        found = Found(*predictor(**batch_inputs(batch, self.source_vocabulary.streams)))
+        found = Found(*predictor(**batch.inputs))
         if not np.isfinite(found.scores[:, 0]).all():
             why = "training has diverged. Take an earlier checkpoint."
             if np.isneginf(found.scores[:, 0]).any():
                 why += " Or a custom logits processor forbids every token."
             raise DivergenceError(f"The model's output is not a number (NaN), so nothing can be translated: {why}")
-        return [self._translation(found, row, piece) for row, piece in enumerate(batch)]
-
-    def _translation(self, found: Found, row: int, piece: LinePiece) -> Translation:
-        translation = Translation(self._hypothesis(found, row, k, piece)
-                                  for k in range(len(found.scores[row])) if np.isfinite(found.scores[row, k]))
-        translation.terms = piece.terms
-        return translation
-
-    def _hypothesis(self, found: Found, row: int, k: int, piece: LinePiece) -> Hypothesis:
-        ids, ended = found.text_ids(row, k)
-        text = one_line(self.target_vocabulary.decode(ids))
-        fault = fault_of(text, ids, ended, lambda: self.source_vocabulary.decode(piece.ids)
-                         ) if self.searches.watched else None
-        return Hypothesis(text, float(found.scores[row, k]),
-                          with_words(found.details(row, k, piece.ids), self.target_vocabulary), fault,
-                          len(ids) + ended)
+        return found.translations(batch.pieces, self.source_vocabulary, self.target_vocabulary,
+                                  fault_of if self.searches.watched else None)
 
 
 def _read(requests: Iterator[LineRequest], size: int) -> tuple[list[LineRequest], DataError | None]:
@@ -289,7 +249,8 @@ def _encode(window: Sequence[LineRequest], name: str, first: int, vocabulary: Vo
         encoded = vocabulary.encode_batch([request.text for request in window[:wrong.index]])
     lines: list[list[LinePiece]] = []
     for number, (request, ids) in enumerate(zip(window, encoded, strict=False), start=first):
-        cuts = cut_line(request.text, ids, vocabulary, limit) if request.text.strip() else []
+        is_blank = not ids or not request.text.strip()
+        cuts = [] if is_blank else [ids] if len(ids) <= limit else cut_line(request.text, ids, vocabulary, limit)
         if len(cuts) > 1:
             log.warning("%s line %d: its %d tokens are more than %d; translated in %d pieces.",
                         name, number, len(ids), limit, len(cuts))

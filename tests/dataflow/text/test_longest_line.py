@@ -17,11 +17,11 @@ from towernmt.dataflow.sources.corpora import read_corpora
 from towernmt.dataflow.sources.line_files import line_blocks
 from towernmt.dataflow.storage.stored_files import StoredFile
 from towernmt.dataflow.text import text_lines
-from towernmt.dataflow.text.text_lines import read_chunks, read_lines
+from towernmt.dataflow.text.text_lines import clean_lines, read_chunks, read_lines
 from towernmt.predict.lines.line_options import read_requests
 from towernmt.predict.lines.resumable import LineOutput, resumable_output
 from towernmt.predict.lines.terminology import Terminology
-from towernmt.predict.lines.text_io import clean_lines, open_input, read_text
+from towernmt.predict.lines.text_io import open_input, read_text
 from towernmt.predict.search.lexical_table import table_lines
 
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.text_index import scan_pair
-from towernmt.dataflow.text.text_lines import clean, one_line, read_chunks, read_lines
-from towernmt.predict.lines.text_io import clean_lines
+from towernmt.dataflow.text.text_lines import clean, clean_lines, one_line, read_chunks, read_lines
 
 
 @pytest.mark.parametrize(("content", "lines"), (

@@ -8,24 +8,28 @@ skipped, a last line without "\n" counts, and files whose names end in ".gz" are
 from __future__ import annotations
 
 import gzip
+import io
+import logging
 import os
 import re
 import stat
 import time
 import unicodedata
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, TextIO, cast
+from typing import IO, Any, BinaryIO, TextIO, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError, remedy
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 LINES_PER_CHUNK = 4096
 LONGEST_LINE = 1 << 24
 """Maximum length of a line in bytes. A longer line is not text (/dev/zero), and would fill the memory."""
@@ -214,6 +218,60 @@ def one_line(text: str) -> str:
     if text.isprintable():      # the fast path, for nearly all texts: the replaced characters are not printable
         return text
     return _CONTROL.sub(" ", _SURROGATE.sub("\ufffd", text))
+
+
+@overload
+def clean_lines(lines: Iterable[str | bytes], name: str = "input", first: int = 1) -> Iterator[str]: ...
+
+
+@overload
+def clean_lines(lines: Iterable[str | bytes | T], name: str = "input", first: int = 1) -> Iterator[str | T]: ...
+
+
+def clean_lines(lines: Iterable[Any], name: str = "input", first: int = 1) -> Iterator[Any]:
+    """Yield each line as text without control characters.
+
+    Args:
+        lines: a binary stream, or the lines; items of other types are yielded unchanged.
+        name: name of the input, for warnings.
+        first: number of the first line.
+
+    Raises:
+        DataError: a line of a stream is longer than `LONGEST_LINE`.
+    """
+    if isinstance(lines, io.IOBase):
+        lines = bounded_lines(cast(BinaryIO, lines), name, first)
+    for number, line in enumerate(lines, start=first):
+        yield clean_line(line, number, name) if isinstance(line, (str, bytes)) else line
+
+
+def clean_line(line: str | bytes, number: int, name: str) -> str:
+    r"""Return a line as text without control characters.
+
+    Bytes are read as UTF-8. Invalid bytes become U+FFFD, with one warning per line. A final `\n` or `\r\n` and a byte
+    order mark in line 1 are dropped. Every other run of control characters or line separators becomes a space.
+
+    Args:
+        line: the line.
+        number: line number.
+        name: name of the input, for warnings.
+    """
+    text = _decode_line(line, f"{name} line {number}") if isinstance(line, bytes) else line
+    if number == 1:
+        text = text.removeprefix("\ufeff")
+    return one_line(text.removesuffix("\n").removesuffix("\r"))
+
+
+def _decode_line(line: bytes, where: str) -> str:
+    if (encoding := wide_encoding(line, beginning=False)) is not None:
+        log.warning("%s: it looks like %s, but UTF-8 is expected: convert the text with iconv.", where,
+                    encoding.removesuffix("LE"))
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        log.warning("%s: not valid UTF-8 from byte %d on; invalid bytes became U+FFFD.",
+                    where, error.start + 1)
+        return line.decode("utf-8", errors="replace")
 
 
 def line_hash(line_numbers: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:

@@ -7,7 +7,7 @@ The ids of the special tokens are always the same. The kinds of vocabularies are
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -211,14 +211,15 @@ class Vocabulary(ABC):
         return ([[id for ids in line for id in ids] for line in lines],
                 [[word for word, ids in enumerate(line) for _ in ids] for line in lines])
 
-    def _sentence_ids(self, ids: Iterable[int]) -> Iterator[int]:
-        """Yield the ids of text: those before EOS, without PAD and BOS."""
-        for id in ids:
-            id = int(id)
+    def _sentence_ids(self, ids: Iterable[int]) -> list[int]:
+        """Return the ids of text: those before EOS, without PAD and BOS."""
+        size, found = self.size, []
+        for id in map(int, ids):
             if id == EOS:
-                return
-            if not 0 <= id < self.size:
-                raise DataError(f"Id {id} is not in this vocabulary, which has {self.size} ids. Use the vocabulary "
-                                "with which the model was trained.")
+                break
+            if not 0 <= id < size:
+                raise DataError(f"Id {id} is not in this vocabulary, which has {size} ids. Use the vocabulary with "
+                                "which the model was trained.")
             if id not in (PAD, BOS):
-                yield id
+                found.append(id)
+        return found

@@ -1,17 +1,22 @@
-"""Pieces of lines, and the inputs of a batch of pieces."""
+"""Pieces of lines, and their batches with the inputs of the search."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from towernmt.dataflow.batches.batch import pad_sentences
 from towernmt.dataflow.vocabulary.base import PAD
 from towernmt.predict.lines.terminology import Term
+from towernmt.predict.search.search_settings import StreamSettings
 
+S = TypeVar("S", bound=Sized)
+LEAST_SHARE = 8
+"""Minimum number of sentences to divide among threads: a batch of half as many takes nearly as long."""
 LineInputs = Mapping[str, Any]
 """Additional inputs of a line by name, such as a target prefix: NumPy arrays, or values that NumPy converts."""
 
@@ -47,14 +52,51 @@ class LinePiece:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @property
-    def sort_key(self) -> tuple[Any, ...]:
-        """Sort key: groups pieces of one kind, short ones first."""
-        return self.kind, len(self), self.ids, self.key
-
     def with_search(self, settings: Mapping[str, Any]) -> LinePiece:
         """Return the piece with other search settings."""
         return self.of(self.ids, self.inputs, {**self.search, **settings}, self.terms)
+
+
+class PieceBatch(NamedTuple):
+    """Pieces that are translated together.
+
+    Attributes:
+        pieces: pieces of one kind and similar lengths.
+        inputs: inputs of the search; see `batch_inputs`.
+    """
+
+    pieces: Sequence[LinePiece]
+    inputs: dict[str, np.ndarray]
+
+
+def piece_batches(pieces: Iterable[LinePiece], settings: StreamSettings, streams: int) -> list[PieceBatch]:
+    """Return the batches of pieces: with threads, the longest first, and enough for every thread.
+
+    Args:
+        pieces: pieces of any kinds.
+        settings: maximum sizes of the batches, and the number of threads.
+        streams: number of ids of a source token.
+    """
+    pieces = sorted(pieces, key=lambda piece: (piece.kind, len(piece.ids), piece.ids, piece.key))
+    sentences, shares = settings.batch_sentences, settings.shares or settings.threads
+    if shares > 1:
+        sentences = min(sentences, max(LEAST_SHARE, -(-len(pieces) // shares)))
+    batches = [PieceBatch(batch, batch_inputs(batch, streams))
+               for _, kind in groupby(pieces, key=lambda piece: piece.kind)
+               for batch in plan_batches(kind, settings.batch_tokens, sentences)]
+    return batches[::-1] if settings.threads > 1 else batches
+
+
+def plan_batches(pieces: Iterable[S], batch_tokens: int, batch_sentences: int) -> Iterator[list[S]]:
+    """Cut pieces, shortest first, into batches; the tokens of a batch count EOS and padding."""
+    batch: list[S] = []
+    for piece in pieces:
+        if batch and (len(batch) == batch_sentences or (len(batch) + 1) * (len(piece) + 1) > batch_tokens):
+            yield batch
+            batch = []
+        batch.append(piece)
+    if batch:
+        yield batch
 
 
 def batch_inputs(batch: Sequence[LinePiece], streams: int) -> dict[str, np.ndarray]:

@@ -84,9 +84,9 @@ class FaultCounts:
         self._lines += 1
         self._retried += translation.retried
         self.tokens += translation[0].tokens
-        if translation.fault is not None:
-            self._counts[translation.fault] += 1
-            self._first.setdefault(translation.fault, number)
+        if (fault := translation[0].fault) is not None:
+            self._counts[fault] += 1
+            self._first.setdefault(fault, number)
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts for JSON."""

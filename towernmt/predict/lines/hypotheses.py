@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from towernmt.dataflow.text.pharaoh_alignments import Link
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.text_lines import clean, one_line
 from towernmt.dataflow.vocabulary.base import EOS, PAD, Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
+from towernmt.predict.lines.batch_inputs import LinePiece
 from towernmt.predict.lines.terminology import Term
 from towernmt.predict.lines.words_of_lines import (
     joined_words,
@@ -100,11 +103,36 @@ class Found(NamedTuple):
     log_probs: np.ndarray | None = None
     attention: np.ndarray | None = None
 
+    def translations(self, pieces: Sequence[LinePiece], source: Vocabulary, target: Vocabulary,
+                     find_fault: Callable[..., str | None] | None = None) -> list[Translation]:
+        """Return the translation of each piece of the batch, without impossible hypotheses (score -inf).
+
+        Args:
+            pieces: pieces of the batch.
+            source: source vocabulary.
+            target: target vocabulary.
+            find_fault: returns the fault of a translation, as `faults.fault_of`; None does not look for faults.
+        """
+        found = []
+        for row, (piece, scores) in enumerate(zip(pieces, self.scores.tolist(), strict=True)):
+            translation = Translation()
+            translation.terms = piece.terms
+            for k, score in enumerate(scores):
+                if not math.isfinite(score):
+                    continue
+                ids, ended = self.text_ids(row, k)
+                text = one_line(target.decode(ids))
+                fault = find_fault(text, ids, ended, partial(source.decode, piece.ids)) if find_fault else None
+                details = with_words(self.details(row, k, piece.ids), target)
+                translation.append(Hypothesis(text, score, details, fault, len(ids) + ended))
+            found.append(translation)
+        return found
+
     def text_ids(self, row: int, k: int) -> tuple[list[int], bool]:
         """Return the ids of a hypothesis without EOS and padding, and whether EOS ended it."""
-        ids = self.tokens[row, k]
-        ends = np.flatnonzero((ids == EOS) | (ids == PAD))
-        return (ids[:ends[0]].tolist(), bool(ids[ends[0]] == EOS)) if len(ends) else (ids.tolist(), False)
+        ids: list[int] = self.tokens[row, k].tolist()
+        end = min((ids.index(id) for id in (EOS, PAD) if id in ids), default=len(ids))
+        return ids[:end], EOS in ids[end:end + 1]
 
     def details(self, row: int, k: int, source_ids: Sequence[int | tuple[int, ...]]) -> TokenDetails | None:
         """Return the details of the tokens of a hypothesis, or None if none were requested.
@@ -207,12 +235,18 @@ class Translation(list[Hypothesis]):
         return self[0].fault if self else None
 
 
-def joined(pieces: Sequence[Translation], n_best: int | None = None) -> Translation:
+def joined(pieces: Sequence[Translation], n_best: int | None, line: str, vocabulary: Vocabulary, limit: int
+           ) -> Translation:
     """Join the translations of the pieces of a line; the k-th best joins the k-th best of each piece.
+
+    Hypotheses with attention get the alignment of their words.
 
     Args:
         pieces: translations of the pieces.
         n_best: maximum number of translations.
+        line: the source line.
+        vocabulary: source vocabulary.
+        limit: maximum number of tokens of a piece.
     """
     if not pieces:
         return Translation([Hypothesis("", 0.0)])
@@ -220,6 +254,7 @@ def joined(pieces: Sequence[Translation], n_best: int | None = None) -> Translat
     together = Translation(hypotheses[:n_best])
     together.retried = any(piece.retried for piece in pieces)
     together.terms = list(dict.fromkeys(term for piece in pieces for term in piece.terms))
+    _align(together, line, vocabulary, limit)
     return together
 
 
@@ -276,15 +311,8 @@ def token_alignment(details: TokenDetails, source: Vocabulary, target: Vocabular
                          [target.id_to_piece(id) for id in details.ids], details.attention)
 
 
-def align(translation: Translation, line: str, vocabulary: Vocabulary, limit: int) -> None:
-    """Add the alignment of words to each hypothesis with attention.
-
-    Args:
-        translation: translation of the complete line.
-        line: the source line.
-        vocabulary: source vocabulary.
-        limit: maximum number of tokens of a piece.
-    """
+def _align(translation: Translation, line: str, vocabulary: Vocabulary, limit: int) -> None:
+    """Add the alignment of words to each hypothesis with attention."""
     source: SourceWords | None = None
     for place, (hypothesis, details) in enumerate([(one, one.details) for one in translation]):
         if details is None or details.attention is None or details.words is None:

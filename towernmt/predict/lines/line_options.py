@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from towernmt.core.errors import DataError, SettingsError, nearest
-from towernmt.dataflow.text.text_lines import bounded_lines
+from towernmt.dataflow.text.text_lines import clean_line, clean_lines
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import SEPARATOR
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.terminology import Terminology
-from towernmt.predict.lines.text_io import clean_line
 from towernmt.predict.search.search_settings import SearchSettings
 
 
@@ -168,11 +166,9 @@ def line_requests(lines: Iterable[str | bytes | LineRequest], name: str = "input
         DataError: the number of options differs from the number of lines, or a line of a stream is longer than
             `LONGEST_LINE`.
     """
-    if isinstance(lines, io.IOBase):
-        lines = bounded_lines(cast(BinaryIO, lines), name, first)
     rest = None if options is None else iter(options)
     number = first - 1
-    for number, line in enumerate(lines, start=first):
+    for number, line in enumerate(clean_lines(lines, name, first), start=first):
         further = PLAIN if rest is None else next(rest, None)
         if further is None:
             raise DataError(f"{name} line {number} has no inputs: pass inputs for each line.")
@@ -180,7 +176,7 @@ def line_requests(lines: Iterable[str | bytes | LineRequest], name: str = "input
             yield LineRequest(clean_line(line.text, number, name), line.options.over(further).over(defaults),
                               line.answer_fields)
         else:
-            yield LineRequest(clean_line(line, number, name), further.over(defaults))
+            yield LineRequest(line, further.over(defaults))
     if rest is not None and next(rest, None) is not None:
         raise DataError(f"{name} has {number - first + 1} lines but more inputs: pass one for each line.")
 
