@@ -5,7 +5,9 @@ import subprocess
 import sys
 import tempfile
 
-from towernmt.core.standard_streams import without_noise
+import pytest
+
+from towernmt.core.standard_streams import NOISE, without_noise
 
 PROGRAM = """
 import os, sys
@@ -34,3 +36,12 @@ def test_a_descriptor_that_was_led_elsewhere_meanwhile_stays_there():
     finally:
         os.dup2(mine, 2)
         os.close(mine)
+
+
+@pytest.mark.parametrize(("line", "dropped"), [
+    (b"E0000 00:00:17.1 1 cuda_platform.cc:52] failed call to cuInit: CUDA_ERROR_NO_DEVICE: no device", True),
+    (b"E0000 00:00:17.1 1 cuda_dnn.cc:8310] Unable to register cuDNN factory", True),
+    (b"W0000 00:00:17.1 1 gpu_device.cc:2] TensorFlow was not built with CUDA kernel binaries compatible", False),
+    (b"E0000 00:00:17.1 1 cuda_executor.cc:9] CUDA_ERROR_INVALID_PTX: a PTX JIT compilation failed", False)])
+def test_messages_about_a_gpu_that_fails_are_no_noise(line: bytes, dropped: bool) -> None:
+    assert bool(NOISE.match(line)) is dropped

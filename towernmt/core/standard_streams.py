@@ -21,8 +21,9 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 NOISE = re.compile(rb"^(I\d{4} |To enable the following instructions|WARNING: All log messages before"
-                   rb"|[WE]\d{4} .*(cuInit|cuda|gpu|TensorRT|cost_estimator|local_rendezvous|cpu_allocator"
-                   rb"|ring_alg|collective_executor)"
+                   rb"|[WE]\d{4} .*cuInit"
+                   rb"|[WE]\d{4} (?!.*(PTX|kernel binaries|CUDA_ERROR_)).*(cuda|gpu|TensorRT|cost_estimator"
+                   rb"|local_rendezvous|cpu_allocator|ring_alg|collective_executor)"
                    rb"|Additional GRPC error information|:UNKNOWN:Error received from peer"
                    rb"|\t ?\[\[\{\{node )", re.IGNORECASE)
 _active = threading.Lock()
