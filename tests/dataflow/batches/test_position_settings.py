@@ -28,6 +28,7 @@ SMALL = {"batch_tokens": 90, "window": 30, "max_length": 60}
 CHANGED: dict[str, Any] = {
     "batch_tokens": 120, "batch_type": "sentences", "bucket_width": 5, "max_length": 10, "sort_by_length": False,
     "shuffle": False, "seed": 2, "window": 45, "subword_sampling": True, "subword_alpha": 0.6, "subword_nbest": 4,
+    "modifiers": ["upper=0.4"], "modifier_languages": "tr-en",
     "memory_gb": 9.0, "feeders": 3, "queue_capacity": 7}
 
 
@@ -90,12 +91,13 @@ def test_a_setting_of_the_data_is_compared_or_changes_nothing(place: Path, kind:
     if name == "subword_nbest" and kind != "stream":
         pytest.skip("refused for prepared data")
     where = place / ("corpora.yaml" if kind == "stream" else "prepared")
-    old = opened(where, settings(kind, subword_sampling=kind == "stream" and name.startswith("subword_")))
+    on = {"modifiers": ["upper=0.4"]} if name == "modifier_languages" else {}
+    old = opened(where, settings(kind, **on, subword_sampling=kind == "stream" and name.startswith("subword_")))
     if kind == "stream" and name == "subword_sampling":
         new = opened(where, settings(kind))
     else:
         kept = {"subword_sampling": True} if kind == "stream" and name.startswith("subword_") else {}
-        new = opened(where, settings(kind, **{**kept, name: CHANGED[name]}))
+        new = opened(where, settings(kind, **{**on, **kept, name: CHANGED[name]}))
     begin = a_place_in(old)
     refused = changes(old, new, begin)
     if refused:

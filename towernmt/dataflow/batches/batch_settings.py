@@ -9,6 +9,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.settings import setting
 
 if TYPE_CHECKING:
+    from towernmt.dataflow.text.modifiers import Modifiers
     from towernmt.dataflow.vocabulary.base import Sampling
 
 BATCH_TYPES = ("target", "source+target", "longest", "sentences")
@@ -56,10 +57,33 @@ class StreamBatchSettings(BatchSettings):
         -1, "Unprepared sources, unigram: sample among this number of best segmentations; -1 for all.", at_least=-1,
         at_most=512)
 
+    modifiers: list[str] = setting(
+        [], "Changes of training pairs, each with the probability of a pair: upper, title, typos, noise, spans, emoji, "
+        "join (such as upper=0.05,typos=0.1); prepared data are then read in windows. See the guide, \"Robustness\".")
+    modifier_languages: str = setting(
+        "", "Languages of source and target for the modifiers, such as tr-en: they decide the letter case (Turkish, "
+        "Greek) and the keyboard of typos.")
+
     def window_settings(self) -> dict[str, Any]:
         """Return the additional settings that a position depends on if pairs are read in windows."""
         sampling = ("subword_alpha", "subword_nbest") if self.subword_sampling else ()
-        return {f"data.{name}": getattr(self, name) for name in ("window", "subword_sampling", *sampling)}
+        languages = ("modifier_languages",) if self.modifiers else ()
+        return {f"data.{name}": getattr(self, name)
+                for name in ("window", "subword_sampling", *sampling, "modifiers", *languages)}
+
+    def pair_modifiers(self) -> Modifiers | None:
+        """Return the modifiers of the pairs; None for none.
+
+        Raises:
+            SettingsError: a modifier, a probability or a language is invalid.
+        """
+        from towernmt.dataflow.text.modifiers import Modifiers
+
+        source, dash, target = self.modifier_languages.partition("-")
+        if self.modifier_languages and not (dash and source.isalpha() and target.isalpha()):
+            raise SettingsError(f"data.modifier_languages={self.modifier_languages}: expected the codes of the source "
+                                "and the target language, such as tr-en.")
+        return Modifiers.parse(self.modifiers, (source, target))
 
     def sampling(self) -> Sampling | None:
         """Return the sampling of subwords, or None for the best segmentation.

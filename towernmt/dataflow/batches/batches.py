@@ -33,7 +33,6 @@ from towernmt.dataflow.batches.block_plan import (
 from towernmt.dataflow.batches.windows import BackgroundThread, SampledWindows
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.preparation.shards import PairBlock
-from towernmt.dataflow.vocabulary.base import Sampling
 
 _MIN_PLANS = 3  # plans that are always kept, with their blocks: readers are in neighbouring blocks
 _MAX_COUNTS = 100_000
@@ -140,7 +139,8 @@ class Batches:
     def position_settings(self) -> dict[str, Any]:
         """The settings and sizes that a position inside an epoch depends on, by name."""
         corpus = getattr(self._data, "position_settings", {"number of blocks": self._data.num_blocks})
-        return {**corpus, **self._settings.position_settings(), "data.subword_sampling": False}
+        return {**corpus, **self._settings.position_settings(), "data.subword_sampling": False,
+                "data.modifiers": []}
 
     def batches_per_epoch(self, epoch: int = 0) -> int:
         """Return the exact number of batches in an epoch. Reads and checks every block.
@@ -270,12 +270,11 @@ _WINDOWS = 4  # end of a key of random numbers, different from the keys of plans
 
 
 class SampledBatches(Batches):
-    """Batches of prepared data with segmentations that are sampled again in each epoch.
+    """Batches of prepared data with segmentations that are sampled, and pairs that are modified, anew in each epoch.
 
     Args:
         data: the corpus.
-        settings: size, order and window.
-        sampling: strength of the sampling.
+        settings: size, order, window, sampling of segmentations, and modifiers.
         epochs, alignments: see `Batches`.
         ahead: whether the next window is sampled while one is read.
 
@@ -286,15 +285,16 @@ class SampledBatches(Batches):
 
     planned_pairs = 0
 
-    def __init__(self, data: PreparedData, settings: StreamBatchSettings, sampling: Sampling,
+    def __init__(self, data: PreparedData, settings: StreamBatchSettings,
                  epochs: int | None = None, alignments: bool = False, ahead: bool = True) -> None:
         super().__init__(data, settings, epochs, alignments)
         # A sampled sentence is not longer than max_length, which includes EOS.
-        self._windows = SampledWindows(data, sampling, settings.window, settings.seed, settings.max_length - 1)
+        self._windows = SampledWindows(data, settings.sampling(), settings.pair_modifiers(), settings.window,
+                                       settings.seed, settings.max_length - 1)
         self.num_blocks = data.num_blocks * self._windows.per_shard
         self._pairs, self._ahead = data.pairs, ahead
         self._window_settings = settings.window_settings()
-        self._background = BackgroundThread(f"sampling segmentations of {data.directory}")
+        self._background = BackgroundThread(f"drawing pairs of {data.directory}")
         self._sampled: dict[tuple[int, int], Future[PairBlock]] = {}
 
     @property

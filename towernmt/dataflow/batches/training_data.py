@@ -121,19 +121,19 @@ def _batches_of_blocks(data: TrainingData, settings: StreamBatchSettings, epochs
                        ahead: bool) -> Batches:
     from towernmt.dataflow.batches.batches import Batches, SampledBatches
 
-    sampling = settings.sampling()
-    if sampling is None:
+    if settings.sampling() is None and settings.pair_modifiers() is None:
         return Batches(cast("BlockSource", data), settings, epochs, alignments)
     if not isinstance(data, PreparedData):
-        raise SettingsError(f"data.subword_sampling=true supports prepared data and sources, but {data.directory} is "
-                            "neither. Set it to false.")
-    return SampledBatches(data, settings, sampling, epochs, alignments, ahead)
+        name = "data.subword_sampling=true" if settings.subword_sampling else "data.modifiers"
+        raise SettingsError(f"{name} supports prepared data and sources, but {data.directory} is neither. Leave it "
+                            "out.")
+    return SampledBatches(data, settings, epochs, alignments, ahead)
 
 
 def _report_size(data: PreparedData, batches: Batches, settings: StreamBatchSettings, report: Callable[[str], None]
                  ) -> None:
     size, blocks = batches.estimated_size, batches.num_blocks
-    about = "about " if settings.subword_sampling else ""
+    about = "about " if settings.subword_sampling or settings.modifiers else ""
     report(f"{size.pairs:,} pairs in about {size.batches:,} batches an epoch, with {about}{size.source_tokens:,} "
            f"source and {about}{size.target_tokens:,} target tokens; padding takes {size.source:.1%} of the source "
            f"positions and {size.target:.1%} of the target positions.")

@@ -28,7 +28,8 @@ from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.preparation.shards import PairBlock
 from towernmt.dataflow.sources.mixture import Mixture, MixtureReader, SourceStatistics
 from towernmt.dataflow.sources.source import Cursor, Pair
-from towernmt.dataflow.vocabulary.base import Sampling
+from towernmt.dataflow.text.modifiers import Modifiers
+from towernmt.dataflow.vocabulary.base import UNK, Sampling, Vocabulary
 from towernmt.dataflow.vocabulary.resegmentation import Resegmented, Resegmenter
 from towernmt.dataflow.vocabulary.sentencepiece_model import spans
 from towernmt.dataflow.vocabulary.source_factors import FactorError
@@ -73,7 +74,9 @@ class WindowMaker:
 
     def __init__(self, mixture: Mixture, encoder: ChunkEncoder, settings: StreamBatchSettings) -> None:
         self._mixture, self._encoder, self._settings = mixture, encoder, settings
-        self._sampling = settings.sampling()
+        self._sampling, self._modifiers = settings.sampling(), settings.pair_modifiers()
+        if self._modifiers is not None:
+            refuse_factors(encoder.source_vocabulary, mixture.name)
 
     def make(self, epoch: int, index: int, cursor: Cursor | None, reader: MixtureReader | None,
              weights: Sequence[float] | None = None) -> tuple[Window, MixtureReader | None]:
@@ -132,11 +135,42 @@ class WindowMaker:
         return chunks, dropped
 
     def _encode_slice(self, pairs: list[Pair], epoch: int, number: int) -> EncodedChunk:
-        """Encode pairs. A sampled segmentation depends only on (seed, epoch, number of the pair in the epoch)."""
+        """Encode pairs, some of them modified.
+
+        Modifications and sampled segmentations depend only on (seed, epoch, number of the pair in the epoch).
+        """
+        if self._modifiers is None:
+            return self._encode_pairs(pairs, epoch, number)
+        key = [self._settings.seed, epoch, number, _MODIFIED]
+        modified = list(pairs)
+        drawn = self._modifiers.draw(len(pairs), key)
+        for place, names in drawn:
+            following = pairs[place + 1] if place + 1 < len(pairs) else None
+            modified[place] = Pair(*self._modifiers.modify(pairs[place], following, names, [*key, place]))
+        chunk = self._encode_pairs(modified, epoch, number)
+        # A pair stays as it was if a filter refuses its modification, for example since it is too long, or if the
+        # vocabulary lacks a word of it.
+        usable = set((chunk.line_numbers[~_have_unknown(chunk)] - 1).tolist())
+        lost = [place for place, _ in drawn if place not in usable]
+        if not lost:
+            return chunk
+        for place in lost:
+            modified[place] = pairs[place]
+        return self._encode_pairs(modified, epoch, number)
+
+    def _encode_pairs(self, pairs: list[Pair], epoch: int, number: int) -> EncodedChunk:
         if self._sampling is None:
             return self._encoder.encode_pairs(pairs, 1, _THREADS)
         seed = int(np.random.SeedSequence([self._settings.seed, epoch]).generate_state(1, np.uint64)[0])
         return self._encoder.sample_pairs(pairs, 1, self._sampling, seed, number)
+
+
+def _have_unknown(chunk: EncodedChunk) -> NDArray[np.bool_]:
+    """Return bool `[pairs]`: whether the source or the target of each kept pair has an unknown word."""
+    found = np.zeros(len(chunk.line_numbers), bool)
+    for ids, lengths in ((chunk.source_ids, chunk.source_lengths), (chunk.target_ids, chunk.target_lengths)):
+        found[np.repeat(np.arange(len(lengths)), lengths)[ids == UNK]] = True
+    return found
 
 
 def _join_chunks(chunks: list[EncodedChunk]) -> PairBlock:
@@ -157,15 +191,27 @@ def _offsets(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
-_SOURCE, _TARGET = 2, 3  # ends of the keys of random numbers; 0 and 1 are for the order of pairs and batches
+# Ends of the keys of random numbers; 0 and 1 are for the order of pairs and batches, and 4 for that of windows.
+_SOURCE, _TARGET, _MODIFIED = 2, 3, 5
+
+
+def refuse_factors(vocabulary: Vocabulary, name: str) -> None:
+    """Refuse modifiers of pairs whose source words have factors, which modified words would lack.
+
+    Raises:
+        SettingsError: the vocabulary has source factors.
+    """
+    if vocabulary.streams > 1:
+        raise SettingsError(f"data.modifiers cannot change the source factors of {name}: leave them out.")
 
 
 class SampledWindows:
-    """Windows of prepared data with sampled segmentations. Not for several threads at once.
+    """Windows of prepared data with sampled segmentations or modified pairs. Not for several threads at once.
 
     Args:
         data: the corpus.
-        sampling: strength of the sampling.
+        sampling: strength of the sampling; None for the stored segmentations.
+        modifiers: changes of the pairs; None for none.
         window: approximate maximum number of pairs of a window; all shards have the same number of windows.
         seed: seed of the samples, from 0.
         longest: maximum number of tokens. A sentence that would have more keeps its stored segmentation.
@@ -178,7 +224,17 @@ class SampledWindows:
             be lost.
     """
 
-    def __init__(self, data: PreparedData, sampling: Sampling, window: int, seed: int, longest: int) -> None:
+    def __init__(self, data: PreparedData, sampling: Sampling | None, modifiers: Modifiers | None, window: int,
+                 seed: int, longest: int) -> None:
+        self._data, self._modifiers, self._seed, self._longest = data, modifiers, seed, longest
+        self.per_shard = max(1, -(-data.pairs // (max(data.num_blocks, 1) * window)))
+        if modifiers is not None:
+            refuse_factors(data.source_vocabulary, str(data.directory))
+        self._resegmenters = None if sampling is None else self._make_resegmenters(sampling)
+
+    def _make_resegmenters(self, sampling: Sampling) -> tuple[Resegmenter, Resegmenter]:
+        """Return the samplers of both sides."""
+        data = self._data
         if sampling.nbest != -1:
             raise SettingsError(f"data.subword_nbest={sampling.nbest} samples among the best segmentations of "
                                 f"sentences, but in prepared data such as {data.directory} each word is sampled "
@@ -190,9 +246,7 @@ class SampledWindows:
             raise SettingsError(f"data.subword_sampling=true cannot keep the source factors or word alignments of "
                                 f"{data.directory}, since its vocabulary has subwords that span several words. Set it "
                                 "to false.")
-        self._data, self._seed, self._longest = data, seed, longest
-        self._source, self._target = (Resegmenter(side) for side in words)
-        self.per_shard = max(1, -(-data.pairs // (max(data.num_blocks, 1) * window)))
+        return Resegmenter(words[0]), Resegmenter(words[1])
 
     def sample(self, epoch: int, index: int) -> PairBlock:
         """Return window `index` with the segmentations of an epoch.
@@ -204,12 +258,72 @@ class SampledWindows:
         # The pairs of a shard have the order of the text, so every n-th pair gives a representative sample.
         block = _every(self._data.read_block(shard), first, self.per_shard)
         key = [self._seed, epoch, index]
-        source = self._source.resegment(block.source_ids, block.source_offsets, [*key, _SOURCE], self._longest)
-        target = self._target.resegment(block.target_ids, block.target_offsets, [*key, _TARGET], self._longest)
+        if self._modifiers is not None:
+            block = self._modified(block, self._modifiers, key)
+        if self._resegmenters is None:
+            return block
+        of_source, of_target = self._resegmenters
+        source = of_source.resegment(block.source_ids, block.source_offsets, [*key, _SOURCE], self._longest)
+        target = of_target.resegment(block.target_ids, block.target_offsets, [*key, _TARGET], self._longest)
         sampled = PairBlock(source.ids, source.offsets, target.ids, target.offsets)
         if block.source_factors is not None:  # all subwords of a word have its factors
             sampled = replace(sampled, source_factors=block.source_factors[:, np.repeat(source.begins, source.counts)])
         return sampled if block.links is None else _add_links(sampled, block, source, target)
+
+
+    def _modified(self, block: PairBlock, modifiers: Modifiers, key: list[int]) -> PairBlock:
+        """Return the block with modified pairs; a pair stays if it has or would have unknown words, or be too long."""
+        vocabularies = self._data.source_vocabulary, self._data.target_vocabulary
+
+        def text(place: int) -> tuple[str, str] | None:
+            ids = [side[slice(*offsets[place:place + 2])] for side, offsets in (
+                (block.source_ids, block.source_offsets), (block.target_ids, block.target_offsets))]
+            if any((side == UNK).any() for side in ids):
+                return None
+            source, target = (vocabulary.decode(side.tolist()) for vocabulary, side in zip(
+                vocabularies, ids, strict=True))
+            return source, target
+
+        places, pairs = [], []
+        for place, names in modifiers.draw(len(block), [*key, _MODIFIED]):
+            pair = text(place)
+            if pair is not None:
+                following = text(place + 1) if "join" in names and place + 1 < len(block) else None
+                places.append(place)
+                pairs.append(modifiers.modify(pair, following, names, [*key, _MODIFIED, place]))
+        sides = [vocabulary.encode_batch([pair[side] for pair in pairs])
+                 for side, vocabulary in enumerate(vocabularies)] if pairs else [[], []]
+        fitting = [number for number in range(len(pairs)) if all(
+            0 < len(side[number]) <= self._longest and UNK not in side[number] for side in sides)]
+        return _with_pairs(block, [places[number] for number in fitting],
+                           [[side[number] for number in fitting] for side in sides])
+
+
+def _with_pairs(block: PairBlock, places: list[int], sides: list[list[list[int]]]) -> PairBlock:
+    """Return the block with other pairs at some places, in ascending order; these pairs lose their links.
+
+    Args:
+        block: the pairs, without factors.
+        places: indices of the pairs to replace.
+        sides: ids of the sources and of the targets of the new pairs.
+    """
+    arrays = []
+    for ids, offsets, new in ((block.source_ids, block.source_offsets, sides[0]),
+                              (block.target_ids, block.target_offsets, sides[1])):
+        parts, last = [], 0
+        for place, other in zip(places, new, strict=True):
+            parts += [ids[offsets[last]:offsets[place]], np.array(other, ids.dtype)]
+            last = place + 1
+        lengths = np.diff(offsets)
+        lengths[places] = [len(other) for other in new]
+        arrays += [np.concatenate([*parts, ids[offsets[last]:]]), _offsets(lengths)]
+    changed = PairBlock(*arrays)
+    if block.links is None or block.link_offsets is None:
+        return changed
+    counts = np.diff(block.link_offsets)
+    kept = np.ones(len(block), bool)
+    kept[places] = False
+    return replace(changed, links=block.links[:, np.repeat(kept, counts)], link_offsets=_offsets(counts * kept))
 
 
 def _every(block: PairBlock, first: int, step: int) -> PairBlock:

@@ -73,10 +73,12 @@ class ChunkEncoder:
 
     Attributes:
         dtype: type of the ids.
+        source_vocabulary: vocabulary of the source.
     """
 
     def __init__(self, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, pair_filter: PairFilter
                  ) -> None:
+        self.source_vocabulary = source_vocabulary
         self._source, self._target, self._filter = source_vocabulary, target_vocabulary, pair_filter
         self.dtype = vocabulary_id_dtype(source_vocabulary, target_vocabulary)
 

@@ -1,0 +1,120 @@
+"""Batches with modified pairs, of prepared data and of streams: exact positions, and every pair once."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.batches.batch_settings import StreamBatchSettings
+from towernmt.dataflow.batches.training_data import make_batches, open_training_data
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.vocabulary.base import EOS
+
+LINES = [(f"der hund {number} lief um {'das haus ' * (number % 3)}herum.",
+          f"the dog {number} ran around {'the house ' * (number % 3)}there.") for number in range(240)]
+UPPER = {(source.upper(), target.upper()) for source, target in LINES}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("modified")
+    for side, name in enumerate(("source", "target")):
+        (place / name).write_text("".join(pair[side] + "\n" for pair in [*LINES, *sorted(UPPER)]))
+    prepare(PrepareSettings(source=str(place / "source"), target=str(place / "target"), output=str(place / "both"),
+                            vocab_size=130, workers=1))
+    for side, name in enumerate(("source", "target")):
+        (place / name).write_text("".join(pair[side] + "\n" for pair in LINES))
+    prepare(PrepareSettings(source=str(place / "source"), target=str(place / "target"), output=str(place / "data"),
+                            source_vocab=str(place / "both/vocabulary/source.model"), shard_pairs=130, workers=1,
+                            target_vocab=str(place / "both/vocabulary/target.model"), alignments="learn"))
+    (place / "corpora.yaml").write_text(
+        f"vocabulary: {place}/data\nsources:\n  - {{uri: '{place}/{{source,target}}'}}\n")
+    return place
+
+
+def settings(*modifiers: str, **changes: Any) -> StreamBatchSettings:
+    return StreamBatchSettings(**{"batch_tokens": 150, "window": 50, "max_length": 60, "modifiers": list(modifiers),
+                                  **changes})
+
+
+def texts(data, batches, epoch: int) -> list[tuple[str, str]]:
+    """The pairs of an epoch, in their order."""
+    found = []
+    for position, batch in batches:
+        assert position is not None
+        for row in range(len(batch.source)):
+            source, target = ([id for id in ids.tolist() if id > EOS] for ids in (batch.source[row], batch.target[row]))
+            found.append((data.source_vocabulary.decode(source), data.target_vocabulary.decode(target)))
+    return found
+
+
+@pytest.mark.parametrize("name", ["data", "corpora.yaml"])
+def test_every_pair_is_read_once_an_epoch_modified_with_its_probability(place, name):
+    data = open_training_data(str(place / name))
+    drawn = settings("upper=0.3")
+    epochs = []
+    for epochs_read in (1, 2):
+        stream = make_batches(data, drawn, epochs_read)
+        epochs.append(texts(data, stream.read(), 0))
+    first, both = epochs
+    assert both[:len(first)] == first and len(first) == len(LINES) and len(both) == 2 * len(LINES)
+    second = both[len(first):]
+    modified = [{pair for pair in epoch if pair in UPPER} for epoch in (first, second)]
+    for epoch, changed in zip((first, second), modified, strict=True):
+        assert len(changed) == pytest.approx(0.3 * len(LINES), abs=25)
+        lowered = [pair if pair not in UPPER else (pair[0].lower(), pair[1].lower()) for pair in epoch]
+        assert sorted(lowered) == sorted(LINES)
+    assert modified[0] != modified[1]
+
+
+@pytest.mark.parametrize("name", ["data", "corpora.yaml"])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_resumed_run_reads_what_it_would_have_read(place, name, sampled):
+    data = open_training_data(str(place / name))
+    drawn = settings("upper=0.2", "typos=0.3", "join=0.2", "noise=0.2", subword_sampling=sampled)
+    whole = list(itertools.islice(make_batches(data, drawn).read(), 40))
+    for start in (1, 7, 23):
+        rest = make_batches(data, drawn).read(whole[start - 1][0])
+        for (position, batch), (other, same) in zip(whole[start:], rest, strict=False):
+            assert position == other
+            assert all(np.array_equal(a, b) for a, b in zip(batch.arrays(), same.arrays(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["data", "corpora.yaml"])
+def test_a_modification_that_is_too_long_or_unknown_leaves_the_pair_as_it_was(place, name):
+    data = open_training_data(str(place / name))
+    assert sorted(texts(data, make_batches(data, settings("emoji=1"), 1).read(), 0)) == sorted(LINES)
+    joined = texts(data, make_batches(data, settings("join=1", max_length=45), 1).read(), 0)
+    assert len(joined) == len(LINES)
+    if name == "data":      # the stream's own filter is of 200 tokens
+        plain = make_batches(data, settings(max_length=45), 1)
+        longest = max(batch.target_length.max() for _, batch in plain.read())
+        assert max(batch.target_length.max() for _, batch in make_batches(
+            data, settings("join=1", max_length=45), 1).read()) <= max(45, longest)
+
+
+def test_modified_pairs_have_no_links_and_the_others_keep_theirs(place):
+    data = open_training_data(str(place / "data"))
+    counts = {}
+    for name, drawn in (("plain", settings()), ("some", settings("upper=0.5")), ("all", settings("upper=1"))):
+        counts[name] = sum(int(batch.alignment.sum()) for _, batch in make_batches(
+            data, drawn, 1, alignments=True).read())
+    assert counts["all"] == 0 and counts["some"] == pytest.approx(counts["plain"] / 2, rel=0.2)
+
+
+def test_modifiers_are_part_of_a_position_and_invalid_ones_are_refused(place):
+    data = open_training_data(str(place / "data"))
+    one = make_batches(data, settings("upper=0.2"), 1).position_settings
+    other = make_batches(data, settings("upper=0.3"), 1).position_settings
+    assert one["data.modifiers"] == ["upper=0.2"] != other["data.modifiers"]
+    with pytest.raises(SettingsError, match="data.modifier_languages=german"):
+        make_batches(data, replace(settings("upper=0.2"), modifier_languages="german"), 1)
+    with pytest.raises(SettingsError, match="there is no modifier 'lower'"):
+        make_batches(data, settings("lower=0.2"), 1)

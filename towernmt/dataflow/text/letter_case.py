@@ -1,0 +1,65 @@
+"""Upper case, lower case and title case of a text, by the rules of Unicode and of its language.
+
+Python's methods follow the rules that Unicode has for all languages: ß becomes SS, and a final sigma becomes ς. Some
+languages have other rules (Unicode's SpecialCasing.txt, and CLDR): Turkish and Azerbaijani distinguish the dotted and
+the dotless i, Greek capitals have no accents, and Dutch writes IJ at the beginning of a word.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_DOTTED = ("tr", "az")
+_WORD = re.compile(r"(?<!\w)[^\W\d_](?:[^\W_]|['’](?=\w))*")
+_GREEK_ACCENTS = "\u0301\u0300\u0342\u0313\u0314\u0345"
+
+
+def upper_case(text: str, language: str = "") -> str:
+    """Return the text in capitals.
+
+    Args:
+        text: any text. Characters without case stay as they are.
+        language: ISO 639-1 code, such as `tr`; "" for the rules that all languages share.
+    """
+    if language in _DOTTED:
+        text = text.replace("i", "İ").replace("ı", "I")
+    elif language == "el":
+        parts = unicodedata.normalize("NFD", text)
+        text = unicodedata.normalize("NFC", "".join(c for c in parts if c not in _GREEK_ACCENTS))
+    return text.upper()
+
+
+def lower_case(text: str, language: str = "") -> str:
+    """Return the text in lower case; for the arguments, see `upper_case`."""
+    if language in _DOTTED:
+        text = text.replace("İ", "i").replace("I", "ı")
+    return text.lower()
+
+
+def title_case(text: str, language: str = "") -> str:
+    """Return the text with a capital at the beginning of each word; the other letters stay as they are.
+
+    For the arguments, see `upper_case`.
+    """
+    return _WORD.sub(lambda match: capitalized(match[0], language), text)
+
+
+def capitalized(word: str, language: str = "") -> str:
+    """Return a word with its first letter as a capital; its other letters stay as they are."""
+    count = 2 if language == "nl" and word[:2].lower() == "ij" else 1
+    first = word[:count]
+    if count == 1 and language not in _DOTTED:
+        return (first.title() if len(first.upper()) > 1 or first.title() != first.upper() else first.upper()) + word[1:]
+    return upper_case(first, language) + word[count:]
+
+
+def has_case(text: str) -> bool:
+    """Return whether the text has letters with two cases."""
+    return text.lower() != text.upper()
+
+
+def is_upper_case(text: str) -> bool:
+    """Return whether the text is in capitals: at least two letters with case, and all of them are capitals."""
+    cased = [c for c in text if c.lower() != c.upper()]
+    return len(cased) > 1 and all(c == c.upper() for c in cased)

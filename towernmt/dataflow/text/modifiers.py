@@ -1,0 +1,285 @@
+"""Modifiers of training pairs: capitals, typos, noise and copied spans, so that a model learns to translate them.
+
+OpusTrainer calls such functions modifiers. A modified pair is a pure function of the pair, the next pair and a key of
+random numbers, so that a resumed run modifies each pair as an uninterrupted run does.
+
+| modifier | source | target |
+|---|---|---|
+| `upper` | in capitals | in capitals |
+| `title` | with a capital at each word | with a capital at each word |
+| `typos` | one typo in about six words: a neighbouring key, a swap, a doubling, an omission | unchanged |
+| `noise` | final punctuation missing or doubled, a doubled space, accents missing, other quotes | unchanged |
+| `emoji` | with an emoji or a symbol | with the same at the same end |
+| `spans` | with an address, a number, or a placeholder | with the same in the corresponding place |
+| `join` | with the next pair's source | with the next pair's target |
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from towernmt.core.errors import SettingsError, nearest
+from towernmt.dataflow.text.letter_case import has_case, title_case, upper_case
+
+TextPair = tuple[str, str]
+"""Source and target of a sentence pair."""
+_TAGS = re.compile(r"(?:<[^<>\s]+>\s+)*")
+_FINAL = re.compile(r"[.!?…。！？]+\s*$")
+_TOKEN = re.compile(r"[^\W_]{2,}")
+_ROWS = {"": ("qwertyuiop", "asdfghjkl", "zxcvbnm"), "de": ("qwertzuiopü", "asdfghjklöä", "yxcvbnm"),
+         "fr": ("azertyuiop", "qsdfghjklm", "wxcvbn")}
+_QUOTES = {'"': "“", "'": "’", "“": '"', "”": '"', "„": '"', "’": "'", "‘": "'", "«": '"', "»": '"'}
+_EMOJI = ("😀", "😂", "😊", "😍", "😉", "😢", "😡", "🤔", "🙏", "👍", "👋", "💪", "🎉", "🔥", "✨", "❤️", "💯", "✅",
+          "❌", "⚠️", "⭐", "☀️", "🇩🇪", "👩‍💻", "👍🏽", "→", "•", "★", "✓", "™", "©")
+_NAMES = ("example", "shop", "news", "docs", "mail", "data", "blog", "test", "cloud", "server")
+_ENDINGS = (".com", ".org", ".net", ".de", ".eu", ".io", ".co.uk")
+_UNITS = ("%", " %", " km", " kg", " m", " €", " MB", " °C", "x", " cm²")
+
+
+class PairText:
+    """What a modifier changes: both texts without the tags of the source, and the next pair.
+
+    Attributes:
+        source, target: the present texts.
+        following: source and target of the next pair; None at the end.
+        languages: ISO 639-1 codes of source and target, or "".
+    """
+
+    def __init__(self, source: str, target: str, following: TextPair | None, languages: tuple[str, str]) -> None:
+        self.source, self.target, self.following, self.languages = source, target, following, languages
+
+
+def _upper(pair: PairText, draw: random.Random) -> None:
+    if has_case(pair.source) and has_case(pair.target):
+        pair.source = upper_case(pair.source, pair.languages[0])
+        pair.target = upper_case(pair.target, pair.languages[1])
+
+
+def _title(pair: PairText, draw: random.Random) -> None:
+    if has_case(pair.source) and has_case(pair.target):
+        pair.source = title_case(pair.source, pair.languages[0])
+        pair.target = title_case(pair.target, pair.languages[1])
+
+
+def _typos(pair: PairText, draw: random.Random) -> None:
+    words = pair.source.split(" ")
+    places = [place for place, word in enumerate(words) if sum(map(str.isalpha, word)) > 2]
+    for place in draw.sample(places, min(len(places), max(1, round(len(words) / 6)))):
+        words[place] = with_typo(words[place], draw, pair.languages[0])
+    pair.source = " ".join(words)
+
+
+def with_typo(word: str, draw: random.Random, language: str = "") -> str:
+    """Return a word with a typo in one of its letters.
+
+    Args:
+        word: a word with at least two letters.
+        draw: random numbers.
+        language: ISO 639-1 code, which decides the keyboard.
+    """
+    letters = [place for place, c in enumerate(word) if c.isalpha()]
+    place = draw.choice(letters)
+    kind = draw.choice(("neighbour", "swap", "double", "omit"))
+    if kind == "neighbour" and (near := _neighbours(word[place], language)):
+        key = draw.choice(near)
+        return word[:place] + (key.upper() if word[place].isupper() else key) + word[place + 1:]
+    if kind in ("neighbour", "swap"):
+        other = place + 1 if place + 1 < len(word) else place - 1
+        first, last = min(place, other), max(place, other)
+        if word[first] != word[last]:
+            return word[:first] + word[last] + word[first] + word[last + 1:]
+    return word[:place] + (word[place] * 2 if kind == "double" else "") + word[place + 1:]
+
+
+def _neighbours(letter: str, language: str) -> list[str]:
+    """Return the keys next to a letter on the keyboard of a language; none for letters of other keyboards."""
+    rows = _ROWS.get(language, _ROWS[""])
+    for number, row in enumerate(rows):
+        column = row.find(letter.lower())
+        if column >= 0:
+            found = [row[c] for c in (column - 1, column + 1) if 0 <= c < len(row)]
+            for other in (number - 1, number + 1):
+                if 0 <= other < len(rows) and column < len(rows[other]):
+                    found.append(rows[other][column])
+            return found
+    return []
+
+
+def _noise(pair: PairText, draw: random.Random) -> None:
+    kinds: list[Callable[[str, random.Random], str]] = [
+        lambda text, _: _FINAL.sub("", text) or text,
+        lambda text, _: _FINAL.sub(lambda match: match[0].strip()[-1] * 2, text),
+        _with_double_space, lambda text, _: without_accents(text),
+        lambda text, _: "".join(_QUOTES.get(c, c) for c in text)]
+    draw.shuffle(kinds)
+    for kind in kinds:      # the first one that changes something
+        changed = kind(pair.source, draw)
+        if changed != pair.source:
+            pair.source = changed
+            return
+
+
+def _with_double_space(text: str, draw: random.Random) -> str:
+    places = [place for place, c in enumerate(text) if c == " "]
+    if not places:
+        return text
+    place = draw.choice(places)
+    return text[:place] + " " + text[place:]
+
+
+def without_accents(text: str) -> str:
+    """Return the text without the accents of Latin letters, as people type them who lack the keys."""
+    return "".join(
+        unicodedata.normalize("NFD", c)[0] if "LATIN" in unicodedata.name(c, "") and unicodedata.decomposition(c) else c
+        for c in text)
+
+
+def _emoji(pair: PairText, draw: random.Random) -> None:
+    symbol = draw.choice(_EMOJI) * draw.choice((1, 1, 1, 2))
+    where = draw.choice(("begin", "end", "before the full stop"))
+    pair.source, pair.target = (_with_symbol(text, symbol, where) for text in (pair.source, pair.target))
+
+
+def _with_symbol(text: str, symbol: str, where: str) -> str:
+    final = _FINAL.search(text)
+    if where == "begin":
+        return f"{symbol} {text}"
+    if where == "end" or final is None:
+        return f"{text} {symbol}"
+    return f"{text[:final.start()]} {symbol}{text[final.start():]}"
+
+
+def _spans(pair: PairText, draw: random.Random) -> None:
+    """Replace a word that both sides have, such as a name or a number, or put the span at the end of both."""
+    span = draw.choice(_SPANS)(draw)
+    shared = [word for word in dict.fromkeys(_TOKEN.findall(pair.source))
+              if _count(word, pair.source) == 1 == _count(word, pair.target)]
+    if shared:
+        word = draw.choice(shared)
+        pair.source, pair.target = (re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", lambda _: span, text)
+                                    for text in (pair.source, pair.target))
+        return
+    where = draw.choice(("end", "before the full stop"))
+    pair.source, pair.target = (_with_symbol(text, span, where) for text in (pair.source, pair.target))
+
+
+def _count(word: str, text: str) -> int:
+    return len(re.findall(rf"(?<!\w){re.escape(word)}(?!\w)", text))
+
+
+def _name(draw: random.Random) -> str:
+    return draw.choice(_NAMES) + (str(draw.randrange(100)) if draw.random() < 0.3 else "")
+
+
+def _address(draw: random.Random) -> str:
+    path = "".join(f"/{_name(draw)}" for _ in range(draw.randrange(3)))
+    query = f"?{draw.choice('abnqxy')}={draw.randrange(1000)}" if draw.random() < 0.4 else ""
+    prefix = draw.choice(("https://", "https://www.", "http://", "www."))
+    return f"{prefix}{_name(draw)}{draw.choice(_ENDINGS)}{path}{query}"
+
+
+def _mail(draw: random.Random) -> str:
+    return f"{_name(draw)}{draw.choice(('', '.', '_'))}{_name(draw)}@{_name(draw)}{draw.choice(_ENDINGS)}"
+
+
+def _number(draw: random.Random) -> str:
+    digits = str(draw.randrange(10 ** draw.randint(1, 8)))
+    if draw.random() < 0.3:
+        digits += draw.choice(".,:/-") + str(draw.randrange(1000))
+    return digits + (draw.choice(_UNITS) if draw.random() < 0.2 else "")
+
+
+def _placeholder(draw: random.Random) -> str:
+    name = draw.choice(_NAMES)
+    forms = ("{%s}", "{{%s}}", "%%(%s)s", "$%s", "<%s/>", "@%s", "#%s", "%s.txt", "/home/%s", "C:\\%s")
+    return draw.choice(("%s", "%d", *(form % name for form in forms)))
+
+
+_SPANS = (_address, _mail, _number, _number, _placeholder)
+
+
+def _join(pair: PairText, draw: random.Random) -> None:
+    if pair.following is not None:
+        pair.source, pair.target = (f"{one} {other}" for one, other in zip(
+            (pair.source, pair.target), pair.following, strict=True))
+
+
+MODIFIERS: dict[str, Callable[[PairText, random.Random], None]] = {
+    "upper": _upper, "title": _title, "typos": _typos, "noise": _noise, "spans": _spans, "emoji": _emoji, "join": _join}
+"""By name, in the order in which they act on a pair that several modifiers change."""
+
+
+@dataclass(frozen=True)
+class Modifiers:
+    """Modifiers with the probability that each one changes a pair.
+
+    Attributes:
+        probabilities: by the name of a modifier, in the order of `MODIFIERS`.
+        languages: ISO 639-1 codes of source and target, or "".
+    """
+
+    probabilities: dict[str, float]
+    languages: tuple[str, str] = ("", "")
+
+    @classmethod
+    def parse(cls, entries: Sequence[str], languages: tuple[str, str] = ("", "")) -> Modifiers | None:
+        """Return the modifiers of `data.modifiers`, such as `["upper=0.05", "typos=0.1"]`; None for none.
+
+        Raises:
+            SettingsError: a name is unknown or occurs twice, or a probability is not between 0 and 1.
+        """
+        found: dict[str, float] = {}
+        for entry in entries:
+            name, _, number = entry.partition("=")
+            if name not in MODIFIERS:
+                close = nearest(name, list(MODIFIERS))
+                hint = f"did you mean {close}?" if close else f"they are {', '.join(MODIFIERS)}."
+                raise SettingsError(f"data.modifiers={entry}: there is no modifier '{name}'; {hint}")
+            try:
+                probability = float(number)
+            except ValueError:
+                probability = -1.0
+            if not 0.0 <= probability <= 1.0 or name in found:
+                raise SettingsError(f"data.modifiers={entry}: expected each modifier once with a probability from 0 to "
+                                    f"1, such as {name}=0.05.")
+            found[name] = probability
+        chosen = {name: found[name] for name in MODIFIERS if found.get(name)}
+        return cls(chosen, languages) if chosen else None
+
+    def draw(self, count: int, key: Sequence[int]) -> list[tuple[int, list[str]]]:
+        """Return the indices of the pairs to modify with the names of their modifiers.
+
+        Args:
+            count: number of pairs.
+            key: whole numbers from 0, the key of the random numbers.
+        """
+        drawn = np.random.default_rng(list(key)).random((len(self.probabilities), count))
+        hits = drawn < np.array(list(self.probabilities.values()))[:, None]
+        names = list(self.probabilities)
+        return [(place, [names[row] for row in np.flatnonzero(hits[:, place])])
+                for place in np.flatnonzero(hits.any(0)).tolist()]
+
+    def modify(self, pair: TextPair, following: TextPair | None, names: Sequence[str], key: Sequence[int]
+               ) -> TextPair:
+        """Return a modified pair.
+
+        Args:
+            pair: source and target. Tags at the beginning of the source, such as `<bt>`, stay there.
+            following: the next pair, which `join` appends; None at the end.
+            names: the modifiers, in the order of `MODIFIERS`.
+            key: whole numbers from 0, the key of the random numbers.
+        """
+        tags = _TAGS.match(pair[0])
+        begin = tags.end() if tags else 0
+        after = None if following is None else (_TAGS.sub("", following[0], count=1), following[1])
+        text = PairText(pair[0][begin:], pair[1], after, self.languages)
+        draw = random.Random(":".join(map(str, key)))
+        for name in names:
+            MODIFIERS[name](text, draw)
+        return pair[0][:begin] + text.source, text.target
