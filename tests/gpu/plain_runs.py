@@ -63,7 +63,8 @@ def train(towers: int, steps: int = 4, batches: int = 12, folder: Path | None = 
         """Keeps the variables at the end of training."""
 
         def _after_train(self) -> None:
-            variables = tf1.global_variables()
+            # Whether a step that runs out of memory has advanced the clock depends on the threads.
+            variables = [v for v in tf1.global_variables() if fails is None or v.op.name != "random_clock"]
             self.values = dict(zip([v.op.name for v in variables], self.trainer.sess.run(variables), strict=True))
 
     gpus = range(towers) if fake_gpu.LIBRARY in os.environ else None

@@ -36,7 +36,7 @@ def row(counts: fake_gpu.Counts, gpus: int, steps: int) -> list[str]:
 
     host = fake_gpu.HOST
     to_cards, to_host = copied(lambda copy: copy.source == host), copied(lambda copy: copy.target == host)
-    between = copied(lambda copy: host not in (copy.source, copy.target))
+    between = copied(lambda copy: host not in (copy.source, copy.target) and copy.source != copy.target)
     collectives = [item for item in counts.collectives if item.card == "0"]
     return [f"{kernels(0):g}", f"{kernels(gpus - 1):g}" if gpus > 1 else "",
             f"{to_cards[0]:g} ({to_cards[1] / 1024:.1f} KB)", f"{to_host[0]:g} ({to_host[1] / 1024:.1f} KB)",
@@ -44,7 +44,7 @@ def row(counts: fake_gpu.Counts, gpus: int, steps: int) -> list[str]:
             f"{sum(item.size for item in collectives) / steps / 1e6:.1f}"]
 
 
-def measure(architecture: str, config: str, precision: str, gpus: int, cycle: int) -> str:
+def measure(architecture: str, config: str, precision: str, gpus: int, cycle: int, collectives: str) -> str:
     """Train for a few steps, and return the counts of `COUNTED` of them as text."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
     from tensorpack.callbacks import Callback
@@ -81,7 +81,7 @@ def measure(architecture: str, config: str, precision: str, gpus: int, cycle: in
         callbacks.remove(saver)         # a checkpoint of a large model takes longer than the steps
         callbacks += [look, StopAtStep(WARM + COUNTED)]
         launch_train_with_config(TrainConfig(model, data, callbacks, monitors=monitors, update_cycle=cycle),
-                                 SyncMultiGPUTrainer(list(range(gpus)), update_cycle=cycle))
+                                 SyncMultiGPUTrainer(list(range(gpus)), update_cycle=cycle, collectives=collectives))
     return look.text
 
 
@@ -93,12 +93,15 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--precision", nargs="+", default=["float32"])
     parser.add_argument("--gpus", nargs="+", type=int, default=[1, 2, 4, 8])
     parser.add_argument("--cycle", nargs="+", type=int, default=[1])
+    parser.add_argument("--collectives", default="ring", choices=("ring", "sum"),
+                        help="how gradients are added (default: %(default)s, which copies the bytes of NCCL)")
     parser.add_argument("--write", help="measure one row in this process, and write its counts to this file")
     options = parser.parse_args(arguments)
     if options.write:
         fake_gpu.load()
-        Path(options.write).write_text(measure(options.architecture, options.config, options.precision[0],
-                                               options.gpus[0], options.cycle[0]), encoding="utf-8")
+        text = measure(options.architecture, options.config, options.precision[0], options.gpus[0], options.cycle[0],
+                       options.collectives)
+        Path(options.write).write_text(text, encoding="utf-8")
         os._exit(0)     # large models take long to be deleted
     print("| " + " | ".join(HEADINGS) + " |\n" + "|---" * len(HEADINGS) + "|")
     library = fake_gpu.build(Path(tempfile.gettempdir()) / "fake_gpu")
@@ -109,7 +112,8 @@ def main(arguments: Sequence[str]) -> None:
                     file = Path(folder) / "counts"
                     subprocess.run([sys.executable, "-m", "tests.gpu.step_counts", "--architecture",
                                     options.architecture, "--config", options.config, "--precision", precision,
-                                    "--gpus", str(gpus), "--cycle", str(cycle), "--write", str(file)],
+                                    "--gpus", str(gpus), "--cycle", str(cycle), "--collectives",
+                                    options.collectives, "--write", str(file)],
                                    env=fake_gpu.environment(library, gpus), cwd=ROOT, check=True)
                     cells = row(fake_gpu.parse(file.read_text(encoding="utf-8")), gpus, COUNTED)
                 print("| " + " | ".join([f"{options.architecture} {options.config}", precision, str(gpus), str(cycle),
