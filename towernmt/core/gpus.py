@@ -142,6 +142,16 @@ def _has_management_library() -> bool:
         return False
 
 
+def smallest_memory(gpus: Sequence[int] | None) -> int:
+    """Return the memory of the smallest of these GPUs in bytes; 0 without GPUs, or if it is unknown.
+
+    Args:
+        gpus: CUDA's numbers of the GPUs.
+    """
+    known = cuda_driver().gpus if gpus else ()
+    return min((known[gpu].memory for gpu in gpus or () if gpu < len(known)), default=0)
+
+
 def driver_version(root: Path = Path("/")) -> str:
     """Return the version of NVIDIA's kernel module, such as "550.54.15"; "" if it does not run or is unknown."""
     try:

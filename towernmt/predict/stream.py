@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from towernmt.core.errors import DataError, DivergenceError, SettingsError
-from towernmt.core.gpus import has_gpu_driver
+from towernmt.core.gpus import has_gpu_driver, why_missing
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactorError
 from towernmt.predict.lines.batch_inputs import LinePiece, PieceBatch, piece_batches
@@ -92,7 +93,20 @@ def uses_gpu(device: str | None) -> bool:
         return False
     from towernmt.core.session import count_gpus  # takes seconds
 
-    return count_gpus() > 0
+    if count_gpus():
+        return True
+    if has_gpu_driver():
+        _report_unused_gpu()
+    return False
+
+
+@cache
+def _report_unused_gpu() -> None:
+    """Log once why the GPU of this machine is not used, unless the user has hidden it."""
+    from towernmt.core.tf_compat import tf
+
+    if os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
+        log.warning("The GPU is not used: %s.", why_missing(tf.sysconfig.get_build_info()))
 
 
 def batching_for(device: str | None, batch_tokens: int | None = None, batch_sentences: int | None = None,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from towernmt.core.gpus import cuda_driver
+from towernmt.core.gpus import smallest_memory
 from towernmt.core.machine import has_fast_bfloat16, processors
 from towernmt.core.settings import all_keys, apply_overrides, flatten
 from towernmt.models.model_location import find_place, is_findable
@@ -187,7 +187,7 @@ def training_conditions(data: TrainingData, gpus: Sequence[int] | None,
         vocabulary=len(data.target_vocabulary),
         unigram=data.source_vocabulary.has_probabilities and data.target_vocabulary.has_probabilities,
         validation_pairs=len(data.valid_source), gpus=len(gpus or ()),
-        processors=processors(), bfloat16=_multiplies_bfloat16(gpus), rates=rates, gpu_memory=_gpu_memory(gpus))
+        processors=processors(), bfloat16=_multiplies_bfloat16(gpus), rates=rates, gpu_memory=smallest_memory(gpus))
 
 
 BFLOAT16_CAPABILITY = (8, 0)
@@ -203,12 +203,6 @@ def _multiplies_bfloat16(gpus: Sequence[int] | None) -> bool | None:
     capabilities = [gpu_capability(gpu) for gpu in gpus]
     return None if None in capabilities else all(
         capability >= BFLOAT16_CAPABILITY for capability in capabilities if capability is not None)
-
-
-def _gpu_memory(gpus: Sequence[int] | None) -> int:
-    """Return the memory of the smallest of these GPUs in bytes; 0 if unknown."""
-    known = cuda_driver().gpus if gpus else ()
-    return min((known[gpu].memory for gpu in gpus or () if gpu < len(known)), default=0)
 
 
 def model_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:

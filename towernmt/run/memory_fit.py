@@ -24,6 +24,7 @@ from tensorpack.utils import logger
 
 from towernmt.callbacks.stopping import NaNGuard
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
+from towernmt.core.gpus import smallest_memory
 from towernmt.core.graph_state import configure_graph
 from towernmt.core.machine import peak_memory
 from towernmt.core.session import use_gpus
@@ -48,6 +49,8 @@ BATCHES, PEAK = "batches.npz", "peak.json"
 OUT_OF_MEMORY = 3
 """Exit status of a measurement whose step did not fit into the device's memory."""
 GIB = 1 << 30
+USABLE = 0.9
+"""Fraction of a GPU's memory that tensors can fill, by estimate: the rest is CUDA's, or gaps between tensors."""
 STEPS = 4
 """Number of measured steps; the first steps allocate the optimizer's slots and buffers."""
 
@@ -93,6 +96,11 @@ def with_fitting_batch(settings: Settings, data: TrainingData, gpus: Sequence[in
     if gpus is None and not peak_memory():
         raise SettingsError(f"data.memory_gb={limit:g}: this system does not report the memory of a process (it has no "
                             "/proc/self/status): set data.memory_gb=0, and data.batch_tokens.")
+    memory = smallest_memory(gpus) / GIB
+    if memory and limit > USABLE * memory:
+        logger.warning(f"data.memory_gb={limit:g} is more than {USABLE:.0%} of the {memory:.1f} GiB of a GPU: batches "
+                       "may run out of memory, because TensorFlow's allocator leaves gaps. Set it to "
+                       f"{int(USABLE * memory)} or less.")
     logger.info(f"Searching for the largest data.batch_tokens whose step fits into data.memory_gb={limit:g} ...")
     used: dict[int, int | None] = {}
 
