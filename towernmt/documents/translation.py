@@ -105,6 +105,8 @@ def translate_segments(segments: Iterable[Segment], translate: Translate, langua
 
 def lost(sentence: SourceSentence, text: str) -> list[str]:
     """Return the placeholders that are missing from a translation."""
+    if not sentence.names:
+        return []
     present = {number for number, _, _ in find_placeholders(sentence.names, text)}
     return [name for name, number in sentence.names.items() if number not in present]
 

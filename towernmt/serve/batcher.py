@@ -227,6 +227,13 @@ class Batcher:
             return f"it has been busy with the same sentences for {seconds:.0f} seconds"
         return None
 
+    def translations_of(self, lines: Sequence[str], options: Sequence[LineOptions], ticket: Ticket,
+                        done: Callable[[int, Translation], None], blocking: bool = False) -> list[Translation]:
+        """Queue sentences and wait for their translations; see `Work` and `submit` for arguments and errors."""
+        work = Work(lines, options, ticket, done)
+        self.submit(work, blocking)
+        return work.wait()
+
     def submit(self, work: Work, blocking: bool = False) -> None:
         """Queue work for translation.
 

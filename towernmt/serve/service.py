@@ -146,11 +146,11 @@ class Service:
         for _, waiting in list(self._running.values()):
             waiting.cancel()
 
-    def count(self, caller: str, direction: Direction, characters: int) -> None:
+    def count(self, caller: str, direction: str, characters: int) -> None:
         """Count characters that a caller had translated."""
         with self._counting:
             self.characters[caller] = self.characters.get(caller, 0) + characters
-        self.metrics.add("towernmt_characters_total", characters, direction=str(direction))
+        self.metrics.add("towernmt_characters_total", characters, direction=direction)
 
     def exchange_in_background(self) -> None:
         """Reload all models in a thread; see `exchange`."""
@@ -191,10 +191,12 @@ def server_metrics() -> Metrics:
 
 def watch_rounds(metrics: Metrics, direction: Direction) -> Callable[[Round], None]:
     """Return a function that records the rounds of a model."""
+    name = str(direction)
+
     def watch(one: Round) -> None:
-        metrics.observe("towernmt_batch_sentences", one.sentences, direction=str(direction))
-        metrics.add("towernmt_sentences_total", one.sentences, direction=str(direction))
-        metrics.add("towernmt_batch_seconds_total", one.seconds, direction=str(direction))
+        metrics.observe("towernmt_batch_sentences", one.sentences, direction=name)
+        metrics.add("towernmt_sentences_total", one.sentences, direction=name)
+        metrics.add("towernmt_batch_seconds_total", one.seconds, direction=name)
 
     return watch
 

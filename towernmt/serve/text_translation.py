@@ -21,7 +21,7 @@ from towernmt.documents.translation import SentencesOf, lost, restored
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import OPTIONS, PLAIN, LineOptions
 from towernmt.predict.lines.terminology import Terminology
-from towernmt.serve.batcher import Ticket, Work
+from towernmt.serve.batcher import Ticket
 from towernmt.serve.request_limits import Refusal, ServerLimits, bad
 from towernmt.serve.served_models import ServedModel
 
@@ -98,10 +98,10 @@ def translate_sentences(model: ServedModel, sentences: Sequence[str], options: S
     for first in range(0, len(sentences), size):
         model.wait_until_warm(options[first:first + size], ticket)
         with nullcontext() if turn is None else turn():
-            work = Work(sentences[first:first + size], options[first:first + size], ticket,
-                        lambda place, translation, first=first: on_result(first + place, translation))   # type: ignore[misc]
-            model.batcher.submit(work, blocking=blocking or first > 0)
-            found += work.wait()
+            found += model.batcher.translations_of(
+                sentences[first:first + size], options[first:first + size], ticket,
+                lambda place, translation, first=first: on_result(first + place, translation),  # type: ignore[misc]
+                blocking=blocking or first > 0)
     return found
 
 
@@ -118,7 +118,7 @@ def _forced(model: ServedModel, sentences: Sequence[str], options: Sequence[Line
 
 def _with_placeholders(options: LineOptions, sentence: SourceSentence) -> LineOptions:
     """Return the options of a sentence with its protected words replaced by placeholders."""
-    if not (sentence.names or sentence.symbols) or not (options.prefix or options.constraints or options.avoid):
+    if not (options.prefix or options.constraints or options.avoid) or not (sentence.names or sentence.symbols):
         return options
     return replace(options, prefix=_seen(options.prefix, sentence),
                    constraints=[_seen(phrase, sentence) for phrase in options.constraints],

@@ -193,7 +193,7 @@ class Batches:
 
     def _size_of_block(self, epoch: int, index: int) -> EpochSize:
         block, plan = self._plan(epoch, index)
-        return size_of_plan(plan, *_lengths(block))
+        return size_of_plan(plan, *block.lengths_with_eos)
 
     def _exists(self, position: Position) -> bool:
         if min(position[:3]) < 0 or position.cursor is not None or position.block >= self.num_blocks:
@@ -212,7 +212,7 @@ class Batches:
     def _count(self, epoch: int, block: int) -> int:
         """Return the number of batches of a block, which is cached: a reader skips a block without planning it."""
         count = self._counts.get((epoch, block))
-        return len(self._plan(epoch, block)[1]) if count is None else count
+        return len(self._plan(epoch, block)[1].starts) if count is None else count
 
     def _plan(self, epoch: int, index: int) -> tuple[PairBlock, BlockPlan]:
         """Return a block with its plan, computed once, under the lock: the other readers need the same one next."""
@@ -228,10 +228,11 @@ class Batches:
                 self._plans.move_to_end(key)
                 return block, self._plans[key]
             settings = self._settings
-            plan = self._plan_lengths(*_lengths(block), [settings.seed, epoch, index] if settings.shuffle else None)
+            shuffle_key = [settings.seed, epoch, index] if settings.shuffle else None
+            plan = self._plan_lengths(*block.lengths_with_eos, shuffle_key)
             if len(self._counts) >= _MAX_COUNTS:
                 self._counts.clear()
-            self._counts[key] = len(plan)
+            self._counts[key] = len(plan.starts)
             self._plans[key] = plan
             held = sum(len(planned.order) for planned in self._plans.values())
             while len(self._plans) > _MIN_PLANS and held > self.planned_pairs:
@@ -248,11 +249,6 @@ def _is_empty(data: BlockSource) -> bool:
     if isinstance(data, PreparedData):
         return not data.pairs  # a number in the manifest
     return not any(len(data.read_block(block)) for block in range(data.num_blocks))
-
-
-def _lengths(block: PairBlock) -> tuple[IntArray, IntArray]:
-    """Return the numbers of source and target tokens including EOS, each as int64 `[pairs]`."""
-    return block.source_lengths + 1, block.target_lengths + 1
 
 
 def check_batch_settings(settings: BatchSettings, epochs: int | None) -> None:

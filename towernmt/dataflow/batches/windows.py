@@ -109,7 +109,7 @@ class WindowMaker:
             over, next_reader = False, None
         block = _join_chunks(chunks)
         settings = self._settings
-        source, target = block.source_lengths + 1, block.target_lengths + 1  # with EOS
+        source, target = block.lengths_with_eos
         ratio = float(np.mean(source / target)) if len(block) else 1.0
         plan = plan_block(source, target, define_buckets(settings.bucket_width, settings.max_length, ratio),
                           settings.batch_type, settings.batch_tokens, settings.sort_by_length,

@@ -68,6 +68,11 @@ class PairBlock:
         """int64 `[pairs]`, tokens without EOS."""
         return np.diff(self.target_offsets)
 
+    @property
+    def lengths_with_eos(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The numbers of source and of target tokens including EOS, each int64 `[pairs]`."""
+        return np.diff(self.source_offsets) + 1, np.diff(self.target_offsets) + 1
+
 
 MAGIC = b"TNMTPAIR"
 VERSION = 1

@@ -221,7 +221,8 @@ class RequestEncoder:
             beam = search.get("beam_size", self._search.beam_size)
             search |= {"n_best": options.n_best, "beam_size": max(beam, options.n_best)}
         search = {name: value for name, value in search.items() if value != getattr(self._search, name)}
-        dataclasses.replace(self._search, **search)     # raises an error if they exclude each other
+        if search:
+            dataclasses.replace(self._search, **search)     # raises an error if they exclude each other
         return search
 
     def _writable_terms(self, terminology: Terminology | None) -> WritableTerms | None:

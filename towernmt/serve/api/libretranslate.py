@@ -5,6 +5,7 @@ Errors are `{"error": "..."}`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -40,7 +41,7 @@ async def translate(call: Call) -> Response:
     alternatives = _alternatives(call, model.model.alternatives - 1)
     check_texts(call, model.direction, texts)
     asked = TextRequest(format=format, alternatives=alternatives)
-    answers = await call.in_thread(lambda: translate_texts(model, texts, asked, call.service.limits, call.ticket))
+    answers = await call.in_thread(partial(translate_texts, model, texts, asked, call.service.limits, call.ticket))
     answer: dict[str, Any] = {"translatedText": [one.text for one in answers]}
     if detected is not None:
         language = {"confidence": round(100 * detected.confidence), "language": detected.language}
@@ -138,9 +139,9 @@ def _texts(call: Call) -> list[str]:
     Raises:
         Refusal: it is missing, or not a text.
     """
-    if not call.parameters.given("q"):
-        raise bad("Invalid request: missing q parameter")
-    return call.parameters.texts("q")
+    if texts := call.parameters.texts("q"):
+        return texts
+    raise bad("Invalid request: missing q parameter")
 
 
 def _alternatives(call: Call, most: int) -> int:

@@ -13,6 +13,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -355,7 +356,7 @@ async def translate(call: Call) -> Response:
         events = EVENTS in call.request.headers.get("accept", "")
         return StreamingResponse(_streamed(call, model, asked, wanted, head, events),
                                  media_type=EVENTS if events else LINES, headers={"Cache-Control": "no-store"})
-    answers = await call.in_thread(lambda: translate_texts(model, texts, wanted, call.service.limits, call.ticket))
+    answers = await call.in_thread(partial(translate_texts, model, texts, wanted, call.service.limits, call.ticket))
     return JSONResponse({**head, "translations": [
         {"text": answer.text, "sentences": [as_json(one, asked["alignments"], asked["confidence"])
                                             for one in answer.sentences]} for answer in answers]})

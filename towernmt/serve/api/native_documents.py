@@ -95,7 +95,7 @@ async def taken_in(call: Call, name: str, file: OpenedFile, model: ServedModel,
             document.translated += 1
 
         content = split.translate(document.ticket, lambda: service.documents.turn(document), told)
-        service.count(document.caller, document.direction, document.characters)
+        service.count(document.caller, str(document.direction), document.characters)
         return content
 
     return service.documents.add(

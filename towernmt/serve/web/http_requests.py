@@ -52,12 +52,10 @@ async def read_body(receive: Any, stated: str | None, most: int, seconds: float,
         Refusal: it is too large (413), or comes too slowly (408).
         ClientGone: the client has gone before its end.
     """
-    too_large = Refusal(413, f"The body is larger than the {most} bytes that this server reads at once.")
     parts: list[bytes] = []
     size = 0
     if stated is not None and stated.isdecimal() and int(stated[:20]) > most:
-        await _drain(receive)
-        raise too_large
+        raise await _too_large(receive, most)
     try:
         async with asyncio.timeout(seconds) as limit:
             with reading(limit):
@@ -69,8 +67,7 @@ async def read_body(receive: Any, stated: str | None, most: int, seconds: float,
     except TimeoutError:
         raise Refusal(408, f"The body did not come within {seconds:g} seconds.") from None
     if size > most:
-        await _drain(receive)
-        raise too_large
+        raise await _too_large(receive, most)
     return b"".join(parts)
 
 
@@ -84,11 +81,13 @@ async def _parts(receive: Any) -> AsyncIterator[bytes]:
         more = message.get("more_body", False)
 
 
-async def _drain(receive: Any) -> None:
+async def _too_large(receive: Any, most: int) -> Refusal:
+    """Drain the rest of a body, and return the refusal."""
     with suppress(TimeoutError):
         async with asyncio.timeout(DRAINED_SECONDS):
             async for _ in _parts(receive):
                 pass
+    return Refusal(413, f"The body is larger than the {most} bytes that this server reads at once.")
 
 
 log = logging.getLogger(__name__)
@@ -282,8 +281,8 @@ def check_texts(call: Call, direction: Direction | None, texts: Sequence[str], m
         raise Refusal(413, f"The request has {characters} characters of text: send at most {most} at once.")
     if direction is not None:
         call.service.rates.take(call.caller, "characters", characters, call.rate_of_characters)
-        call.service.count(call.caller, direction, characters)
         call.noted |= {"direction": str(direction), "characters": characters}
+        call.service.count(call.caller, call.noted["direction"], characters)
     return characters
 
 
