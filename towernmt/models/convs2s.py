@@ -191,7 +191,7 @@ class ConvS2S(ConfiguredModel):
         def convolve(x: Tensor, layer: Convolution, _: int) -> Tensor:
             return self._convolve(x, layer, (layer.width - 1, 0))       # nothing from later positions
 
-        return self._decode(target_in, tf.range(tf.shape(target_in)[1]), memory, convolve)
+        return self._decode(self._words(target_in), tf.range(tf.shape(target_in)[1]), memory, convolve)
 
     def start_state(self, memory: ConvS2SMemory, beam: int) -> DecoderState:
         """Return zeros `[batch * beam, width - 1, depth]` for each layer, the input before the first word."""
@@ -215,8 +215,9 @@ class ConvS2S(ConfiguredModel):
             return tf.reshape(y, tf.concat([tf.shape(x)[:2], [2 * layer.depth]], 0))
 
         # The hypotheses of a sentence stand where the positions of one stand in training: [batch, beam].
-        by_sentence = tf.reshape(token, [tf.shape(memory.bias)[0], -1])
-        hidden, weights = self._decode(by_sentence, state.step[None], memory, convolve)
+        words = self._words(token)
+        words = tf.reshape(words, [tf.shape(memory.bias)[0], -1, int(words.shape[1])])
+        hidden, weights = self._decode(words, state.step[None], memory, convolve)
         hidden = tf.reshape(hidden, [-1, self.settings.output_size])
         shown = [tf.reshape(weights, [-1, tf.shape(memory.bias)[2]])] if attention else []
         return self.output_projection().logits(hidden), DecoderState(memory, cache, state.step + 1), *shown
@@ -226,12 +227,18 @@ class ConvS2S(ConfiguredModel):
             bias = tf1.get_variable("softmax_bias", [self.target_vocab_size], initializer=tf1.zeros_initializer())
             return Projection(self._table("softmax"), bias)
 
-    def _decode(self, ids: Tensor, positions: Tensor, memory: ConvS2SMemory,
+    def _words(self, target: Tensor) -> Tensor:
+        """Return the embeddings of target tokens int32 `[...]`, float32 `[..., embedding]`."""
+        with tf1.variable_scope("convs2s"):
+            return embed_target(self._table("target"), target, self.settings)
+
+    def _decode(self, words: Tensor, positions: Tensor, memory: ConvS2SMemory,
                 convolve: Callable[[Tensor, Convolution, int], Tensor]) -> tuple[Tensor, Tensor]:
         """Apply the decoder up to its last hidden layer.
 
         Args:
-            ids: int32 `[batch, queries]`: the positions of a sentence, or its hypotheses at one position.
+            words: float32 `[batch, queries, embedding]`, at the positions of a sentence, or of its hypotheses at one
+                position.
             positions: int32 `[queries]`, or `[1]` for all.
             memory: encoded source.
             convolve: maps (float32 `[batch, queries, depth]`, layer, its number) to
@@ -243,7 +250,6 @@ class ConvS2S(ConfiguredModel):
         """
         s = self.settings
         with tf1.variable_scope("convs2s"):
-            words = embed_target(self._table("target"), ids, s)
             with tf1.variable_scope("decoder"):
                 embedded = self._embed(words, positions)
                 x = self._affine(embedded, self._decoder[0].depth, "input")

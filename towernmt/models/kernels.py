@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from typing import Any
 
 from towernmt.core.graph_state import graph_state
 from towernmt.core.machine import has_fast_bfloat16, processor_flags
@@ -161,11 +162,30 @@ def to_float32(x: Tensor) -> Tensor:
     return tf.cast(x, tf.float32)
 
 
+def dtype_of_ids(x: Tensor) -> DType:
+    """Return the dtype of the ids and indices that are computed on the device of a tensor: int64 on a GPU, else int32.
+
+    TensorFlow keeps int32 in host memory and computes with it there, even if it uses a GPU.
+    """
+    return tf.int64 if on_gpu(x) else tf.int32
+
+
+def as_ids(x: Tensor) -> Tensor:
+    """Return ids or indices int32 in the dtype that their device computes with (`dtype_of_ids`)."""
+    return tf.cast(x, dtype_of_ids(x))
+
+
+def padded_tensor(x: Tensor, paddings: Any, value: int = 0) -> Tensor:
+    """Return `tf.pad(x, paddings)`, which has no kernel for int64 on a GPU: there it pads float64, which is exact."""
+    if x.dtype != tf.int64:
+        return tf.pad(x, paddings, constant_values=value)
+    return tf.cast(tf.pad(tf.cast(x, tf.float64), paddings, constant_values=value), tf.int64)
+
+
 def count_to(end: Tensor) -> Tensor:
     """Return the numbers from 0 to `end` - 1, int64 `[end]`; `end` is int32 `[]`.
 
-    TensorFlow keeps int32 in host memory, where it computes with it even if it uses a GPU. So lengths, positions and
-    ids that decide what a GPU computes are int64.
+    Lengths and positions that decide what a GPU computes are int64 (see `dtype_of_ids`).
     """
     return tf.cast(tf.range(end), tf.int64)
 
@@ -228,13 +248,13 @@ _GRADIENT = "TowernmtProductOverRows"
 def on_gpu(x: Tensor) -> bool:
     """Return whether operations on a tensor run on a GPU, on which every form of this module is TensorFlow's plain one.
 
-    The tensor's device decides, in the body of a loop that of the loop. TensorFlow places operations without a device
-    on a GPU if it sees one.
+    The tensor's device decides; of a tensor without one, the device of new operations (in the body of a loop, that of
+    the loop). TensorFlow places operations without a device on a GPU if it sees one.
     """
-    device, graph = x.device, _outermost_graph()
-    if not device and graph is not tf1.get_default_graph():
-        with graph.as_default():
-            device = tf.no_op().device          # the device of the loop, whose body does not repeat it
+    device = x.device
+    if not device:
+        with _outermost_graph().as_default():
+            device = tf.no_op().device
     return "GPU" in device.upper() if device else bool(tf.config.get_visible_devices("GPU"))
 
 

@@ -41,7 +41,10 @@ def block_lstm(x: Tensor, start: list[Tensor], kernel: Tensor, bias: Tensor) -> 
     @tf.custom_gradient
     def run(x: Tensor, cell: Tensor, output: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         peephole = tf.zeros([depth])
-        given = {"seq_len_max": tf.shape(x, tf.int64)[0], "x": x, "cs_prev": cell, "h_prev": output, "w": kernel,
+        size = tf.shape(x)[0]
+        with tf1.device("/cpu:0"):          # where the kernel reads it, while int64 is in the memory of a GPU
+            longest = tf.cast(size, tf.int64)
+        given = {"seq_len_max": longest, "x": x, "cs_prev": cell, "h_prev": output, "w": kernel,
                  "wci": peephole, "wcf": peephole, "wco": peephole, "b": bias}
         kept = tf.raw_ops.BlockLSTMV2(**given)
 

@@ -258,7 +258,7 @@ class Transformer(ConfiguredModel):
             return attended.output
 
         with tf1.variable_scope("transformer"):
-            x = embed_target(self._table("target"), token[:, None], self.settings)
+            x = embed_target(self._table("target"), token, self.settings)[:, None]     # a slice of int32 is a copy
             with tf1.variable_scope("decoder"):
                 x = self._embed(x, state.step[None])[:, 0]                      # [rows, depth]
                 x = self._decoder_layers(x, attend)

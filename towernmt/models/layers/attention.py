@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from towernmt.core.tensors import Nest, Tensor
 from towernmt.core.tf_compat import tf
-from towernmt.models.kernels import count_to, is_made_once, token_mask
+from towernmt.models.kernels import as_ids, count_to, is_made_once, padded_tensor, token_mask
 
 BLOCK = 16
 """Number of steps by which the buffers grow."""
@@ -31,7 +31,7 @@ class StepBlocks(NamedTuple):
     Attributes:
         kept: nest of tensors `[batch, heads, capacity * beam, depth]`. The values of hypothesis `b` of a sentence in
             step `s` are at index `s * beam + b`. Search does not move them.
-        ancestor: int32 `[batch, beam, capacity]`, the beam index that each hypothesis had in each step; -1 for steps in
+        ancestor: ids `[batch, beam, capacity]`, the beam index that each hypothesis had in each step; -1 for steps in
             the future.
     """
 
@@ -58,7 +58,7 @@ class StepBlocks(NamedTuple):
         return StepBlocks(kept, tf.reshape(self.ancestor, [-1, 1, self.capacity]))
 
     def reordered(self, parent: Tensor) -> StepBlocks:
-        """Return blocks in which each hypothesis continues the one with beam index `parent`, int32 `[batch, beam]`."""
+        """Return blocks in which each hypothesis continues the one with beam index `parent`, ids `[batch, beam]`."""
         return self._replace(ancestor=tf.gather(self.ancestor, parent, batch_dims=1))
 
     def of_sentences(self, rows: Tensor) -> StepBlocks:
@@ -70,7 +70,7 @@ class StepBlocks(NamedTuple):
         more = steps - self.capacity
         kept = tf.nest.map_structure(
             lambda tensor: tf.pad(tensor, [[0, 0], [0, 0], [0, more * self.beam], [0, 0]]), self.kept)
-        return StepBlocks(kept, tf.pad(self.ancestor, [[0, 0], [0, 0], [0, more]], constant_values=_NONE))
+        return StepBlocks(kept, padded_tensor(self.ancestor, [[0, 0], [0, 0], [0, more]], _NONE))
 
     def shapes(self) -> StepBlocks:
         """Return the static shapes in a loop that increases the capacity."""
@@ -114,7 +114,7 @@ def empty_blocks(kept: Any, batch: Tensor, beam: int) -> StepBlocks:
         batch: int32 `[]`, number of sentences.
         beam: number of hypotheses of a sentence.
     """
-    return StepBlocks(kept, tf.fill([batch, beam, BLOCK], _NONE))
+    return StepBlocks(kept, as_ids(tf.fill([batch, beam, BLOCK], _NONE)))
 
 
 def empty_places(batch: Tensor, beam: int, heads: int, depth: int, dtype: Any) -> Tensor:
@@ -128,7 +128,7 @@ def empty_places(batch: Tensor, beam: int, heads: int, depth: int, dtype: Any) -
 def place_of_step(blocks: StepBlocks, step: Tensor) -> tuple[StepPlace, StepBlocks]:
     """Return the position of a step, and the blocks with its ancestors but without its values."""
     beam, capacity = blocks.beam, blocks.capacity
-    own = tf.range(beam)
+    own = tf.cast(tf.range(beam), blocks.ancestor.dtype)
     now = tf.equal(tf.range(capacity), step)                                        # [capacity]
     ancestor = tf.where(now, own[:, None], blocks.ancestor)                     # [batch, beam, capacity]
     seen = tf.equal(ancestor[:, :, :, None], own)                               # [batch, beam, capacity, beam]

@@ -14,7 +14,7 @@ import numpy as np
 from towernmt.core.tensors import Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS
-from towernmt.models.kernels import matmul, to_float32
+from towernmt.models.kernels import as_ids, matmul, to_float32
 from towernmt.models.layers.projections import linear_layer
 from towernmt.models.layers.randomness import StatelessNormal, StatelessUniform
 
@@ -212,7 +212,7 @@ def embed_target(table: Tensor | Variable, target: Tensor, settings: Any) -> Ten
     words = look_up(table, target)
     if settings.start == "bos":
         return words
-    return words * tf.cast(tf.not_equal(target, BOS), words.dtype)[..., None]
+    return words * tf.cast(tf.not_equal(as_ids(target), BOS), words.dtype)[..., None]
 
 
 def look_up(table: Tensor | Variable, ids: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.vocabulary.base import EOS, PAD
+from towernmt.models.kernels import as_ids, padded_tensor
 from towernmt.predict.search.decoding_interfaces import (
     NEVER,
     Candidates,
@@ -36,17 +37,17 @@ class Stopping:
     enough: int = 0
 
     def start(self, batch: Tensor) -> Tensor:
-        """Return the number of finished hypotheses before the first step, int32 `[batch]`; `()` if it is not needed."""
-        return tf.zeros([batch], tf.int32) if self.enough else ()
+        """Return the number of finished hypotheses before the first step, ids `[batch]`; `()` if it is not needed."""
+        return as_ids(tf.zeros([batch], tf.int32)) if self.enough else ()
 
     def counted(self, ended: Tensor, final: Tensor) -> Tensor:
-        """Return the number of finished hypotheses after a step, int32 `[batch]`.
+        """Return the number of finished hypotheses after a step, ids `[batch]`.
 
         Args:
             ended: number before the step.
             final: bool `[batch, n]`, whether the step has finished a hypothesis.
         """
-        return ended + tf.math.count_nonzero(final, axis=1, dtype=tf.int32) if self.enough else ()
+        return ended + tf.math.count_nonzero(final, axis=1, dtype=ended.dtype) if self.enough else ()
 
     def is_decided(self, ended: Tensor, last_score: Tensor, best_live: Tensor, limit: Tensor,
                    scoring: Scoring) -> Tensor:
@@ -96,7 +97,7 @@ class Finished(NamedTuple):
 
         def merged(before: Tensor, added: Tensor) -> Tensor:
             padding = [[0, 0], [0, 0], [0, 1]] + [[0, 0]] * (before.shape.rank - 3)
-            both = tf.concat([tf.pad(before, padding, constant_values=PAD), added], axis=1)
+            both = tf.concat([padded_tensor(before, padding, PAD), added], axis=1)
             both = tf.gather(both, place, batch_dims=1)
             # An empty entry contains only PAD.
             taken = tf.reshape(best > NEVER, [-1, count] + [1] * (before.shape.rank - 2))
@@ -139,7 +140,7 @@ class GreedySearch(Strategy):
         length = context.step + 1
         log_prob, token = candidates.best(1)
         gain, place = tf.math.top_k(log_prob, 1)  # the first one may be forbidden
-        token = tf.where(state.done, PAD, tf.gather(token, place, batch_dims=1))
+        token = tf.where(state.done, tf.constant(PAD, token.dtype), tf.gather(token, place, batch_dims=1))
         log_prob = state.log_prob + gain
         done = state.done | tf.equal(token, EOS) | (length >= context.limit)[:, None]
         score = self._scoring(log_prob, length, context.grown(None, token), context.inputs)
@@ -150,7 +151,8 @@ class GreedySearch(Strategy):
 
     def result(self, state: GreedyState, live: History) -> Decoded:
         # A sentence has no translation if every token was forbidden.
-        found = live._replace(tokens=tf.where((state.score > NEVER)[:, :, None], live.tokens, PAD))
+        written = (state.score > NEVER)[:, :, None]
+        found = live._replace(tokens=tf.where(written, live.tokens, tf.constant(PAD, live.tokens.dtype)))
         found = found.without_attention_of_padding()
         return Decoded(found.tokens, state.score, found.attention, found.log_probs)
 
@@ -225,7 +227,7 @@ class BeamSearch(Strategy):
         """Return the best 2 * beam one-token extensions of a sentence's live hypotheses, best first.
 
         Returns:
-            log-probability float32, parent (index in the beam) int32, token int32, each `[batch, 2 * beam]`.
+            log-probability float32, parent (index in the beam) and token ids, each `[batch, 2 * beam]`.
         """
         beam = self.width
         log_prob, token = candidates.best(2 * beam)  # [batch * beam, count]
@@ -233,4 +235,4 @@ class BeamSearch(Strategy):
         log_prob = tf.reshape(log_prob, [-1, beam, count]) + state.live_log_prob[:, :, None]
         log_prob, place = tf.math.top_k(tf.reshape(log_prob, [-1, beam * count]), 2 * beam)
         token = tf.gather(tf.reshape(token, [-1, beam * count]), place, batch_dims=1)
-        return log_prob, place // count, token
+        return log_prob, as_ids(place) // count, token

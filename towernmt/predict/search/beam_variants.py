@@ -8,6 +8,7 @@ from typing import NamedTuple
 from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.vocabulary.base import EOS, PAD
+from towernmt.models.kernels import as_ids, padded_tensor
 from towernmt.predict.search.beam_search import EXACT, Finished, Stopping
 from towernmt.predict.search.decoding_interfaces import (
     NEVER,
@@ -89,7 +90,7 @@ class DiverseBeamSearch(Strategy):
         # Each hypothesis of an earlier group can penalise one of these tokens.
         log_prob, token = candidates.best(2 * self._size + self.width - self._size)
         log_prob, token = (tf.reshape(tensor, [-1, self.width, token.shape[1]]) for tensor in (log_prob, token))
-        taken, parents = tf.zeros([tf.shape(state.done)[0], 0], tf.int32), []
+        taken, parents = tf.zeros([tf.shape(state.done)[0], 0], token.dtype), []
         groups = []
         for number, group in enumerate(state.groups):
             rows = slice(number * self._size, (number + 1) * self._size)
@@ -128,7 +129,7 @@ class DiverseBeamSearch(Strategy):
                                      2 * self._size)
         log_prob, token = (tf.gather(_flat(tensor), place, batch_dims=1)
                            for tensor in (log_prob + group.log_prob[:, :, None], token))
-        return _Extensions(value, log_prob, first + place // count, token)
+        return _Extensions(value, log_prob, first + as_ids(place) // count, token)
 
     def _grown(self, group: Group, extensions: _Extensions, context: StepContext,
                done: Tensor) -> tuple[Group, _Extensions]:
@@ -172,11 +173,10 @@ def allocated(log_prob: Tensor, bank: Tensor, count: int) -> Tensor:
     Returns:
         int32 `[batch, count]`, from 0 to m - 1.
     """
-    number = tf.shape(log_prob)[1]
-    log_prob, by_score = tf.math.top_k(log_prob, number)
-    bank = tf.gather(bank, by_score, batch_dims=1)
+    log_prob, by_score = tf.math.top_k(log_prob, tf.shape(log_prob)[1])
+    bank, number = tf.gather(bank, by_score, batch_dims=1), tf.cast(tf.shape(log_prob)[1], bank.dtype)
     banks = tf.reduce_max(bank, axis=1, keepdims=True) + 1
-    member = tf.one_hot(bank, tf.reduce_max(banks), dtype=tf.int32)                 # [batch, m, banks]
+    member = tf.one_hot(bank, tf.cast(tf.reduce_max(banks), tf.int32), dtype=bank.dtype)      # [batch, m, banks]
     rank = tf.reduce_sum(tf.cumsum(member, axis=1, exclusive=True) * member, axis=2)
     turn = rank * banks + banks - 1 - bank
     turn = tf.where(log_prob > NEVER, turn, number * banks)
@@ -219,8 +219,8 @@ class Phrases(NamedTuple):
     @classmethod
     def of(cls, constraints: Tensor) -> Phrases:
         """Return the phrases of int32 `[batch, constraints, length]`, padded with PAD; `constraints` may be 0."""
-        tokens = tf.pad(constraints, [[0, 0], [0, 1], [0, 1]])     # one empty phrase and one column at least
-        length = tf.math.count_nonzero(tokens, axis=2, dtype=tf.int32)
+        tokens = padded_tensor(constraints, [[0, 0], [0, 1], [0, 1]], PAD)   # an empty phrase and a column at least
+        length = tf.math.count_nonzero(tokens, axis=2, dtype=tokens.dtype)
         same = tf.reduce_all(tf.equal(tokens[:, :, None], tokens[:, None]), axis=3)
         place = tf.range(tf.shape(tokens)[1])
         earlier = place[None, :] < place[:, None]
@@ -237,7 +237,8 @@ class Phrases(NamedTuple):
     def after(self, progress: PhraseProgress, token: Tensor) -> PhraseProgress:
         """Return the progress after the tokens int32 `[batch, n]` are appended to the hypotheses."""
         longer = progress.begun[..., :-1] & tf.equal(self.tokens[:, None], token[:, :, None, None])
-        is_last = tf.equal(tf.range(1, tf.shape(self.tokens)[2] + 1), self.length[:, :, None])
+        count = tf.cast(tf.range(1, tf.shape(self.tokens)[2] + 1), self.length.dtype)
+        is_last = tf.equal(count, self.length[:, :, None])
         met = progress.met | tf.reduce_any(longer & is_last[:, None], axis=3)
         return PhraseProgress(tf.concat([self._may_begin(met)[..., None], longer], axis=3), met)
 
@@ -257,18 +258,18 @@ class Phrases(NamedTuple):
         Some next token always increases this number. So a search that keeps the hypotheses with the highest number
         meets all phrases in as many steps as they have tokens.
         """
-        whole = tf.reduce_sum(tf.where(progress.met, self.length[:, None], 0), axis=2)
+        whole = tf.reduce_sum(tf.where(progress.met, self.length[:, None], tf.zeros([], self.length.dtype)), axis=2)
         return whole + tf.reduce_max(self._furthest(progress), axis=2)
 
     def missing(self, progress: PhraseProgress) -> Tensor:
         """Return the number of phrases that have not occurred, int32 `[batch, n]`."""
-        return tf.math.count_nonzero(~progress.met, axis=2, dtype=tf.int32)
+        return tf.math.count_nonzero(~progress.met, axis=2, dtype=self.length.dtype)
 
     def _furthest(self, progress: PhraseProgress) -> Tensor:
         """Return the number of matched tokens of each unmet phrase, int32 `[batch, n, phrases]`."""
-        count = tf.range(tf.shape(self.tokens)[2] + 1)
-        begun = tf.reduce_max(tf.where(progress.begun, count, 0), axis=3)
-        return tf.where(progress.met | self._waiting(progress), 0, begun)
+        count, none = tf.range(tf.shape(self.tokens)[2] + 1), tf.zeros([], self.length.dtype)
+        begun = tf.reduce_max(tf.where(progress.begun, tf.cast(count, none.dtype), none), axis=3)
+        return tf.where(progress.met | self._waiting(progress), none, begun)
 
     def _waiting(self, progress: PhraseProgress) -> Tensor:
         """Return bool `[batch, n, phrases]`: whether a phrase ends the translation while others have not occurred."""
@@ -345,7 +346,7 @@ class ConstrainedBeamSearch(Strategy):
             # One live hypothesis, the empty one; the others of the beam have probability 0.
             log_prob=tf.tile(tf.constant([[0.0] + [NEVER] * (self.width - 1)]), [batch, 1]),
             progress=phrases.start(self.width), phrases=phrases,
-            finished=FinishedWithPhrases(empty, none, tf.zeros_like(none, tf.int32)),
+            finished=FinishedWithPhrases(empty, none, tf.zeros_like(none, phrases.length.dtype)),
             ended=self._stopping.start(batch), done=tf.zeros([batch], tf.bool))
 
     def choose(self, candidates: Candidates, context: StepContext, state: ConstrainedBeamState) -> StepChoice:
@@ -368,7 +369,9 @@ class ConstrainedBeamSearch(Strategy):
             ended, tf.where(final, score, NEVER), phrases.missing(progress)[:, :beam]))
 
         # At most one candidate of a hypothesis is EOS, so at least `beam` of 2 * beam candidates stay live.
-        _, first = tf.math.top_k(-tf.range(2 * beam) - tf.where(is_eos, 2 * beam, 0), beam)
+        number = tf.cast(tf.range(2 * beam), token.dtype)
+        later = tf.where(is_eos, tf.constant(2 * beam, token.dtype), tf.zeros([], token.dtype))
+        _, first = tf.math.top_k(-number - later, beam)
         live = tf.gather(tf.where(is_eos, NEVER, log_prob), first, batch_dims=1)
         count = self._stopping.counted(state.ended, final)
         done = state.done | at_limit | self._is_decided(count, live, finished, context.limit)
@@ -405,7 +408,7 @@ class ConstrainedBeamSearch(Strategy):
         count = tf.shape(log_prob)[1]
         log_prob = tf.reshape(log_prob, [-1, beam, count]) + state.log_prob[:, :, None]
         batch = tf.shape(log_prob)[0]
-        parent = tf.tile(tf.repeat(tf.range(beam), count)[None], [batch, 1])
+        parent = tf.tile(tf.repeat(tf.cast(tf.range(beam), token.dtype), count)[None], [batch, 1])
         return (tf.reshape(log_prob, [batch, beam * count]), parent,
                 tf.reshape(tf.concat([token, wanted], axis=1), [batch, beam * count]))
 
@@ -414,13 +417,13 @@ class ConstrainedBeamSearch(Strategy):
         score = tf.concat([before.score, new.score], axis=1)
         missing = tf.concat([before.missing, new.missing], axis=1)
         _, by_score = tf.math.top_k(score, 2 * self.width)
-        lack = tf.where(score > NEVER, missing, tf.int32.max)
+        lack = tf.where(score > NEVER, missing, tf.constant(tf.int32.max, missing.dtype))
         _, place = tf.math.top_k(-tf.gather(lack, by_score, batch_dims=1), self.width)
         place = tf.gather(by_score, place, batch_dims=1)
 
         def merged(one: Tensor, other: Tensor) -> Tensor:
             padding = [[0, 0], [0, 0], [0, 1]] + [[0, 0]] * (one.shape.rank - 3)
-            both = tf.concat([tf.pad(one, padding, constant_values=PAD), other], axis=1)
+            both = tf.concat([padded_tensor(one, padding, PAD), other], axis=1)
             return tf.gather(both, place, batch_dims=1)
 
         score = tf.gather(score, place, batch_dims=1)

@@ -1,4 +1,8 @@
-"""The interfaces of search: the state of a step, the candidates of a step, processors of logits, and strategies."""
+"""The interfaces of search: the state of a step, the candidates of a step, processors of logits, and strategies.
+
+Tokens and indices are *ids*: int32 on a CPU and int64 on a GPU, where TensorFlow computes with int32 on the host
+(`models.kernels.as_ids`). Compare them with Python numbers or with tensors of their own dtype.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any, NamedTuple
 from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.vocabulary.base import PAD
+from towernmt.models.kernels import as_ids
 
 
 class Distribution:
@@ -36,15 +41,15 @@ class Distribution:
         return self._log_sums
 
     def best(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return the highest logits of each row, float32 `[rows, count]`, and their tokens, int32; highest first."""
+        """Return the highest logits of each row, float32 `[rows, count]`, and their tokens, ids; highest first."""
         return top_of_rows(self._logits, count)
 
     def log_prob(self, token: Tensor, row: Tensor | None = None) -> Tensor:
         """Return log-probabilities of tokens, float32 in the shape of `token`.
 
         Args:
-            token: int32 `[rows]`, a token of each row; with `row`, a tensor of any shape.
-            row: int32 in the shape of `token`, row of each token.
+            token: ids `[rows]`, a token of each row; with `row`, a tensor of any shape.
+            row: ids in the shape of `token`, row of each token.
         """
         if row is None:
             return tf.gather(self._logits, token, batch_dims=1) - self.log_sums
@@ -66,20 +71,21 @@ def top_of_rows(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
         count: number of values, at most `size`.
 
     Returns:
-        values float32 and their indices int32, each `[rows, count]`.
+        values float32 and their indices (`kernels.as_ids`), each `[rows, count]`.
     """
     size = x.shape[1]
     group = _group_size(size, count) if size else 0
     if not group:
         top, place = tf.math.top_k(x, count)
-        return top, place
+        return top, as_ids(place)
     if size % group:
         x = tf.pad(x, [[0, 0], [0, -size % group]], constant_values=float("-inf"))
     grouped = tf.reshape(x, [-1, -(-size // group), group])
     _, best = tf.math.top_k(tf.reduce_max(grouped, axis=2), count)
-    best = -tf.math.top_k(-best, count)[0]                                      # [rows, count], ascending
+    best = -tf.math.top_k(-as_ids(best), count)[0]                                 # [rows, count], ascending
     values = tf.reshape(tf.gather(grouped, best, batch_dims=1), [-1, count * group])
     top, place = tf.math.top_k(values, count)
+    place = as_ids(place)
     return top, tf.gather(best, place // group, batch_dims=1) * group + place % group
 
 
@@ -95,7 +101,7 @@ class History(NamedTuple):
     """Tokens of hypotheses, `n` for each sentence, with their attention and log-probabilities.
 
     Attributes:
-        tokens: int32 `[batch, n, length]`, without BOS.
+        tokens: ids `[batch, n, length]`, without BOS.
         attention: float32 `[batch, n, length, source length]`, attention of each token to the source positions; `()` if
             it is not collected.
         log_probs: float32 `[batch, n, length]`, log-probability of each token, 0 for PAD; `()` if it is not
@@ -107,7 +113,7 @@ class History(NamedTuple):
     log_probs: Tensor = ()
 
     def selected(self, place: Tensor) -> History:
-        """Return the hypotheses at the indices `place`, int32 `[batch, m]`, from 0 to n - 1."""
+        """Return the hypotheses at the indices `place`, ids `[batch, m]`, from 0 to n - 1."""
         return _gathered(self, place)
 
     def followed_by(self, step: History) -> History:
@@ -153,7 +159,7 @@ class StepContext(NamedTuple):
 
     @property
     def tokens(self) -> Tensor:
-        """Tokens of each row, int32 `[batch * width, step]`."""
+        """Tokens of each row, ids `[batch * width, step]`."""
         return tf.reshape(self.history.tokens, [-1, self.step])
 
     def for_rows(self, tensor: Tensor) -> Tensor:
@@ -164,8 +170,8 @@ class StepContext(NamedTuple):
         """Return hypotheses with one more token.
 
         Args:
-            parent: int32 `[batch, n]`, index of the live hypothesis to extend; None to extend all in their order.
-            token: int32 `[batch, n]`, the appended tokens.
+            parent: ids `[batch, n]`, index of the live hypothesis to extend; None to extend all in their order.
+            token: ids `[batch, n]`, the appended tokens.
 
         Returns:
             the hypotheses, `[batch, n, step + 1]`.
@@ -180,13 +186,13 @@ class StepContext(NamedTuple):
         """Return log-probabilities of appended tokens, float32 `[batch, n]`, 0 for PAD; `()` if not collected."""
         if self.distribution is None:
             return ()
-        place = tf.range(self.width)[None] if parent is None else parent
-        row = tf.range(tf.shape(token)[0])[:, None] * self.width + place
+        place = tf.cast(tf.range(self.width), token.dtype)[None] if parent is None else parent
+        row = tf.cast(tf.range(tf.shape(token)[0]), token.dtype)[:, None] * self.width + place
         return tf.where(tf.equal(token, PAD), 0.0, self.distribution.log_prob(token, row))
 
 
 def _gathered(nest: Any, place: Tensor) -> Any:
-    """Gather tensors `[batch, n, ...]` at the indices int32 `[batch, m]`: `[batch, m, ...]`."""
+    """Gather tensors `[batch, n, ...]` at the indices, ids `[batch, m]`: `[batch, m, ...]`."""
     return tf.nest.map_structure(lambda tensor: tf.gather(tensor, place, batch_dims=1), nest)
 
 
@@ -231,12 +237,12 @@ class TokenFilter(LogitsProcessor):
         """Return whether tokens are forbidden: bool `[batch * width, n]`, or `[1, n]` if all rows are equal.
 
         Args:
-            token: int32 `[batch * width, n]`, or `[1, n]` for the same tokens in each row.
+            token: ids `[batch * width, n]`, or `[1, n]` for the same tokens in each row.
             context: the hypotheses and the inputs.
         """
 
     def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
-        every = tf.range(context.vocabulary_size)[None]
+        every = tf.cast(tf.range(context.vocabulary_size), context.history.tokens.dtype)[None]
         return logits + tf.where(self.forbids(every, context), NEVER, 0.0)
 
 
@@ -267,7 +273,7 @@ class Candidates:
             count: minimum number of tokens, if the vocabulary is large enough.
 
         Returns:
-            log-probability float32 and token int32, each `[batch * width, count or a few more]`. Tokens that a filter
+            log-probability float32 and token ids, each `[batch * width, count or a few more]`. Tokens that a filter
             forbids are included, with log-probability `NEVER`.
         """
         before, filters = _split(self._processors)
@@ -286,7 +292,7 @@ class Candidates:
         """Return the log-probabilities of tokens of each row after all processors.
 
         Args:
-            token: int32 `[batch * width, n]`.
+            token: ids `[batch * width, n]`.
 
         Returns:
             float32 `[batch * width, n]`; `NEVER` for forbidden tokens.
@@ -301,7 +307,7 @@ class Candidates:
         """Return the model's log-probability of a token of each row, without the processors.
 
         Args:
-            token: int32 `[batch * width]`.
+            token: ids `[batch * width]`.
 
         Returns:
             float32 `[batch * width]`.
@@ -329,9 +335,9 @@ class StepChoice(NamedTuple):
     """Live hypotheses after a step, as chosen by a strategy.
 
     Attributes:
-        parent: int32 `[batch, width]`, index of the hypothesis that each one extends; None if each extends the one with
+        parent: ids `[batch, width]`, index of the hypothesis that each one extends; None if each extends the one with
             its own index.
-        token: int32 `[batch, width]`, the appended token; PAD for a hypothesis that has ended.
+        token: ids `[batch, width]`, the appended token; PAD for a hypothesis that has ended.
         state: state of the strategy after the step.
     """
 

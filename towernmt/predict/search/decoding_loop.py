@@ -11,7 +11,7 @@ from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.interface import DecoderState, NMTModel
-from towernmt.models.kernels import made_once
+from towernmt.models.kernels import as_ids, made_once, padded_tensor
 from towernmt.models.layers.attention import BLOCK, each_of
 from towernmt.predict.search.decoding_interfaces import (
     Candidates,
@@ -82,7 +82,7 @@ class StepState(NamedTuple):
 
     Attributes:
         step: int32 `[]`, number of tokens.
-        token: int32 `[rows]`, last token of each live hypothesis; rows are sentences * width.
+        token: ids `[rows]`, last token of each live hypothesis; rows are sentences * width.
         history: the live hypotheses.
         strategy: state of the strategy, a nest with the first dimension sentences.
         cache: cache of the model, a nest with the first dimension rows.
@@ -123,19 +123,19 @@ class Steps:
         """Return the state before the first step."""
         batch, width = tf.shape(self.sentences.limit)[0], self.strategy.width
         state = self._model.start_state(self.sentences.memory, width)
-        empty = History(tf.zeros([batch, width, 0], tf.int32), self._no_attention(batch),
+        empty = History(as_ids(tf.zeros([batch, width, 0], tf.int32)), self._no_attention(batch),
                         tf.zeros([batch, width, 0]) if self._decoding.log_probs else ())
         blocks = state.blocks
         if not self.strategy.reorders:
             blocks = each_of(lambda blocks: blocks.apart(), blocks)
         return StepState(
-            step=tf.convert_to_tensor(state.step), token=tf.fill([batch * width], BOS), history=empty,
+            step=tf.convert_to_tensor(state.step), token=as_ids(tf.fill([batch * width], BOS)), history=empty,
             strategy=self.strategy.start(empty, self.sentences.inputs), cache=state.cache, blocks=blocks)
 
     def take(self, state: StepState) -> StepState:
         """Return the state after the next step, in which the live hypotheses have one more token."""
         logits, decoder, attention = self._decode(
-            state.token, DecoderState(self.sentences.memory, state.cache, state.step, state.blocks))
+            tf.cast(state.token, tf.int32), DecoderState(self.sentences.memory, state.cache, state.step, state.blocks))
         distribution = Distribution(logits)
         if self._words is not None:
             distribution = ListedDistribution(logits, self._words._replace(bias=self.sentences.listed))
@@ -170,7 +170,7 @@ class Steps:
 
     def _reordered(self, cache: Any, parent: Tensor) -> Any:
         """Gather the rows of the cache for the parents of the live hypotheses; `parent` is `[sentences, width]`."""
-        first = tf.range(tf.shape(parent)[0])[:, None] * self.strategy.width
+        first = tf.cast(tf.range(tf.shape(parent)[0]), parent.dtype)[:, None] * self.strategy.width
         rows = tf.reshape(first + parent, [-1])     # [rows]
         return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), cache)
 
@@ -231,9 +231,11 @@ def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) ->
     inputs = _as_declared(inputs, [*model.encoder_inputs(), *decoding.strategy.inputs(),
                                    *(spec for processor in decoding.processors for spec in processor.inputs())])
     memory, words = model.encode(*(inputs[spec.name] for spec in model.encoder_inputs())), None
+    limit = decoding.limit(inputs)
+    inputs = {name: as_ids(tensor) if tensor.dtype == tf.int32 else tensor for name, tensor in inputs.items()}
     if decoding.shortlist is not None:
         model, words = decoding.shortlist.limited(model, inputs, decoding.most_candidates)
-    sentences = Sentences(memory, inputs, decoding.limit(inputs), words.bias if words else ())
+    sentences = Sentences(memory, inputs, limit, words.bias if words else ())
     steps = Steps(model, decoding, words, sentences)
     start = steps.start()
     with made_once():
@@ -241,7 +243,8 @@ def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) ->
         first = steps.take(start)
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
             found = _run(steps, start, first)
-    return decoding.strategy.result(found.strategy, found.history)
+    result = decoding.strategy.result(found.strategy, found.history)
+    return result._replace(tokens=tf.cast(result.tokens, tf.int32))
 
 
 class _BatchResult(NamedTuple):
@@ -325,7 +328,7 @@ def _with_updated_rows(aside: Tensor, new: Tensor, number: Tensor, shape: Any) -
         return new
     if None in shape.as_list()[1:]:
         longer = tf.shape(new)[1:] - tf.shape(aside)[1:]
-        aside = tf.pad(aside, tf.pad(longer[:, None], [[1, 0], [1, 0]]))
+        aside = padded_tensor(aside, tf.pad(longer[:, None], [[1, 0], [1, 0]]))
     aside = tf.tensor_scatter_nd_update(aside, number[:, None], new)
     aside.set_shape(shape)
     return aside

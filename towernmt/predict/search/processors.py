@@ -10,6 +10,7 @@ import numpy as np
 from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD
+from towernmt.models.kernels import padded_tensor
 from towernmt.predict.search.decoding_interfaces import NEVER, LogitsProcessor, StepContext, TokenFilter
 
 
@@ -21,10 +22,10 @@ def listed(ids: Tensor, vocabulary_size: int) -> Tensor:
         vocabulary_size: size of the target vocabulary.
     """
     rows, count = tf.unstack(tf.shape(ids))
-    row = tf.broadcast_to(tf.range(rows)[:, None], [rows, count])
-    column = tf.where(tf.equal(ids, PAD), vocabulary_size, ids)     # the additional column is for PAD
-    hits = tf.scatter_nd(tf.stack([row, column], axis=2), tf.ones([rows, count], tf.int32),
-                         [rows, vocabulary_size + 1])
+    row = tf.broadcast_to(tf.cast(tf.range(rows), ids.dtype)[:, None], [rows, count])
+    column = tf.where(tf.equal(ids, PAD), tf.constant(vocabulary_size, ids.dtype), ids)   # PAD has an additional column
+    hits = tf.scatter_nd(tf.stack([row, column], axis=2), tf.ones([rows, count], ids.dtype),
+                         tf.cast([rows, vocabulary_size + 1], ids.dtype))
     return hits[:, :vocabulary_size] > 0
 
 
@@ -69,7 +70,7 @@ class ForbiddenTokens(TokenFilter):
         self.at_most = len(self._tokens)
 
     def forbids(self, token: Tensor, context: StepContext) -> Tensor:
-        return tf.reduce_any(tf.equal(token[:, :, None], tf.constant(self._tokens, tf.int32)), axis=2)
+        return tf.reduce_any(tf.equal(token[:, :, None], tf.constant(self._tokens, token.dtype)), axis=2)
 
 
 class MinimumLength(TokenFilter):
@@ -93,8 +94,8 @@ class MinimumLength(TokenFilter):
         if not self._factor:
             return context.step < self._tokens
         words = tf.cast(context.for_rows(context.inputs["source_length"]) - 1, tf.float32)
-        least = tf.cast(tf.floor(words * self._factor), tf.int32)
-        return (context.step < tf.maximum(least, self._tokens))[:, None]
+        least = tf.maximum(tf.floor(words * self._factor), self._tokens)
+        return (tf.cast(context.step, tf.float32) < least)[:, None]
 
 
 class NoRepeatedNgrams(LogitsProcessor):
@@ -116,8 +117,9 @@ class NoRepeatedNgrams(LogitsProcessor):
             last = context.step - n + 1 + k
             same &= tf.equal(tokens[:, k:k + count], tokens[:, last:last + 1])
         ends = tokens[:, n - 1:n - 1 + count]                       # [rows, count], the last token of each
-        row = tf.broadcast_to(tf.range(tf.shape(ends)[0])[:, None], tf.shape(ends))
-        is_repeated = tf.scatter_nd(tf.stack([row, ends], axis=2), tf.cast(same, tf.int32), tf.shape(logits)) > 0
+        row = tf.broadcast_to(tf.cast(tf.range(tf.shape(ends)[0]), ends.dtype)[:, None], tf.shape(ends))
+        is_repeated = tf.scatter_nd(tf.stack([row, ends], axis=2), tf.cast(same, ends.dtype),
+                                    tf.shape(logits, ends.dtype)) > 0
         return tf.where(is_repeated, NEVER, logits)
 
 
@@ -137,9 +139,10 @@ class RepetitionPenalty(LogitsProcessor):
     def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
         log_sum = tf.reduce_logsumexp(logits, axis=1, keepdims=True)
         tokens = context.tokens                                     # [rows, step]
-        row = tf.broadcast_to(tf.range(tf.shape(tokens)[0])[:, None], tf.shape(tokens))
+        row = tf.broadcast_to(tf.cast(tf.range(tf.shape(tokens)[0]), tokens.dtype)[:, None], tf.shape(tokens))
         # A scatter update in place would depend on the engine for a token that occurs twice; a sum does not.
-        occurred = tf.scatter_nd(tf.stack([row, tokens], axis=2), tf.ones_like(tokens), tf.shape(logits)) > 0
+        occurred = tf.scatter_nd(tf.stack([row, tokens], axis=2), tf.ones_like(tokens),
+                                 tf.shape(logits, tokens.dtype)) > 0
         return tf.where(occurred, log_sum + (logits - log_sum) * self._factor, logits)
 
 
@@ -188,7 +191,7 @@ class AvoidedPhrases(LogitsProcessor):
     def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
         backwards = _backwards(context.inputs["avoid"])         # [batch, phrases, length], the last token first
         occurs = self._occurs(backwards[:, None, :, 1:], context)
-        ends = tf.where(occurs, backwards[:, None, :, 0], PAD)  # [batch, width, phrases]
+        ends = tf.where(occurs, backwards[:, None, :, 0], tf.constant(PAD, backwards.dtype))
         ends = tf.reshape(ends, [-1, tf.shape(ends)[2]])
         return tf.where(listed(ends, context.vocabulary_size), NEVER, logits)
 
@@ -203,8 +206,8 @@ class AvoidedPhrases(LogitsProcessor):
             bool `[batch, width, phrases]`.
         """
         count = tf.shape(phrases)[3]
-        tokens = tf.pad(context.history.tokens, [[0, 0], [0, 0], [1, 0]], constant_values=BOS)
-        tokens = tf.pad(tokens, [[0, 0], [0, 0], [count, 0]], constant_values=_NOTHING)
+        tokens = padded_tensor(context.history.tokens, [[0, 0], [0, 0], [1, 0]], BOS)
+        tokens = padded_tensor(tokens, [[0, 0], [0, 0], [count, 0]], _NOTHING)
         recent = tf.reverse(tokens[:, :, -count:], [2])         # [batch, width, n]
         breaks = (recent >= 0) & tf.gather(tf.constant(self._breaks), tf.maximum(recent, 0))
         recent, breaks = recent[:, :, None], breaks[:, :, None]
@@ -214,9 +217,9 @@ class AvoidedPhrases(LogitsProcessor):
 
 def _backwards(phrases: Tensor) -> Tensor:
     """Return the reversed phrases, padded with PAD, with an additional column."""
-    phrases = tf.pad(phrases, [[0, 0], [0, 0], [0, 1]])
+    phrases = padded_tensor(phrases, [[0, 0], [0, 0], [0, 1]], PAD)
     rows = tf.reshape(phrases, [-1, tf.shape(phrases)[2]])
-    lengths = tf.math.count_nonzero(rows, axis=1, dtype=tf.int32)
+    lengths = tf.math.count_nonzero(rows, axis=1, dtype=rows.dtype)
     return tf.reshape(tf.reverse_sequence(rows, lengths, seq_axis=1), tf.shape(phrases))
 
 
@@ -232,12 +235,12 @@ class TargetPrefix(Forcing):
 
     def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
         wanted = self._wanted(context)[:, None]
-        every = tf.range(context.vocabulary_size)[None]
+        every = tf.cast(tf.range(context.vocabulary_size), wanted.dtype)[None]
         return tf.where(tf.equal(wanted, PAD) | tf.equal(wanted, every), logits, NEVER)
 
     def _wanted(self, context: StepContext) -> Tensor:
         """Return the forced token of each row, int32 `[rows]`; PAD if any token is allowed."""
-        prefix = tf.pad(context.inputs["prefix"], [[0, 0], [0, 1]])
+        prefix = padded_tensor(context.inputs["prefix"], [[0, 0], [0, 1]], PAD)
         return context.for_rows(prefix[:, tf.minimum(context.step, tf.shape(prefix)[1] - 1)])
 
 
@@ -272,11 +275,13 @@ class WordBeginning(Forcing):
 
     def _open(self, context: StepContext) -> Tensor:
         """Return the allowed tokens of each row, int32 `[rows, tokens]`; only PAD if any token is allowed."""
-        prefix = tf.math.count_nonzero(context.for_rows(context.inputs["prefix"]), axis=1, dtype=tf.int32)  # [rows]
-        behind = tf.range(context.step)[None] >= prefix[:, None]
-        lengths = tf.gather(tf.constant(self._lengths, tf.int32), context.tokens)
-        written = tf.reduce_sum(tf.where(behind, lengths, 0), axis=1)
-        table = tf.pad(context.inputs["continuation"], [[0, 0], [0, 1], [0, 0]])
-        place = tf.where(context.step < prefix, tf.shape(table)[1] - 1, tf.minimum(written, tf.shape(table)[1] - 1))
-        sentence = tf.range(tf.shape(place)[0]) // context.width
+        dtype = context.tokens.dtype
+        prefix = tf.math.count_nonzero(context.for_rows(context.inputs["prefix"]), axis=1, dtype=dtype)     # [rows]
+        behind = tf.cast(tf.range(context.step), dtype)[None] >= prefix[:, None]
+        lengths = tf.gather(tf.constant(self._lengths, dtype), context.tokens)
+        written = tf.reduce_sum(tf.where(behind, lengths, tf.zeros([], dtype)), axis=1)
+        table = padded_tensor(context.inputs["continuation"], [[0, 0], [0, 1], [0, 0]], PAD)
+        last = tf.cast(tf.shape(table)[1] - 1, dtype)
+        place = tf.where(tf.cast(context.step, dtype) < prefix, last, tf.minimum(written, last))
+        sentence = tf.cast(tf.range(tf.shape(place)[0]), dtype) // context.width
         return tf.gather_nd(table, tf.stack([sentence, place], axis=1))

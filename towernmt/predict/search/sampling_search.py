@@ -13,6 +13,7 @@ from typing import NamedTuple
 from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import EOS, PAD
+from towernmt.models.kernels import as_ids, dtype_of_ids
 from towernmt.models.layers.randomness import graph_seed
 from towernmt.predict.search.decoding_interfaces import (
     NEVER,
@@ -111,6 +112,7 @@ def sample_tokens(logits: Tensor, uniform: Tensor, truncation: Truncation) -> Te
     size, token = logits.shape[1], None
     if 0 < truncation.top_k < size:
         logits, token = tf.math.top_k(logits, truncation.top_k)
+        token = as_ids(token)
     if truncation.top_p < 1.0:
         logits = tf.where(logits >= _edge_of_nucleus(logits, truncation.top_p), logits, NEVER)
     if truncation.epsilon:
@@ -166,7 +168,7 @@ def _containing_weight(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor
     weights = tf.cast(weights, tf.float64)
     ends = tf.cumsum(weights, axis=1)
     wanted = uniform[:, None] * ends[:, -1:]
-    place = tf.reduce_sum(tf.cast(ends <= wanted, tf.int32), axis=1)
+    place = tf.reduce_sum(tf.cast(ends <= wanted, dtype_of_ids(weights)), axis=1)
     begin = tf.gather(ends - weights, place, batch_dims=1)
     rest = (wanted[:, 0] - begin) / tf.gather(weights, place, batch_dims=1)
     return place, tf.clip_by_value(rest, 0.0, 1.0 - 2.0 ** -52)
@@ -213,7 +215,7 @@ class AncestralSampling(Strategy):
         logits = tf.ensure_shape(candidates.logits(), [None, context.vocabulary_size])
         number = tf.reshape(uniform(state.key, context.step), [-1])
         drawn = sample_tokens(logits, number, self._truncation)
-        token = tf.where(state.done, PAD, tf.reshape(drawn, tf.shape(state.done)))
+        token = tf.where(state.done, tf.constant(PAD, drawn.dtype), tf.reshape(drawn, tf.shape(state.done)))
         gain = tf.reshape(candidates.log_prob(tf.reshape(token, [-1])), tf.shape(state.done))
         gain = tf.where(tf.equal(token, PAD), NEVER, gain)     # PAD is sampled if every token is forbidden
         at_limit = (context.step + 1 >= context.limit)[:, None]

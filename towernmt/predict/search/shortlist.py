@@ -12,6 +12,7 @@ from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.vocabulary.base import PAD, SPECIAL_PIECES
 from towernmt.models.interface import NMTModel, limited_to
+from towernmt.models.kernels import as_ids
 from towernmt.predict.search.decoding_interfaces import NEVER, Distribution
 from towernmt.predict.search.lexical_table import Lexicon
 
@@ -89,11 +90,11 @@ class Shortlist:
         batch = tf.shape(source)[0]
         own = [tf.reshape(tf.gather(tf.constant(self._table), source), [batch, -1]),
                tf.tile(tf.constant(self._always)[None], [batch, 1])]
-        own += [tf.reshape(inputs[name], [batch, -1]) for name in _TARGET_INPUTS if name in inputs]
-        ids = tf.concat(own, axis=1)
-        row = tf.broadcast_to(tf.range(batch)[:, None], tf.shape(ids))
+        own += [tf.reshape(tf.cast(inputs[name], tf.int32), [batch, -1]) for name in _TARGET_INPUTS if name in inputs]
+        words = tf.concat(own, axis=1)
+        row = tf.broadcast_to(tf.range(batch)[:, None], tf.shape(words))
         shape = [batch, self._target_size]
-        allowed = tf.scatter_nd(tf.stack([row, ids], axis=2), tf.ones_like(ids), shape) > 0     # [batch, vocabulary]
+        allowed = tf.scatter_nd(tf.stack([row, words], axis=2), tf.ones_like(words), shape) > 0  # [batch, vocabulary]
         anywhere = tf.reduce_any(allowed, axis=0)
         tokens = tf.cast(tf.where(anywhere)[:, 0], tf.int32)
         count = tf.shape(tokens)[0]
@@ -102,7 +103,7 @@ class Shortlist:
         tokens = tf.pad(tokens, [[0, missing]], constant_values=PAD)
         bias = tf.pad(bias, [[0, 0], [0, missing]], constant_values=NEVER)
         place = tf.where(anywhere, tf.cumsum(tf.cast(anywhere, tf.int32)) - 1, count + missing)
-        return ListedWords(tokens, bias, place)
+        return ListedWords(as_ids(tokens), bias, as_ids(place))
 
     def _check(self, model: NMTModel) -> None:
         """Check that the sizes of the table are those of the model's vocabularies."""
@@ -135,8 +136,8 @@ class ListedDistribution(Distribution):
         return logits, tf.gather(self._words.tokens, place)
 
     def log_prob(self, token: Tensor, row: Tensor | None = None) -> Tensor:
-        row = tf.range(tf.shape(token)[0]) if row is None else row
+        row = tf.cast(tf.range(tf.shape(token)[0]), token.dtype) if row is None else row
         place = tf.gather(self._words.place, token)
-        last = tf.shape(self._logits)[1] - 1
+        last = tf.cast(tf.shape(self._logits)[1] - 1, place.dtype)
         found = super().log_prob(tf.minimum(place, last), row)
         return tf.where(place > last, NEVER, found)
