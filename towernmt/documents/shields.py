@@ -83,12 +83,7 @@ def addresses_in(text: str) -> Iterator[tuple[int, int]]:
 
 
 def continues(address: str, after: str) -> bool:
-    """Return whether an address continues after the end of an element that begins with the address.
-
-    Args:
-        address: the text of the element.
-        after: the text after the element.
-    """
+    """Return whether an address continues after the end of an element that begins with the address."""
     return not _is_complete(address) or _CONTINUES.match(after) is not None
 
 

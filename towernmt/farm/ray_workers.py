@@ -20,9 +20,6 @@ from towernmt.farm.farm import Event, Failed, Lost, MakeTaskFunction, Ready, Res
 def check_ray(option: str = "--ray") -> None:
     """Check that Ray is installed.
 
-    Args:
-        option: the option that needs Ray.
-
     Raises:
         SettingsError: Ray is not installed.
     """
@@ -124,13 +121,7 @@ def cluster_resources() -> Resources:
 
 
 def largest_share(machines: Sequence[Resources], workers: int, gpus: int) -> Resources:
-    """Return the resources of each worker with as many processors as possible; 1 if the workers do not all fit.
-
-    Args:
-        machines: resources of each machine.
-        workers: number of workers.
-        gpus: number of GPUs of each worker.
-    """
+    """Return the resources of each worker with as many processors as possible; 1 if the workers do not all fit."""
     def capacity(processors: int) -> int:
         return sum(min(machine.processors // processors, machine.gpus // gpus if gpus else workers)
                    for machine in machines)

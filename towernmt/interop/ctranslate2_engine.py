@@ -58,9 +58,6 @@ ENGINE = "--engine ctranslate2"
 def check_options(arguments: Mapping[str, Any]) -> None:
     """Check that CTranslate2 supports the options of a command line.
 
-    Args:
-        arguments: the parsed arguments by name.
-
     Raises:
         SettingsError: an option is not supported.
     """

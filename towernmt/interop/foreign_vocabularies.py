@@ -28,9 +28,6 @@ _LAST = -1e9
 class ForeignPieceModel:
     """The SentencePiece model of another system.
 
-    Args:
-        file: the serialised model.
-
     Raises:
         DataError: the file is not a SentencePiece model.
     """

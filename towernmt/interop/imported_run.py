@@ -79,10 +79,6 @@ def open_checkpoint(prefix: Path, name_of: Callable[[str], str]) -> ForeignParam
 def write_imported_run(model: ForeignModel, output: str | Path) -> Path:
     """Write an imported model as a run; the run is either complete or missing.
 
-    Args:
-        model: the imported model.
-        output: directory of the run.
-
     Returns:
         Path of the checkpoint, `step-0`.
 

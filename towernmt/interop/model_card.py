@@ -187,13 +187,7 @@ def trained_with(run: SavedRun) -> dict[str, str]:
 
 
 def validation_scores(run: SavedRun, checkpoint: Path, step: int) -> list[dict[str, Any]]:
-    """Return BLEU and chrF of a checkpoint's validation during training; an empty list if it was not validated.
-
-    Args:
-        run: the run.
-        checkpoint: directory of the checkpoint.
-        step: step of the checkpoint.
-    """
+    """Return BLEU and chrF of a checkpoint's validation during training; an empty list if it was not validated."""
     record = read_average_record(run.averaged) if checkpoint.parent == run.averaged else None
     found = _recorded_figures(run, step) if record is None or record.kept is None else record.kept.scores
     signature = _logged_signature(run, step)

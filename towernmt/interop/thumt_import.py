@@ -28,9 +28,6 @@ _EMBEDDINGS = ("sqrt_depth", "none", "", None)
 class HyperParameters:
     """Hyper-parameters by name; those of the model override those of the training.
 
-    Args:
-        folder: folder of the files.
-
     Raises:
         SettingsError: the hyper-parameters are missing, or belong to another architecture.
         DataError: the hyper-parameters cannot be read.

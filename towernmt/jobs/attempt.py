@@ -103,9 +103,6 @@ class TrainingWorker:
 
     Attributes:
         description: address of the machine.
-
-    Args:
-        host: address of the machine.
     """
 
     def __init__(self, host: str) -> None:
@@ -125,15 +122,7 @@ class TrainingWorker:
                 return port
 
     def start(self, arguments: Sequence[str], addresses: Sequence[str], number: int, share: int, run: str) -> None:
-        """Start the training process.
-
-        Args:
-            arguments: arguments of `towernmt`.
-            addresses: addresses of all workers.
-            number: number of this worker.
-            share: number of processors.
-            run: path of the run directory.
-        """
+        """Start the training process."""
         config = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": number}}
         self._process = TrainingProcess(
             arguments, subprocess.PIPE, subprocess.PIPE, waits_for=run if number == 0 else "", share=share,
@@ -195,12 +184,6 @@ class Attempt:
 
     Attributes:
         addresses: addresses of the workers, by number, once they are known.
-
-    Args:
-        group: the placement group.
-        count: number of workers.
-        share: resources of each worker.
-        request: the request of the user to stop.
     """
 
     def __init__(self, group: Any, count: int, share: Resources, request: StopRequest) -> None:
@@ -212,10 +195,6 @@ class Attempt:
 
     def begin(self, arguments: Sequence[str], run: Path) -> list[WorkerEnd]:
         """Start the training processes; returns the workers that are lost already.
-
-        Args:
-            arguments: arguments of `towernmt`.
-            run: run directory.
 
         Raises:
             SettingsError: a machine does not have the directory of the command.
@@ -231,11 +210,7 @@ class Attempt:
         return []
 
     def follow(self, outputs: Sequence[WorkerOutput]) -> list[WorkerEnd]:
-        """Write the output of the workers, and forward the request to stop, until all have ended.
-
-        Args:
-            outputs: destinations of the output of each worker.
-        """
+        """Write the output of the workers, and forward the request to stop, until all have ended."""
         self._running = set(self._actors)
         for actor in self._actors:
             self._workers.submit(actor, WorkerTask("read"))

@@ -95,12 +95,7 @@ class ModelReranker(Reranker):
         return [judged.ordered(self.weights) for judged in self.judged(sources, lists)]
 
     def judged(self, sources: Sequence[str], lists: Sequence[Sequence[Hypothesis]]) -> list[JudgedList]:
-        """Return the score of each model for each hypothesis.
-
-        Args:
-            sources: source lines.
-            lists: the hypotheses of each line.
-        """
+        """Return the score of each model for each hypothesis."""
         columns = [iter(self._scores(judge, sources, lists)) for judge in self._judges]
         return [JudgedList(hypotheses, np.array([[hypothesis.score, *map(next, columns)] for hypothesis in hypotheses]))
                 for hypotheses in lists]

@@ -19,12 +19,7 @@ class Reranker(ABC):
 
     @abstractmethod
     def __call__(self, sources: Sequence[str], lists: Sequence[Sequence[Hypothesis]]) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each line with their new scores, best first.
-
-        Args:
-            sources: source lines.
-            lists: the hypotheses of each line.
-        """
+        """Return the hypotheses of each line with their new scores, best first."""
 
 
 def rescored(hypothesis: Hypothesis, score: float) -> Hypothesis:

@@ -384,9 +384,6 @@ class BackgroundThread:
 
     The thread is a daemon, unlike those of `ThreadPoolExecutor`, so that a source that does not answer cannot keep the
     program from ending. It starts with the first job and ends with the object.
-
-    Args:
-        name: name of the thread.
     """
 
     def __init__(self, name: str) -> None:

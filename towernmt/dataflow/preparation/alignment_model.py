@@ -189,9 +189,6 @@ class AlignmentModel:
     def best_sources(self, block: PairBlock) -> NDArray[np.int64]:
         """Return the most probable source piece of each target piece, by its index in its sentence; -1 for none.
 
-        Args:
-            block: sentence pairs.
-
         Returns:
             int64 `[target tokens]`.
         """

@@ -97,11 +97,6 @@ class ChunkEncoder:
     def encode_pairs(self, pairs: Sequence[Pair], first_line: int, threads: int = 1) -> EncodedChunk:
         """Encode and filter pairs of raw text.
 
-        Args:
-            pairs: the pairs.
-            first_line: line number of the first pair.
-            threads: number of threads of the vocabularies.
-
         Raises:
             FactorError: a source word lacks a factor.
         """

@@ -150,9 +150,6 @@ class PairLengths:
     def sample(self, pairs: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the lengths of representative pairs: every n-th pair in the order of length.
 
-        Args:
-            pairs: number of pairs to return.
-
         Returns:
             source lengths and target lengths: int64 `[pairs]`, in tokens without EOS.
         """

@@ -277,12 +277,7 @@ def write_grouped(path: Path, columns: Sequence[Column], facts: dict[str, Any]) 
 
 
 class GroupedFile:
-    """Reads one group of a file that `write_grouped` wrote. The file does not stay open.
-
-    Args:
-        path: path of the file.
-        group: index of the group.
-    """
+    """Reads one group of a file that `write_grouped` wrote. The file does not stay open."""
 
     def __init__(self, path: Path, group: int) -> None:
         self._path = path

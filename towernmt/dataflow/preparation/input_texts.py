@@ -242,10 +242,6 @@ def pair_texts(indexes: Mapping[str, TextIndex], chunks: int) -> list[PairTexts]
 def check_factored_text(path: str, factors: int) -> None:
     """Check that each word of a file is followed by its factors.
 
-    Args:
-        path: path of the file.
-        factors: number of factors.
-
     Raises:
         DataError: a word lacks a factor; the message names file and line.
     """

@@ -74,9 +74,6 @@ class PreparedData:
         length_ratio: mean over the pairs of source tokens / target tokens.
         has_alignments: whether the pairs have alignments.
 
-    Args:
-        directory: the output of `prepare`.
-
     Raises:
         DataError: see `read_manifest`, `load_vocabularies`; or the vocabularies are not those of the preparation.
     """

@@ -36,13 +36,7 @@ class IndexText(Task):
 
     @classmethod
     def of(cls, path: str, name: str, work: Path) -> IndexText:
-        """Return the task.
-
-        Args:
-            path: path of the file.
-            name: name of its index.
-            work: directory of the index.
-        """
+        """Return the task."""
         return cls(work / f"text-{name}.json", 0, path, work / f"text-{name}.plain")
 
     @property

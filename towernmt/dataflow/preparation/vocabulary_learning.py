@@ -58,10 +58,6 @@ def check_vocabulary_files(settings: PrepareSettings) -> None:
 class VocabularyMaker:
     """Makes the two vocabularies of a preparation.
 
-    Args:
-        settings: settings of the preparation.
-        plan: plan of the vocabularies.
-
     Raises:
         DataError: a vocabulary file of the settings cannot be read.
     """

@@ -304,10 +304,6 @@ def _check_weight(name: str, weight: Any) -> None:
 class MixtureReader:
     """A reader of a mixture from a cursor on, which returns lists of pairs. For one thread.
 
-    Args:
-        mixture: the mixture.
-        cursor: beginning of reading.
-
     Raises:
         DataError: the cursor belongs to another mixture.
     """

@@ -33,11 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class HttpStorage:
-    """A `Storage` of web servers. The object holds nothing open, so it may be forked, pickled and shared by threads.
-
-    Args:
-        server: settings of the requests.
-    """
+    """A `Storage` of web servers. The object holds nothing open, so it may be forked, pickled and shared by threads."""
 
     def __init__(self, server: WebServer) -> None:
         self._server = server

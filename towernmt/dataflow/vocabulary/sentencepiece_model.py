@@ -18,9 +18,6 @@ _UNKNOWN_PENALTY = 10.0  # of an unknown character, below the worst piece
 class PieceModel:
     """The pieces of a serialised SentencePiece model.
 
-    Args:
-        model: the serialised model.
-
     Attributes:
         scores: score of each piece, without the user-defined symbols.
         unknown_score: score of a character without a piece, in a unigram model.

@@ -75,12 +75,7 @@ class FaultCounts:
         self._first: dict[str, int] = {}
 
     def add(self, number: int, translation: Translation) -> None:
-        """Count the fault of a line.
-
-        Args:
-            number: line number.
-            translation: translation of the line.
-        """
+        """Count the fault of a line."""
         self._lines += 1
         self._retried += translation.retried
         self.tokens += translation[0].tokens

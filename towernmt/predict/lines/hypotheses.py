@@ -288,12 +288,7 @@ def _block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
 
 
 def with_words(details: TokenDetails | None, vocabulary: Vocabulary) -> TokenDetails | None:
-    """Return details with the words of the tokens, if they have attention.
-
-    Args:
-        details: details of the translation of a piece.
-        vocabulary: target vocabulary.
-    """
+    """Return details with the words of the tokens, if they have attention."""
     if details is None or details.attention is None:
         return details
     return details._replace(words=words_of_translation(vocabulary, details.ids))

@@ -24,11 +24,7 @@ _WORD_BREAK = -1  # as in the processor
 
 
 class TargetText:
-    """Converter of target text to ids for the inputs of the search.
-
-    Args:
-        vocabulary: target vocabulary.
-    """
+    """Converter of target text to ids for the inputs of the search."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary, self._surfaces = vocabulary, Surfaces(vocabulary)

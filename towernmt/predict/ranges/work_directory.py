@@ -128,10 +128,6 @@ class WorkDirectory:
     def begin(self, task: Mapping[str, Any], plan: Plan) -> None:
         """Begin a translation, or resume the one that was begun.
 
-        Args:
-            task: the task, as a JSON object.
-            plan: plan of the current texts.
-
         Raises:
             DataError: another task was begun in this directory, or it holds other files (see `check`).
         """
@@ -266,11 +262,7 @@ class WorkDirectory:
         return wanted
 
     def remove(self, outputs: Mapping[int, Sequence[Part]]) -> None:
-        """Remove the files of this translation when all outputs are written, and the directory if this program made it.
-
-        Args:
-            outputs: the parts of each output.
-        """
+        """Remove the files of a finished translation, and the directory if this program made it."""
         lock = self._lock(self.path)
         if lock is None:        # another process removes them, or has begun anew
             return
@@ -412,10 +404,6 @@ def _with_checksum(content: Mapping[str, Any]) -> str:
 
 def _without_checksum(text: bytes, kind: type[T]) -> T:
     """Return the content of a file that was written by `_with_checksum`.
-
-    Args:
-        text: content of the file.
-        kind: type of the content.
 
     Raises:
         JSONError: the content has another checksum or type.

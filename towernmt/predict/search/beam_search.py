@@ -121,11 +121,7 @@ class GreedyState(NamedTuple):
 
 
 class GreedySearch(Strategy):
-    """One hypothesis per sentence, extended by the most probable token; of equal tokens, by the smaller id.
-
-    Args:
-        scoring: scoring of translations.
-    """
+    """One hypothesis per sentence, extended by the most probable token; of equal tokens, by the smaller id."""
 
     width, reorders = 1, False
 

@@ -59,11 +59,7 @@ class UnlessForced(LogitsProcessor):
 
 
 class ForbiddenTokens(TokenFilter):
-    """Filter that always forbids some tokens.
-
-    Args:
-        tokens: ids of the tokens.
-    """
+    """Filter that always forbids some tokens."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = list(tokens)
