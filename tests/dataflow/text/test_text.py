@@ -135,3 +135,19 @@ def test_text_is_cleaned_as_its_definition_says_whatever_the_way(alphabet: str) 
     for _ in range(3000):
         text = "".join(draw.choice(alphabet) for _ in range(draw.randrange(8)))
         assert clean(text) == " ".join(unicodedata.normalize("NFC", one_line(text)).split())
+
+
+@pytest.mark.parametrize("text, cleaned", [
+    ("\u200b", ""), ("a\u200bb\u00adc\ufeff", "abc"), ("\u202bשלום\u202c \u200e!", "שלום !"), ("a \u200b b", "a b"),
+    ("می\u200cخواهم", "می\u200cخواهم"), ("क\u094d\u200d", "क\u094d\u200d"), ("👩\u200d💻 👍🏽 ❤️", "👩\u200d💻 👍🏽 ❤️"),
+    ("Auf\u200clage \u200d", "Auflage"), ("Ｈｅｌｌｏ　１２３！", "Hello 123！"), ("ｶﾞｷﾞ", "ガギ"), ("ﬁnden", "finden"),
+    ("𝐇𝐢 𝟙", "Hi 1"), ("ﷲ", "الله"), ("ﱞ a", "ٌّ a"), ("½ m² ™ ①", "½ m² ™ ①"), ("가 각", "가 각")])
+def test_invisible_characters_and_compatibility_forms_do_not_reach_a_model(text: str, cleaned: str) -> None:
+    assert clean(text) == cleaned == clean(cleaned)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.sampled_from("a 1\u200b\u200c\u200d\u00ad\ufeff😀\ufe0fकم\u094dＡ１\ufc5e\u0301\u2028\uff76\uff9e"),
+               max_size=12))
+def test_cleaned_text_stays_as_it_is(text: str) -> None:
+    assert clean(clean(text)) == clean(text) == " ".join(clean(text).split())
