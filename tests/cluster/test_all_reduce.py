@@ -54,6 +54,8 @@ def test_another_way_to_travel_is_refused() -> None:
         AllReduce("int8")
     with pytest.raises(SettingsError, match="ring or nccl"):
         AllReduce(transport="mpi")
+    with pytest.raises(SettingsError, match="TensorFlow cannot add bfloat16 by NCCL"):
+        AllReduce("bfloat16", "nccl")
 
 
 class Described(TensorFlowWorld):

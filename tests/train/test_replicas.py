@@ -12,8 +12,9 @@ from towernmt.core.errors import SettingsError, TowerRuleError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import World
 from towernmt.optim.gradients import SumOverTowers
-from towernmt.train import replicas
-from towernmt.train.replicas import Replicas, chosen_transport, uncached
+from towernmt.train import collectives as collectives_module
+from towernmt.train.collectives import Collectives, chosen_transport
+from towernmt.train.replicas import Replicas, uncached
 
 GPUS = ["/gpu:0", "/gpu:1"]
 
@@ -27,7 +28,7 @@ class OwnSum(SumOverTowers):
     ("ring", False, "ring"), ("sum", True, None)])
 def test_nccl_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, collectives: str, nccl: bool,
                                             transport: str | None) -> None:
-    monkeypatch.setattr(replicas, "has_nccl", lambda: nccl)
+    monkeypatch.setattr(collectives_module, "has_nccl", lambda: nccl)
     assert chosen_transport(collectives, GPUS, SumOverTowers(), World()) == transport
 
 
@@ -36,12 +37,12 @@ def test_nccl_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, col
     (["/gpu:0", "/gpu:0"], SumOverTowers(), World()), (GPUS, OwnSum(), World()), (GPUS, SumOverTowers(), World(0, 2))])
 def test_gradients_are_added_on_one_device_wherever_collectives_cannot(
         monkeypatch: pytest.MonkeyPatch, devices: list[str], reducer: SumOverTowers, world: World) -> None:
-    monkeypatch.setattr(replicas, "has_nccl", lambda: True)
+    monkeypatch.setattr(collectives_module, "has_nccl", lambda: True)
     assert chosen_transport("auto", devices, reducer, world) is None
 
 
 def test_a_missing_nccl_and_an_unknown_value_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "has_nccl", lambda: False)
+    monkeypatch.setattr(collectives_module, "has_nccl", lambda: False)
     with pytest.raises(SettingsError, match="libnccl.so.2 was not found.*train.collectives=ring"):
         chosen_transport("nccl", GPUS, SumOverTowers(), World())
     with pytest.raises(SettingsError, match="train.collectives=mpi is unknown: choose auto, nccl, ring, sum"):
@@ -63,7 +64,8 @@ def test_the_caches_of_decorators_are_removed() -> None:
 def make_replicas(*optimizers: Any) -> Replicas:
     """Return the replicas of two towers, which get these optimizers."""
     made = iter(optimizers)
-    return Replicas(["/cpu:0", "/cpu:1"], "ring", lambda: next(made), lambda: next(made))
+    devices = ["/cpu:0", "/cpu:1"]
+    return Replicas(devices, Collectives(devices, "ring"), lambda: next(made), lambda: next(made))
 
 
 def test_an_optimizer_that_is_not_made_anew_is_refused(graph: Any) -> None:

@@ -33,7 +33,7 @@ class AllReduce(GradientReducer):
         bucket_bytes: maximum size of a bucket.
 
     Raises:
-        SettingsError: `wire` or `transport` is unknown, or NCCL is requested without GPUs.
+        SettingsError: `wire` or `transport` is unknown, they exclude each other, or NCCL is requested without GPUs.
     """
 
     def __init__(self, wire: str = "float32", transport: str = "ring", bucket_bytes: int = BUCKET_BYTES) -> None:
@@ -41,6 +41,9 @@ class AllReduce(GradientReducer):
             raise SettingsError(f"Gradients cannot be sent as {wire}: choose float32 or bfloat16.")
         if transport not in ("ring", "nccl"):
             raise SettingsError(f"Gradients cannot be sent by {transport}: choose ring or nccl.")
+        if (wire, transport) == ("bfloat16", "nccl"):
+            raise SettingsError("train.wire=bfloat16: TensorFlow cannot add bfloat16 by NCCL. Set train.wire=float32 "
+                                "or train.transport=ring.")
         self._wire, self._bucket_bytes, self._by_nccl = tf.as_dtype(wire), bucket_bytes, transport == "nccl"
 
     def reduce(self, towers: Sequence[GradsAndVars], world: World) -> GradsAndVars:

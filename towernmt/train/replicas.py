@@ -1,65 +1,25 @@
 """Copies of the weights on the GPUs of all towers, which sum their gradients by collectives and make equal updates.
 
 Without copies, all weights go from the first GPU to the others in each step, and all gradients come back. With them,
-only gradients travel, in an all-reduce: by NCCL, or by TensorFlow's ring of copies between GPUs (Patarasuk and Yuan
-2009). Each GPU sends and receives 2 (N - 1) / N times the size of the gradients for each update.
+only gradients travel, once for each update.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from towernmt.core.errors import SettingsError, TowerRuleError
-from towernmt.core.gpus import has_nccl
 from towernmt.core.graph_state import graph_state
-from towernmt.core.tensors import DType, Operation, Optimizer, Tensor, Variable
+from towernmt.core.tensors import Operation, Optimizer, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.core.world import World
-from towernmt.models.kernels import compute_dtype
-from towernmt.optim.gradients import Accumulator, GradientReducer, GradsAndVars, SumOverTowers
+from towernmt.optim.gradients import Accumulator, GradsAndVars
 from towernmt.optim.optimizer import updates_all_rows
+from towernmt.train.collectives import Collectives
 
 T = TypeVar("T")
-COLLECTIVES = ("auto", "nccl", "ring", "sum")
-"""Values of `train.collectives`."""
-BUCKET_BYTES = 25 << 20
-"""Size at which gradients are sent together, as in PyTorch's DistributedDataParallel."""
-GROUP = 1
-"""TensorFlow's key of the group of all towers."""
-
-
-def chosen_transport(collectives: str, devices: Sequence[str], reducer: GradientReducer, world: World
-                     ) -> str | None:
-    """Return by what the towers of a process sum their gradients: "nccl", "ring", or None to add on the first device.
-
-    Args:
-        collectives: the value of `train.collectives`.
-        devices: the devices of the towers.
-        reducer: the reducer of the trainer; only `SumOverTowers` can be replaced by collectives.
-        world: the processes; in several processes, gradients are added on the first device before they are sent.
-
-    Raises:
-        SettingsError: NCCL is requested and missing.
-    """
-    if collectives not in COLLECTIVES:
-        raise SettingsError(f"train.collectives={collectives} is unknown: choose {', '.join(COLLECTIVES)}.")
-    on_gpus = len(devices) > 1 and len({*devices}) == len(devices) and all("gpu" in device for device in devices)
-    if not on_gpus or collectives == "sum" or world.processes > 1 or type(reducer) is not SumOverTowers:
-        return None
-    if collectives == "ring":
-        return "ring"
-    if has_nccl():
-        return "nccl"
-    if collectives == "nccl":
-        raise SettingsError("train.collectives=nccl: libnccl.so.2 was not found; pip install 'towernmt[gpu]' installs "
-                            "it. Set train.collectives=ring to sum gradients by copies between GPUs.")
-    return None
-
-
 class Replicas:
     """The copies of all weights for each tower after the first, and the updates of all towers.
 
@@ -70,23 +30,20 @@ class Replicas:
 
     Args:
         devices: the device of each tower.
-        transport: "nccl" or "ring".
+        collectives: sums the gradients of the towers.
         make_optimizer: makes the optimizer of the first tower.
         make_another: makes the optimizer of another tower, which has separate slots.
-        bucket_bytes: size at which gradients are sent together.
     """
 
-    def __init__(self, devices: Sequence[str], transport: str, make_optimizer: Callable[[], Optimizer],
-                 make_another: Callable[[], Optimizer], bucket_bytes: int = BUCKET_BYTES) -> None:
-        self._devices, self._transport, self._bucket_bytes = list(devices), transport, bucket_bytes
+    def __init__(self, devices: Sequence[str], collectives: Collectives, make_optimizer: Callable[[], Optimizer],
+                 make_another: Callable[[], Optimizer]) -> None:
+        self._devices, self._collectives = list(devices), collectives
         self._make_optimizer, self._make_another = make_optimizer, make_another
         self._tower = 0     # which is being built
         self._optimizers: list[Optimizer] = []
         self._weights: list[dict[Any, Variable]] = [{}]     # of each tower, its copies by the weight's `ref()`
         self._originals: dict[str, Variable] = {}           # of the first tower's optimizer, by the requested name
         self._pairs: list[tuple[Variable, Variable]] = []   # each copy and its original
-        self._order: list[int] = []
-        self._keys = itertools.count(1)
 
     def getter(self, tower: int) -> Callable[..., Variable] | None:
         """Return the custom getter for the variable scope of a tower, which is built next."""
@@ -152,15 +109,6 @@ class Replicas:
         finally:
             state.is_replica = False
 
-    def order_by_backward_pass(self, gradients: GradsAndVars) -> None:
-        """Send gradients in the order in which the backward pass of the first tower computes them.
-
-        Args:
-            gradients: the gradients of the first tower, from its backward pass.
-        """
-        at = {operation.name: index for index, operation in enumerate(tf1.get_default_graph().get_operations())}
-        self._order = sorted(range(len(gradients)), key=lambda i: at[gradients[i][0].op.name])
-
     def accumulators(self, towers: Sequence[GradsAndVars], weight: Tensor) -> list[Accumulator]:
         """Return the sums of gradients over the batches of an update cycle, on each tower's device."""
         return [Accumulator(gradients, weight, self._devices[tower], _scope(tower) if tower else "")
@@ -175,7 +123,8 @@ class Replicas:
         """
         _refuse_missing(towers)
         updates = []
-        for tower, gradients in enumerate(self._sums(towers)):
+        sums = self._collectives.sums(towers, with_rows=not updates_all_rows(self._optimizers[0]))
+        for tower, gradients in enumerate(sums):
             with tf1.device(self._devices[tower]), self._state_of(tower):
                 if tower == 0:
                     updates.append(self._optimizers[0].apply_gradients(gradients, name=f"{name}_of_tower0"))
@@ -191,57 +140,6 @@ class Replicas:
         """Return the operation that assigns the values of the first tower to all copies; call it after `update`."""
         with tf1.name_scope("sync_replicas"):
             return tf.group(*[copy.assign(original.read_value(), read_value=False) for copy, original in self._pairs])
-
-    def _sums(self, towers: Sequence[GradsAndVars]) -> list[GradsAndVars]:
-        """Return the sum of the gradients over all towers, on each tower's device."""
-        wire = tf.bfloat16 if compute_dtype() == tf.bfloat16 else None
-        with_rows = not updates_all_rows(self._optimizers[0])
-        parts = []
-        for tower, gradients in enumerate(towers):
-            with tf1.device(self._devices[tower]), tf1.name_scope("all_reduce"):
-                parts.append([_parts(gradients[i][0], gradients[i][1], with_rows, wire) for i in self._order])
-        shapes = [[int(part.shape.num_elements()) for part in of_gradient] for of_gradient in parts[0]]
-        sums = self._reduced([[part for of_gradient in tower for part in of_gradient] for tower in parts])
-        results: list[GradsAndVars] = []
-        for tower, gradients in enumerate(towers):
-            flat = iter(sums[tower])
-            found: dict[int, Tensor] = {}
-            with tf1.device(self._devices[tower]), tf1.name_scope("all_reduce"):
-                for i, lengths in zip(self._order, shapes, strict=True):
-                    table, *touched = itertools.islice(flat, len(lengths))
-                    found[i] = _gradient(table, touched, gradients[i][1])
-            results.append([(found[i], variable) for i, (_, variable) in enumerate(gradients)])
-        return results
-
-    def _reduced(self, towers: list[list[Tensor]]) -> list[list[Tensor]]:
-        """Return the sums over the towers of flat tensors, in buckets.
-
-        On each device, a bucket waits for the one before, so that the order is the same on all devices.
-        """
-        results: list[list[Tensor]] = [[] for _ in towers]
-        last: list[list[Tensor]] = [[] for _ in towers]
-        buckets = list(_buckets(towers[0], self._bucket_bytes))
-        for bucket in buckets:
-            key, totals = next(self._keys), []
-            for device, tensors, before in zip(self._devices, towers, last, strict=True):
-                with tf1.device(device), tf1.name_scope("all_reduce"):
-                    parts = tensors[bucket]
-                    joined = parts[0] if len(parts) == 1 else tf.concat(parts, 0)
-                    with tf1.control_dependencies(before):
-                        totals.append(tf.raw_ops.CollectiveReduceV2(
-                            input=joined, group_size=len(towers), group_key=GROUP, instance_key=key,
-                            ordering_token=[], merge_op="Add", final_op="Id", communication_hint=self._transport))
-            last = [[total] for total in totals]
-            if bucket is buckets[-1]:
-                # A run that fetches only the first tower's sums would otherwise wait for the others for ever.
-                with tf1.device(self._devices[0]), tf1.control_dependencies(totals[1:]):
-                    totals[0] = tf.identity(totals[0])
-            for device, total, tensors, result in zip(self._devices, totals, towers, results, strict=True):
-                lengths = [int(part.shape[0]) for part in tensors[bucket]]
-                with tf1.device(device), tf1.name_scope("all_reduce"):
-                    result += tf.split(total, lengths) if len(lengths) > 1 else [total]
-        return results
-
 
 def uncached(function: Callable[[], T]) -> Callable[[], T]:
     """Return a function or method without the cache of tensorpack's or Python's memoizing decorators."""
@@ -276,39 +174,3 @@ def _refuse_missing(towers: Sequence[GradsAndVars]) -> None:
             raise TowerRuleError(
                 f"The gradient of '{missing[0]}' exists in the first tower, but not in tower {tower}: the tower "
                 "function must get its variables by tf1.get_variable in each call, or set train.collectives=sum.")
-
-
-def _parts(gradient: Tensor, variable: Variable, with_rows: bool, wire: DType | None) -> list[Tensor]:
-    """Return a gradient as a flat tensor; for one of rows that stays sparse, also the count of each row's gradients."""
-    parts = [tf.convert_to_tensor(gradient)]
-    if with_rows and isinstance(gradient, tf.IndexedSlices):
-        parts.append(tf.math.unsorted_segment_sum(tf.ones_like(gradient.indices, gradient.dtype), gradient.indices,
-                                                  variable.shape[0]))
-    return [_sent(part, variable.shape if at == 0 else variable.shape[:1], wire) for at, part in enumerate(parts)]
-
-
-def _sent(tensor: Tensor, shape: Any, wire: DType | None) -> Tensor:
-    if wire is not None and tensor.dtype == tf.float32:
-        # Send a gradient that was computed in that dtype without casting it to float32 and back.
-        narrow = tensor.op.type == "Cast" and tensor.op.inputs[0].dtype == wire
-        tensor = tensor.op.inputs[0] if narrow else tf.cast(tensor, wire)
-    return tf.reshape(tensor, [int(shape.num_elements())])
-
-
-def _gradient(table: Tensor, touched: list[Tensor], variable: Variable) -> Tensor:
-    """Return a gradient from its flat sum; as rows if the number of gradients of each row is known."""
-    dense = tf.cast(tf.reshape(table, variable.shape), variable.dtype.base_dtype)
-    if not touched:
-        return dense
-    rows = tf.where(touched[0] > 0)[:, 0]
-    return tf.IndexedSlices(tf.gather(dense, rows), rows, tf.constant(variable.shape.as_list(), rows.dtype))
-
-
-def _buckets(tensors: Sequence[Tensor], largest: int) -> Iterator[slice]:
-    """Yield ranges of tensors of one dtype, which together have at least `largest` bytes where there are as many."""
-    begin, size = 0, 0
-    for end, tensor in enumerate(tensors, 1):
-        size += int(tensor.shape[0]) * tensor.dtype.size
-        if end == len(tensors) or size >= largest or tensors[end].dtype != tensor.dtype:
-            yield slice(begin, end)
-            begin, size = end, 0

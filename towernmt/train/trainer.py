@@ -41,7 +41,8 @@ from towernmt.optim.gradients import (
 )
 from towernmt.optim.optimizer import TrainedVariables, updates_all_rows
 from towernmt.train.callback_group import ENDINGS, CallbackGroup, agree_on, end_by
-from towernmt.train.replicas import Replicas, chosen_transport, uncached
+from towernmt.train.collectives import Collectives, chosen_transport
+from towernmt.train.replicas import Replicas, uncached
 from towernmt.train.training_towers import (
     CPU,
     add_means_of_towers,
@@ -155,7 +156,8 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         make_another = outside_towers(uncached(get_opt_fn), count_flush)
         get_opt_fn = outside_towers(get_opt_fn, count_flush)
         transport = chosen_transport(self.collectives, self.tower_devices, self.reducer, self.world)
-        replicas = None if transport is None else Replicas(self.tower_devices, transport, get_opt_fn, make_another)
+        collectives = None if transport is None else Collectives(self.tower_devices, transport)
+        replicas = None if collectives is None else Replicas(self.tower_devices, collectives, get_opt_fn, make_another)
         get_opt_fn = memoized(get_opt_fn) if replicas is None else replicas.optimizer
         count = self.world.tower(0, len(self.devices)).total
         tower_fn = self._make_get_grad_fn(input, share_of_cost(get_cost_fn, count), get_opt_fn)
@@ -164,7 +166,8 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
                                                      *([] if replicas is None else [replicas.getter])))
         count_after_reading(count_step, before)
         add_means_of_towers(list(self.tower_func.towers.training()))
-        if replicas is not None:
+        if replicas is not None and collectives is not None:
+            collectives.order_by_backward_pass(towers[0])
             self._make_updates_of_replicas(replicas, towers, count_flush)
             return []
         optimizer = get_opt_fn()
@@ -188,7 +191,6 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
 
     def _make_updates_of_replicas(self, replicas: Replicas, towers: list[GradsAndVars], count_flush: Operation) -> None:
         """Build the operations that update the weights and their copies, each on its device."""
-        replicas.order_by_backward_pass(towers[0])
         if self.update_cycle == 1:
             self.train_op = replicas.update(towers, "train_op")
         else:
