@@ -435,6 +435,8 @@ def _check(args: argparse.Namespace) -> None:
     if not (args.input and args.output):
         raise SettingsError("To translate in parts, pass --input and --output: pipes cannot be read or written in "
                             "parts.")
+    if args.ray is not None and args.gpu is not None:
+        raise SettingsError(f"--gpu {args.gpu}: with --ray, Ray assigns a GPU to each worker: leave out --gpu.")
     if args.plot:
         raise SettingsError("--plot works in a single process: pass one plain file as --input and one as --output, and "
                             "leave out --workers.")

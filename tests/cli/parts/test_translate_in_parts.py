@@ -144,6 +144,7 @@ def test_what_looks_wrong_is_counted_over_all_parts(caplog: pytest.LogCaptureFix
     (["--workers", "2", "--input", "a.de", "--output", "w/{name}.en", "--work-directory", "./w"], "lies in --work-dir"),
     (["--input", "a.de", "b.de", "--output", "x/", "--alignments", "y"], "a file for each text to both"),
     (["--input", "a.de", "b.de", "--output", "x", "--plot", "y"], "single process"),
+    (["--input", "a.de", "b.de", "--output", "x", "--ray", "local", "--gpu", "3"], "leave out --gpu"),
     (["--input", "a.de", "sub/a.de", "--output", "x/"], "would both be written to x/a.de"),
     (["--input", "http://x/a.de", "--output", "x"], "files cannot be read from"),
     (["--input", "?.fr", "--output", "x"], "no file matches")])
