@@ -6,11 +6,13 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.core.cuda_stubs import DRIVER, build_stub, needs_compiler, run_with
 from towernmt.cli import translation_options
+from towernmt.cli.main import run_command
 from towernmt.core import gpus, session
 from towernmt.core import machine as machine_module
 from towernmt.core.errors import SettingsError, exhausted_resource, gpu_failure
@@ -168,6 +170,32 @@ def test_code_that_does_not_run_on_the_gpu_is_explained(text):
     said = gpu_failure(tf.errors.InternalError(None, None, text))
     assert said is not None and "no code that runs on the GPU" in said
     assert gpu_failure(RuntimeError(text)) is None and gpu_failure(tf.errors.InternalError(None, None, "other")) is None
+
+
+def test_other_errors_of_cuda_are_named_with_the_number_of_the_gpu(monkeypatch):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"] * 4)
+    use_gpus([3])
+    said = gpu_failure(tf.errors.InternalError(None, None, "cudaGetDevice() failed on GPU:0. Status: unknown.\nmore"))
+    assert said is not None and "(cudaGetDevice() failed on GPU:3. Status: unknown)" in said and "nvidia-smi" in said
+
+
+def test_the_cpu_hides_gpus_from_the_context_of_tensorflow_until_some_are_chosen(monkeypatch):
+    shown: list[Any] = []
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["zero", "one"])
+    monkeypatch.setattr(tf.config, "set_visible_devices", lambda devices, kind: shown.append(devices))
+    training_towers.tower_devices(None, 2)
+    training_towers.tower_devices([1], None)
+    training_towers.tower_devices(None, 1)
+    assert shown == [[], ["one"]]
+
+
+def test_a_command_prints_one_sentence(monkeypatch, capsys):
+    def fails() -> int:
+        raise tf.errors.InternalError(None, None, "failed to create cublas handle: the library was not initialized")
+
+    assert run_command(fails) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("towernmt: cuBLAS cannot start on the GPU") and error.count("\n") == 1
 
 
 def test_the_texts_are_those_of_tensorflow():

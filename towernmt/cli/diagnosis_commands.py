@@ -37,7 +37,9 @@ def add_check_arguments(parser: argparse.ArgumentParser) -> None:
 def run_check(args: argparse.Namespace) -> int:
     """Check a model and print the result; returns 0 if the model obeys every rule, else 1."""
     from towernmt.check import check_tower, rules_for
+    from towernmt.core.session import use_no_gpu
 
+    use_no_gpu()
     model = load_model(args.model, args.preset, args.assignments)
     breaches = check_tower(model)
     for breach in breaches:

@@ -18,7 +18,15 @@ from towernmt import __version__
 from towernmt.cli.commands import COMMANDS, function_of
 from towernmt.cli.other_toolkits import COMMANDS_OF_OTHERS, advice, advice_on_word
 from towernmt.cli.output_paths import check_output_paths
-from towernmt.core.errors import SettingsError, TowerNMTError, exhausted_resource, mask_text, mask_uri, nearest
+from towernmt.core.errors import (
+    SettingsError,
+    TowerNMTError,
+    exhausted_resource,
+    gpu_failure,
+    mask_text,
+    mask_uri,
+    nearest,
+)
 from towernmt.core.standard_streams import (
     escape_unencodable_output,
     lead_nowhere,
@@ -258,7 +266,7 @@ def _sentence(error: Exception, memory_options: Sequence[str]) -> str | None:
     """Return the message of an error that the user can fix; None if it is a fault of the program."""
     if isinstance(error, TowerNMTError):
         return mask_text(str(error))    # a path may be a URI with a password
-    sentence = exhausted_resource(error, memory_options)
+    sentence = exhausted_resource(error, memory_options) or gpu_failure(error)
     if sentence is None and isinstance(error, RuntimeError) and (loop := _SYMLINK_LOOP.match(str(error))):
         sentence = f"{loop[1]}: the symbolic links lead back to themselves. Remove the loop, or pass another path."
     if sentence is None and isinstance(error, UnicodeEncodeError):

@@ -169,6 +169,7 @@ _BLAS_FAILS = re.compile(
 _CODE_FAILS = re.compile(
     r"CUDA_ERROR_(INVALID_PTX|NO_BINARY_FOR_GPU|UNSUPPORTED_PTX_VERSION)|no kernel image is available|"
     r"Failed to load in-memory CUBIN|Failed to load PTX text", re.IGNORECASE)
+_CUDA_FAILS = re.compile(r"CUDA error|CUDA runtime|CUDA_ERROR_|cuda\w+\(\) failed", re.IGNORECASE)
 
 
 def gpu_failure(error: BaseException) -> str | None:
@@ -186,6 +187,10 @@ def gpu_failure(error: BaseException) -> str | None:
     if _CODE_FAILS.search(str(error)):
         return ("this TensorFlow has no code that runs on the GPU with this driver: install the newest driver or a "
                 "newer TensorFlow, or use the CPU. `towernmt devices` shows the versions.")
+    if _CUDA_FAILS.search(str(error)):
+        line = str(getattr(error, "message", error)).strip().splitlines()[0][:_DETAIL_LENGTH].rstrip(".")
+        return (f"CUDA fails on the GPU ({with_gpu_numbers(line)}). Check that `nvidia-smi` shows no error, or use the "
+                "CPU: CUDA_VISIBLE_DEVICES=-1.")
     return None
 
 

@@ -75,14 +75,32 @@ def use_gpus(gpus: Sequence[int]) -> list[str]:
     numbers = choose_gpus(gpus)
     chosen = chosen_gpus()
     if chosen != known and chosen == sorted(chosen):
-        found = tf.config.list_physical_devices("GPU")
-        with suppress(RuntimeError, ValueError):    # TensorFlow is initialised, with the GPUs that were chosen then
-            tf.config.set_visible_devices([found[gpu] for gpu in chosen], "GPU")
+        _show_to_context(chosen)
     for gpu in sorted(set(chosen) - set(known)):
         driver = cuda_driver()
         if gpu < len(driver.gpus) and (warning := needs_compilation(driver.gpus[gpu], tf.sysconfig.get_build_info())):
             logger.warning(f"GPU {gpu}: {warning}")
     return [f"/gpu:{number}" for number in numbers]
+
+
+def use_no_gpu() -> None:
+    """Hide all GPUs from TensorFlow, unless this process has chosen some; `use_gpus` still shows them to sessions."""
+    if not chosen_gpus():
+        _show_to_context([])
+
+
+def _show_to_context(gpus: Sequence[int]) -> None:
+    """Let TensorFlow's eager context see these GPUs alone.
+
+    TensorFlow creates this context, with all GPUs that it may see, when a graph gets its first loop. Memory that the
+    context takes is not available to sessions.
+
+    Args:
+        gpus: CUDA's numbers of the GPUs, in ascending order.
+    """
+    found = tf.config.list_physical_devices("GPU") if count_gpus() else []
+    with suppress(RuntimeError, ValueError):    # the context exists, with the GPUs that were chosen then
+        tf.config.set_visible_devices([found[gpu] for gpu in gpus], "GPU")
 
 
 def session_config(cpu_towers: int = 1, runs_in_caller: bool = False, on_cpu: bool = False) -> Any:

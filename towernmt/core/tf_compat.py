@@ -27,7 +27,8 @@ with without_noise():
     import tensorflow as tf
 
     with suppress(tf.errors.InternalError):     # of a driver that fails; `why_missing` explains it
-        tf.config.list_physical_devices("GPU")  # the search for a GPU driver is as noisy as the import
+        for gpu in tf.config.list_physical_devices("GPU"):  # the search for a driver is as noisy as the import
+            tf.config.experimental.set_memory_growth(gpu, True)     # else TensorFlow's context takes all of its memory
 
 tf1 = tf.compat.v1
 tf1.disable_eager_execution()

@@ -26,7 +26,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.gpus import chosen_gpus
 from towernmt.core.graph_state import BUILDING
 from towernmt.core.machine import refuse_forked
-from towernmt.core.session import SessionCreator, count_gpus, missing_gpu, session_config, use_gpus
+from towernmt.core.session import SessionCreator, count_gpus, missing_gpu, session_config, use_gpus, use_no_gpu
 from towernmt.core.standard_streams import without_noise
 from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.terminal_log import DETAIL, configure_terminal_log
@@ -289,6 +289,7 @@ def device_name(device: str | None) -> str | None:
         raise SettingsError(f"device '{device}': choose cpu, gpu or gpu:N.")
     kind, index = match[1], int(match[2] or 0)
     if kind == "cpu":
+        use_no_gpu()
         return f"/cpu:{index}"
     if missing := missing_gpu([index]):
         raise SettingsError(f"device '{device}': {missing}. Leave the device out to translate on the CPU.")

@@ -13,7 +13,7 @@ from tensorpack.utils.naming import MOVING_SUMMARY_OPS_KEY
 from towernmt.core.errors import SettingsError
 from towernmt.core.gpus import with_gpu_numbers
 from towernmt.core.machine import processors
-from towernmt.core.session import missing_gpu, use_gpus
+from towernmt.core.session import missing_gpu, use_gpus, use_no_gpu
 from towernmt.core.tensors import Graph, Operation, Optimizer, Tensor
 from towernmt.core.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf, tf1
@@ -42,6 +42,7 @@ def tower_devices(gpus: Sequence[int] | None, towers: int | None) -> list[str]:
         if towers > most:
             raise SettingsError(f"--towers {towers}: this machine with {processors()} processors allows {most} towers; "
                                 "one tower per processor already uses them all.")
+        use_no_gpu()
         return [CPU] * towers
     if not gpus:
         raise SettingsError("--gpu needs at least one GPU number, for example --gpu 0,1.")
