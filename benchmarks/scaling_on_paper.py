@@ -1,10 +1,13 @@
-"""Estimate how training scales over a network: the time of a ring all-reduce relative to the step.
+"""Estimate how training scales over a network, and over the GPUs of a machine: the time of the sums of gradients.
 
     python benchmarks/scaling_on_paper.py
 
 Nothing is executed. In a ring, each of n workers sends its gradients 2 (n - 1) / n times in 2 (n - 1) rounds (Patarasuk
 and Yuan 2009). Buckets are sent concurrently, so the latency of a round counts once. The estimate ignores overlap with
 the backward pass, which makes it too low, and contention for the links, which makes it too high.
+
+The second table is for the GPUs of one machine, where the speed of a card is assumed as well. In a star, the first card
+sends all weights to each other card and receives all gradients from it. In a ring, gradients alone are sent.
 """
 
 from __future__ import annotations
@@ -66,14 +69,56 @@ def efficiency(case: Case, workers: int, gigabits: float, width: int = 4) -> flo
     return case.step / (case.step + reduction(case.parameters, workers, gigabits, width))
 
 
+CARDS = (2, 4, 8)
+LINKS = {"NVLink": 300.0, "PCIe 4": 22.0}
+"""Speeds between two cards in each direction, in gigabytes per second."""
+GPU_CASES = (
+    Case("base (200,000 tokens/s a card, assumed)", 60_671_232, 12_500, 200_000),
+    Case("big (70,000 tokens/s a card, assumed)", 209_128_704, 12_500, 70_000),
+)
+
+
+def star(parameters: int, cards: int, gigabytes: float, width: int = 4) -> float:
+    """Return the seconds in which the first of several cards sends all weights and receives all gradients.
+
+    Args:
+        parameters: number of trainable parameters.
+        cards: number of cards.
+        gigabytes: speed of a link in each direction, gigabytes per second.
+        width: bytes per value.
+    """
+    return 2 * (cards - 1) * parameters * width / (gigabytes * 1e9)
+
+
+def ring(parameters: int, cards: int, gigabytes: float, width: int = 4) -> float:
+    """Return the seconds of an all-reduce between cards, without its latency; the arguments are those of `star`."""
+    return 2 * (cards - 1) / cards * parameters * width / (gigabytes * 1e9)
+
+
+def print_cards() -> None:
+    """Print the table of the GPUs of a machine: milliseconds between the cards of a step, and efficiency."""
+    print(f"| | link | {' | '.join(f'{n}, star | {n}, ring | {n}, ring, bfloat16' for n in CARDS)} |")
+    print("|---|---|" + "---|" * (3 * len(CARDS)))
+    for case in GPU_CASES:
+        for link, speed in LINKS.items():
+            cells = []
+            for cards in CARDS:
+                for form, width in ((star, 4), (ring, 4), (ring, 2)):
+                    seconds = form(case.parameters, cards, speed, width)
+                    cells.append(f"{1000 * seconds:.1f} ms, {case.step / (case.step + seconds):.2f}")
+            print(f"| {case.name} | {link} | {' | '.join(cells)} |")
+
+
 def main() -> None:
-    """Print the table for the manual."""
+    """Print the tables for the manual."""
     print(f"| | Gbit/s | {' | '.join(map(str, WORKERS))} | {WORKERS[-1]}, bfloat16 |")
     print("|---|---|" + "---|" * (len(WORKERS) + 1))
     for case in CASES:
         for line in LINES:
             cells = [f"{efficiency(case, n, line):.2f}" for n in WORKERS]
             print(f"| {case.name} | {line} | {' | '.join(cells)} | {efficiency(case, WORKERS[-1], line, 2):.2f} |")
+    print()
+    print_cards()
 
 
 if __name__ == "__main__":

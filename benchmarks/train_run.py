@@ -24,7 +24,7 @@ from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.schedules import inverse_square_root
 from towernmt.callbacks.stopping import NaNGuard, StopAtStep, StopOnSignal
 from towernmt.core.machine import processors
-from towernmt.core.session import session_config
+from towernmt.core.session import session_config, use_gpus
 from towernmt.core.tf_compat import tf
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.input_source.queue_input import ReadableBatches
@@ -63,7 +63,7 @@ class Plan:
     @property
     def device(self) -> str:
         """Device of the first tower."""
-        return "/cpu:0" if self.gpu is None else f"/gpu:{self.gpu}"
+        return "/cpu:0" if self.gpu is None else use_gpus([self.gpu])[0]
 
     def trainer(self) -> SyncMultiGPUTrainer:
         """Return the trainer of these towers."""
@@ -150,11 +150,11 @@ def run(model: Any, batches: ReadableBatches, plan: Plan, more: Sequence[Any] = 
 
 def measure(model: Any, batches: ReadableBatches, plan: Plan) -> dict[str, Any]:
     """Run and return the figures that `docs/notes/benchmarks.md` explains."""
-    towers = plan.towers if plan.gpu is None else 1
-    config = session_config(towers if plan.gpu is None else 1)
+    towers, device = plan.towers if plan.gpu is None else 1, plan.device
+    config = session_config(towers)
 
     def rate() -> float:
-        return matmul_gflops(plan.precision, config, plan.device, towers)
+        return matmul_gflops(plan.precision, config, device, towers)
 
     before = rate()
     meter = run(model, batches, plan)

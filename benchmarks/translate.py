@@ -29,10 +29,10 @@ from tensorpack.predict import PredictConfig
 from tensorpack.tfutils.sessinit import JustCurrentSession
 from train_work import EOS, PAD, VOCABULARY, draw, make_model
 
-from towernmt.core.session import SessionCreator
+from towernmt.core.session import SessionCreator, use_gpus
 from towernmt.core.standard_streams import without_noise
 from towernmt.core.tensors import Tensor
-from towernmt.core.tf_compat import tf
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.kernels import set_precision
 from towernmt.models.model_settings import PRECISIONS
@@ -81,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--source", metavar="FILE", help="take the sentences from this .npz file")
     parser.add_argument("--sentences", type=int, default=500, help="number of sentences, of every length")
     parser.add_argument("--threads", type=int, default=1, help="batches translated concurrently")
+    parser.add_argument("--gpu", type=int, metavar="N", help="translate on this GPU")
     return parser
 
 
@@ -90,11 +91,13 @@ def predictor_of(options: argparse.Namespace) -> Any:
     strategy = BeamSearch(options.beam, 1, scoring) if options.beam > 1 else GreedySearch(scoring)
     decoding = Decoding(strategy, [ForbiddenTokens([PAD, BOS, EOS])], ForcedLength())
     model = make_model("transformer", options.config, preset=options.preset)
+    device = None if options.gpu is None else use_gpus([options.gpu])[0]
 
     def tower(source: Tensor, source_length: Tensor) -> None:
         set_precision(options.precision)
-        found = decode(model, {"source": source, "source_length": source_length}, decoding)
-        tf.identity(found.tokens, name="tokens")
+        with tf1.device(device):
+            found = decode(model, {"source": source, "source_length": source_length}, decoding)
+            tf.identity(found.tokens, name="tokens")
 
     with without_noise():
         return make_predictor(PredictConfig(

@@ -169,10 +169,12 @@ def environment(library: Path, cards: int, **more: str) -> dict[str, str]:
 
     Args:
         library: the result of `build`.
-        cards: number of cards; 0 for a machine without any.
+        cards: number of cards; 0 for a machine without the library, whose program must not call `load`.
         more: further variables, such as FAKE_GPU_MEMORY.
     """
     inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    if not cards:
+        return {**inherited, "CUDA_VISIBLE_DEVICES": "", **more}
     return {**inherited, LIBRARY: str(library), "FAKE_GPU_CARDS": str(cards), "TF_CPP_MIN_LOG_LEVEL": "2", **more}
 
 
@@ -234,15 +236,20 @@ def parse(text: str) -> Counts:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a module on fake GPUs: `CARDS -m MODULE ARGUMENTS`."""
-    cards, _, module, *rest = arguments
+    """Run a module or a file on fake GPUs: `CARDS -m MODULE ARGUMENTS` or `CARDS FILE ARGUMENTS`."""
+    cards, *rest = arguments
     if LIBRARY not in os.environ:
         os.environ.update(environment(build(Path(tempfile.gettempdir()) / "fake_gpu"), int(cards)))
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     os.environ["FAKE_GPU_CARDS"] = cards
     load()
-    sys.argv = [module, *rest]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if rest[0] == "-m":
+        sys.argv = rest[1:]
+        runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = rest
+        sys.path.insert(0, str(Path(rest[0]).parent))
+        runpy.run_path(rest[0], run_name="__main__")
 
 
 if __name__ == "__main__":

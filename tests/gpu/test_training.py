@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -10,15 +11,32 @@ import numpy as np
 import pytest
 
 from tests.gpu import fake_gpu
-from tests.gpu.training import COUNTED, Case, write_cases
+from tests.gpu.training import COUNTED, LENGTH, ROWS, Case, write_cases
 
 pytestmark = pytest.mark.thorough
 
 SMALL = 8 * 1024
-"""Largest small copy, in bytes. Hidden states and logits of a batch are larger."""
-
-CASES = [Case(), Case(gpus=(0, 1))]
+"""Largest small copy, in bytes. Hidden states and logits of a batch, weights and gradients are larger."""
+ARCHITECTURES = ("transformer", "seq2seq", "rnnsearch", "convs2s")
+PRECISIONS = ("float32", "bfloat16", "float16")
+TWO, FOUR = (0, 1), (0, 1, 2, 3)
+CASES = [
+    *(Case(architecture, precision=precision) for architecture in ARCHITECTURES for precision in PRECISIONS),
+    *(Case(architecture, TWO) for architecture in ARCHITECTURES),
+    *(Case(gpus=TWO, precision=precision) for precision in PRECISIONS[1:]),
+    Case(gpus=FOUR), Case(gpus=FOUR, precision="bfloat16", update_cycle=2, ema_decay=0.9),
+    Case(update_cycle=3), Case(gpus=TWO, update_cycle=3),
+    Case(gpus=TWO, ema_decay=0.9),
+    Case(gpus=TWO, staging=False),
+    Case(gpus=TWO, recompute=True),
+    Case(gpus=TWO, optimizer="lazyadam"), Case(gpus=TWO, optimizer="adafactor"), Case(gpus=TWO, optimizer="lamb"),
+    Case(gpus=TWO, optimizer="sgd"),
+    Case(gpus=TWO, model={"tie_embeddings": "none"}),
+    Case(deterministic=False),
+]
 IDS = [case.name for case in CASES]
+SEVERAL = [case for case in CASES if len(case.gpus) > 1]
+SEVERAL_IDS = [case.name for case in SEVERAL]
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +45,11 @@ def trained(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     write_cases(folder / "cases.json", CASES)
     programs = []
-    for name, cards in (("gpu", 4), ("cpu", 0)):
+    for name, cards in (("gpu", len(FOUR)), ("cpu", 0)):
         (folder / name).mkdir()
-        environment = fake_gpu.environment(library, cards)
-        if not cards:
-            del environment[fake_gpu.LIBRARY]
         programs.append(subprocess.Popen(
             [sys.executable, "-m", "tests.gpu.training", str(folder / "cases.json"), str(folder / name)],
-            env=environment, cwd=Path(__file__).parents[2]))
+            env=fake_gpu.environment(library, cards), cwd=Path(__file__).parents[2]))
     assert [program.wait() for program in programs] == [0, 0]
     return folder
 
@@ -57,8 +72,13 @@ def test_final_variables_are_those_of_cpu_towers(trained: Path, case: Case) -> N
     on_gpus, on_cpu = variables(trained / "gpu", case), variables(trained / "cpu", case)
     assert on_gpus.keys() == on_cpu.keys()
     assert not counts(trained, case).missing
-    far = {name: float(np.abs(value - on_cpu[name]).max()) for name, value in on_gpus.items() if value.size}
-    assert {name: distance for name, distance in far.items() if distance > 1e-5} == {}
+    share = 1e-4 if case.precision == "float32" else 0.05      # of moments, which are as large as gradients
+    far = {}
+    for name, value in on_gpus.items():
+        distance = float(np.abs(value.astype(np.float64) - on_cpu[name]).max()) if value.size else 0.0
+        if distance > (1e-5 if name.startswith("weights/") else 1e-6 + share * float(np.abs(on_cpu[name]).max())):
+            far[name] = distance
+    assert far == {}
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
@@ -71,12 +91,31 @@ def test_a_card_makes_few_small_copies(trained: Path, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_large_copies_are_batches_weights_and_gradients(trained: Path, case: Case) -> None:
+    shapes = {str(list(value.shape)).replace(" ", "") for value in variables(trained / "gpu", case).values()}
+    shapes.add(f"[{math.ceil(ROWS / len(case.gpus))},{LENGTH}]")
+    others = {copy for copy in counts(trained, case).copies
+              if copy.size > SMALL * copy.times and copy.shape not in shapes}
+    assert others == set()
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_nothing_happens_on_a_card_that_was_not_chosen(trained: Path, case: Case) -> None:
     assert counts(trained, case).cards() == set(map(str, case.gpus))
 
 
-@pytest.mark.xfail(strict=True, reason="the gradient of the cross-entropy's tf.gather_nd")
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_no_gradient_is_scattered(trained: Path, case: Case) -> None:
     """With deterministic kernels, TensorFlow computes `ScatterNd` of a GPU on the host."""
     assert [kernel.name for kernel in counts(trained, case).kernels if kernel.type == "ScatterNd"] == []
+
+
+def test_a_card_that_is_not_the_first_does_all_the_work(library: Path, tmp_path: Path) -> None:
+    """TensorFlow numbers its devices once in a process, so this needs one of its own."""
+    case = Case(gpus=(3, 1))
+    write_cases(tmp_path / "cases.json", [case])
+    (tmp_path / "gpu").mkdir()
+    subprocess.run([sys.executable, "-m", "tests.gpu.training", str(tmp_path / "cases.json"), str(tmp_path / "gpu")],
+                   env=fake_gpu.environment(library, 4), cwd=Path(__file__).parents[2], check=True)
+    assert variables(tmp_path / "gpu", case)
+    assert counts(tmp_path, case).cards() == {"1", "3"}

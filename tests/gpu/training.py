@@ -2,8 +2,9 @@
 
     python -m tests.gpu.training CASES.json OUTPUT
 
-Each case is trained in its own graph; `OUTPUT/NAME.npz` gets the values of its variables, and `OUTPUT/NAME.tsv` what
-the fake GPUs counted in `COUNTED` steps.
+Each case is trained in its own graph. `OUTPUT/NAME.npz` gets the values of its variables: those that an update trains,
+and their averages, as `weights/...`, others as `state/...`. `OUTPUT/NAME.tsv` gets what the fake GPUs counted in
+`COUNTED` steps.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from tests.gpu import fake_gpu
 
 WARM, COUNTED = 2, 2
 """Steps before the counted ones, and counted steps."""
+RATES = {"float32": 1e-3, "bfloat16": 1e-4, "float16": 1e-4}
+"""Learning rates by precision: four updates move a weight by up to four times the rate."""
 VOCABULARY, ROWS, LENGTH = 1200, 40, 12
 """Words, and the size of a batch. The softmax, the tables and the hidden states of a batch exceed `SMALL` bytes."""
 SIZES: dict[str, dict[str, Any]] = {
     "transformer": {"hidden_size": 48, "filter_size": 64, "heads": 2, "encoder_layers": 1, "decoder_layers": 1},
-    "seq2seq": {"embedding_size": 48, "hidden_size": 48, "encoder_layers": 1, "decoder_layers": 1},
+    "seq2seq": {"embedding_size": 48, "hidden_size": 48, "layers": 1},
     "rnnsearch": {"embedding_size": 48, "encoder_size": 24, "decoder_size": 48, "attention_size": 48,
                   "read_out_size": 48},
     "convs2s": {"embedding_size": 48, "encoder": "1x48/3", "decoder": "1x48/3", "output_size": 48},
@@ -166,8 +169,11 @@ def train(case: Case, fake: bool) -> tuple[dict[str, Any], str | None]:
                 fake_gpu.reset()
             if self.global_step == WARM + COUNTED:
                 self.counts = fake_gpu.snapshot() if fake else None
+                trained = [v.op.name for v in tf1.trainable_variables()]
+                weights = {*trained, *(f"{name}/ExponentialMovingAverage" for name in trained)}
                 variables = tf1.global_variables()
-                self.values = dict(zip([v.op.name for v in variables], self.trainer.sess.run(variables), strict=True))
+                names = [f"{'weights' if v.op.name in weights else 'state'}/{v.op.name}" for v in variables]
+                self.values = dict(zip(names, self.trainer.sess.run(variables), strict=True))
 
     with tf.Graph().as_default():
         configure_graph(GraphSettings(seed=1, precision=case.precision, gradient_checkpointing=case.recompute,
@@ -176,9 +182,10 @@ def train(case: Case, fake: bool) -> tuple[dict[str, Any], str | None]:
         sizes = {"source_vocab_size": VOCABULARY, "target_vocab_size": VOCABULARY, **SIZES[case.architecture]}
         model = kind.model(kind.settings(**{**sizes, **case.model}))
         model.make_optimizer = partial(make_optimizer, OptimizerSettings(
-            name=case.optimizer, learning_rate=1e-3, epsilon=1e-4, ema_decay=case.ema_decay))
+            name=case.optimizer, learning_rate=RATES[case.precision], epsilon=1e-4, ema_decay=case.ema_decay))
         data, look = GeneralQueueInput(Repeated(batches())), Look()
-        callbacks = [NaNGuard(), LearningRateSchedule(inverse_square_root(1e-3, 100)), look, StopAtStep(WARM + COUNTED)]
+        schedule = LearningRateSchedule(inverse_square_root(RATES[case.precision], 2))
+        callbacks = [NaNGuard(), schedule, look, StopAtStep(WARM + COUNTED)]
         config = TrainConfig(model, data, callbacks, monitors=[], update_cycle=case.update_cycle)
         trainer = SyncMultiGPUTrainer(case.gpus if fake else None, None if fake else len(case.gpus),
                                       update_cycle=case.update_cycle, staging=case.staging,

@@ -10,7 +10,6 @@ import pytest
 from tensorpack.tfutils.tower import TrainTowerContext
 
 from tests.train.memory_estimate import MemoryEstimate, estimate_memory
-from tests.train.placement import without_gpu_kernel
 from towernmt.core.graph_state import GraphSettings, graph_state
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import Transformer, TransformerSettings
@@ -128,13 +127,3 @@ def test_what_lives_at_once_is_counted_once(graph: Any) -> None:
     found = estimate_memory(graph, [z], {"x:0": [100, 10]})
     assert found.variables == 0 and found.unknown == [] and found.at == "concat"
     assert 4000 + 8000 <= found.peak < 12100        # and some constants
-
-
-@pytest.mark.parametrize("precision", [
-    pytest.param("float32", marks=pytest.mark.slow), pytest.param("bfloat16", marks=pytest.mark.slow), "float16"])
-def test_everything_could_be_placed_on_a_gpu(precision: str, graph: Any) -> None:
-    build_step(1, 1, precision)
-    bodies = [function.graph for function in graph._functions.values()]     # of what float16 updates under a condition
-    assert len(bodies) == 2 * (precision == "float16")
-    left = without_gpu_kernel(operation for part in [graph, *bodies] for operation in part.get_operations())
-    assert [(operation.type, operation.inputs[0].dtype) for operation in left] == []

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Measure towernmt on a GPU within ten minutes: each step prints what it measured and what was expected.
+#
+#     benchmarks/gpu_session.sh [DIRECTORY]       logs, the trace and summary.txt (default: gpu-session)
+#
+# A step that fails or exceeds its time does not stop the next one. Environment:
+#
+#     GPU_SESSION_STEPS="devices train"   only these steps, in this order (benchmarks/gpu_steps.py lists them)
+#     GPU_SESSION_SIZE=small              tiny models, to try the script on a machine without a GPU
+#     GPU_SESSION_PYTHON="python3.12"     the interpreter with its arguments
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+output=${1:-gpu-session}
+mkdir -p "$output"
+read -r -a python <<<"${GPU_SESSION_PYTHON:-python}"
+export PYTHONPATH="$here/..${PYTHONPATH:+:$PYTHONPATH}"
+summary="$output/summary.txt"
+: >"$summary"
+failed=0
+
+# step NAME SECONDS EXPECTED: run a step of gpu_steps.py for at most SECONDS.
+step() {
+    local name=$1 seconds=$2 expected=$3 begin=$SECONDS status=0 measured
+    case " ${GPU_SESSION_STEPS:-$name} " in *" $name "*) ;; *) return ;; esac
+    timeout --kill-after=5 "$seconds" "${python[@]}" "$here/gpu_steps.py" "$name" "$output" >"$output/$name.log" 2>&1 || status=$?
+    measured=$(sed -n 's/^measured: //p' "$output/$name.log")
+    case $status in
+        0) ;;
+        124 | 137) measured="${measured:+$measured; }stopped after $seconds s" failed=1 ;;
+        *) measured="${measured:+$measured; }failed with status $status: $(tail -n 1 "$output/$name.log")" failed=1 ;;
+    esac
+    printf '%s (%d s)\n  measured: %s\n  expected: %s\n' "$name" $((SECONDS - begin)) "${measured//$'\n'/$'\n'            }" \
+        "$expected" | tee -a "$summary"
+}
+
+step devices     60 "one GPU; relative error of a product about 3e-4 with TF32 and 1e-7 without"
+step resume     120 "equal bits after a kill and a resumption"
+step train      180 "4,096 tokens: 100,000 to 160,000 target tokens/s; 25,000 tokens: 150,000 to 250,000; bfloat16 faster"
+step free_order  60 "10 to 18 % faster than the deterministic step"
+step products    30 "the plain product with bias is the fastest form"
+step translate   60 "3 to 4 ms a step; 512 sentences a batch at least 4 times as fast as 64"
+step memory     120 "a batch size that needs at most 40 GiB"
+step skip        60 "one batch is skipped, and training continues"
+step trace       60 "about 2,000 kernels in float32, at most 30 copies each way"
+exit $failed

@@ -1,0 +1,284 @@
+"""The steps of `gpu_session.sh`: each measures one thing on the first GPU, and prints lines `measured: ...`.
+
+    python benchmarks/gpu_steps.py STEP DIRECTORY
+
+With GPU_SESSION_SIZE=small, models and batches are tiny, so that the steps can be tried on any device.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from towernmt.core.session import use_gpus
+from towernmt.core.tf_compat import tf, tf1
+
+
+@dataclass(frozen=True)
+class Size:
+    """Sizes of the work.
+
+    Attributes:
+        config: `--config` of `train.py`.
+        tokens: two batch sizes in tokens.
+        steps: measured steps.
+        side: rows and columns of the product whose error is measured.
+        rows: rows of the products whose forms are compared.
+        updates: updates of the run that is killed.
+        sentences: two batch sizes of translation.
+        memory_gb: memory limit of a step.
+        too_large: tokens of a batch that does not fit into the memory of a card.
+    """
+
+    config: str
+    tokens: tuple[int, int]
+    steps: int
+    side: int
+    rows: int
+    updates: int
+    sentences: tuple[int, int]
+    memory_gb: float
+    too_large: int
+
+
+FULL = Size("base", (4096, 25_000), 25, 4096, 25_000, 200, (64, 512), 40.0, 3_000_000)
+SMALL = Size("tiny", (200, 400), 3, 64, 64, 20, (4, 8), 1.0, 200_000)
+SIZE = SMALL if os.environ.get("GPU_SESSION_SIZE") == "small" else FULL
+
+
+def report(text: str) -> None:
+    """Print a measured figure."""
+    print(f"measured: {text}", flush=True)
+
+
+def devices(_: Path) -> None:
+    """Report the GPUs, and the error of a product with and without TF32."""
+    cards = [tf.config.experimental.get_device_details(card) for card in tf.config.list_physical_devices("GPU")]
+    names = [f"{card.get('device_name', '?')} {card.get('compute_capability', '')}" for card in cards]
+    report(f"{len(cards)} GPU(s): {', '.join(names)}")
+    random = np.random.default_rng(1)
+    a, b = (random.normal(size=(SIZE.side, SIZE.side)).astype(np.float32) for _ in range(2))
+    exact = a[:16].astype(np.float64) @ b.astype(np.float64)
+    for allowed in (True, False):
+        tf.config.experimental.enable_tensor_float_32_execution(allowed)
+        with tf.Graph().as_default(), tf1.Session(config=_config()) as session:
+            with tf1.device("/gpu:0"):
+                left, right = (tf1.placeholder(tf.float32, a.shape, name) for name in "ab")
+                product = tf.matmul(left, right)
+            error = np.abs(session.run(product, {"a:0": a, "b:0": b})[:16] - exact).max() / np.abs(exact).max()
+        report(f"relative error {error:.1e} {'with' if allowed else 'without'} TF32")
+
+
+def resume(directory: Path) -> None:
+    """Train, kill and resume a run, and compare its weights with those of an undisturbed run."""
+    random, lines = np.random.default_rng(1), []
+    for _ in range(400):
+        lines.append(" ".join(random.choice(list("abcdefghij"), random.integers(2, 12))))
+    for name in ("source", "target"):
+        (directory / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    data = directory / "data"
+    _towernmt("prepare", "--source", directory / "source", "--target", directory / "target", "--vocab-kind", "word",
+              "--shared-vocab", "--output", data)
+    half = SIZE.updates // 2
+    arguments = ["train", "--data", data, "--preset", "tiny", "--gpu", "0", "--defaults", "fixed", "--set",
+                 f"train.steps={SIZE.updates}", f"checkpoint.steps={half}", "data.batch_tokens=512"]
+    _towernmt(*arguments, "--logdir", directory / "undisturbed")
+    killed = subprocess.Popen(_command(*arguments, "--logdir", directory / "killed"), stdout=sys.stderr)
+    while killed.poll() is None and not (directory / f"killed/checkpoints/step-{half}").exists():
+        time.sleep(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    _towernmt(*arguments, "--logdir", directory / "killed")
+    first, second = (tf.train.load_checkpoint(str(directory / run / f"checkpoints/step-{SIZE.updates}" / "model"))
+                     for run in ("undisturbed", "killed"))
+    names = first.get_variable_to_shape_map()
+    unequal = [name for name in names if not np.array_equal(first.get_tensor(name), second.get_tensor(name))]
+    report("equal bits" if not unequal else f"{len(unequal)} of {len(names)} variables differ, such as {unequal[0]}")
+
+
+def train(_: Path) -> None:
+    """Report the speed of training for two batch sizes and two precisions."""
+    for tokens in SIZE.tokens:
+        for precision in ("float32", "bfloat16"):
+            figures = _train(tokens, precision)
+            report(f"{tokens:,} tokens, {precision}: {figures['tgt_tok_s']:,.0f} target tokens/s, "
+                   f"{1000 / figures['steps_s']:.1f} ms a step, MFU {figures['mfu']:.2f}")
+
+
+def free_order(_: Path) -> None:
+    """Report the speed of training without deterministic kernels."""
+    rates = [_train(SIZE.tokens[1], "bfloat16", *more)["tgt_tok_s"] for more in ([], ["--nondeterministic"])]
+    report(f"{rates[1]:,.0f} target tokens/s, {rates[1] / rates[0]:.3f} of the deterministic step")
+
+
+def products(_: Path) -> None:
+    """Report the time of products with bias: as additional columns, and as an addition."""
+    depth, output, repeats = (64, 64, 3) if SIZE is SMALL else (512, 2048, 20)
+
+    def columns(count: int) -> Callable[[Any, Any, Any], Any]:
+        def form(x: Any, kernel: Any, bias: Any) -> Any:
+            wide = tf.concat([x, tf.ones([SIZE.rows, count], x.dtype)], 1)
+            return tf.matmul(wide, tf.concat([kernel, bias[None], tf.zeros([count - 1, output], x.dtype)], 0))
+        return form
+
+    def plain(x: Any, kernel: Any, bias: Any) -> Any:
+        return tf.nn.bias_add(tf.matmul(x, kernel), bias)
+
+    for name, form in (("2 columns", columns(2)), ("32 columns", columns(32)), ("plain, with bias", plain)):
+        with tf.Graph().as_default(), tf1.Session(config=_config()) as session:
+            with tf1.device("/gpu:0"):
+                values = [tf1.get_variable(f"value_{i}", initializer=tf.cast(tf.random.stateless_normal(
+                    shape, [1, i]), tf.bfloat16)) for i, shape in enumerate(
+                        ([SIZE.rows, depth], [depth, output], [output]))]
+                x = tf.convert_to_tensor(values[0])
+                results = [form(x + i, values[1], values[2]) for i in range(repeats)]
+            session.run(tf1.global_variables_initializer())
+            call = session.make_callable([result.op for result in results])
+            call()
+            begin = time.perf_counter()
+            call()
+            report(f"{name}: {1e6 * (time.perf_counter() - begin) / repeats:.0f} us")
+
+
+def translate(_: Path) -> None:
+    """Report the speed of beam search for two batch sizes."""
+    import translate as benchmark
+
+    for sentences in SIZE.sentences:
+        options = benchmark.parser().parse_args([
+            "--config", SIZE.config, "--batch-sentences", str(sentences), "--precision", "bfloat16", "--gpu", "0"])
+        rows = benchmark.drawn(benchmark.VOCABULARY[options.config], 2 * sentences if SIZE is SMALL else 1024)
+        batches, predictor = benchmark.batches_of(rows, sentences), benchmark.predictor_of(options)
+        benchmark.translate(predictor, batches[:1], 1)
+        begin = time.perf_counter()
+        benchmark.translate(predictor, batches, 1)
+        seconds = time.perf_counter() - begin
+        steps = sum(source.shape[1] - 1 + benchmark.LONGER for source, _ in batches)
+        report(f"{sentences} sentences a batch: {1000 * seconds / steps:.2f} ms a step, "
+               f"{len(rows) / seconds:,.0f} sentences/s")
+
+
+def memory(directory: Path) -> None:
+    """Report the batch size that fits into a memory limit."""
+    if not (directory / "data").exists():
+        raise FileNotFoundError("the step `resume` prepares the data: run it first")
+    preset = "tiny" if SIZE is SMALL else "base"
+    done = subprocess.run(_command(
+        "train", "--data", directory / "data", "--logdir", directory / "memory", "--preset", preset, "--gpu", "0",
+        "--defaults", "fixed", "--set", f"data.memory_gb={SIZE.memory_gb}", "train.steps=1"),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    print(done.stdout)
+    found = re.findall(r"data\.batch_tokens=\d+ is the largest.*", done.stdout)
+    if done.returncode or not found:
+        raise RuntimeError(f"towernmt train ended with status {done.returncode}")
+    report(found[0])
+
+
+def skip(_: Path) -> None:
+    """Report how training continues after a batch that does not fit."""
+    from tensorpack.train.interface import launch_train_with_config
+    from train_work import LONGEST, VOCABULARY, FixedBatches, draw, make_batch, make_model
+
+    from towernmt.callbacks.stopping import StopAtStep
+    from towernmt.input_source import GeneralQueueInput
+    from towernmt.train.config import TrainConfig
+    from towernmt.train.trainer import SyncMultiGPUTrainer
+
+    small = draw(VOCABULARY[SIZE.config], SIZE.tokens[0], pairs=200)[:3]
+    words = np.full([SIZE.too_large // LONGEST, LONGEST], 5, np.int32)
+    words[:, -1] = 2
+    batches = [small[0], make_batch(words, words), *small[1:]]
+    with tf.Graph().as_default():
+        trainer = SyncMultiGPUTrainer([0], skip_out_of_memory=1)
+        launch_train_with_config(TrainConfig(make_model("transformer", SIZE.config),
+                                             GeneralQueueInput(FixedBatches(batches)), [StopAtStep(3)], monitors=[]),
+                                 trainer)
+    report(f"{trainer.skipped_batches} batch skipped, {trainer.loop.global_step} updates")
+
+
+def trace(directory: Path) -> None:
+    """Report the kernels and copies of one training step, and write its trace for chrome://tracing."""
+    from tensorflow.python.client.timeline import Timeline
+    from tensorpack.callbacks import Callback
+    from train_run import Plan, run
+    from train_work import VOCABULARY, FixedBatches, draw, make_model
+
+    class Trace(Callback):
+        def _before_run(self, _: Any) -> Any:
+            if self.global_step < 3:
+                return None
+            return tf1.train.SessionRunArgs([], options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE))
+
+        def _after_run(self, _: Any, values: Any) -> None:
+            if self.global_step == 3:
+                _report_trace(values.run_metadata.step_stats, directory, Timeline)
+
+    batches = FixedBatches(draw(VOCABULARY[SIZE.config], SIZE.tokens[0], pairs=400))
+    run(make_model("transformer", SIZE.config), batches, Plan(gpu=0, warm=3, steps=1), [Trace()])
+
+
+def _report_trace(stats: Any, directory: Path, timeline: Any) -> None:
+    """Report what a card did; without its own record, what TensorFlow started on it."""
+    streams = [device for device in stats.dev_stats if "/device:gpu" in device.device.lower()
+               and device.device.endswith("stream:all")]
+    started = [device for device in stats.dev_stats if device.device.lower().endswith("gpu:0")]
+    nodes = [node for device in streams or started for node in device.node_stats]
+    copies = [node for node in nodes if "memcpy" in node.node_name.lower() or "memcpy" in node.timeline_label.lower()]
+    busy = sum(node.all_end_rel_micros for node in nodes)
+    report(f"{len(nodes) - len(copies)} {'kernels' if streams else 'operations'}, {len(copies)} copies, "
+           f"{busy / 1000:.1f} ms")
+    (directory / "trace.json").write_text(timeline(stats).generate_chrome_trace_format(), encoding="utf-8")
+
+
+def _config() -> Any:
+    from towernmt.core.session import session_config
+
+    use_gpus([0])
+    return session_config()
+
+
+def _train(tokens: int, precision: str, *more: str) -> dict[str, Any]:
+    """Return the record of `train.py` in a process of its own, since determinism is a switch of the process."""
+    command = [*_python(), str(Path(__file__).parent / "train.py"), "--gpu", "0", "--config", SIZE.config,
+               "--batch-tokens", str(tokens), "--precision", precision, "--warm", "3", "--steps", str(SIZE.steps),
+               "--pairs", "0", *more]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def _python() -> list[str]:
+    return shlex.split(os.environ.get("GPU_SESSION_PYTHON", sys.executable))
+
+
+def _command(*arguments: str | Path) -> list[str]:
+    return [*_python(), "-m", "towernmt", *map(str, arguments)]
+
+
+def _towernmt(*arguments: str | Path) -> None:
+    subprocess.run(_command(*arguments), stdout=sys.stderr, check=True)
+
+
+STEPS = {step.__name__: step
+         for step in (devices, resume, train, free_order, products, translate, memory, skip, trace)}
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run a step."""
+    name, directory = arguments
+    STEPS[name](Path(directory).absolute())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

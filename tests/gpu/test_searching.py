@@ -1,0 +1,76 @@
+"""A search on a fake GPU finds what the CPU finds, and copies little to and from the host in each step."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.gpu import fake_gpu
+from tests.gpu.searching import LENGTHS, Search, write_searches
+
+pytestmark = pytest.mark.thorough
+
+SEARCHES = [
+    *(Search(architecture) for architecture in ("transformer", "seq2seq", "rnnsearch", "convs2s")),
+    Search(precision="bfloat16"), Search(precision="float16"),
+    Search(settings={"beam_size": 1}),
+    Search(details=True),
+    Search(model={"decoder_cell": "ssru"}),
+]
+IDS = [search.name for search in SEARCHES]
+
+
+@pytest.fixture(scope="module")
+def found(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with the results of all searches."""
+    folder = tmp_path_factory.mktemp("found")
+    write_searches(folder / "searches.json", SEARCHES)
+    subprocess.run([sys.executable, "-m", "tests.gpu.searching", str(folder / "searches.json"), str(folder)],
+                   env=fake_gpu.environment(library, 1), cwd=Path(__file__).parents[2], check=True)
+    return folder
+
+
+def arrays(folder: Path, search: Search) -> dict[str, np.ndarray]:
+    """Return the results of a search."""
+    error = folder / f"{search.name}.error"
+    assert not error.exists(), error.read_text(encoding="utf-8")
+    with np.load(folder / f"{search.name}.npz") as results:
+        return {name.replace("|", "/"): results[name] for name in results.files}
+
+
+def copies_of_a_step(folder: Path, search: Search) -> Counter[str]:
+    """Return the copies that the longer sentences need more than the shorter, divided by the additional steps."""
+    steps = json.loads((folder / f"{search.name}.json").read_text(encoding="utf-8"))
+    totals = {}
+    for length in LENGTHS:
+        counts = fake_gpu.parse((folder / f"{search.name}-{length}.tsv").read_text(encoding="utf-8"))
+        assert not counts.missing
+        total: Counter[str] = Counter()
+        for copy in counts.copies:
+            total["to the host" if copy.target == fake_gpu.HOST else "to the card"] += copy.times
+        totals[length] = total
+    more = steps["long"] - steps["short"]
+    assert more >= 5
+    return Counter({way: round((totals["long"][way] - totals["short"][way]) / more, 1) for way in totals["long"]})
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=IDS)
+def test_the_result_is_that_of_the_cpu(found: Path, search: Search) -> None:
+    results = arrays(found, search)
+    for name, value in results.items():
+        if name.startswith("gpu/"):
+            tolerance = 1e-5 if search.precision == "float32" else 0.05
+            np.testing.assert_allclose(value, results[name.replace("gpu/", "cpu/", 1)], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=IDS)
+def test_a_step_has_few_round_trips(found: Path, search: Search) -> None:
+    """One to learn whether any sentence is still searched, and few for sizes."""
+    copies = copies_of_a_step(found, search)
+    assert copies["to the host"] <= 3 and copies["to the card"] <= 3, copies

@@ -1,0 +1,93 @@
+"""A run that is trained and exported on two fake GPUs equals one on CPU towers, and works where there is no GPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.gpu import fake_gpu
+from towernmt.checkpoint.checkpoint_files import latest_checkpoint
+from towernmt.cli.main import main
+from towernmt.core.directories import EXPORT_DESCRIPTION
+from towernmt.core.tf_compat import tf, tf1
+
+pytestmark = pytest.mark.thorough
+
+MODEL = ["model.hidden_size=16", "model.filter_size=32", "model.heads=2", "model.encoder_layers=1",
+         "model.decoder_layers=1"]
+SETTINGS = [*MODEL, "train.steps=8", "validation.steps=4", "checkpoint.steps=4", "data.batch_tokens=100",
+            "optimizer.ema_decay=0.5", "train.update_cycle=2"]
+
+
+@pytest.fixture(scope="module")
+def folder(library: Path, prepare_pairs: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the runs `gpu` and `cpu`, and what was made of `gpu` on the GPUs."""
+    folder = tmp_path_factory.mktemp("whole")
+    data = prepare_pairs(folder)
+    train = ["train", "--data", str(data), "--defaults", "fixed", "--set", *SETTINGS, "--logdir"]
+    commands = [
+        [*train, str(folder / "gpu"), "--gpu", "0,1"],
+        ["translate", "--model", str(folder / "gpu"), "--gpu", "0", "--input", str(folder / "source"),
+         "--output", str(folder / "translated-on-gpu")],
+        ["export", "--model", str(folder / "gpu"), "--format", "savedmodel", "--output", str(folder / "exported")],
+    ]
+    (folder / "commands.json").write_text(json.dumps(commands), encoding="utf-8")
+    program = subprocess.Popen([sys.executable, "-m", "tests.gpu.commands", str(folder / "commands.json")],
+                               env=fake_gpu.environment(library, 2), cwd=Path(__file__).parents[2])
+    assert main([*train, str(folder / "cpu"), "--towers", "2"]) == 0
+    assert program.wait() == 0
+    return folder
+
+
+def weights(run: Path) -> dict[str, np.ndarray]:
+    """Return the variables of a run's last checkpoint."""
+    checkpoint = latest_checkpoint(run / "checkpoints")
+    assert checkpoint is not None
+    reader = tf.train.load_checkpoint(str(checkpoint / "model"))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def scalars(run: Path) -> list[dict[str, float]]:
+    """Return the validation scores of a run."""
+    stats = json.loads((run / "log" / "stats.json").read_text(encoding="utf-8"))
+    return [{name: value for name, value in step.items() if "valid" in name} for step in stats]
+
+
+def test_the_checkpoint_is_that_of_cpu_towers(folder: Path) -> None:
+    on_gpus, on_cpu = weights(folder / "gpu"), weights(folder / "cpu")
+    assert on_gpus.keys() == on_cpu.keys()
+    assert all(np.allclose(on_gpus[name], on_cpu[name], rtol=0, atol=1e-5) for name in on_gpus)
+
+
+def test_validation_gives_the_scores_of_cpu_towers(folder: Path) -> None:
+    on_gpus, on_cpu = scalars(folder / "gpu"), scalars(folder / "cpu")
+    assert any(step for step in on_gpus)
+    for one, other in zip(on_gpus, on_cpu, strict=True):
+        assert one.keys() == other.keys()
+        assert all(one[name] == pytest.approx(other[name], abs=1e-4) for name in one if "second" not in name)
+
+
+def test_a_machine_without_gpus_translates_as_the_gpus_do(folder: Path) -> None:
+    assert main(["translate", "--model", str(folder / "gpu"), "--input", str(folder / "source"),
+                 "--output", str(folder / "translated-on-cpu")]) == 0
+    assert (folder / "translated-on-cpu").read_text() == (folder / "translated-on-gpu").read_text()
+
+
+def test_a_run_resumes_on_another_number_of_cpu_towers(folder: Path) -> None:
+    assert main(["train", "--data", str(folder / "data"), "--logdir", str(folder / "gpu"), "--towers", "1", "--set",
+                 "train.steps=9"]) == 0
+    assert weights(folder / "gpu")["global_step"] == 9
+
+
+def test_an_export_from_a_machine_with_gpus_names_no_device(folder: Path, graph: object) -> None:
+    about = json.loads((folder / "exported" / EXPORT_DESCRIPTION).read_text(encoding="utf-8"))
+    with tf1.Session() as session:
+        tf1.saved_model.loader.load(session, about["tags"], str(folder / "exported"))
+        assert {operation.device for operation in session.graph.get_operations()
+                if "gpu" in operation.device.lower()} == set()
