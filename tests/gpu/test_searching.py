@@ -69,6 +69,7 @@ def test_the_result_is_that_of_the_cpu(found: Path, search: Search) -> None:
             np.testing.assert_allclose(value, results[name.replace("gpu/", "cpu/", 1)], rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.xfail(reason="int32 of a GPU is in the memory of the host")
 @pytest.mark.parametrize("search", SEARCHES, ids=IDS)
 def test_a_step_has_few_round_trips(found: Path, search: Search) -> None:
     """One to learn whether any sentence is still searched, and few for sizes."""

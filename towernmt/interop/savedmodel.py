@@ -98,5 +98,9 @@ def write(job: ExportJob) -> dict[str, Any]:
         builder = tf1.saved_model.Builder(str(job.directory))
         signature = tf1.saved_model.predict_signature_def(dict(search.inputs), dict(search.outputs))
         builder.add_meta_graph_and_variables(search.session, TAGS, {SIGNATURE: signature}, clear_devices=True)
+        for meta_graph in builder._saved_model.meta_graphs:     # clear_devices leaves those of functions, such as loops
+            for function in meta_graph.graph_def.library.function:
+                for node in function.node_def:
+                    node.device = ""
         builder.save()
     return {"signature": SIGNATURE, "tags": TAGS, **search.signature()}
