@@ -37,7 +37,7 @@ def without_gpu_kernel(operations: Iterable[Any]) -> list[Any]:
 def copied_tensors(operations: Iterable[Any]) -> list[tuple[Any, str]]:
     """Return the tensors that cross between a card and the host: with "host" or "card", to which they are copied.
 
-    TensorFlow's optimiser removes some of these copies, and the estimate does not follow functions.
+    TensorFlow's optimiser removes some of these copies. The estimate does not follow functions, such as loops.
 
     Args:
         operations: all operations of a graph; those on the CPU have a device that says so.
@@ -53,9 +53,13 @@ def copied_tensors(operations: Iterable[Any]) -> list[tuple[Any, str]]:
         kernel = None if _on_cpu(operation) else _kernel_of(operation)
         for tensor, name in zip(operation.inputs, _arguments(operation, operation.inputs, "input_arg"), strict=True):
             needs_host = kernel is None or name in kernel.on_host
-            if needs_host != on_host[tensor.ref()] and tensor.dtype != tf.resource:
+            if needs_host != on_host[tensor.ref()] and tensor.dtype != tf.resource and not _calls(operation, tensor.op):
                 crossing[tensor.ref(), needs_host] = (tensor, "host" if needs_host else "card")
     return list(crossing.values())
+
+
+def _calls(*operations: Any) -> bool:
+    return any(operation.type in ("If", "StatelessIf", "While", "StatelessWhile") for operation in operations)
 
 
 def _on_cpu(operation: Any) -> bool:
