@@ -7,8 +7,6 @@
 // Environment: FAKE_GPU_CARDS (number of cards, 1), FAKE_GPU_MEMORY (bytes of each card, 80 GiB), FAKE_GPU_CAPABILITY
 // (9.0). CUDA_VISIBLE_DEVICES and `visible_device_list` select cards by number, as with CUDA.
 
-#include "fake_gpu.h"
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -17,14 +15,17 @@
 #include <mutex>
 #include <set>
 #include <sstream>
+#include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "tensorflow/core/common_runtime/copy_tensor.h"
 #include "tensorflow/core/common_runtime/local_device.h"
 #include "tensorflow/core/framework/allocator.h"
 #include "tensorflow/core/framework/device_factory.h"
+#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/public/session_options.h"
 #include "tensorflow/core/public/version.h"
 
@@ -58,9 +59,14 @@ std::map<std::string, Count>& Counts() {
   return *counts;
 }
 
-std::map<std::string, Kernel>& Kernels() {
-  static auto* kernels = new std::map<std::string, Kernel>;
-  return *kernels;
+// Count one event of a kind. `fields` describe it, without tabs and line breaks; equal events are counted together.
+void Record(const char* kind, const std::vector<std::string>& fields, int64_t bytes) {
+  std::string key = kind;
+  for (const std::string& field : fields) key += "\t" + field;
+  std::lock_guard<std::mutex> lock(counts_mutex);
+  Count& count = Counts()[key];
+  ++count.times;
+  count.bytes += bytes;
 }
 
 // ---- Cards ----
@@ -171,7 +177,8 @@ void CopyBytes(const Tensor& from, Tensor* to) {
 }
 
 void RecordCopy(const std::string& from, const std::string& to, const Tensor& tensor, const std::string& name) {
-  Record("copy", {from, to, TypeOf(tensor), ShapeOf(tensor), name}, tensor.TotalBytes());
+  Record("copy", {from, to, tensorflow::DataTypeString(tensor.dtype()), tensor.shape().DebugString(), name},
+         tensor.TotalBytes());
 }
 
 constexpr char kHost[] = "host";
@@ -201,13 +208,6 @@ class FakeContext : public DeviceContext {
  private:
   const std::string card_;
 };
-
-void CopyBetweenCards(DeviceContext*, DeviceContext*, Device* from_device, Device* to_device, const AllocatorAttributes,
-                      const AllocatorAttributes, const Tensor* from, Tensor* to, int, StatusCallback done) {
-  if (from_device != to_device) RecordCopy(CardOf(*from_device), CardOf(*to_device), *from, "");
-  CopyBytes(*from, to);
-  done(absl::OkStatus());
-}
 
 // ---- Kernels ----
 
@@ -273,11 +273,6 @@ class FakeGpu : public tensorflow::LocalDevice {
  private:
   void Run(OpKernel* kernel, OpKernelContext* context, AsyncOpKernel::DoneCallback done) {
     RecordKernel(*kernel);
-    const auto own = Kernels().find(kernel->type_string());
-    if (own != Kernels().end()) {
-      own->second(kernel, context, std::move(done));
-      return;
-    }
     absl::Status status;
     OpKernel* used = RunsAsItIs(kernel->type_string()) ? kernel : OnCpu(kernel, &status);
     if (used == nullptr) {
@@ -334,6 +329,14 @@ class FakeGpu : public tensorflow::LocalDevice {
   std::unordered_map<OpKernel*, Substitute> substitutes_;
   std::vector<std::unique_ptr<OpKernel>> replaced_;  // another thread may still use one
 };
+
+void CopyBetweenCards(DeviceContext*, DeviceContext*, Device* from_device, Device* to_device, const AllocatorAttributes,
+                      const AllocatorAttributes, const Tensor* from, Tensor* to, int, StatusCallback done) {
+  const auto card = [](Device* device) { return std::to_string(static_cast<FakeGpu*>(device)->card()); };
+  if (from_device != to_device) RecordCopy(card(from_device), card(to_device), *from, "");
+  CopyBytes(*from, to);
+  done(absl::OkStatus());
+}
 
 // ---- Factory ----
 
@@ -404,25 +407,6 @@ const bool registered = [] {
 }();
 
 }  // namespace
-
-void AddKernel(const std::string& type, Kernel kernel) { Kernels()[type] = std::move(kernel); }
-
-void Record(const char* kind, const std::vector<std::string>& fields, int64_t bytes) {
-  std::string key = kind;
-  for (const std::string& field : fields) key += "\t" + field;
-  std::lock_guard<std::mutex> lock(counts_mutex);
-  Count& count = Counts()[key];
-  ++count.times;
-  count.bytes += bytes;
-}
-
-std::string CardOf(const tensorflow::DeviceBase& device) {
-  return std::to_string(static_cast<const FakeGpu&>(device).card());
-}
-
-std::string TypeOf(const Tensor& tensor) { return tensorflow::DataTypeString(tensor.dtype()); }
-
-std::string ShapeOf(const Tensor& tensor) { return tensor.shape().DebugString(); }
 
 }  // namespace fake_gpu
 

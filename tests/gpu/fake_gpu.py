@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-SOURCES = (FOLDER / "fake_gpu.cc", FOLDER / "fake_nccl.cc")
-HEADER = FOLDER / "fake_gpu.h"
+SOURCE = FOLDER / "fake_gpu.cc"
 LIBRARY = "FAKE_GPU_LIBRARY"
 """Environment variable with the path of the built library."""
 HOST = "host"
@@ -73,42 +72,17 @@ class KernelRun:
 
 
 @dataclass(frozen=True)
-class Collective:
-    """Equal calls of one collective operation on one card.
-
-    Attributes:
-        card: number of the card.
-        type: type of the operation.
-        dtype: type of the input; "" if the card only receives.
-        shape: shape of the input; "" if the card only receives.
-        name: name of the call, which its participants share.
-        times: number of calls.
-        size: bytes of the inputs of all of them.
-    """
-
-    card: str
-    type: str
-    dtype: str
-    shape: str
-    name: str
-    times: int
-    size: int
-
-
-@dataclass(frozen=True)
 class Counts:
-    """Copies, kernels and collective operations since the last `reset`.
+    """Copies and kernels since the last `reset`.
 
     Attributes:
         copies: copies between the host and the cards.
         kernels: executed operations.
-        collectives: calls of collective operations.
         missing: operations that failed because the CPU has no kernel for them.
     """
 
     copies: tuple[Copy, ...]
     kernels: tuple[KernelRun, ...]
-    collectives: tuple[Collective, ...]
     missing: tuple[str, ...]
 
     def cards(self) -> set[str]:
@@ -146,8 +120,7 @@ def build(folder: Path) -> Path:
         raise RuntimeError("the machine has no C++ compiler")
     from importlib.metadata import version
 
-    content = hashlib.sha256(b"".join(path.read_bytes() for path in (HEADER, *SOURCES))
-                             + version("tensorflow").encode())
+    content = hashlib.sha256(SOURCE.read_bytes() + version("tensorflow").encode())
     library = folder / f"libfake_gpu-{content.hexdigest()[:16]}.so"
     if not library.exists():
         import tensorflow as tf
@@ -155,7 +128,7 @@ def build(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             built = Path(scratch) / library.name
-            command = [program, "-w", "-O1", "-shared", "-fPIC", *map(str, SOURCES), "-o", str(built),
+            command = [program, "-w", "-O1", "-shared", "-fPIC", str(SOURCE), "-o", str(built),
                        *tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags()]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
@@ -220,7 +193,7 @@ def snapshot() -> str:
 
 def parse(text: str) -> Counts:
     """Return the counts of a `snapshot`."""
-    copies, kernels, collectives, missing = [], [], [], []
+    copies, kernels, missing = [], [], []
     for line in text.splitlines():
         kind, *fields, times, size = line.split("\t")
         if kind == "copy":
@@ -228,11 +201,9 @@ def parse(text: str) -> Counts:
         elif kind == "kernel":
             card, kernel_type, dtype, memory, name = fields
             kernels.append(KernelRun(card, kernel_type, dtype, memory == HOST, name, int(times)))
-        elif kind == "collective":
-            collectives.append(Collective(*fields, times=int(times), size=int(size)))
         else:
             missing.append(" ".join(fields))
-    return Counts(tuple(copies), tuple(kernels), tuple(collectives), tuple(missing))
+    return Counts(tuple(copies), tuple(kernels), tuple(missing))
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from tests.gpu import fake_gpu
 ROOT = Path(__file__).parents[2]
 WARM, COUNTED = 2, 2
 HEADINGS = ("model", "precision", "GPUs", "cycle", "kernels of the first card", "of another", "to cards", "to host",
-            "between cards", "MB between", "collectives", "MB collective")
+            "between cards", "MB between", "MB of a card")
 
 
 def row(counts: fake_gpu.Counts, gpus: int, steps: int) -> list[str]:
@@ -37,11 +37,11 @@ def row(counts: fake_gpu.Counts, gpus: int, steps: int) -> list[str]:
     host = fake_gpu.HOST
     to_cards, to_host = copied(lambda copy: copy.source == host), copied(lambda copy: copy.target == host)
     between = copied(lambda copy: host not in (copy.source, copy.target) and copy.source != copy.target)
-    collectives = [item for item in counts.collectives if item.card == "0"]
+    most = max(copied(lambda copy, card=str(card): host not in (copy.source, copy.target)
+                      and copy.source == card != copy.target)[1] for card in range(gpus))
     return [f"{kernels(0):g}", f"{kernels(gpus - 1):g}" if gpus > 1 else "",
             f"{to_cards[0]:g} ({to_cards[1] / 1024:.1f} KB)", f"{to_host[0]:g} ({to_host[1] / 1024:.1f} KB)",
-            f"{between[0]:g}", f"{between[1] / 1e6:.1f}", f"{sum(item.times for item in collectives) / steps:g}",
-            f"{sum(item.size for item in collectives) / steps / 1e6:.1f}"]
+            f"{between[0]:g}", f"{between[1] / 1e6:.1f}", f"{most / 1e6:.1f}"]
 
 
 def measure(architecture: str, config: str, precision: str, gpus: int, cycle: int, collectives: str) -> str:

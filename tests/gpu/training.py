@@ -134,11 +134,15 @@ class Repeated:
 def train(case: Case, fake: bool) -> tuple[dict[str, Any], str | None]:
     """Train a case, and return its variables by name and the counts of `COUNTED` steps.
 
+    In bfloat16, CPU towers use the products of GPUs, since those of the CPU round otherwise.
+
     Args:
         case: the case.
         fake: whether it is trained on fake GPUs.
     """
+    from contextlib import nullcontext
     from functools import partial
+    from unittest.mock import patch
 
     from tensorpack.callbacks import Callback
     from tensorpack.train.interface import launch_train_with_config
@@ -150,7 +154,7 @@ def train(case: Case, fake: bool) -> tuple[dict[str, Any], str | None]:
     from towernmt.core.graph_state import GraphSettings, configure_graph
     from towernmt.core.tf_compat import tf, tf1
     from towernmt.input_source import GeneralQueueInput
-    from towernmt.models import architecture
+    from towernmt.models import architecture, kernels
     from towernmt.optim.optimizer import make_optimizer
     from towernmt.optim.optimizer_settings import OptimizerSettings
     from towernmt.train.config import TrainConfig
@@ -175,7 +179,8 @@ def train(case: Case, fake: bool) -> tuple[dict[str, Any], str | None]:
                 names = [f"{'weights' if v.op.name in weights else 'state'}/{v.op.name}" for v in variables]
                 self.values = dict(zip(names, self.trainer.sess.run(variables), strict=True))
 
-    with tf.Graph().as_default():
+    products = patch.object(kernels, "on_gpu", lambda x: True) if case.precision == "bfloat16" else nullcontext()
+    with tf.Graph().as_default(), products:
         configure_graph(GraphSettings(seed=1, precision=case.precision, gradient_checkpointing=case.recompute,
                                       deterministic=case.deterministic))
         kind = architecture(case.architecture)
