@@ -8,6 +8,7 @@
 #     GPU_SESSION_STEPS="devices train"   only these steps, in this order (benchmarks/gpu_steps.py lists them)
 #     GPU_SESSION_SIZE=small              tiny models, to try the script on a machine without a GPU
 #     GPU_SESSION_PYTHON="python3.12"     the interpreter with its arguments
+#     GPU_SESSION_PATIENCE=10             factor of the time limits, for a slow machine
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 output=${1:-gpu-session}
@@ -20,7 +21,7 @@ failed=0
 
 # step NAME SECONDS EXPECTED: run a step of gpu_steps.py for at most SECONDS.
 step() {
-    local name=$1 seconds=$2 expected=$3 begin=$SECONDS status=0 measured
+    local name=$1 seconds=$(($2 * ${GPU_SESSION_PATIENCE:-1})) expected=$3 begin=$SECONDS status=0 measured
     case " ${GPU_SESSION_STEPS:-$name} " in *" $name "*) ;; *) return ;; esac
     timeout --kill-after=5 "$seconds" "${python[@]}" "$here/gpu_steps.py" "$name" "$output" >"$output/$name.log" 2>&1 || status=$?
     measured=$(sed -n 's/^measured: //p' "$output/$name.log")

@@ -66,7 +66,8 @@ def report(text: str) -> None:
 def devices(_: Path) -> None:
     """Report the GPUs, and the error of a product with and without TF32."""
     cards = [tf.config.experimental.get_device_details(card) for card in tf.config.list_physical_devices("GPU")]
-    names = [f"{card.get('device_name', '?')} {card.get('compute_capability', '')}" for card in cards]
+    names = [" ".join([card.get("device_name", "?"), ".".join(map(str, card.get("compute_capability", ())))])
+             for card in cards]
     report(f"{len(cards)} GPU(s): {', '.join(names)}")
     random = np.random.default_rng(1)
     a, b = (random.normal(size=(SIZE.side, SIZE.side)).astype(np.float32) for _ in range(2))

@@ -18,6 +18,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_session.sh"
 def session(library: Path, output: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Run the script on a fake GPU of 256 MiB."""
     environment = fake_gpu.environment(library, 1, FAKE_GPU_MEMORY=str(256 << 20), GPU_SESSION_SIZE="small",
+                                       GPU_SESSION_PATIENCE="10",
                                        GPU_SESSION_PYTHON=f"{sys.executable} -m tests.gpu.fake_gpu 1", **more)
     return subprocess.run([str(SCRIPT), str(output)], env=environment, text=True, stdout=subprocess.PIPE,
                           cwd=Path(__file__).parents[2])
