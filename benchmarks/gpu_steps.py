@@ -55,6 +55,8 @@ class Size:
 
 FULL = Size("base", (4096, 25_000), 25, 4096, 25_000, 200, (64, 512), 40.0, 3_000_000)
 SMALL = Size("tiny", (200, 400), 3, 64, 64, 20, (4, 8), 1.0, 200_000)
+SPEED = "speed"
+"""Instead of a step: `train.py` with the arguments that follow."""
 SIZE = SMALL if os.environ.get("GPU_SESSION_SIZE") == "small" else FULL
 
 
@@ -93,8 +95,9 @@ def resume(directory: Path) -> None:
     _towernmt("prepare", "--source", directory / "source", "--target", directory / "target", "--vocab-kind", "word",
               "--shared-vocab", "--output", data)
     half = SIZE.updates // 2
-    arguments = ["train", "--data", data, "--preset", "tiny", "--gpu", "0", "--defaults", "fixed", "--set",
-                 f"train.steps={SIZE.updates}", f"checkpoint.steps={half}", "data.batch_tokens=512"]
+    arguments: list[str | Path] = [
+        "train", "--data", data, "--preset", "tiny", "--gpu", "0", "--defaults", "fixed", "--set",
+        f"train.steps={SIZE.updates}", f"checkpoint.steps={half}", "data.batch_tokens=512"]
     _towernmt(*arguments, "--logdir", directory / "undisturbed")
     killed = subprocess.Popen(_command(*arguments, "--logdir", directory / "killed"), stdout=sys.stderr)
     while killed.poll() is None and not (directory / f"killed/checkpoints/step-{half}").exists():
@@ -252,11 +255,20 @@ def _config() -> Any:
 
 def _train(tokens: int, precision: str, *more: str) -> dict[str, Any]:
     """Return the record of `train.py` in a process of its own, since determinism is a switch of the process."""
-    command = [*_python(), str(Path(__file__).parent / "train.py"), "--gpu", "0", "--config", SIZE.config,
-               "--batch-tokens", str(tokens), "--precision", precision, "--warm", "3", "--steps", str(SIZE.steps),
-               "--pairs", "0", *more]
+    command = [*_python(), __file__, SPEED, "--gpu", "0", "--config", SIZE.config, "--batch-tokens", str(tokens),
+               "--precision", precision, "--warm", "3", "--steps", str(SIZE.steps), "--pairs", "0", *more]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def speed(arguments: Sequence[str]) -> None:
+    """Run `train.py`, in the small size without large products."""
+    import machine
+    import train as benchmark
+
+    if SIZE is SMALL:
+        machine.SIZE["gpu"] = SIZE.side
+    benchmark.main(list(arguments))
 
 
 def _python() -> list[str]:
@@ -277,8 +289,11 @@ STEPS = {step.__name__: step
 
 def main(arguments: Sequence[str]) -> None:
     """Run a step."""
-    name, directory = arguments
-    STEPS[name](Path(directory).absolute())
+    name, *rest = arguments
+    if name == SPEED:
+        speed(rest)
+    else:
+        STEPS[name](Path(rest[0]).absolute())
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ import mmap
 import shutil
 import struct
 import subprocess
-import sys
 import tarfile
 import tempfile
 from collections import Counter
@@ -145,7 +144,7 @@ class Parts(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, data: Any) -> int:  # type: ignore[override]
+    def write(self, data: Any) -> int:
         """Append bytes."""
         left = memoryview(data)
         while left:
@@ -198,4 +197,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
