@@ -28,8 +28,11 @@ class OwnSum(SumOverTowers):
     ("ring", False, "ring"), ("sum", True, None)])
 def test_nccl_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, collectives: str, nccl: bool,
                                             transport: str | None) -> None:
+    warnings: list[str] = []
     monkeypatch.setattr(collectives_module, "has_nccl", lambda: nccl)
+    monkeypatch.setattr(collectives_module.logger, "warning", warnings.append)
     assert chosen_transport(collectives, GPUS, SumOverTowers(), World()) == transport
+    assert bool(warnings) is (collectives == "auto" and not nccl)
 
 
 @pytest.mark.parametrize(("devices", "reducer", "world"), [

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from tensorpack.utils import logger
+
 from towernmt.core.errors import SettingsError
 from towernmt.core.gpus import has_nccl
 from towernmt.core.tensors import DType, Tensor, Variable
@@ -47,6 +49,9 @@ def chosen_transport(collectives: str, devices: Sequence[str], reducer: Gradient
     if collectives == "nccl":
         raise SettingsError("train.collectives=nccl: libnccl.so.2 was not found; pip install 'towernmt[gpu]' installs "
                             "it. Set train.collectives=ring to sum gradients by copies between GPUs.")
+    logger.warning("NCCL's library libnccl.so.2 was not found, so the first GPU sends all weights to the others in "
+                   "each step, and adds their gradients. pip install 'towernmt[gpu]' installs it; "
+                   "train.collectives=ring needs no NCCL.")
     return None
 
 
