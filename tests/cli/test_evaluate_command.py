@@ -192,3 +192,41 @@ def test_terms_are_asked_for_and_those_that_are_met_are_counted_of_each_system(t
     assert "--terminology needs the source text" in capsys.readouterr().err
     assert main([*arguments, "--source", "src", "--hypothesis-file", "dog", "--constraints", "short"]) == 1
     assert "short has 1 lines, and the test set has 2" in capsys.readouterr().err
+
+
+class EchoTranslator:
+    """Translates `src`, which equals `ref`: a translation is the line without zero-width spaces."""
+
+    checkpoint = "runs/echo/checkpoints/step-1/model"
+
+    def translate_stream(self, lines, name, **options):
+        for line in lines:
+            yield [type("Best", (), {"text": line.replace("\u200b", "")})()]
+
+
+def test_all_forms_of_a_test_set_are_scored_and_shown(systems, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("towernmt.cli.evaluate.make_translator", lambda *arguments, **options: EchoTranslator())
+    command = ["evaluate", "--robustness", "--model", "runs/echo", "--source", "src", "--reference", "ref", *QUICK]
+    assert main([*command, "--html", "page.html", "--hypothesis", "out"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "runs/echo" and lines[1].split()[:4] == ["form", "sentences", "BLEU", "of"]
+    rows = {line[:20].strip(): line[20:].split() for line in lines[2:]}
+    assert rows["upper case"][:3] == ["24", "100.00", "1.000"] and rows["address"][-3:] == ["100.0%", "0.0%", "0.0%"]
+    assert rows["joined in twos"][0] == "12" and float(rows["two typos"][1]) < float(rows["one typo"][1]) < 100
+    page = Path("page.html").read_text()
+    assert "Robustness of runs/echo" in page and "<td>zero-width space</td><td>24</td>" in page
+    assert Path("out").read_text() == Path("src").read_text()
+    assert main([*command, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)["robustness"]["runs/echo"]
+    assert main([*command, "--json", "--robustness-seed", "2"]) == 0
+    second = json.loads(capsys.readouterr().out)["robustness"]["runs/echo"]
+    assert first[0] == second[0] and first[5] != second[5] and first[7]["copied"] == 1.0
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--hypothesis-file", "better"], "--robustness translates the test set in several forms"),
+    (["--source", "src", "--system", "better"], "--robustness translates the test set in several forms"),
+    (["--source", "src", "--model", "runs/echo", "--constraints", "ref"], "no longer belong to them")])
+def test_robustness_needs_a_model_and_no_options_of_single_lines(systems, capsys, arguments, message) -> None:
+    assert main(["evaluate", "--robustness", "--reference", "ref", *arguments]) == 1
+    assert message in capsys.readouterr().err

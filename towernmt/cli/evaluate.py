@@ -23,6 +23,7 @@ from towernmt.cli.translation_options import (
     options_of_each_line,
 )
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.text.language_codes import written_language
 from towernmt.dataflow.text.text_lines import clean_lines
 from towernmt.dataflow.text.validation_set import check_has_text
 from towernmt.evaluate.buckets import FREQUENCIES, LENGTHS, TermAccuracy, count_words, term_accuracy, wanted_phrases
@@ -31,6 +32,7 @@ from towernmt.evaluate.metrics import METRICS, TOKENIZERS, MetricSettings, make_
 from towernmt.evaluate.report import (
     Report,
     ReportSettings,
+    aligned,
     bucket_tables,
     example_list,
     report_as_json,
@@ -38,6 +40,7 @@ from towernmt.evaluate.report import (
     term_table,
 )
 from towernmt.evaluate.report_page import report_html
+from towernmt.evaluate.robustness import robustness_rows, robustness_scores, robustness_texts
 from towernmt.predict.lines.terminology import Terminology
 from towernmt.predict.lines.text_io import check_readable, open_input, read_text, write_lines
 
@@ -127,6 +130,13 @@ def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
                         help="several systems to compare, of which the first is the baseline: a run, a package, a "
                              "checkpoint's directory, several of these joined by + as an ensemble, or a file of "
                              "translations")
+    parser.add_argument("--robustness", action="store_true",
+                        help="translate the test set in capitals, with typos, emoji, addresses and in other forms, and "
+                             "score each form")
+    parser.add_argument("--robustness-seed", type=int, default=1, metavar="N",
+                        help="seed of the typos and spans of --robustness (default: %(default)s)")
+    parser.add_argument("--source-language", default="", metavar="CODE",
+                        help="language of the source, such as tr, by which --robustness changes the letter case")
     add_test_arguments(parser)
     add_model_arguments(parser, required=False)
 
@@ -209,6 +219,8 @@ def evaluation_output(args: argparse.Namespace, arguments: Sequence[SystemArgume
     references = [read_text(file) for file in args.reference]
     source = read_text(args.source) if args.source else None
     _check_has_text(args, source, references)
+    if getattr(args, "robustness", False):
+        return _robustness_output(args, arguments, source or [], references, settings)
     systems = _systems(args, arguments, source, references)
     if args.hypothesis:
         write_lines(args.hypothesis, list(systems[0].hypotheses))
@@ -247,6 +259,13 @@ def _check(args: argparse.Namespace, systems: Sequence[SystemArgument]) -> None:
     if systems and len(args.checkpoint or []) > 1:
         raise SettingsError("--checkpoint applies to all systems: pass it once, or pass directories of checkpoints, "
                             "as in --system last=runs/de-en/checkpoints/step-4000.")
+    if getattr(args, "robustness", False):
+        if args.hypothesis_file or not args.source or not all(system.runs for system in systems):
+            raise SettingsError("--robustness translates the test set in several forms: pass --source, and --model or "
+                                "runs as --system, instead of existing translations.")
+        if files := files_of_each_line(args):
+            raise SettingsError(f"--robustness changes the lines, so {' and '.join(sorted(files))} no longer belong to "
+                                "them: leave out the options of single lines.")
     for system in systems:
         if system.runs and not args.source:
             raise SettingsError(f"--system {system.name}={system.path} is a run: pass the text to translate as "
@@ -291,6 +310,32 @@ def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], sour
     if args.hypothesis_file:
         return read_systems([SystemArgument(args.hypothesis_file, args.hypothesis_file)], args, check_lines, translate)
     return [translate(args, " + ".join(args.model))]
+
+
+def _robustness_output(args: argparse.Namespace, arguments: Sequence[SystemArgument], source: list[str],
+                       references: list[list[str]], settings: ReportSettings) -> str | dict[str, Any]:
+    """Translate all forms of the test set with each system; return their scores, and write the page of `--html`."""
+    texts = robustness_texts(source, references, args.robustness_seed,
+                             (written_language(args.source_language), settings.metrics.target_language))
+    hypotheses: dict[str, list[list[str]]] = {}
+
+    def translate(one: argparse.Namespace, name: str) -> System:
+        translator = make_translator(one, options=options_of_all_lines(one))
+        hypotheses[name] = [[best.text for best, *_ in translator.translate_stream(
+            text.source, f"{args.source} ({text.name})")] for text in texts]
+        return System(name, hypotheses[name][0], translator.checkpoint)
+
+    systems = read_systems(arguments, args, lambda name, lines: None, translate) if arguments else [
+        translate(args, " + ".join(args.model))]
+    if args.hypothesis:
+        write_lines(args.hypothesis, list(systems[0].hypotheses))
+    scores = {system.name: robustness_scores(texts, hypotheses[system.name], settings.metrics) for system in systems}
+    if args.html:
+        report = Report(systems, references, source, settings, *_frequencies(args))
+        write_lines(args.html, [report_html(report, f"Translations of {Path(args.source).name}", scores)])
+    if args.json:
+        return {"robustness": {name: [one._asdict() for one in each] for name, each in scores.items()}}
+    return "\n\n".join("\n".join([name, *aligned(robustness_rows(each))]) for name, each in scores.items())
 
 
 def _gives_attention(runs: Sequence[str], trust_code: bool) -> bool:

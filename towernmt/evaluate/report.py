@@ -198,7 +198,7 @@ def score_table(report: Report) -> str:
     return "\n".join([
         f"{count:,} sentence{'s' * (count != 1)}; ± is the 95 % confidence interval"
         + (f"; p against {report.systems[0].name}, * below {LEVEL}" if len(report.systems) > 1 else ""),
-        *_aligned(rows), *(f"{name}|{signature}" for name, signature in (
+        *aligned(rows), *(f"{name}|{signature}" for name, signature in (
             *comparison.signatures.items(), *comparison.randomization_signatures.items()))])
 
 
@@ -207,12 +207,12 @@ def bucket_tables(report: Report) -> str:
     names = [system.name for system in report.systems]
     lines = []
     for metric in report.comparison.scores:
-        lines += [f"{metric} by the length of the {report.lengths_of}:", *_aligned([
+        lines += [f"{metric} by the length of the {report.lengths_of}:", *aligned([
             ["words", "sentences", *names],
             *([bucket.label, f"{bucket.sentences:,}", *(f"{score:.2f}" for score in bucket.scores[metric])]
               for bucket in report.lengths)]), ""]
     return "\n".join([
-        *lines, f"F1 of words by their frequency in {report.frequency_text}:", *_aligned([
+        *lines, f"F1 of words by their frequency in {report.frequency_text}:", *aligned([
             ["frequency", "words", *names],
             *([bucket.label, f"{bucket.words:,}", *(f"{100 * match.f1:.2f}" for match in bucket.matches)]
               for bucket in report.frequencies)])])
@@ -239,18 +239,18 @@ def _examples(report: Report, title: str, numbers: Sequence[int], systems: Seque
         rows += [["reference", lines[number]] for lines in report.references]
         rows += [[f"{report.systems[i].name} {report.sentence_scores[i][number]:.1f}",
                   report.systems[i].hypotheses[number]] for i in systems]
-        lines += [f"line {number + 1}", *(f"  {line}" for line in _aligned(rows, numbers=False))]
+        lines += [f"line {number + 1}", *(f"  {line}" for line in aligned(rows, numbers=False))]
     return "\n".join(lines)
 
 
 def term_table(names: Sequence[str], accuracies: Sequence[TermAccuracy]) -> str:
     """Return a table of the required terms and phrases that each system contains."""
-    return "\n".join(_aligned([["terms", "met", "of", "%"], *(
+    return "\n".join(aligned([["terms", "met", "of", "%"], *(
         [name, f"{one.met:,}", f"{one.wanted:,}", f"{100 * one.share:.2f}"]
         for name, one in zip(names, accuracies, strict=True))]))
 
 
-def _aligned(rows: Iterable[Sequence[str]], numbers: bool = True) -> Iterator[str]:
+def aligned(rows: Iterable[Sequence[str]], numbers: bool = True) -> Iterator[str]:
     """Align cells in columns: the first to the left, the others to the right if `numbers`, else to the left."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from difflib import SequenceMatcher
 from html import escape
 from importlib.resources import files
@@ -15,6 +15,7 @@ from towernmt.dataflow.text.word_segmentation import word_spans, words
 from towernmt.evaluate.comparison import System, SystemScore
 from towernmt.evaluate.metrics import LOWER_IS_BETTER
 from towernmt.evaluate.report import Report
+from towernmt.evaluate.robustness import RobustnessScore, robustness_rows
 
 WIDTH, HEIGHT = 460, 190
 LEFT, BOTTOM, TOP = 34, 34, 8
@@ -137,21 +138,33 @@ def _segments(text: str, matched: Sequence[bool], gaps: Set[int]) -> Segments:
 SENTENCE_METRICS = {"chrf": "chrF", "bleu": "BLEU"}
 
 
-def report_html(report: Report, title: str) -> str:
+def report_html(report: Report, title: str, robustness: Mapping[str, Sequence[RobustnessScore]] | None = None) -> str:
     """Return the page as HTML.
 
     Args:
         report: the report.
         title: title of the page, plain text.
+        robustness: scores of each system on the forms of the test set; None for none.
     """
     assets = files("towernmt.evaluate").joinpath("assets")
     parts = {"title": escape(title), "summary": escape(_summary(report)), "systems": "".join(_systems(report)),
              "scores": "".join(_scores(report)), "signatures": _signatures(report),
+             "robustness": "".join(_robustness(robustness or {})),
              "charts": "".join(_charts(report)), "data": _embedded(report_page_data(report)),
              "style": assets.joinpath("page.css").read_text(encoding="utf-8"),
              "script": assets.joinpath("page.js").read_text(encoding="utf-8")}
     text = assets.joinpath("page.html").read_text(encoding="utf-8")
     return re.sub(r"<!--(\w+)-->", lambda match: parts[match[1]], text)
+
+
+def _robustness(scores: Mapping[str, Sequence[RobustnessScore]]) -> Iterator[str]:
+    """Yield a table for each system."""
+    for name, each in scores.items():
+        header, *rows = robustness_rows(each)
+        yield f"<h2>Robustness of {escape(name)}</h2><table><tr>"
+        yield "".join(f"<th>{escape(cell)}</th>" for cell in header) + "</tr>"
+        yield "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        yield "</table>"
 
 
 def report_page_data(report: Report) -> dict[str, Any]:

@@ -141,18 +141,24 @@ def without_accents(text: str) -> str:
 
 
 def _emoji(pair: PairText, draw: random.Random) -> None:
-    symbol = draw.choice(_EMOJI) * draw.choice((1, 1, 1, 2))
+    symbol = drawn_emoji(draw)
     where = draw.choice(("begin", "end", "before the full stop"))
-    pair.source, pair.target = (_with_symbol(text, symbol, where) for text in (pair.source, pair.target))
+    pair.source, pair.target = (with_span(text, symbol, where) for text in (pair.source, pair.target))
 
 
-def _with_symbol(text: str, symbol: str, where: str) -> str:
+def drawn_emoji(draw: random.Random) -> str:
+    """Return an emoji or a symbol, sometimes twice."""
+    return draw.choice(_EMOJI) * draw.choice((1, 1, 1, 2))
+
+
+def with_span(text: str, span: str, where: str) -> str:
+    """Return a text with a span at its `begin`, at its `end`, or `before the full stop`."""
     final = _FINAL.search(text)
     if where == "begin":
-        return f"{symbol} {text}"
+        return f"{span} {text}"
     if where == "end" or final is None:
-        return f"{text} {symbol}"
-    return f"{text[:final.start()]} {symbol}{text[final.start():]}"
+        return f"{text} {span}"
+    return f"{text[:final.start()]} {span}{text[final.start():]}"
 
 
 def _spans(pair: PairText, draw: random.Random) -> None:
@@ -166,7 +172,7 @@ def _spans(pair: PairText, draw: random.Random) -> None:
                                     for text in (pair.source, pair.target))
         return
     where = draw.choice(("end", "before the full stop"))
-    pair.source, pair.target = (_with_symbol(text, span, where) for text in (pair.source, pair.target))
+    pair.source, pair.target = (with_span(text, span, where) for text in (pair.source, pair.target))
 
 
 def _count(word: str, text: str) -> int:
@@ -177,7 +183,8 @@ def _name(draw: random.Random) -> str:
     return draw.choice(_NAMES) + (str(draw.randrange(100)) if draw.random() < 0.3 else "")
 
 
-def _address(draw: random.Random) -> str:
+def drawn_address(draw: random.Random) -> str:
+    """Return a web address."""
     path = "".join(f"/{_name(draw)}" for _ in range(draw.randrange(3)))
     query = f"?{draw.choice('abnqxy')}={draw.randrange(1000)}" if draw.random() < 0.4 else ""
     prefix = draw.choice(("https://", "https://www.", "http://", "www."))
@@ -188,7 +195,8 @@ def _mail(draw: random.Random) -> str:
     return f"{_name(draw)}{draw.choice(('', '.', '_'))}{_name(draw)}@{_name(draw)}{draw.choice(_ENDINGS)}"
 
 
-def _number(draw: random.Random) -> str:
+def drawn_number(draw: random.Random) -> str:
+    """Return a number, sometimes with separators or a unit."""
     digits = str(draw.randrange(10 ** draw.randint(1, 8)))
     if draw.random() < 0.3:
         digits += draw.choice(".,:/-") + str(draw.randrange(1000))
@@ -201,7 +209,7 @@ def _placeholder(draw: random.Random) -> str:
     return draw.choice(("%s", "%d", *(form % name for form in forms)))
 
 
-_SPANS = (_address, _mail, _number, _number, _placeholder)
+_SPANS = (drawn_address, _mail, drawn_number, drawn_number, _placeholder)
 
 
 def _join(pair: PairText, draw: random.Random) -> None:
