@@ -249,6 +249,16 @@ def test_a_run_ends_at_its_limit_of_minutes(train, tmp_path):
     assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == first
 
 
+@pytest.mark.parametrize(("arguments", "said"), [((), True), (("--towers", "1"), False)])
+def test_gpus_that_are_not_used_are_mentioned_unless_the_cpu_is_requested(train, monkeypatch, arguments, said):
+    lines: list[str] = []
+    monkeypatch.setattr("towernmt.cli.train.visible_gpus", lambda: ["0", "1"])
+    monkeypatch.setattr("towernmt.run.launch.train", lambda *_, **__: 0)
+    monkeypatch.setattr("tensorpack.utils.logger.info", lambda text, *_, **__: lines.append(text))
+    assert train(*SMALL, "train.steps=1", arguments=arguments)[0] == 0
+    assert ("Training on the CPU. This machine has 2 GPUs: pass --gpu 0,1 to use them." in lines) is said
+
+
 def test_a_run_tells_that_the_processor_is_slow_in_its_precision_and_trains(train, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("towernmt.models.kernels.has_fast_bfloat16", lambda: False)
     assert train(*SMALL, "train.precision=bfloat16", "train.steps=1")[0] == 0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from towernmt.cluster.cluster_description import cluster_from_environment
 from towernmt.core.errors import SettingsError, nearest
-from towernmt.core.gpus import missing_without_tensorflow
+from towernmt.core.gpus import missing_without_tensorflow, visible_gpus
 from towernmt.core.settings import assigned, describe, parse_assignments
 from towernmt.models.architectures import ARCHITECTURES, settings_and_presets
 from towernmt.run.run_settings import VOCABULARY_SIZES
@@ -304,6 +304,9 @@ def train_resolved(options: argparse.Namespace, resolved: ResolvedSettings, data
     from towernmt.run.launch import train
 
     configure_terminal_log(verbose=options.verbose)
+    if options.gpu is None and options.towers is None and (gpus := visible_gpus()):
+        logger.info(f"Training on the CPU. This machine has {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}: pass --gpu "
+                    f"{','.join(map(str, range(len(gpus))))} to use {'them' if len(gpus) > 1 else 'it'}.")
     for note in resolved.notes:
         logger.info(note)
     automatic = resolved.automatic
