@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Between:
-    """The range of a number, both ends included; None: no end."""
+    """The range of a number, both limits included; None for no limit."""
 
     least: float | None = None
     most: float | None = None
@@ -52,20 +52,20 @@ Natural = Annotated[int, Between(0)]
 
 
 class JSONError(ValueError):
-    """What is wrong with a value, without the name of its file: `read_json` and `parse_json` put that before it."""
+    """The reason why a value is refused, without the name of its file, which `read_json` and `parse_json` add."""
 
 
 def read_json(path: str | Path, kind: type[T], advice: str, error: type[TowerNMTError] = DataError) -> T:
-    """The content of a file as a value of this type.
+    """Return the content of a file as a value of this type.
 
     Args:
         path: the file, UTF-8.
-        kind: what it holds, see above.
-        advice: the sentence on how to mend it.
-        error: what is raised.
+        kind: expected type of the content; see the module.
+        advice: the sentence on how to fix the file, for the error.
+        error: class of the error.
 
     Raises:
-        TowerNMTError: (`error`) it cannot be read, is no JSON, or holds something else.
+        TowerNMTError: (`error`) the file cannot be read, is not JSON, or has another content.
     """
     try:
         content = Path(path).read_bytes()
@@ -75,7 +75,7 @@ def read_json(path: str | Path, kind: type[T], advice: str, error: type[TowerNMT
 
 
 def parse_json(content: bytes, kind: type[T], name: str, advice: str, error: type[TowerNMTError] = DataError) -> T:
-    """As `read_json`, of content that is there already; `name` is what messages call it."""
+    """Parse the content of a file as `read_json` does; `name` is the file in messages."""
     try:
         return typed_value(load_json(content), kind)
     except JSONError as reason:
@@ -83,10 +83,10 @@ def parse_json(content: bytes, kind: type[T], name: str, advice: str, error: typ
 
 
 def load_json(content: bytes) -> Any:
-    """JSON as Python has it; NaN and infinities are refused.
+    """Return the Python value of JSON text.
 
     Raises:
-        JSONError: it is none.
+        JSONError: the text is not JSON, or has a NaN or an infinity.
     """
     try:
         return json.loads(content.decode("utf-8"), parse_constant=_no_number)
@@ -99,10 +99,10 @@ def load_json(content: bytes) -> Any:
 
 
 def typed_value(value: Any, kind: type[T], place: str = "") -> T:
-    """A value as JSON has it, as this type; `place` is the name of its field, for messages.
+    """Return a value of JSON as this type; `place` is the name of its field, for messages.
 
     Raises:
-        JSONError: it is something else.
+        JSONError: the value does not have this type.
     """
     return typing.cast(T, _typed(value, kind, place))
 
@@ -138,7 +138,7 @@ def _one_of(value: Any, kinds: tuple[Any, ...], place: str) -> Any:
         try:
             return _typed(value, kind, place)
         except JSONError as reason:
-            # Of several, the one that is meant is the one with the same outline.
+            # A list or an object is reported against the first type that is not null.
             first = first or (reason if kind is not types.NoneType and not isinstance(value, (int, str)) else None)
     raise first or _wrong(place, value, " or ".join(map(_expected, kinds)))
 
@@ -210,7 +210,7 @@ def read_yaml_text(path: Path) -> str:
     Raises:
         OSError: the file cannot be read.
         UnicodeDecodeError: it is not UTF-8.
-        yaml.MarkedYAMLError: it is too large for YAML that a person writes.
+        yaml.MarkedYAMLError: the file is larger than any YAML that a person writes.
     """
     with path.open("rb") as file:
         content = file.read(_MOST_BYTES + 1)
@@ -220,11 +220,11 @@ def read_yaml_text(path: Path) -> str:
 
 
 def load_strict(text: str) -> Any:
-    """The content of a YAML document, of plain types; None if it is empty.
+    """Return the content of a YAML document, in plain types; None if it is empty.
 
     Raises:
-        yaml.MarkedYAMLError: malformed, or ambiguous; `problem` and `problem_mark` say what is wrong and where. Of
-            the content it holds keys only.
+        yaml.MarkedYAMLError: the document is malformed or ambiguous; `problem` and `problem_mark` say why and where.
+            The message quotes keys, but no values.
     """
     try:
         loader = _StrictLoader(text)
@@ -239,7 +239,7 @@ def load_strict(text: str) -> Any:
         return loader.construct_document(node)
     except RecursionError:
         raise yaml.MarkedYAMLError(problem="it is nested too deeply") from None
-    except ValueError:      # a date of no calendar, a number of too many digits
+    except ValueError:      # such as 2024-02-31, or a number of too many digits
         raise yaml.MarkedYAMLError(problem="a date or a number in it cannot be") from None
     finally:
         loader.dispose()
@@ -261,7 +261,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def _size(node: yaml.Node, known: dict[int, int]) -> int:
-    """How many nodes there are when each alias is written out; a node in itself has no end."""
+    """Return the number of nodes with all aliases expanded. A node that contains itself raises RecursionError."""
     if id(node) not in known:
         inner = node.value if isinstance(node.value, list) else []
         children = [child for item in inner for child in (item if isinstance(item, tuple) else (item,))]

@@ -1,4 +1,4 @@
-"""Choose the log lines that a terminal, or another standard output, shows: results and warnings, not each step.
+"""Select the log lines that standard output shows: results and warnings, but not each step of the setup.
 
 A run's log file has all lines; see `towernmt.run.run_log`.
 
@@ -32,16 +32,16 @@ _TENSORPACK = os.path.dirname(os.path.dirname(os.path.abspath(logger.__file__)))
 _SETUP = tuple(os.path.join(_TENSORPACK, *place.split("/")) for place in (
     "train/", "tfutils/", "input_source/", "graph_builder/", "predict/", "utils/", "callbacks/summary.py",
     "callbacks/graph.py"))
-"""tensorpack logs from there how it sets up and goes on; the logs of its other callbacks are of interest."""
+"""Files of tensorpack that log the steps of the setup; its other callbacks log results."""
 _MARKS = {logging.WARNING: "warning: ", logging.ERROR: "error: ", logging.CRITICAL: "error: "}
 _INDENT = " " * 9
 
 
 def configure_terminal_log(verbose: bool | None = None) -> None:
-    """Let tensorpack's handlers for the terminal leave out details, write no colours into pipes, and wrap at words.
+    """Make tensorpack's handlers leave out details, write colours to terminals only, and wrap lines between words.
 
     Args:
-        verbose: show the details as well; None: as it was, at first False.
+        verbose: whether to show the details; None leaves this unchanged (at first, they are left out).
     """
     for handler in terminal_handlers():
         details = next((f for f in handler.filters if isinstance(f, _DetailFilter)), None)
@@ -60,7 +60,7 @@ def terminal_handlers() -> list[Any]:
 
 
 def move_to_stderr() -> None:
-    """Let these handlers, mended, leave stdout; see `log_to_stderr`."""
+    """Move the handlers that write to stdout to stderr; see `log_to_stderr`."""
     configure_terminal_log()
     for handler in terminal_handlers():
         if handler.stream is sys.stdout:
@@ -68,7 +68,7 @@ def move_to_stderr() -> None:
 
 
 def _go_on_without(handler: Any, record: logging.LogRecord) -> None:
-    """Without its reader (`| head`) or its terminal, only the file gets the log."""
+    """Stop writing to a pipe or terminal that has been closed (`| head`); the file still gets the log."""
     if isinstance(sys.exc_info()[1], OSError):
         lead_nowhere(handler.stream)
     else:
@@ -76,7 +76,7 @@ def _go_on_without(handler: Any, record: logging.LogRecord) -> None:
 
 
 class _DetailFilter(logging.Filter):
-    """Leaves out what tensorpack logs of its set-up, its harmless warnings, and what towernmt marks as a detail."""
+    """Leaves out tensorpack's messages about the setup, its harmless warnings, and records marked as a detail."""
 
     verbose = False
 
@@ -89,7 +89,7 @@ class _DetailFilter(logging.Filter):
 
 
 class PlainFormatter(logging.Formatter):
-    """`[1122 15:28:43 @trainer.py:135] text`, as tensorpack has it, without colours."""
+    """Formats a record as tensorpack does, without colours: `[1122 15:28:43 @trainer.py:135] text`."""
 
     def __init__(self) -> None:
         super().__init__("[%(asctime)s @%(filename)s:%(lineno)d] %(mark)s%(message)s", "%m%d %H:%M:%S")
@@ -101,7 +101,7 @@ class PlainFormatter(logging.Formatter):
 
 
 class _TerminalFormatter(PlainFormatter):
-    """On a terminal `15:28:43 text`, wrapped between words at its width; elsewhere as in the file."""
+    """Formats a record for a terminal as `15:28:43 text`, wrapped between words; for a file as `PlainFormatter`."""
 
     def __init__(self, handler: Any) -> None:
         super().__init__()
@@ -134,11 +134,11 @@ _STOPPED = "Training was stopped by exception "
 
 
 class _RecordFilter(logging.Filter):
-    """Four records of tensorpack's.
+    """Corrects four records of tensorpack.
 
-    "Training failed at global_step=" comes with the step, but without a place for it. "Argv: " is the command line, in
-    which `--data` may be a URI with a password. "Training was stopped by exception" is the usual end of a run. Which
-    callbacks are left to the chief is no news in a process that is not it.
+    "Training failed at global_step=" has an argument without a placeholder. "Argv: " is the command line, in which
+    `--data` may be a URI with a password. "Training was stopped by exception" reports the usual end of a run. The
+    callbacks that only the chief calls are of no interest in the other processes.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -156,11 +156,11 @@ class _RecordFilter(logging.Filter):
 
 
 def command_line() -> str:
-    """The program's own, for a shell, without secrets: each argument for itself, since a password may have blanks."""
+    """Return the command line of this program for a shell, with secrets masked in each argument."""
     return shlex.join(mask_uri(argument) for argument in sys.argv)
 
 
 def install_record_filter() -> None:
-    """Install the mends (once) in tensorpack's logger."""
+    """Install the filter that corrects records in tensorpack's logger, once."""
     if not any(isinstance(f, _RecordFilter) for f in logger._logger.filters):
         logger._logger.addFilter(_RecordFilter())
