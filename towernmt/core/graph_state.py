@@ -69,6 +69,7 @@ class GraphSettings:
         loss_scaling: of losses, where the precision is float16.
         deterministic: TensorFlow takes only kernels that add in a fixed order; once on, it stays so in the process.
         tf32: GPUs multiply float32 matrices in TF32, in all graphs of the process.
+        xla: XLA compiles the training towers, for batches that are padded to few shapes.
     """
 
     seed: int = 0
@@ -77,6 +78,7 @@ class GraphSettings:
     loss_scaling: LossScaling = LossScaling()
     deterministic: bool = False
     tf32: bool = True
+    xla: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from tensorpack.train.base import TrainLoop
 from tensorpack.utils import logger
 
 from towernmt.core.gpus import choose_gpus, chosen_gpus, cuda_driver, needs_compilation, why_missing
+from towernmt.core.graph_state import graph_state
 from towernmt.core.machine import has_share, processors, refuse_second_process
 from towernmt.core.tensors import Session
 from towernmt.core.tf_compat import tf, tf1
@@ -171,6 +172,9 @@ class SessionCreator(tf1.train.SessionCreator):
         """
         refuse_second_process()
         config = session_config(self.cpu_towers, self.runs_in_caller, self.on_cpu)
+        if graph_state().settings.xla:
+            rewrites = config.graph_options.rewrite_options
+            rewrites.remapping = rewrites.OFF       # puts fused operations into the towers, which XLA does not know
         target = present_world().session_target(config)
         add_threads(config, waiting_operations(tf1.get_default_graph()), own_pool=not target)
         session = tf1.Session(target, config=config)

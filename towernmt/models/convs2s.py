@@ -152,6 +152,7 @@ class ConvS2S(ConfiguredModel):
     """
 
     architecture = "convs2s"
+    compiles: ClassVar[bool] = True
     recomputes: ClassVar[bool] = False
     settings: ConvS2SSettings
 

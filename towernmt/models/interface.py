@@ -21,6 +21,7 @@ from towernmt.core.startup import default_optimizer
 from towernmt.core.tensors import Nest, Optimizer, Tensor, TensorSpec
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS
+from towernmt.models.compiled_towers import check_compilation, compiled, is_compiled, padded_batch
 from towernmt.models.kernels import to_float32
 from towernmt.models.layers.projections import Projection, lhuc
 from towernmt.models.layers.randomness import drop_words, start_clock
@@ -105,6 +106,8 @@ class NMTModel(ModelDesc):
     Adam with the default settings."""
     recomputes: ClassVar[bool] = True
     """Whether it can have layers that `checkpointed` computes again; others refuse `train.gradient_checkpointing`."""
+    compiles: ClassVar[bool] = False
+    """Whether XLA can compile its training towers; others refuse `train.xla`."""
     source_vocab_size: int
     target_vocab_size: int
 
@@ -190,6 +193,11 @@ class NMTModel(ModelDesc):
         return self.output_projection().logits(self.decode_hidden(memory, target_in))
 
     @property
+    def overrides_loss(self) -> bool:
+        """Whether the model has a custom loss."""
+        return type(self).loss is not NMTModel.loss
+
+    @property
     def label_smoothing(self) -> float:
         """Probability mass spread evenly over the vocabulary (Szegedy et al. 2016)."""
         return 0.0
@@ -252,34 +260,56 @@ class NMTModel(ModelDesc):
             `towers_of_batch`).
         """
         context = get_current_tower_context()
-        divergence = self.dropout_divergence if context.is_training else 0.0
         guided = context.is_training and self.guided_alignment_weight > 0.0
         if context.is_training:
             start_clock(target_tokens)
+        batch = [source, source_length, target, target_length]
+        if is_compiled(context.is_training):
+            check_compilation(self)
+            loss_sum, nll_sum = compiled(self._sums, padded_batch(*batch))
+        else:
+            loss_sum, nll_sum, *alignment_sum = self._sums(*batch, *([alignment] if guided else []))
+        scale = towers_of_batch() / tf.maximum(target_tokens, 1.0)
+        tf.multiply(nll_sum, scale, name="nll")
+        if guided:
+            loss_sum += self.guided_alignment_weight * alignment_sum[0]
+            tf.multiply(alignment_sum[0], scale, name="alignment_loss")
+        return tf.multiply(loss_sum, scale, name="loss")
+
+    def _sums(self, source: Tensor, source_length: Tensor, target: Tensor, target_length: Tensor,
+              *alignment: Tensor) -> tuple[Tensor, ...]:
+        """Return sums over the target tokens of a tower: its loss, its negative log-likelihood, its alignment loss.
+
+        Args:
+            source: int32 `[batch, source length]`, or `[batch, source length, 1 + factors]`.
+            source_length: int32 `[batch]`.
+            target: int32 `[batch, target length]`.
+            target_length: int32 `[batch]`.
+            alignment: uint8 `[batch, target length, source length]` with guided alignment; otherwise nothing.
+        """
+        context = get_current_tower_context()
+        divergence = self.dropout_divergence if context.is_training else 0.0
         if divergence:
             source, source_length, target, target_length = (
                 tf.concat([x, x], 0) for x in (source, source_length, target, target_length))
         memory = self.encode(drop_words(source, self.word_dropout, "source_words"), source_length)
         target_in = drop_words(shift_right(target), self.word_dropout, "target_words")
-        if guided:
+        if alignment:
             hidden, attention = self.decode_with_attention(memory, target_in)
         else:
             hidden = self.decode_hidden(memory, target_in)
         projection = self.output_projection()
         if not context.is_training:
             tf.identity(projection.logits(hidden), name="logits")
-        batch = LossBatch(source, source_length, target, target_length, hidden, projection, context.is_training)
+        batch = LossBatch(source, source_length, target, target_length, hidden, projection, context.is_training,
+                          is_compiled(context.is_training))
         loss_sum = self._checked_loss(batch)
         nll_sum = batch.negative_log_likelihood()
         if divergence:
             loss_sum, nll_sum = r_drop_loss(loss_sum, batch.logits, divergence), nll_sum / 2.0
-        scale = towers_of_batch() / tf.maximum(target_tokens, 1.0)
-        tf.multiply(nll_sum, scale, name="nll")
-        if guided:
-            alignment_sum = guided_alignment_loss(attention, alignment, passes=2 if divergence else 1)
-            loss_sum += self.guided_alignment_weight * alignment_sum
-            tf.multiply(alignment_sum, scale, name="alignment_loss")
-        return tf.multiply(loss_sum, scale, name="loss")
+        if not alignment:
+            return loss_sum, nll_sum
+        return loss_sum, nll_sum, guided_alignment_loss(attention, alignment[0], passes=2 if divergence else 1)
 
     def _checked_loss(self, batch: LossBatch) -> Tensor:
         """Return the result of `loss`, float32 `[]`, or raise TowerRuleError if it has another shape or dtype."""

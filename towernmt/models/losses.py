@@ -69,6 +69,8 @@ class LossBatch:
         hidden: last hidden layer, float32 `[batch, target length, depth]`.
         projection: map from the hidden layer to the logits.
         is_training: whether the tower trains; False in a validation tower.
+        keeps_padding: whether "tokens" include the padding, whose weight in the loss is 0. XLA, which compiles a tower
+            for each shape, needs it.
 
     Attributes:
         positions: int64 `[tokens, 2]`, the row and the column of each token in `target`.
@@ -78,14 +80,20 @@ class LossBatch:
     """
 
     def __init__(self, source: Tensor, source_length: Tensor, target: Tensor, target_length: Tensor, hidden: Tensor,
-                 projection: Projection, is_training: bool) -> None:
+                 projection: Projection, is_training: bool, keeps_padding: bool = False) -> None:
         self.source, self.source_length, self.target, self.target_length = source, source_length, target, target_length
         self.is_training = is_training
         # Read once: an optimizer may change the variables before a second read, which the gradient would then use.
         self._projection = Projection(*[tf.convert_to_tensor(weights) for weights in projection])
         rows = TokenRows(target_length, tf.shape(target)[1])
-        self.positions = tf.where(rows.mask)
-        self.hidden, self.labels = rows.of(hidden), rows.of(target)
+        self._weights: Tensor | None = None
+        if keeps_padding:
+            self._weights = tf.cast(tf.reshape(rows.mask, [-1]), tf.float32)
+            self.positions = tf.where(tf.ones_like(rows.mask))
+            self.hidden, self.labels = tf.reshape(hidden, [-1, int(hidden.shape[2])]), tf.reshape(target, [-1])
+        else:
+            self.positions = tf.where(rows.mask)
+            self.hidden, self.labels = rows.of(hidden), rows.of(target)
         self._flat_logits = self._projection.flat_logits(self.hidden)               # in the compute dtype
         self.logits = to_float32(self._flat_logits)
         self._nll: Tensor | None = None
@@ -96,6 +104,9 @@ class LossBatch:
         Args:
             smoothing: probability mass that is spread evenly over the vocabulary (Szegedy et al. 2016).
         """
+        if self._weights is not None:
+            loss, self._nll = weighted_cross_entropy(self.logits, self.labels, self._weights, smoothing)
+            return loss
         loss, self._nll = smoothed_cross_entropy(
             self.hidden, self._projection, self._flat_logits, self.labels, smoothing)
         return loss
@@ -109,6 +120,24 @@ class LossBatch:
             right = tf.gather(self.logits, self.labels, batch_dims=1)
             self._nll = tf.reduce_sum(tf.reduce_logsumexp(self.logits, axis=1) - right)
         return self._nll
+
+
+def weighted_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Return the sums of `smoothed_cross_entropy` with a weight for each token, without a gradient written by hand.
+
+    XLA fuses the operations between the products, so that it needs no other form.
+
+    Args:
+        logits: float32 `[tokens, V]`.
+        labels: int32 `[tokens]`.
+        weights: float32 `[tokens]`.
+        smoothing: probability mass that is spread evenly over the vocabulary.
+    """
+    right = tf.gather(logits, labels, batch_dims=1)
+    nll = tf.reduce_sum(weights * (tf.reduce_logsumexp(logits, axis=1) - right))
+    if not smoothing:
+        return nll, nll
+    return nll + smoothing * tf.reduce_sum(weights * (right - tf.reduce_mean(logits, axis=1))), nll
 
 
 def smoothed_cross_entropy(tokens: Tensor, projection: Projection, logits: Tensor, labels: Tensor, smoothing: float

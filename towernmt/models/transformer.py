@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
@@ -150,6 +150,7 @@ class Transformer(ConfiguredModel):
     """
 
     architecture = "transformer"
+    compiles: ClassVar[bool] = True
     settings: TransformerSettings
 
     def __post_init__(self) -> None:

@@ -51,6 +51,9 @@ class TrainSettings:
     tf32: bool = setting(
         True, "precision=float32 on GPUs from compute capability 8.0 on: multiply with the 11 bits of TF32, which is "
         "much faster; false: with the 24 bits of float32")
+    xla: bool = setting(
+        False, "compile the towers by XLA for a few padded shapes of batches: the Transformer with attention, and "
+               "ConvS2S (not measured on a GPU)")
     loss_scale: float = setting(
         32768.0, "float16: initial factor of the loss; an overflow halves it", at_least=1)
     gradient_checkpointing: bool = setting(
