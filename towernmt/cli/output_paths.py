@@ -77,7 +77,7 @@ def check_output_paths(command: str, parser: argparse.ArgumentParser, options: a
         DataError: names the two options, the directory, or the closed stream.
         SettingsError: names the two options, or the directory.
     """
-    _refuse_closed_streams(options, closed)
+    _refuse_closed_streams(command, options, closed)
     written, names = WRITTEN[command], path_options(parser)
     inputs = {names[dest]: list(_paths(getattr(options, dest, None))) for dest in names if dest not in written}
     outputs = {names[dest]: _output(getattr(options, dest, None)) for dest in written}
@@ -145,9 +145,8 @@ def _is_package(path: str) -> bool:
         return False
 
 
-def _refuse_closed_streams(options: argparse.Namespace, closed: Collection[str]) -> None:
+def _refuse_closed_streams(command: str, options: argparse.Namespace, closed: Collection[str]) -> None:
     """Refuse to run if results would be lost or the input is missing, because a shell has closed a stream."""
-    command = options.command
     if "stdout" in closed and command in RESULTS and not getattr(options, RESULTS[command], None):
         other = f", or pass --{RESULTS[command]} FILE" if RESULTS[command] else ""
         raise DataError(f"standard output is closed, so the results of towernmt {command} would be lost: redirect "
