@@ -124,6 +124,8 @@ class GraphState:
         watched_gradients: (gradient, variable) pairs before clipping; see `optim.gradients`.
         half_squared_norms: float32 `[]` each, half of the squared norm of a watched gradient, by the name of the
             gradient (of its values, if it is sparse). The optimizer computes them to clip, and `NaNGuard` reads them.
+        clip_scale: float32 `[]`, the factor of the gradients of the last update that was built, by which copies of the
+            weights clip as well; None without clipping.
         update_skipped: bool `[]`, whether the train step skips its update, which is no divergence; None if it cannot.
         loss_scale: of the train step; None where losses are not scaled.
         count_step: adds one to the global step in the run of each update; None if the trainer has no such operation.
@@ -138,6 +140,7 @@ class GraphState:
     sharing_towers: set[str] = field(default_factory=set)
     watched_gradients: list[tuple[Tensor, Variable]] = field(default_factory=list)
     half_squared_norms: dict[str, Tensor] = field(default_factory=dict)
+    clip_scale: Tensor | None = None
     update_skipped: Tensor | None = None
     loss_scale: LossScaleOfStep | None = None
     count_step: Operation | None = None

@@ -93,16 +93,18 @@ class GlobalNorm(GradientProcessor):
         self.clip_norm = clip_norm
 
     def _process(self, grads: GradsAndVars) -> GradsAndVars:
-        watched = grads
+        state, watched = graph_state(), grads
         grads = [(_with_distinct_rows(g), v) for g, v in grads]
+        if not state.is_replica:
+            state.clip_scale = self._scale(watched, grads)
+        return grads if state.clip_scale is None else [(scaled(g, state.clip_scale), v) for g, v in grads]
+
+    def _scale(self, watched: GradsAndVars, grads: GradsAndVars) -> Tensor | None:
+        """Return the factor that clips the gradients, None for no clipping; the guard watches them as `watched`."""
         squares = half_squared_norms([g for g, _ in grads])
-        if not graph_state().is_replica:
-            watch_gradients(watched, squares)
+        watch_gradients(watched, squares)
         norm = tf.identity(tf.sqrt(tf.reduce_sum(tf.stack(squares)) * 2.0), name="gradient_norm")
-        if not self.clip_norm:
-            return grads
-        scale = self.clip_norm / tf.maximum(norm, self.clip_norm)
-        return [(scaled(g, scale), v) for g, v in grads]
+        return self.clip_norm / tf.maximum(norm, self.clip_norm) if self.clip_norm else None
 
 
 def _with_distinct_rows(gradient: Tensor) -> Tensor:

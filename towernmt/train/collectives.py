@@ -138,7 +138,7 @@ class Collectives:
         return self._collective(tf.raw_ops.CollectiveReduceV2, joined, before, merge_op="Add", final_op="Id")
 
     def _sum_bfloat16(self, bucket: list[list[Tensor]], before: list[Tensor]) -> list[Tensor]:
-        """Return the sum of a bucket of bfloat16 on each device, which may be longer, filled up with zeros.
+        """Return the sum of a bucket of bfloat16 on each device, float32, which may be longer, filled up with zeros.
 
         TensorFlow 2.21 lets NCCL read bfloat16 as float32. So the devices exchange their bits as those of float16: each
         receives one chunk of all, adds it in float32, and sends the sum to all. That takes as many bytes as NCCL's sum.
@@ -161,7 +161,7 @@ class Collectives:
         for device, total in zip(self._devices, self._collective(tf.raw_ops.CollectiveGatherV2, sums, []), strict=True):
             with tf1.device(device), tf1.name_scope("all_reduce"):
                 total.set_shape([devices * chunk])
-                totals.append(tf.bitcast(total, tf.bfloat16))
+                totals.append(tf.cast(tf.bitcast(total, tf.bfloat16), tf.float32))
         return totals
 
     def _collective(self, operation: Callable[..., Tensor], inputs: Sequence[Tensor], before: Sequence[Tensor],
