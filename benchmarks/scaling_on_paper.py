@@ -78,33 +78,32 @@ GPU_CASES = (
 )
 
 
-def star(parameters: int, cards: int, gigabytes: float, width: int = 4) -> float:
-    """Return the seconds in which the first of several cards sends all weights and receives all gradients.
+def star(parameters: int, cards: int, gigabytes: float) -> float:
+    """Return the seconds in which the first of several cards sends all weights and receives all gradients in float32.
 
     Args:
         parameters: number of trainable parameters.
         cards: number of cards.
         gigabytes: speed of a link in each direction, gigabytes per second.
-        width: bytes per value.
     """
-    return 2 * (cards - 1) * parameters * width / (gigabytes * 1e9)
+    return 8 * (cards - 1) * parameters / (gigabytes * 1e9)
 
 
-def ring(parameters: int, cards: int, gigabytes: float, width: int = 4) -> float:
-    """Return the seconds of an all-reduce between cards, without its latency; the arguments are those of `star`."""
-    return 2 * (cards - 1) / cards * parameters * width / (gigabytes * 1e9)
+def ring(parameters: int, cards: int, gigabytes: float) -> float:
+    """Return the seconds of an all-reduce in float32 between cards, without latency; `star` has the same arguments."""
+    return 8 * (cards - 1) / cards * parameters / (gigabytes * 1e9)
 
 
 def print_cards() -> None:
     """Print the table of the GPUs of a machine: milliseconds between the cards of a step, and efficiency."""
-    print(f"| | link | {' | '.join(f'{n}, star | {n}, ring | {n}, ring, bfloat16' for n in CARDS)} |")
-    print("|---|---|" + "---|" * (3 * len(CARDS)))
+    print(f"| | link | {' | '.join(f'{n}, star | {n}, ring' for n in CARDS)} |")
+    print("|---|---|" + "---|" * (2 * len(CARDS)))
     for case in GPU_CASES:
         for link, speed in LINKS.items():
             cells = []
             for cards in CARDS:
-                for form, width in ((star, 4), (ring, 4), (ring, 2)):
-                    seconds = form(case.parameters, cards, speed, width)
+                for form in (star, ring):
+                    seconds = form(case.parameters, cards, speed)
                     cells.append(f"{1000 * seconds:.1f} ms, {case.step / (case.step + seconds):.2f}")
             print(f"| {case.name} | {link} | {' | '.join(cells)} |")
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import os
@@ -206,6 +207,15 @@ def parse(text: str) -> Counts:
     return Counts(tuple(copies), tuple(kernels), tuple(missing))
 
 
+def _interpreter(cards: str) -> str:
+    """Return a program that runs modules and files on fake GPUs, for the processes that a program starts."""
+    path = Path(os.environ[LIBRARY]).parent / f"python-{os.getpid()}"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tests.gpu.fake_gpu {cards} "$@"\n', encoding="utf-8")
+    path.chmod(0o755)
+    atexit.register(path.unlink, missing_ok=True)
+    return str(path)
+
+
 def main(arguments: Sequence[str]) -> None:
     """Run a module or a file on fake GPUs: `CARDS -m MODULE ARGUMENTS` or `CARDS FILE ARGUMENTS`."""
     cards, *rest = arguments
@@ -214,6 +224,7 @@ def main(arguments: Sequence[str]) -> None:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
     os.environ["FAKE_GPU_CARDS"] = cards
     load()
+    sys.executable = _interpreter(cards)
     if rest[0] == "-m":
         sys.argv = rest[1:]
         runpy.run_module(rest[1], run_name="__main__", alter_sys=True)
