@@ -226,7 +226,7 @@ def trace(directory: Path) -> None:
             return tf1.train.SessionRunArgs([], options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE))
 
         def _after_run(self, _: Any, values: Any) -> None:
-            if self.global_step == 3:
+            if values.run_metadata.step_stats.dev_stats:
                 _report_trace(values.run_metadata.step_stats, directory, Timeline)
 
     batches = FixedBatches(draw(VOCABULARY[SIZE.config], SIZE.tokens[0], pairs=400))
