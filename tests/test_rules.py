@@ -145,8 +145,6 @@ def test_packages_inside_a_package_point_one_way(package: str) -> None:
     assert backwards == set()
 
 
-
-
 def test_no_modules_import_each_other_in_a_circle() -> None:
     known = {name.removesuffix(".py").replace("/", ".") for name, _ in trees()}
     imports = {}

@@ -33,7 +33,6 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
 
 
-
 def test_every_link_and_anchor_leads_somewhere() -> None:
     lost = []
     for page in PAGES:

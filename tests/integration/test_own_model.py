@@ -171,6 +171,7 @@ def test_a_model_of_a_function_is_refused_by_name_unless_its_class_is_given(done
         """Not to be found again."""
 
     name = f"{Local.__qualname__} of {Local.__module__}"
+
     def make(s):
         return Local(s.model)
 
@@ -194,6 +195,7 @@ def test_the_summaries_of_a_model_are_recorded_with_each_progress_line(tmp_path)
             return super().build_graph(*inputs)
 
     settings = apply_overrides(tiny(), {"train.steps": 7, "log.steps": 3})
+
     def make(s):
         return Summarised(s.model)
 

@@ -72,7 +72,6 @@ def test_loss_and_gradients_are_the_same(settings):
                                    atol=1e-6 * np.abs(gradient).max(), err_msg=name)
 
 
-
 def test_each_layer_is_built_once_more_in_training_towers_alone():
     counts = {}
     for again in (False, True):

@@ -136,6 +136,7 @@ class ConvS2SMemory(NamedTuple):
     bias: Tensor
     scale: Tensor
 
+
 PRESETS = CONVS2S_PRESETS
 """The presets of the classes in this module."""
 

@@ -31,6 +31,7 @@ class RNNSearchMemory(NamedTuple):
     attention: AttentionMemory
     start: list[list[Tensor]]
 
+
 PRESETS = RNNSEARCH_PRESETS
 """The presets of the classes in this module."""
 

@@ -33,6 +33,7 @@ class Seq2SeqMemory(NamedTuple):
     start: list[list[Tensor]]
     attention: tuple[AttentionMemory, ...]
 
+
 PRESETS = SEQ2SEQ_PRESETS
 """The presets of the classes in this module."""
 

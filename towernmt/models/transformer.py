@@ -134,6 +134,7 @@ class TransformerMemory(NamedTuple):
     prepared: list[list[Any]]
     bias: Tensor
 
+
 PRESETS = TRANSFORMER_PRESETS
 """The presets of the classes in this module."""
 

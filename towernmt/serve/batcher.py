@@ -172,7 +172,6 @@ Translate = Callable[[Sequence[str], Sequence[LineOptions] | None], Sequence[Tra
 """Function from sentences and their options (None: no options) to the translations of each sentence, best first."""
 
 
-
 class Round(NamedTuple):
     """Figures of one round, for metrics.
 

@@ -20,6 +20,8 @@ from towernmt.optim.optimizer import updates_all_rows
 from towernmt.train.collectives import Collectives
 
 T = TypeVar("T")
+
+
 class Replicas:
     """The copies of all weights for each tower after the first, and the updates of all towers.
 
@@ -140,6 +142,7 @@ class Replicas:
         """Return the operation that assigns the values of the first tower to all copies; call it after `update`."""
         with tf1.name_scope("sync_replicas"):
             return tf.group(*[copy.assign(original.read_value(), read_value=False) for copy, original in self._pairs])
+
 
 def uncached(function: Callable[[], T]) -> Callable[[], T]:
     """Return a function or method without the cache of tensorpack's or Python's memoizing decorators."""

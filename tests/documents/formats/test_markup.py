@@ -24,8 +24,6 @@ pytest.importorskip("sentencex")
 ROOT = Path(__file__).parents[3]
 
 
-
-
 def loud(document: HtmlDocument | XmlDocument) -> str:
     """Return the document, translated into capitals."""
     return document.text(translate_segments(document.segments, fakes.capitals, "de"))

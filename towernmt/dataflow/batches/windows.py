@@ -270,7 +270,6 @@ class SampledWindows:
             sampled = replace(sampled, source_factors=block.source_factors[:, np.repeat(source.begins, source.counts)])
         return sampled if block.links is None else _add_links(sampled, block, source, target)
 
-
     def _modified(self, block: PairBlock, modifiers: Modifiers, key: list[int]) -> PairBlock:
         """Return the block with modified pairs; a pair stays if it has or would have unknown words, or be too long."""
         vocabularies = self._data.source_vocabulary, self._data.target_vocabulary
