@@ -334,6 +334,7 @@ def test_a_model_of_ones_own_is_the_other_runs_model_by_whatever_path(six_steps,
     assert found.model.hidden_size == 16
 
 
+@pytest.mark.processes
 def test_a_dry_run_prints_settings_and_a_forecast_and_writes_nothing(data, tmp_path, capsys):
     status = main(["train", "--data", str(data), "--logdir", str(tmp_path / "run"), "--dry-run", "--set", *SMALL,
                    "train.epochs=3"])

@@ -50,7 +50,9 @@ def assert_equal(name: str, decoding: Decoding) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("search", [
+    "beam", pytest.param("rules", marks=pytest.mark.thorough),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("greedy", "diverse", "sampling"))])
 def test_a_search_in_int64_finds_the_translations_of_int32(search: str) -> None:
     assert_equal("transformer", decoding_for(SEARCHES[search], log_probs=True))
 
@@ -66,8 +68,9 @@ def test_a_shortlist_is_the_same_in_int64() -> None:
     assert_equal("transformer", dataclasses.replace(decoding_for(SEARCHES["rules"]), shortlist=LISTED))
 
 
-@pytest.mark.parametrize("inputs", [["constraints"], ["avoid", "prefix", "continuation"],
-                                    ["constraints", "avoid", "prefix"]])
+@pytest.mark.parametrize("inputs", [
+    pytest.param(["constraints", "avoid", "prefix"], marks=pytest.mark.thorough),
+    *(pytest.param(names, marks=pytest.mark.slow) for names in (["constraints"], ["avoid", "prefix", "continuation"]))])
 def test_inputs_of_lines_are_the_same_in_int64(inputs: list[str]) -> None:
     vocabulary = Pieces(*(f"▁w{number}" for number in range(15)))
     settings = SEARCHES["beam"]
