@@ -68,11 +68,12 @@ def test_final_variables_are_those_of_cpu_towers(trained: Path, case: Case) -> N
     on_gpus, on_cpu = variables(trained / "gpu", case), variables(trained / "cpu", case)
     assert on_gpus.keys() == on_cpu.keys()
     assert not counts(trained, case).missing
-    share = 1e-4 if case.precision == "float32" else 0.05      # of moments, which are as large as gradients
+    # The narrow types round differently in the sums of several threads.
+    largest, share = (1e-5, 1e-4) if case.precision == "float32" else (1e-4, 0.05)      # of weights, and of moments
     far = {}
     for name, value in on_gpus.items():
         distance = float(np.abs(value.astype(np.float64) - on_cpu[name]).max()) if value.size else 0.0
-        if distance > (1e-5 if name.startswith("weights/") else 1e-6 + share * float(np.abs(on_cpu[name]).max())):
+        if distance > (largest if name.startswith("weights/") else 1e-6 + share * float(np.abs(on_cpu[name]).max())):
             far[name] = distance
     assert far == {}
 

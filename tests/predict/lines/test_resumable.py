@@ -105,7 +105,7 @@ def test_what_was_begun_is_not_gone_on_with_by_another_task_or_input(source: Pat
     given = ["--input", str(source), "--output", str(source.with_name("out"))]
     assert run(9, *given).returncode == -signal.SIGKILL
     for change, message in ((["--scores"], r"--scores: false, and not with true"),
-                            (["--batch-tokens", "9"], "--batch-tokens: 4096, and not with 9")):
+                            (["--batch-tokens", "9"], "--batch-tokens: the default, and not with 9")):
         refused = run(0, *given, "--resume", *change)
         assert refused.returncode == 1 and message in refused.stderr
     text = source.read_text()

@@ -188,7 +188,7 @@ def check_same_task(name: str, earlier: Mapping[str, Any], task: Mapping[str, An
 
 
 def _shortened_json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = "the default" if value is None else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
