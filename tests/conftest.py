@@ -92,9 +92,15 @@ def no_gpus_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def log_level_of_tensorpack() -> None:
-    """tensorpack's logger is one for the process: a test or fixture that quiets it must not quiet other tests."""
-    logging.getLogger("tensorpack").setLevel(logging.INFO)
+def log_level_of_tensorpack() -> Iterator[None]:
+    """Reset tensorpack's logger, which is one for the process, after fixtures and tests that quiet it.
+
+    After a test, too: fixtures of the next module are set up before those of its first test.
+    """
+    logger = logging.getLogger("tensorpack")
+    logger.setLevel(logging.INFO)
+    yield
+    logger.setLevel(logging.INFO)
 
 
 @pytest.fixture(scope="session")
