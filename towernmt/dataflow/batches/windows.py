@@ -148,7 +148,7 @@ class WindowMaker:
             following = pairs[place + 1] if place + 1 < len(pairs) else None
             modified[place] = Pair(*self._modifiers.modify(pairs[place], following, names, [*key, place]))
         chunk = self._encode_pairs(modified, epoch, number)
-        # A pair stays as it was if a filter refuses its modification, for example since it is too long, or if the
+        # A pair stays unmodified if a filter refuses its modification, for example since it is too long, or if the
         # vocabulary lacks a word of it.
         usable = set((chunk.line_numbers[~_have_unknown(chunk)] - 1).tolist())
         lost = [place for place, _ in drawn if place not in usable]

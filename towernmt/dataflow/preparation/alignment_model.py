@@ -129,7 +129,7 @@ def _cells(block: PairBlock, target_size: int) -> tuple[NDArray[np.int64], _Cell
 NULL_SHARE = 0.08
 """Prior probability that a target piece translates no source piece (as in fast_align)."""
 CONCENTRATION = 0.01
-"""Of the Dirichlet prior of the probabilities of each source piece; below 1 it prefers few translations."""
+"""Concentration of the Dirichlet prior over the translations of a source piece; below 1 it prefers few of them."""
 _FIRST_TENSION, _TENSIONS, _RATE, _MEASURED = 4.0, (0.1, 14.0), 20.0, 200_000
 _UNSEEN = 1e-9
 

@@ -19,7 +19,7 @@ def upper_case(text: str, language: str = "") -> str:
     """Return the text in capitals.
 
     Args:
-        text: any text. Characters without case stay as they are.
+        text: any text. Characters without case do not change.
         language: ISO 639-1 code, such as `tr`; "" for the rules that all languages share.
     """
     if language in _DOTTED:
@@ -38,7 +38,7 @@ def lower_case(text: str, language: str = "") -> str:
 
 
 def title_case(text: str, language: str = "") -> str:
-    """Return the text with a capital at the beginning of each word; the other letters stay as they are.
+    """Return the text with a capital at the beginning of each word; the other letters do not change.
 
     For the arguments, see `upper_case`.
     """
@@ -46,7 +46,7 @@ def title_case(text: str, language: str = "") -> str:
 
 
 def capitalized(word: str, language: str = "") -> str:
-    """Return a word with its first letter as a capital; its other letters stay as they are."""
+    """Return a word with its first letter as a capital; its other letters do not change."""
     count = 2 if language == "nl" and word[:2].lower() == "ij" else 1
     first = word[:count]
     if count == 1 and language not in _DOTTED:

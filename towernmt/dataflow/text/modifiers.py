@@ -43,7 +43,7 @@ _UNITS = ("%", " %", " km", " kg", " m", " €", " MB", " °C", "x", " cm²")
 
 
 class PairText:
-    """What a modifier changes: both texts without the tags of the source, and the next pair.
+    """The texts that a modifier changes, without the tags of the source, and the next pair.
 
     Attributes:
         source, target: the present texts.

@@ -207,7 +207,7 @@ _STRAY_JOINER = re.compile("(?<![\u0300-\u036f\u0600-\u08ff\u0900-\u109f\u1780-\
                            "\U0001f000-\U0001faff\u200c\u200d])[\u200c\u200d]+")
 _WIDE = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff66-\uff9f\ufb00-\ufb06\ufb50-\ufdff"
                    "\ufe70-\ufefe\U0001d400-\U0001d7ff]+")
-"""Letters and digits that are other forms of common ones: full width, half width, ligatures, Arabic presentation forms,
+"""Compatibility forms of letters and digits: full width, half width, ligatures, Arabic presentation forms,
 mathematical alphabets."""
 
 
