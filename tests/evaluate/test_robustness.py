@@ -8,6 +8,7 @@ import re
 import pytest
 import sacrebleu
 
+from towernmt.dataflow.text.modifiers import with_typos
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.evaluate.metrics import MetricSettings
 from towernmt.evaluate.robustness import (
@@ -15,7 +16,6 @@ from towernmt.evaluate.robustness import (
     robustness_rows,
     robustness_scores,
     robustness_texts,
-    with_typos,
 )
 
 SOURCE = ["Das Haus ist alt und groß.", "Wo ist der Hund geblieben?", "Nein"]

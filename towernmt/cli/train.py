@@ -232,7 +232,8 @@ def print_forecast(options: argparse.Namespace, resolved: ResolvedSettings, data
 
     from towernmt.run.forecast import forecast_training
 
-    forecast = forecast_training(resolved.settings, data, gpu_numbers(options.gpu), resolved.towers)
+    forecast = forecast_training(resolved.settings, data, gpu_numbers(options.gpu), resolved.towers,
+                                 resolved.conditions)
     automatic = [setting.sentence for setting in resolved.automatic or ()]
     for line in [*resolved.notes, *automatic, *forecast.lines(datetime.now()), "Nothing was trained or written."]:
         print(line)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from towernmt.dataflow.text.letter_case import lower_case, title_case, upper_case
-from towernmt.dataflow.text.modifiers import drawn_address, drawn_emoji, drawn_number, with_span, with_typo
+from towernmt.dataflow.text.modifiers import drawn_address, drawn_emoji, drawn_number, with_span, with_typos
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.evaluate.metrics import MetricSettings, score_corpus
 from towernmt.predict.lines.faults import EMPTY, LOOP, fault_of
@@ -108,15 +108,6 @@ def _without_end(text: str) -> str:
 
 def _added(texts: Sequence[str], spans: Sequence[str]) -> list[str]:
     return [with_span(text, span, "before the full stop") for text, span in zip(texts, spans, strict=True)]
-
-
-def with_typos(text: str, count: int, draw: random.Random, language: str = "") -> str:
-    """Return a text with a typo in each of `count` words, or in all of its words if it has fewer."""
-    parts = text.split(" ")
-    places = [place for place, word in enumerate(parts) if sum(map(str.isalpha, word)) > 1]
-    for place in draw.sample(places, min(count, len(places))):
-        parts[place] = with_typo(parts[place], draw, language)
-    return " ".join(parts)
 
 
 def _with_zero_width_space(text: str, draw: random.Random) -> str:

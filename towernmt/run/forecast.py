@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from towernmt.core.settings import check_ranges
@@ -49,8 +49,8 @@ class TrainingForecast:
                 f"data.batch_tokens={self.batch_tokens})."]
 
 
-def forecast_training(settings: Settings, data: TrainingData, gpus: Sequence[int] | None, towers: int | None
-                      ) -> TrainingForecast:
+def forecast_training(settings: Settings, data: TrainingData, gpus: Sequence[int] | None, towers: int | None,
+                      conditions: TrainingConditions | None = None) -> TrainingForecast:
     """Return the forecast of a new training. A separate process makes some steps to measure their memory.
 
     Args:
@@ -58,6 +58,7 @@ def forecast_training(settings: Settings, data: TrainingData, gpus: Sequence[int
         data: training data.
         gpus: numbers of the GPUs; None for the CPU.
         towers: number of towers on the CPU, 1 by default.
+        conditions: training conditions, if they are known.
 
     Raises:
         TowerNMTError: a setting is invalid, or a step cannot be made.
@@ -67,7 +68,9 @@ def forecast_training(settings: Settings, data: TrainingData, gpus: Sequence[int
     if settings.data.memory_gb:
         settings = with_fitting_batch(settings, data, gpus, towers)
     memory = peak_of_step(settings, data, gpus, towers, sys.maxsize)
-    conditions = training_conditions(data, gpus, None if gpus else product_rates(gpus))
+    conditions = conditions or training_conditions(data, gpus, None)
+    if conditions.rates is None and not gpus:       # whose speed is not estimated
+        conditions = replace(conditions, rates=product_rates(gpus))
     return TrainingForecast(settings.data.batch_tokens, conditions.updates(settings), conditions.passes(settings),
                             _minutes(settings, conditions), memory or 0)
 

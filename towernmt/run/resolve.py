@@ -93,12 +93,14 @@ class ResolvedSettings:
         automatic: the automatic settings with their reasons; None if the run has the fixed or the saved ones.
         towers: number of towers on the CPU; None for the default.
         notes: sentences for the log.
+        conditions: the training conditions on which the automatic settings depend; None without automatic settings.
     """
 
     settings: Settings
     automatic: list[AutomaticSetting] | None = None
     towers: int | None = None
     notes: list[str] = field(default_factory=list)
+    conditions: TrainingConditions | None = None
 
 
 def resolve_settings(sources: SettingsSources) -> ResolvedSettings:
@@ -185,7 +187,7 @@ def _with_automatic_settings(sources: SettingsSources, data: TrainingData, setti
     if sources.gpus is None and towers is None:
         automatic.append(automatic_towers(settings, conditions))
         towers = automatic[-1].value
-    return ResolvedSettings(settings, automatic, towers)
+    return ResolvedSettings(settings, automatic, towers, conditions=conditions)
 
 
 def _specified_keys(sources: SettingsSources, settings: Settings) -> set[str]:

@@ -25,7 +25,7 @@ from towernmt.dataflow.batches.batch_settings import StreamBatchSettings
 from towernmt.dataflow.batches.block_plan import BlockPlan, define_buckets, plan_block
 from towernmt.dataflow.preparation.chunk_encoder import ChunkEncoder, EncodedChunk
 from towernmt.dataflow.preparation.prepared_data import PreparedData
-from towernmt.dataflow.preparation.shards import PairBlock
+from towernmt.dataflow.preparation.shards import PairBlock, every_pair, offsets_of_lengths
 from towernmt.dataflow.sources.mixture import Mixture, MixtureReader, SourceStatistics
 from towernmt.dataflow.sources.source import Cursor, Pair
 from towernmt.dataflow.text.modifiers import Modifiers
@@ -176,19 +176,14 @@ def _have_unknown(chunk: EncodedChunk) -> NDArray[np.bool_]:
 def _join_chunks(chunks: list[EncodedChunk]) -> PairBlock:
     factors = [chunk.source_factors for chunk in chunks if chunk.source_factors is not None]
     return PairBlock(_concatenate([chunk.source_ids for chunk in chunks]),
-                     _offsets(_concatenate([chunk.source_lengths for chunk in chunks])),
+                     offsets_of_lengths(_concatenate([chunk.source_lengths for chunk in chunks])),
                      _concatenate([chunk.target_ids for chunk in chunks]),
-                     _offsets(_concatenate([chunk.target_lengths for chunk in chunks])),
+                     offsets_of_lengths(_concatenate([chunk.target_lengths for chunk in chunks])),
                      np.concatenate(factors, axis=1) if factors else None)
 
 
 def _concatenate(arrays: list[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate(arrays) if arrays else np.zeros(0, np.int32)
-
-
-def _offsets(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return int64 `[lengths + 1]`: the beginning of each sentence, and the end of the last one."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 # Ends of the keys of random numbers; 0 and 1 are for the order of pairs and batches, and 4 for that of windows.
@@ -256,7 +251,7 @@ class SampledWindows:
         """
         shard, first = divmod(index, self.per_shard)
         # The pairs of a shard have the order of the text, so every n-th pair gives a representative sample.
-        block = _every(self._data.read_block(shard), first, self.per_shard)
+        block = every_pair(self._data.read_block(shard), first, self.per_shard)
         key = [self._seed, epoch, index]
         if self._modifiers is not None:
             block = self._modified(block, self._modifiers, key)
@@ -315,35 +310,15 @@ def _with_pairs(block: PairBlock, places: list[int], sides: list[list[list[int]]
             last = place + 1
         lengths = np.diff(offsets)
         lengths[places] = [len(other) for other in new]
-        arrays += [np.concatenate([*parts, ids[offsets[last]:]]), _offsets(lengths)]
+        arrays += [np.concatenate([*parts, ids[offsets[last]:]]), offsets_of_lengths(lengths)]
     changed = PairBlock(*arrays)
     if block.links is None or block.link_offsets is None:
         return changed
     counts = np.diff(block.link_offsets)
     kept = np.ones(len(block), bool)
     kept[places] = False
-    return replace(changed, links=block.links[:, np.repeat(kept, counts)], link_offsets=_offsets(counts * kept))
-
-
-def _every(block: PairBlock, first: int, step: int) -> PairBlock:
-    """Return every `step`-th pair of a block from `first` on, in memory."""
-    pairs = np.arange(first, len(block), step)
-    source, source_offsets = _select_rows(block.source_offsets, pairs)
-    target, target_offsets = _select_rows(block.target_offsets, pairs)
-    selected = PairBlock(block.source_ids[source], source_offsets, block.target_ids[target], target_offsets)
-    if block.source_factors is not None:
-        selected = replace(selected, source_factors=block.source_factors[:, source])
-    if block.links is not None and block.link_offsets is not None:
-        links, link_offsets = _select_rows(block.link_offsets, pairs)
-        selected = replace(selected, links=block.links[:, links], link_offsets=link_offsets)
-    return selected
-
-
-def _select_rows(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the indices of the elements of some rows, and the offsets of these rows when they are concatenated."""
-    begins = offsets[rows]
-    counts = offsets[rows + 1] - begins
-    return spans(begins, counts), _offsets(counts)
+    return replace(changed, links=block.links[:, np.repeat(kept, counts)],
+                   link_offsets=offsets_of_lengths(counts * kept))
 
 
 def _add_links(sampled: PairBlock, block: PairBlock, source: Resegmented, target: Resegmented) -> PairBlock:
@@ -365,7 +340,7 @@ def _add_links(sampled: PairBlock, block: PairBlock, source: Resegmented, target
     new = np.stack([np.repeat(spans(first[0], counts[0]), repeated),
                     spans(np.repeat(first[1], counts[0]), repeated)]).astype(np.uint16)
     per_pair = np.bincount(pairs, counts[0] * counts[1], len(block)).astype(np.int64)
-    return replace(sampled, links=new, link_offsets=_offsets(per_pair))
+    return replace(sampled, links=new, link_offsets=offsets_of_lengths(per_pair))
 
 
 def _is_first(side: Resegmented, offsets: NDArray[np.int64], pieces: NDArray[np.int64], pairs: NDArray[np.int64],

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from towernmt.dataflow.preparation.alignment_model import AlignmentModel, aligned_pairs, count_cells, swapped
 from towernmt.dataflow.preparation.encode_tasks import GroupedFile
-from towernmt.dataflow.preparation.shards import PairBlock, ShardInfo
+from towernmt.dataflow.preparation.shards import PairBlock, ShardInfo, every_pair, offsets_of_lengths, pair_range
 from towernmt.dataflow.preparation.tasks import NumberedTask, PreparationJob, atomic_output
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
 
@@ -58,16 +58,7 @@ def _sample(job: PreparationJob) -> Iterator[PairBlock]:
     step = max(1, -(-cells // LARGEST_SAMPLE))
     for shard in range(shards):
         for block in _blocks(job, shard):
-            yield block if step == 1 else _every_pair(block, step)
-
-
-def _every_pair(block: PairBlock, step: int) -> PairBlock:
-    """Return every `step`-th pair of a block."""
-    kept = np.arange(len(block)) % step == 0
-    sides = []
-    for ids, lengths in ((block.source_ids, block.source_lengths), (block.target_ids, block.target_lengths)):
-        sides += [ids[np.repeat(kept, lengths)], _offsets(lengths[kept])]
-    return PairBlock(*sides)
+            yield block if step == 1 else every_pair(block, 0, step)
 
 
 def _blocks(job: PreparationJob, shard: int) -> Iterator[PairBlock]:
@@ -77,11 +68,10 @@ def _blocks(job: PreparationJob, shard: int) -> Iterator[PairBlock]:
         group = GroupedFile(job.distributed(part), shard)
         source_lengths, target_lengths = _lengths(group)
         source_ids, target_ids = (np.frombuffer(group.read(column), ids) for column in (2, 3))
-        source, target = _offsets(source_lengths), _offsets(target_lengths)
-        for first in range(0, len(source_lengths), _PAIRS_PER_BLOCK):
-            last = min(first + _PAIRS_PER_BLOCK, len(source_lengths))
-            yield PairBlock(source_ids[source[first]:source[last]], source[first:last + 1] - source[first],
-                            target_ids[target[first]:target[last]], target[first:last + 1] - target[first])
+        pairs = PairBlock(source_ids, offsets_of_lengths(source_lengths),
+                          target_ids, offsets_of_lengths(target_lengths))
+        for first in range(0, len(pairs), _PAIRS_PER_BLOCK):
+            yield pair_range(pairs, first, min(first + _PAIRS_PER_BLOCK, len(pairs)))
 
 
 def _lengths(group: GroupedFile) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -110,7 +100,3 @@ def with_learned_links(job: PreparationJob, shard: int, info: ShardInfo) -> tupl
 @lru_cache(maxsize=2)
 def _model(job: PreparationJob, direction: int) -> AlignmentModel:
     return AlignmentModel.load(job.alignment_model(direction))
-
-
-def _offsets(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])

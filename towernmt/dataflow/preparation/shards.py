@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError, remedy
 from towernmt.core.structured_files import Between
+from towernmt.dataflow.vocabulary.sentencepiece_model import spans
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ def _block(body: NDArray[np.uint8], info: ShardInfo) -> PairBlock:
                          for start, stop, (dtype, _) in zip(bounds[:-1], bounds[1:], columns, strict=True)]
     counts = None if info.links is None else arrays.pop(2)
     source_lengths, target_lengths, source_ids, target_ids = arrays[:4]
-    block = PairBlock(source_ids, _offsets(source_lengths), target_ids, _offsets(target_lengths))
+    block = PairBlock(source_ids, offsets_of_lengths(source_lengths), target_ids, offsets_of_lengths(target_lengths))
     if info.factors:
         # The rows of the factors are contiguous, and so are those of the links: each is an array of two dimensions.
         start = bounds[len(columns) - info.factors - (0 if counts is None else 2)]
@@ -216,11 +217,40 @@ def _block(body: NDArray[np.uint8], info: ShardInfo) -> PairBlock:
         block = replace(block, source_factors=body[start:stop].view(source_ids.dtype).reshape(info.factors, -1))
     if counts is not None:
         links = body[bounds[-3]:bounds[-1]].view("<u2").reshape(2, -1)
-        block = replace(block, links=links, link_offsets=_offsets(counts))
+        block = replace(block, links=links, link_offsets=offsets_of_lengths(counts))
     return block
 
 
-def _offsets(lengths: NDArray[np.int32]) -> NDArray[np.int64]:
+def offsets_of_lengths(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return int64 `[lengths + 1]`: the beginning of each sentence, and the end of the last one."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def pair_range(block: PairBlock, first: int, last: int) -> PairBlock:
+    """Return the pairs from `first` to before `last`, without factors and links."""
+    source, target = block.source_offsets[first:last + 1], block.target_offsets[first:last + 1]
+    return PairBlock(block.source_ids[source[0]:source[-1]], source - source[0],
+                     block.target_ids[target[0]:target[-1]], target - target[0])
+
+
+def every_pair(block: PairBlock, first: int, step: int) -> PairBlock:
+    """Return every `step`-th pair from `first` on, in memory."""
+    pairs = np.arange(first, len(block), step)
+    source, source_offsets = _select_rows(block.source_offsets, pairs)
+    target, target_offsets = _select_rows(block.target_offsets, pairs)
+    selected = PairBlock(block.source_ids[source], source_offsets, block.target_ids[target], target_offsets)
+    if block.source_factors is not None:
+        selected = replace(selected, source_factors=block.source_factors[:, source])
+    if block.links is not None and block.link_offsets is not None:
+        links, link_offsets = _select_rows(block.link_offsets, pairs)
+        selected = replace(selected, links=block.links[:, links], link_offsets=link_offsets)
+    return selected
+
+
+def _select_rows(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the indices of the elements of some rows, and the offsets of these rows when they are concatenated."""
+    begins = offsets[rows]
+    counts = offsets[rows + 1] - begins
+    return spans(begins, counts), offsets_of_lengths(counts)

@@ -68,11 +68,25 @@ def _title(pair: PairText, draw: random.Random) -> None:
 
 
 def _typos(pair: PairText, draw: random.Random) -> None:
-    words = pair.source.split(" ")
-    places = [place for place, word in enumerate(words) if sum(map(str.isalpha, word)) > 2]
-    for place in draw.sample(places, min(len(places), max(1, round(len(words) / 6)))):
-        words[place] = with_typo(words[place], draw, pair.languages[0])
-    pair.source = " ".join(words)
+    count = max(1, round(len(pair.source.split(" ")) / 6))
+    pair.source = with_typos(pair.source, count, draw, pair.languages[0], least_letters=3)
+
+
+def with_typos(text: str, count: int, draw: random.Random, language: str = "", least_letters: int = 2) -> str:
+    """Return a text with a typo in each of `count` words, or in all of its words if it has fewer.
+
+    Args:
+        text: words with single spaces between them.
+        count: number of words.
+        draw: random numbers.
+        language: ISO 639-1 code, which decides the keyboard.
+        least_letters: number of letters of the shortest word that can have a typo.
+    """
+    words = text.split(" ")
+    places = [place for place, word in enumerate(words) if sum(map(str.isalpha, word)) >= least_letters]
+    for place in draw.sample(places, min(count, len(places))):
+        words[place] = with_typo(words[place], draw, language)
+    return " ".join(words)
 
 
 def with_typo(word: str, draw: random.Random, language: str = "") -> str:

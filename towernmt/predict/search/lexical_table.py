@@ -19,7 +19,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import replacing
 from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.preparation.prepared_data import PreparedData
-from towernmt.dataflow.preparation.shards import PairBlock
+from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, pair_range
 from towernmt.dataflow.text.pharaoh_alignments import link_tokens, parse_links
 from towernmt.dataflow.text.text_lines import Chunk, read_chunks, read_lines
 from towernmt.dataflow.vocabulary.base import PAD, SPECIAL_PIECES, UNK, Vocabulary
@@ -181,7 +181,7 @@ def blocks_of_prepared(data: PreparedData, pairs: int) -> Iterator[PairBlock]:
     for index in range(data.num_blocks):
         block = data.read_block(index)
         for first in range(0, len(block), _PAIRS_PER_BLOCK):
-            part = _part(block, first, min(first + _PAIRS_PER_BLOCK, len(block), first + pairs))
+            part = pair_range(block, first, min(first + _PAIRS_PER_BLOCK, len(block), first + pairs))
             pairs -= len(part)
             yield part
             if pairs <= 0:
@@ -327,14 +327,6 @@ def _first_stream(ids: list[int]) -> NDArray[np.int64]:
 
 def _flat(sentences: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """All ids one after another, and where each sentence begins, with the end of the last."""
-    offsets = np.zeros(len(sentences) + 1, np.int64)
-    np.cumsum([len(sentence) for sentence in sentences], out=offsets[1:])
+    offsets = offsets_of_lengths(np.array([len(sentence) for sentence in sentences], np.int64))
     parts = [_first_stream(sentence) for sentence in sentences if sentence]
     return np.concatenate(parts) if parts else np.zeros(0, np.int64), offsets
-
-
-def _part(block: PairBlock, first: int, last: int) -> PairBlock:
-    """Pairs `first` to `last` of a block."""
-    source, target = block.source_offsets[first:last + 1], block.target_offsets[first:last + 1]
-    return PairBlock(block.source_ids[source[0]:source[-1]], source - source[0],
-                     block.target_ids[target[0]:target[-1]], target - target[0])
