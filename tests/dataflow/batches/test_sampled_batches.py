@@ -250,6 +250,26 @@ def test_pieces_that_are_drawn_have_the_factors_and_the_links_of_their_words(pla
     assert seen == PAIRS + PAIRS and longer > 300
 
 
+def test_words_stay_linked_whichever_of_their_subwords_were_linked(place: Path, tmp_path: Path) -> None:
+    learned = prepare(PrepareSettings(source=str(place / "source"), target=str(place / "target"), vocab_size=120,
+                                      vocab_kind="bpe", output=str(tmp_path / "learned"), alignments="learn"))
+
+    def linked_words(batches: Any) -> Counter[tuple[str, int, int]]:
+        """Sources with the numbers of two words that have linked subwords."""
+        found: Counter[tuple[str, int, int]] = Counter()
+        for _, batch in batches.read():
+            for source, target, links in zip(rows(batch.source, batch.source_length),
+                                             rows(batch.target, batch.target_length), batch.alignment, strict=True):
+                words = words_of(source, learned.source_vocabulary), words_of(target, learned.target_vocabulary)
+                text = learned.source_vocabulary.decode(source)
+                found.update({(text, words[0][column], words[1][row]) for row, column in np.argwhere(links).tolist()})
+        return found
+
+    stored = make_batches(learned, settings(subword_sampling=False), 1, alignments=True)
+    again = make_batches(learned, settings(), 1, alignments=True)
+    assert linked_words(again) == linked_words(stored)
+
+
 def test_what_cannot_be_drawn_is_refused_in_a_sentence(place: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="subword_nbest=8 samples among .* prepared data .* Set it to -1"):
         sampled(place, subword_nbest=8)

@@ -325,11 +325,10 @@ def _add_links(sampled: PairBlock, block: PairBlock, source: Resegmented, target
     """Return the sampled pairs with links between all new subwords of the words that are linked in `block`."""
     links, offsets = np.asarray(block.links).astype(np.int64), np.asarray(block.link_offsets)
     pairs = np.repeat(np.arange(len(block)), np.diff(offsets))  # [links]
-    # All subwords of linked words are linked with each other, so the links of first subwords show the linked words.
-    words = [np.searchsorted(side.begins, old) for side, old in (
+    # Words are linked if any of their subwords are: all of them in a file of alignments, some of them if learned.
+    words = [np.searchsorted(side.begins, old, side="right") - 1 for side, old in (
         (source, block.source_offsets[pairs] + links[0]), (target, block.target_offsets[pairs] + links[1]))]
-    kept = _is_first(source, block.source_offsets, links[0], pairs, words[0]) & _is_first(
-        target, block.target_offsets, links[1], pairs, words[1])
+    _, kept = np.unique(words[0] * (len(target.begins) + 1) + words[1], return_index=True)
     pairs, (from_words, to_words) = pairs[kept], (side[kept] for side in words)
     counts = source.counts[from_words], target.counts[to_words]
     # The index of the first subword of each linked word in its sentence.
@@ -341,12 +340,6 @@ def _add_links(sampled: PairBlock, block: PairBlock, source: Resegmented, target
                     spans(np.repeat(first[1], counts[0]), repeated)]).astype(np.uint16)
     per_pair = np.bincount(pairs, counts[0] * counts[1], len(block)).astype(np.int64)
     return replace(sampled, links=new, link_offsets=offsets_of_lengths(per_pair))
-
-
-def _is_first(side: Resegmented, offsets: NDArray[np.int64], pieces: NDArray[np.int64], pairs: NDArray[np.int64],
-              words: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return bool `[links]`: whether the subword of a link is the first of its word."""
-    return np.append(side.begins, -1)[words] == offsets[pairs] + pieces
 
 
 T = TypeVar("T")
