@@ -254,7 +254,7 @@ def _config() -> Any:
 
 
 def _train(tokens: int, precision: str, *more: str) -> dict[str, Any]:
-    """Return the record of `train.py` in a process of its own, since determinism is a switch of the process."""
+    """Return the record of `train.py`, run in a separate process because determinism is a switch of the process."""
     command = [*_python(), __file__, SPEED, "--gpu", "0", "--config", SIZE.config, "--batch-tokens", str(tokens),
                "--precision", precision, "--warm", "3", "--steps", str(SIZE.steps), "--pairs", "0", *more]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -288,7 +288,7 @@ STEPS = {step.__name__: step
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run a step."""
+    """Run the step of the session that the first argument names."""
     name, *rest = arguments
     if name == SPEED:
         speed(rest)

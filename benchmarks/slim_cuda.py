@@ -3,9 +3,9 @@
     python benchmarks/slim_cuda.py --keep 90 --output parts libtensorflow_cc.so.2 libcublas.so.12 ...
     python benchmarks/slim_cuda.py --list libtensorflow_cc.so.2
 
-A CUDA library contains machine code (and PTX) for several GPU architectures. This script fills the code of all but one
-of them with zeros in a copy of the library, strips its symbols, and compresses all copies into one archive of parts of
---part-mib MiB. Unpack it with `cat parts/part-* | tar --extract --xz`. The copies work on GPUs of that architecture
+A CUDA library contains machine code (and PTX) for several GPU architectures. This script copies the library, fills the
+code of all architectures except one with zeros, strips the symbols, and compresses all copies into one archive of parts
+of --part-mib MiB. Unpack it with `cat parts/part-* | tar --extract --xz`. The copies work on GPUs of that architecture
 only. `--stub libcufft.so.11` adds an empty library of that name, for a library that is loaded but not called.
 """
 
@@ -145,7 +145,7 @@ class Parts(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """Append bytes."""
+        """Append bytes to the last part, and begin further parts as needed."""
         left = memoryview(data)
         while left:
             room = self._size - self._written % self._size

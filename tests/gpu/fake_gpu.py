@@ -16,9 +16,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 FOLDER = Path(__file__).parent
 SOURCE = FOLDER / "fake_gpu.cc"
@@ -105,6 +107,19 @@ def launched(counts: Counts) -> Iterator[KernelRun]:
     return (kernel for kernel in counts.kernels if not kernel.on_host and kernel.type not in FREE)
 
 
+def write_arrays(file: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays for `read_arrays`; their names may contain slashes, as those of variables do."""
+    np.savez(file, allow_pickle=False, **{name.replace("/", "|"): array for name, array in arrays.items()})
+
+
+def read_arrays(file: Path) -> dict[str, np.ndarray]:
+    """Return what a program wrote by `write_arrays`; if it left an error instead, a test fails with that."""
+    error = file.with_suffix(".error")
+    assert not error.exists(), error.read_text(encoding="utf-8")
+    with np.load(file) as arrays:
+        return {name.replace("|", "/"): arrays[name] for name in arrays.files}
+
+
 def compiler() -> str | None:
     """Return the path of a C++ compiler; None if the machine has none."""
     return shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
@@ -166,7 +181,7 @@ _library: ctypes.CDLL | None = None
 
 
 def loaded() -> ctypes.CDLL:
-    """Return the library.
+    """Return the library that `load` loaded.
 
     Raises:
         RuntimeError: `load` was not called.
@@ -177,7 +192,7 @@ def loaded() -> ctypes.CDLL:
 
 
 def reset() -> None:
-    """Forget all counts."""
+    """Set all counts to zero."""
     loaded().fake_gpu_reset()
 
 

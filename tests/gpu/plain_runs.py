@@ -99,7 +99,7 @@ def main(output: str) -> None:
     if fake_gpu.LIBRARY in os.environ:
         fake_gpu.load()
     for name, run in RUNS.items():
-        np.savez(Path(output) / f"{name}.npz", **{key.replace("/", "|"): value for key, value in run().items()})
+        fake_gpu.write_arrays(Path(output) / f"{name}.npz", run())
 
 
 if __name__ == "__main__":

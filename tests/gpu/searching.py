@@ -28,7 +28,7 @@ LENGTHS = {"short": 6, "long": 12}
 
 @dataclass(frozen=True)
 class Search:
-    """One search.
+    """A search to run on a fake GPU and on the CPU.
 
     Attributes:
         architecture: name of the model's architecture.
@@ -108,10 +108,10 @@ def translate(search: Search, output: Path) -> None:
                     if place == "gpu":
                         (output / f"{search.name}-{length_name}.tsv").write_text(fake_gpu.snapshot(), encoding="utf-8")
                         steps[length_name] = tensors[0].shape[2]
-                    results.update({f"{place}/{length_name}/{name}".replace("/", "|"): tensor
+                    results.update({f"{place}/{length_name}/{name}": tensor
                                     for name, tensor in zip(output_names(decoding), tensors, strict=True)})
     (output / f"{search.name}.json").write_text(json.dumps(steps), encoding="utf-8")
-    np.savez(output / f"{search.name}.npz", **results)
+    fake_gpu.write_arrays(output / f"{search.name}.npz", results)
 
 
 def main(searches: str, output: str) -> None:

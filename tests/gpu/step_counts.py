@@ -2,7 +2,7 @@
 
     python -m tests.gpu.step_counts --config base --gpus 1 2 4 8
 
-Each row is measured in a process of its own. The batch is small, since the counts do not depend on it.
+Each row is measured in a separate process. The batch is small, since the counts do not depend on it.
 """
 
 from __future__ import annotations

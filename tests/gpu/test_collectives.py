@@ -43,17 +43,9 @@ def run_twice(module: str, library: Path, folder: Path, arguments: Sequence[str]
     assert [program.wait() for program in programs] == [0, 0]
 
 
-def variables(file: Path) -> dict[str, np.ndarray]:
-    """Return the variables that a program wrote."""
-    error = file.with_suffix(".error")
-    assert not error.exists(), error.read_text(encoding="utf-8")
-    with np.load(file) as arrays:
-        return {name.replace("|", "/"): arrays[name] for name in arrays.files}
-
-
 def assert_near(folder: Path, name: str, largest: float) -> None:
     """Assert that the variables on GPUs and on the CPU have the same names and nearly the same values."""
-    on_gpus, on_cpu = variables(folder / "gpu" / f"{name}.npz"), variables(folder / "cpu" / f"{name}.npz")
+    on_gpus, on_cpu = (fake_gpu.read_arrays(folder / place / f"{name}.npz") for place in ("gpu", "cpu"))
     assert on_gpus.keys() == on_cpu.keys()
     far = {key: float(np.abs(value.astype(float) - on_cpu[key].astype(float)).max(initial=0.0))
            for key, value in on_gpus.items()}
@@ -78,7 +70,8 @@ def test_variables_have_the_names_and_values_of_cpu_towers(trained: Path, case: 
 def test_each_update_sends_the_gradients_once_and_no_weights(trained: Path, case: Case) -> None:
     slots = ("Adam", "Muon", "ExponentialMovingAverage", "power", "loss_scale", "random_clock", "global_step",
              "learning_rate")
-    weights = sum(value.size for name, value in variables(trained / "gpu" / f"{case.name}.npz").items()
+    weights = sum(value.size for name, value in fake_gpu.read_arrays(
+        trained / "gpu" / f"{case.name}.npz").items()
                   if not any(slot in name for slot in slots))
     width, others = (2 if case.precision == "bfloat16" else 4), len(case.gpus) - 1
     rows = 2 * 1200 if case.optimizer == "lazyadam" else 0     # counts of the rows of two tables

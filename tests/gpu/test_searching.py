@@ -36,14 +36,6 @@ def found(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def arrays(folder: Path, search: Search) -> dict[str, np.ndarray]:
-    """Return the results of a search."""
-    error = folder / f"{search.name}.error"
-    assert not error.exists(), error.read_text(encoding="utf-8")
-    with np.load(folder / f"{search.name}.npz") as results:
-        return {name.replace("|", "/"): results[name] for name in results.files}
-
-
 def copies_of_a_step(folder: Path, search: Search) -> Counter[str]:
     """Return the copies that the longer sentences need more than the shorter, divided by the additional steps."""
     steps = json.loads((folder / f"{search.name}.json").read_text(encoding="utf-8"))
@@ -62,7 +54,7 @@ def copies_of_a_step(folder: Path, search: Search) -> Counter[str]:
 
 @pytest.mark.parametrize("search", SEARCHES, ids=IDS)
 def test_the_result_is_that_of_the_cpu(found: Path, search: Search) -> None:
-    results = arrays(found, search)
+    results = fake_gpu.read_arrays(found / f"{search.name}.npz")
     for name, value in results.items():
         if name.startswith("gpu/"):
             tolerance = 1e-5 if search.precision == "float32" else 0.05

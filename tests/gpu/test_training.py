@@ -1,4 +1,4 @@
-"""Training on fake GPUs gives the weights of CPU towers, and copies little besides batches, weights and gradients."""
+"""Training on fake GPUs gives the weights of CPU towers, and copies little except batches, weights and gradients."""
 
 from __future__ import annotations
 
@@ -50,14 +50,6 @@ def trained(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def variables(folder: Path, case: Case) -> dict[str, np.ndarray]:
-    """Return the final variables of a case."""
-    error = folder / f"{case.name}.error"
-    assert not error.exists(), error.read_text(encoding="utf-8")
-    with np.load(folder / f"{case.name}.npz") as arrays:
-        return {name.replace("|", "/"): arrays[name] for name in arrays.files}
-
-
 def counts(folder: Path, case: Case) -> fake_gpu.Counts:
     """Return what the cards of a case did in the counted steps."""
     return fake_gpu.parse((folder / "gpu" / f"{case.name}.tsv").read_text(encoding="utf-8"))
@@ -65,7 +57,7 @@ def counts(folder: Path, case: Case) -> fake_gpu.Counts:
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_final_variables_are_those_of_cpu_towers(trained: Path, case: Case) -> None:
-    on_gpus, on_cpu = variables(trained / "gpu", case), variables(trained / "cpu", case)
+    on_gpus, on_cpu = (fake_gpu.read_arrays(trained / place / f"{case.name}.npz") for place in ("gpu", "cpu"))
     assert on_gpus.keys() == on_cpu.keys()
     assert not counts(trained, case).missing
     # The narrow types round differently in the sums of several threads.
@@ -89,7 +81,7 @@ def test_a_card_makes_few_small_copies(trained: Path, case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_the_host_and_a_card_exchange_nothing_large_but_the_batch(trained: Path, case: Case) -> None:
-    """What the cards exchange is counted in `test_collectives`."""
+    """`test_collectives` counts what the cards exchange."""
     large = [copy for copy in counts(trained, case).copies if copy.size > SMALL * copy.times]
     batch = f"[{math.ceil(ROWS / len(case.gpus))},{LENGTH}]"
     assert [copy for copy in large if fake_gpu.HOST in (copy.source, copy.target) and copy.shape != batch] == []
@@ -107,11 +99,11 @@ def test_no_gradient_is_scattered(trained: Path, case: Case) -> None:
 
 
 def test_a_card_that_is_not_the_first_does_all_the_work(library: Path, tmp_path: Path) -> None:
-    """TensorFlow numbers its devices once in a process, so this needs one of its own."""
+    """TensorFlow numbers its devices once in a process, so this needs a separate process."""
     case = Case(gpus=(3, 1))
     write_cases(tmp_path / "cases.json", [case])
     (tmp_path / "gpu").mkdir()
     subprocess.run([sys.executable, "-m", "tests.gpu.training", str(tmp_path / "cases.json"), str(tmp_path / "gpu")],
                    env=fake_gpu.environment(library, 4), cwd=Path(__file__).parents[2], check=True)
-    assert variables(tmp_path / "gpu", case)
+    assert fake_gpu.read_arrays(tmp_path / "gpu" / f"{case.name}.npz")
     assert counts(tmp_path, case).cards() == {"1", "3"}

@@ -1,4 +1,4 @@
-"""A run that is trained and exported on two fake GPUs equals one on CPU towers, and works where there is no GPU."""
+"""A run that is trained and exported on two fake GPUs equals one on CPU towers, and works without a GPU."""
 
 from __future__ import annotations
 

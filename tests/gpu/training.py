@@ -41,7 +41,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One training.
+    """A training to run on fake GPUs or CPU towers.
 
     Attributes:
         architecture: name of the model's architecture.
@@ -200,7 +200,7 @@ def train(case: Case, fake: bool) -> tuple[dict[str, Any], str | None]:
 
 
 def main(cases: str, output: str) -> None:
-    """Train the cases of a file one after the other; a case that fails leaves its error in `OUTPUT/NAME.error`."""
+    """Train the cases of a file in order; a case that fails leaves its error in `OUTPUT/NAME.error`."""
     fake = fake_gpu.LIBRARY in os.environ
     if fake:
         fake_gpu.load()
@@ -212,7 +212,7 @@ def main(cases: str, output: str) -> None:
             continue
         if counts is not None:
             (Path(output) / f"{case.name}.tsv").write_text(counts, encoding="utf-8")
-        np.savez(Path(output) / f"{case.name}.npz", **{name.replace("/", "|"): x for name, x in values.items()})
+        fake_gpu.write_arrays(Path(output) / f"{case.name}.npz", values)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def dealt(function: Callable[[A], B], batches: Iterable[A]) -> Iterable[B]:
 
 
 def _device_of(trainer: Any) -> str | None:
-    """Return the device of a trainer's first tower; None without GPUs, since there is no choice then."""
+    """Return the device of a trainer's first tower; None without GPUs, where it needs no device."""
     if not count_gpus():
         return None
     return next(iter(getattr(trainer, "tower_devices", [])), "/gpu:0")      # "/gpu:0" of tensorpack's trainers

@@ -277,11 +277,11 @@ class _CreatingTower(BaseTowerContext):
 
 
 class _Training(_CreatingTower, TrainTowerContext):
-    """A training tower."""
+    """A training tower that may create variables at its end."""
 
 
 class _Predicting(_CreatingTower, PredictTowerContext):
-    """A predicting tower."""
+    """A predicting tower that may create variables at its end."""
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def remedy(error: OSError, otherwise: str) -> str:
 
 
 ALMOST_EQUAL = 0.8
-"""Similarity of two words of which one is probably a typing error for the other."""
+"""Similarity of a word and its probable misspelling."""
 
 
 def nearest(word: str, known: Iterable[str], similarity: float = 0.6) -> str | None:

@@ -53,7 +53,7 @@ def tower_devices(gpus: Sequence[int] | None, towers: int | None) -> list[str]:
 
 
 def device_if_gpu(device: str) -> str | None:
-    """Return a device if it is a GPU; None on the CPU, where `tf1.device` then leaves the graph as it is."""
+    """Return a device if it is a GPU; None on the CPU, for which `tf1.device` changes nothing."""
     return device if "gpu" in device.lower() else None
 
 

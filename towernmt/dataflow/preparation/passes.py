@@ -204,7 +204,7 @@ def claim_stage(stage: Path, key: str) -> bool:
 
 @dataclass(frozen=True)
 class WriteShard(NumberedTask):
-    """Writes a shard."""
+    """Writes a shard from its pairs in all parts of the text."""
 
     @classmethod
     def of(cls, job: PreparationJob, number: int) -> WriteShard:
