@@ -84,9 +84,9 @@ def test_towers_use_no_layers_that_break_the_rules_of_tower_functions() -> None:
         assert not forbidden.search(path.read_text(encoding="utf-8")), path.name
 
 
-ORDER = (("core",), ("farm",), ("dataflow",), ("input_source", "models"), ("check",), ("optim",), ("cluster",),
-         ("checkpoint",), ("predict",), ("evaluate",), ("callbacks",), ("train",), ("run",), ("interop",), ("jobs",),
-         ("plots",), ("documents",), ("serve",), ("cli",))
+ORDER = (("core",), ("farm",), ("dataflow",), ("documents",), ("input_source", "models"), ("check",), ("optim",),
+         ("cluster",), ("checkpoint",), ("predict",), ("evaluate",), ("callbacks",), ("train",), ("run",),
+         ("interop",), ("jobs",), ("plots",), ("serve",), ("cli",))
 """The packages, each importing only those before it; ARCHITECTURE.md shows the same order."""
 LEVEL = {folder: level for level, folders in enumerate(ORDER) for folder in folders}
 

@@ -15,8 +15,9 @@ from towernmt.documents.formats.html import HtmlDocument
 from towernmt.documents.formats.plain import Lines
 from towernmt.documents.shields import addresses_in, symbols_in
 from towernmt.documents.source_sentences import split_segment
-from towernmt.documents.translation import SentencesOf, restored, translate_segments
+from towernmt.documents.translation import SentencesOf, translate_segments
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.protected_sentences import restored
 
 pytest.importorskip("sentencex")
 

@@ -12,17 +12,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-import numpy as np
-
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.documents.atom_alignment import Link, TargetAtom, align_atoms
 from towernmt.documents.mark_placement import LONGEST_WORD, place_marks
 from towernmt.documents.segments import Part, Segment
-from towernmt.documents.shields import Attached, find_placeholders
+from towernmt.documents.shields import find_placeholders
 from towernmt.documents.source_sentences import SourceSentence, SplitSegment, split_segment
-from towernmt.documents.writing import to_segment, without_empty_pairs, written_atoms, written_parts
-from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
-from towernmt.predict.lines.words_of_lines import NO_WORD
+from towernmt.documents.writing import to_segment, without_empty_pairs, written_parts
 
 
 class Translated(Protocol):
@@ -155,68 +151,3 @@ def _word_end(atoms: Sequence[TargetAtom], index: int) -> int:
             index = end + 1
         end += 1
     return index
-
-
-def restored(sentence: SourceSentence, translation: Translation) -> Translation:
-    """Return the translations of a sentence, with shielded words instead of placeholders, and with symbols."""
-    if not sentence.names and not sentence.symbols:
-        return translation
-    found = Translation(_hypothesis(sentence, hypothesis) for hypothesis in translation)
-    found.retried, found.terms = translation.retried, translation.terms
-    return found
-
-
-def _hypothesis(sentence: SourceSentence, hypothesis: Hypothesis) -> Hypothesis:
-    words: list[list[TargetAtom]] = []
-    for atom in _with_symbols(sentence, with_all_shields(sentence, align_atoms(sentence, hypothesis.text,
-                                                                           hypothesis.links()))):
-        if atom.space or not words:
-            words.append([])
-        words[-1].append(atom)
-    texts = ["".join(atom.text if atom.stands_for is None else sentence.atoms[atom.stands_for].text for atom in word)
-             for word in words]
-    details = None if hypothesis.details is None else _details(sentence, hypothesis.details, words, texts)
-    return Hypothesis(" ".join(texts), hypothesis.score, details, hypothesis.fault, hypothesis.tokens)
-
-
-def _with_symbols(sentence: SourceSentence, atoms: list[TargetAtom]) -> list[TargetAtom]:
-    """Return the atoms, with an atom for each symbol."""
-    if not sentence.symbols:
-        return atoms
-    made: list[TargetAtom] = []
-    rest = iter(atoms)
-    space = False
-    for is_atom, part in written_atoms(sentence, atoms, place_marks(sentence, atoms)):
-        if is_atom:
-            atom = next(rest)
-            made.append(replace(atom, space=bool(made) and space))
-            space = False
-        elif isinstance(part, Attached):
-            made.append(TargetAtom(part.text, False, bool(made) and space))
-            space = False
-        else:
-            space = space or isinstance(part, str)
-    return made
-
-
-def _details(sentence: SourceSentence, details: TokenDetails, words: list[list[TargetAtom]],
-             texts: list[str]) -> TokenDetails:
-    """Return the token details of a translation for its new words."""
-    numbers: dict[int, int] = {}
-    for number, word in enumerate(words):
-        for atom in word:
-            if atom.word is not None:
-                numbers.setdefault(atom.word, number)
-    of_tokens = details.words and [numbers.get(word, NO_WORD) for word in details.words]
-    if details.alignment is None or len(details.alignment.source) != len(sentence.words):
-        return details._replace(words=of_tokens, alignment=None)
-    weights = np.zeros([len(words), len(sentence.words)], np.float32)
-    for number, word in enumerate(words):
-        of_word = next((atom for atom in word if atom.word is not None or atom.stands_for is not None), None)
-        if of_word is None:
-            continue
-        if of_word.word is not None:
-            weights[number] = details.alignment.weights[of_word.word]
-        elif of_word.stands_for is not None:
-            weights[number, sum(sentence.spaces[:of_word.stands_for + 1])] = 1.0
-    return details._replace(words=of_tokens, alignment=WordAlignment(sentence.words, texts, weights))

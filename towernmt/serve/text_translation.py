@@ -17,9 +17,10 @@ from towernmt.documents.formats.plain import Lines
 from towernmt.documents.formats.xml import XmlDocument, XmlSettings
 from towernmt.documents.segments import Document
 from towernmt.documents.source_sentences import SourceSentence
-from towernmt.documents.translation import SentencesOf, lost, restored
+from towernmt.documents.translation import SentencesOf, lost
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import OPTIONS, PLAIN, LineOptions
+from towernmt.predict.lines.protected_sentences import restored, with_placeholders
 from towernmt.predict.lines.terminology import Terminology
 from towernmt.serve.batcher import Ticket
 from towernmt.serve.request_limits import Refusal, ServerLimits, bad
@@ -58,7 +59,7 @@ def translate_segmented(model: ServedModel, sentences: Sequence[SourceSentence],
         if not lost(sentences[index], translation[0].text):
             on_result(index, translation)
 
-    given = [_with_placeholders(options, sentence) for sentence in sentences]
+    given = [with_placeholders(options, sentence) for sentence in sentences]
     for one in {id(one): one for one in given if one.prefix or one.constraints}.values():
         model.model.check(replace(one, terminology=None))       # before it shares a batch with other requests
     found = translate_sentences(model, [sentence.text for sentence in sentences], given, ticket, report_if_complete,
@@ -114,23 +115,6 @@ def _forced(model: ServedModel, sentences: Sequence[str], options: Sequence[Line
         if refusal.status != 400:
             raise
         return []
-
-
-def _with_placeholders(options: LineOptions, sentence: SourceSentence) -> LineOptions:
-    """Return the options of a sentence with its protected words replaced by placeholders."""
-    if not (options.prefix or options.constraints or options.avoid) or not (sentence.names or sentence.symbols):
-        return options
-    return replace(options, prefix=_seen(options.prefix, sentence),
-                   constraints=[_seen(phrase, sentence) for phrase in options.constraints],
-                   avoid=[_seen(phrase, sentence) for phrase in options.avoid])
-
-
-def _seen(phrase: str, sentence: SourceSentence) -> str:
-    for name, place in sentence.names.items():
-        phrase = phrase.replace(sentence.atoms[place].text, name, 1)
-    for symbol in sentence.symbols:
-        phrase = phrase.replace(symbol, "", 1)
-    return " ".join(phrase.split()) if sentence.symbols else phrase
 
 
 _TAG = re.compile(r"<[^<>]*>")
