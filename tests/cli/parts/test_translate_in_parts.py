@@ -163,7 +163,7 @@ def test_a_line_that_is_no_json_is_named_and_the_other_parts_are_kept() -> None:
         run("--json", "--input", "b.de", "--output", "parts", "--workers", "2")
     assert len(list(Path("parts.parts/parts").glob("*/done.json"))) == 4
     Path("b.de").write_text(whole)
-    with pytest.raises(DataError, match=r"was begun with --n-best: the default, and not with 2: use the same value, or"):
+    with pytest.raises(DataError, match=r"was begun with --n-best: the default, and not with 2: use the same value,"):
         run("--json", "--input", "b.de", "--output", "parts", "--workers", "2", "--n-best", "2")
     run("--json", "--input", "b.de", "--output", "parts", "--workers", "1")
     run("--json", "--input", "b.de", "--output", "one")
