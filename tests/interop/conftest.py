@@ -11,7 +11,7 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.core.tf_compat import tf1
-from towernmt.dataflow.vocabulary.base import BOS, PAD, SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.models.model_settings import TransformerSettings
@@ -24,7 +24,16 @@ SIZES = {"hidden_size": 16, "filter_size": 32, "heads": 2, "encoder_layers": 1, 
 @pytest.fixture(scope="session")
 def run_on_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose translations end early."""
-    path = tmp_path_factory.mktemp("run")
+    return write_run(tmp_path_factory.mktemp("run"))
+
+
+def write_run(path: Path, end: float = 0.0) -> Path:
+    """Write a run with random weights.
+
+    Args:
+        path: its directory.
+        end: addend of the logit of EOS.
+    """
     vocabulary = WordVocabulary([*SPECIAL_PIECES, *WORDS])
     save_vocabularies(vocabulary, vocabulary, path / "vocabulary")
     model = {**SIZES, "source_vocab_size": vocabulary.size, "target_vocab_size": vocabulary.size}
@@ -40,6 +49,7 @@ def run_on_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 value = random.normal(0, 0.6, variable.shape.as_list())
                 if variable.op.name.endswith("softmax_bias"):
                     value[[PAD, BOS]] = -20.0       # a trained model never generates these
+                    value[EOS] += end
                 variable.load(value, session)
             write_checkpoint(tf1.train.Saver(), session, path / "checkpoints", 1,
                              {"step": 1, "position": None, "callbacks": {}})

@@ -267,22 +267,22 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
         window=StreamSettings.window if window is None else window, max_source_length=args.max_source_length,
         threads=args.threads, shares=getattr(args, "shares", 0))
 
+    unknown = args.replace_unknown
+    if isinstance(unknown, str):
+        from towernmt.predict.lines.unknown_words import read_translations
+
+        unknown = read_translations(unknown)
     if engine_of(args) is not None:
         from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 
         log_without_tensorpack()
         return CTranslate2Translator(args.model[0], checkpoint=args.checkpoint[0] if args.checkpoint else None,
                                      precision=args.precision, device=device, stream=stream, options=options,
-                                     retry=retry, reranker=make_reranker(args, device), log_probs=log_probs,
-                                     trust_code=args.trust_code, **search)
+                                     retry=retry, reranker=make_reranker(args, device), replace_unknown=unknown,
+                                     log_probs=log_probs, attention=attention, trust_code=args.trust_code, **search)
     from towernmt.predict.translator import Translator
 
     log_to_stderr()
-    unknown = args.replace_unknown
-    if isinstance(unknown, str):
-        from towernmt.predict.lines.unknown_words import read_translations
-
-        unknown = read_translations(unknown)
     return Translator(**models, device=device, stream=stream, reranker=make_reranker(args, device),
                       log_probs=log_probs, attention=attention, options=options, retry=retry,
                       replace_unknown=unknown, keep_graph=_keeps_graphs(args),

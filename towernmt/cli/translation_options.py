@@ -84,7 +84,7 @@ def engine_of(args: argparse.Namespace) -> str | None:
             raise SettingsError(f"--precision {args.precision} needs --engine ctranslate2: without it there is "
                                 f"{', '.join(PRECISIONS)}.")
         return None
-    from towernmt.interop.ctranslate2_engine import check_options
+    from towernmt.interop.ctranslate2_requests import check_options
 
     check_options(vars(args))
     return str(args.engine)

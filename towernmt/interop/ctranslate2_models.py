@@ -144,11 +144,14 @@ class ExportedModel:
         Raises:
             SettingsError: a sentence is longer.
         """
+        if problem := self.why_too_long(max(tokens, default=0)):
+            raise SettingsError(f"Sentences of {max(tokens):,} tokens are too long for --engine ctranslate2: "
+                                f"{problem}. Choose a smaller --max-source-length or --max-tokens.")
+
+    def why_too_long(self, tokens: int) -> str:
+        """Return why a sentence of this length, EOS included, cannot be translated, a clause; "" if it can."""
         positions = self.description.positions
-        if positions is not None and max(tokens) > positions:
-            raise SettingsError(f"Sentences of {max(tokens):,} tokens are too long for --engine ctranslate2: the "
-                                f"export has {positions:,} positions. Choose a smaller --max-source-length or "
-                                "--max-tokens.")
+        return f"the export has {positions:,} positions" if positions is not None and tokens > positions else ""
 
 
 def pieces_of_vocabulary(vocabulary: Vocabulary) -> list[str]:

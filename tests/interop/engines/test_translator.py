@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.interop.conftest import write_run
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 from towernmt.interop.export import export_model
+from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
@@ -29,6 +31,26 @@ SEARCHES: dict[str, dict[str, Any]] = {
         "min_length_factor": 0.5},
     "the first that finish": {"stopping": "first", "patience": 1.0, "length_penalty": 0.0, "beam_size": 3},
 }
+BEAMS: dict[str, dict[str, Any]] = {"beam": {"n_best": 4}, "greedy": {"beam_size": 1}}
+STREAM = StreamSettings(batch_tokens=20, batch_sentences=2)
+
+
+def assert_same(found: list[Translation], expected: list[Translation]) -> None:
+    """Compare texts, scores, tokens, log-probabilities and attention of all hypotheses."""
+    for theirs, ours in zip(found, expected, strict=True):
+        assert [one.text for one in theirs] == [one.text for one in ours]
+        assert [one.score for one in theirs] == pytest.approx([one.score for one in ours], abs=1e-4)
+        assert theirs.fault == ours.fault
+        for one, other in zip(theirs, ours, strict=True):
+            assert (one.details is None) == (other.details is None)
+            if one.details is None or other.details is None:
+                continue
+            assert one.details.ids == other.details.ids
+            for name in ("log_probs", "attention"):
+                values = getattr(other.details, name)
+                assert values is not None
+                np.testing.assert_allclose(getattr(one.details, name), values, atol=1e-5)
+            assert one.links() == other.links()
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +111,37 @@ def test_an_export_translates_as_its_run_does_and_is_of_one_precision(run: Path,
             CTranslate2Translator(path, device="cpu", **wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("search", BEAMS.values(), ids=BEAMS)
+def test_attention_and_links_are_those_of_the_graph(run: Path, lines: list[str], search: dict[str, Any]) -> None:
+    lines = [*lines, "w1 unseen w2"]
+    details: dict[str, Any] = {"log_probs": True, "attention": True, "replace_unknown": True, "device": "cpu"}
+    expected = Translator(run, **details, **search).translate_nbest(lines)
+    found = CTranslate2Translator(run, stream=STREAM, **details, **search).translate_nbest(lines)
+    assert_same(found, expected)
+    assert any(one.links() for translation in found for one in translation)
+
+
+@pytest.fixture(scope="module")
+def ending_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with translations of several lengths, in which the end is one of the likely tokens."""
+    return write_run(tmp_path_factory.mktemp("ending") / "run", end=1.5)
+
+
+@pytest.mark.parametrize("search", BEAMS.values(), ids=BEAMS)
+def test_translations_begin_with_a_prefix_as_those_of_the_graph(ending_run: Path, lines: list[str],
+                                                                search: dict[str, Any]) -> None:
+    """Some of them end with it, and some prefixes are longer than the limit of their line."""
+    prefixes = ["w3 w4", "", "w5 w5 w5 w5 w5 w5 w5 w5 w5 w5 w5", "w1", "w0 w9 w6"]
+    many, options = zip(*((line, LineOptions(prefix=prefix)) for line in lines for prefix in prefixes), strict=True)
+    details: dict[str, Any] = {"log_probs": True, "attention": True, "device": "cpu"}
+    expected = Translator(ending_run, **details, **search).translate_nbest(many, options=options)
+    found = CTranslate2Translator(ending_run, stream=STREAM, **details, **search).translate_nbest(many, options=options)
+    assert_same(found, expected)
+    ends = [[one.text == option.prefix for one in translation]
+            for translation, option in zip(expected, options, strict=True) if option.prefix]
+    assert search == BEAMS["greedy"] or (any(map(any, ends)) and not all(map(any, ends)))
+
+
 @pytest.mark.thorough
 def test_what_goes_wrong_is_searched_for_again(run: Path, lines: list[str]) -> None:
     expected = Translator(run, 1, device="cpu", retry=True).translate_nbest(lines)
@@ -112,8 +165,8 @@ def test_a_search_that_ctranslate2_does_not_have_is_refused_by_name(run: Path, s
 def test_what_is_refused_is_refused_before_the_run_is_exported(run_on_disk: Path) -> None:
     with pytest.raises(SettingsError, match="selection=sampling cannot be combined with"):
         CTranslate2Translator(run_on_disk, selection="sampling")
-    with pytest.raises(SettingsError, match="'prefix' cannot be combined with"):
-        CTranslate2Translator(run_on_disk, options=LineOptions(prefix="w1"))
+    with pytest.raises(SettingsError, match="'partial_word' cannot be combined with"):
+        CTranslate2Translator(run_on_disk, options=LineOptions(prefix="w1", partial_word=True))
     assert not (run_on_disk / "exports").exists()
 
 
@@ -121,7 +174,7 @@ def test_what_a_line_asks_for_in_vain_is_refused_with_its_number(run: Path) -> N
     translator = CTranslate2Translator(run, device="cpu")
     more = LineOptions(n_best=2)
     assert [len(one) for one in translator.translate_nbest(["w1", "w2 w3"], options=[LineOptions(), more])] == [1, 2]
-    for wrong, text in ((LineOptions(prefix="w1"), "'prefix' cannot be"), (LineOptions(avoid=["w1"]), "'avoid'"),
+    for wrong, text in ((LineOptions(avoid=["w1"]), "'avoid'"),
                         (LineOptions(search={"temperature": 2.0}), "temperature=2.0")):
         with pytest.raises(DataError, match=f"input line 2: {text}"):
             translator.translate_nbest(["w1", "w2"], options=[LineOptions(), wrong])

@@ -1,0 +1,178 @@
+"""Check whether CTranslate2 can answer a request, and whether its answer equals that of TensorFlow's graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.text.text_lines import clean
+from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
+from towernmt.predict.search.search_settings import SearchSettings
+
+ENGINE = "--engine ctranslate2"
+SEED = "its samples do not have a seed for each sentence"
+SETTINGS: dict[str, tuple[Any, str]] = {
+    "beam_groups": (1, "it has no groups of beams"),
+    "coverage_penalty": (0.0, "its coverage penalty is computed differently"),
+    "repetition_penalty": (1.0, "its repetition penalty changes logits, not log-probabilities"),
+    "shortlist": ("", "it does not support shortlists of this kind"),
+}
+"""Search settings with the only value that CTranslate2 supports, and the reason."""
+APPROXIMATE: dict[str, Any] = {"no_repeat_ngram": 0, "min_length": 0, "min_length_factor": 0.0}
+"""Search settings with which the hypotheses of a beam may differ, unless they have this value: CTranslate2 distributes
+the probability of forbidden tokens over the others."""
+INPUTS: dict[str, str] = {
+    "avoid": "it avoids tokens, not phrases",
+    "continuation": "its prefixes end at the end of a token",
+    "constraints": "it does not support lexical constraints",
+}
+"""Inputs of the graph's search that CTranslate2 does not support, and the reason."""
+OPTIONS: dict[str, str] = {
+    "ensemble_weights": "it does not support ensembles",
+    "ensemble_mean": "it does not support ensembles",
+    "samples": SEED,
+    "partial_word": INPUTS["continuation"],
+    "avoid": INPUTS["avoid"],
+    "constraints": INPUTS["constraints"],
+    "terminology": INPUTS["constraints"],
+}
+"""Command-line options that are not supported, by argument name, and the reason."""
+_LINE_OPTIONS = {"partial_word": "continuation", "avoid": "avoid", "constraints": "constraints",
+                 "terminology": "constraints"}
+"""Fields of `LineOptions` that are not supported, and their input of the graph's search."""
+SUPPORTED_INPUTS = frozenset({"source", "source_length", "prefix"})
+
+
+class Obstacle(NamedTuple):
+    """A search setting that CTranslate2 does not support.
+
+    Attributes:
+        name: name of the setting.
+        value: its value.
+        supported: the value that CTranslate2 supports.
+        reason: a clause.
+    """
+
+    name: str
+    value: Any
+    supported: Any
+    reason: str
+
+
+def difference(search: SearchSettings, inputs: Collection[str] = ()) -> str:
+    """Return why the result of CTranslate2 would differ from that of the graph; "" if it is the same.
+
+    Results are the same except near-ties: sums of float32 in another order can exchange hypotheses with equal scores.
+
+    Args:
+        search: settings of the search.
+        inputs: names of the inputs of the graph's search.
+    """
+    if problem := _unsupported_input(inputs):
+        return ": ".join(problem)
+    if found := obstacle(search, inputs):
+        return f"{found.name}={found.value}: {found.reason}"
+    if search.beam_size == 1:
+        return ""
+    for name, value in APPROXIMATE.items():
+        if getattr(search, name) != value:
+            return f"{name}={getattr(search, name)}: it compares hypotheses by probabilities without forbidden tokens"
+    if search.stopping == "first" and (search.length_penalty or search.word_reward):
+        return "stopping=first: it drops finished hypotheses before their lengths are compared"
+    return ""
+
+
+def obstacle(search: SearchSettings, inputs: Collection[str] = ()) -> Obstacle | None:
+    """Return the first setting of a search that CTranslate2 does not support; None if it supports all.
+
+    Args:
+        search: settings of the search.
+        inputs: names of the inputs of the graph's search.
+    """
+    for name, (supported, reason) in _settings(search, inputs).items():
+        value = getattr(search, name)
+        if value != supported:
+            return Obstacle(name, value, supported, reason)
+    return None
+
+
+def _unsupported_input(inputs: Collection[str]) -> tuple[str, str] | None:
+    """Return the first input that CTranslate2 does not support, and the reason; None if it supports all."""
+    name = next((name for name in inputs if name not in SUPPORTED_INPUTS), None)
+    return None if name is None else (name, INPUTS.get(name, "it reads only the source text"))
+
+
+def _settings(search: SearchSettings, inputs: Collection[str]) -> Mapping[str, tuple[Any, str]]:
+    """Return the settings of `SETTINGS` and those that depend on other options."""
+    found = {"selection": ("beam", SEED), **SETTINGS,
+             "temperature": (1.0, "it applies a temperature only to sampling")}
+    if "prefix" in inputs and search.beam_size > 1 and search.stopping == "first":
+        found["stopping"] = ("exact", "it does not count a translation that ends with the prefix")
+    return found
+
+
+def check_options(arguments: Mapping[str, Any]) -> None:
+    """Check that CTranslate2 supports the options of a command line.
+
+    Raises:
+        SettingsError: an option is not supported.
+    """
+    for name, reason in OPTIONS.items():
+        if arguments.get(name):
+            raise SettingsError(f"--{name.replace('_', '-')} cannot be combined with {ENGINE}: {reason}. Leave out one "
+                                "of them.")
+    for name in ("model", "checkpoint"):
+        if isinstance(arguments.get(name), list) and len(arguments[name]) > 1:
+            raise SettingsError(f"Several --{name} cannot be combined with {ENGINE}: it does not support ensembles. "
+                                f"Pass one --{name}.")
+
+
+def check_search(search: SearchSettings, inputs: Collection[str] = ()) -> None:
+    """Check that CTranslate2 supports the settings and the inputs of a search.
+
+    Raises:
+        SettingsError: a setting or an input is not supported.
+    """
+    if problem := _unsupported_input(inputs):
+        raise SettingsError(f"'{problem[0]}' cannot be combined with {ENGINE}: {problem[1]}. Leave out one of them.")
+    if found := obstacle(search, inputs):
+        raise SettingsError(f"{found.name}={found.value} cannot be combined with {ENGINE}: {found.reason}. Set "
+                            f"{found.name}={found.supported or repr(found.supported)}, or leave out --engine.")
+
+
+def check_line(options: LineOptions, search: SearchSettings) -> None:
+    """Check that CTranslate2 supports the options of a line, with the search settings that all lines share.
+
+    Raises:
+        SettingsError: an option is not supported.
+    """
+    for name, input_name in _LINE_OPTIONS.items():
+        if getattr(options, name) != getattr(PLAIN, name):
+            raise SettingsError(f"'{name}' cannot be combined with {ENGINE}: {INPUTS[input_name]}. Leave out one of "
+                                "them.")
+    if options.search or options.prefix or options.inputs:
+        names = [*options.inputs, *(["prefix"] if clean(options.prefix) else [])]
+        check_search(dataclasses.replace(search, **options.search), names)
+
+
+def check_requests(requests: Iterable[LineRequest], search: SearchSettings, name: str,
+                   first: int) -> Iterator[LineRequest]:
+    """Yield each request after a check with `check_line`.
+
+    Args:
+        requests: requests of lines.
+        search: search settings that all lines share.
+        name: name of the text, for messages.
+        first: number of the first line.
+
+    Raises:
+        DataError: an option of a line is not supported.
+    """
+    for number, request in enumerate(requests, start=first):
+        try:
+            check_line(request.options, search)
+        except SettingsError as error:
+            raise DataError(f"{name} line {number}: {error}") from None
+        yield request
