@@ -226,7 +226,7 @@ def test_a_run_ends_at_its_limit_of_epochs_with_every_batch_trained_on(train, tm
 ])
 def test_chosen_settings_have_the_preset_for_the_corpus_unless_the_user_says_a_size(
         arguments, many, preset, depth, train, monkeypatch):
-    from towernmt.run import automatic_settings as rule
+    from towernmt.run import automatic_options as rule
     from towernmt.run import launch
 
     runs = []
@@ -308,7 +308,7 @@ def test_the_model_of_a_run_that_begins_with_another_one_is_chosen_as_that(six_s
                                               {"model.heads"})
     assert (found.model.hidden_size, found.model.filter_size, found.model.heads) == (16, 16, 4)
     assert {choice.key for choice in choices} >= {"model.hidden_size", "model.encoder_layers"}
-    assert "optimizer.learning_rate" not in {choice.key for choice in choices}
+    assert found.optimizer.learning_rate == 0.0015 / 5      # a fifth of the rate of a new model
 
 
 def test_how_the_other_run_was_trained_is_not_taken_over(six_steps, data, tmp_path):

@@ -10,11 +10,11 @@ import pytest
 from towernmt.core import session
 from towernmt.core.settings import apply_overrides, flatten
 from towernmt.run import automatic_settings
+from towernmt.run.automatic_options import automatic_towers
 from towernmt.run.automatic_settings import (
     RULES,
     TrainingConditions,
     apply_automatic_settings,
-    automatic_towers,
     needs_product_rates,
     parameters_in_products,
     round_down,

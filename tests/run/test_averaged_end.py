@@ -152,8 +152,8 @@ def test_the_last_checkpoint_is_taken_where_a_worse_one_was_the_best(logdir, pla
 def test_more_sentences_decide_at_the_end_than_in_between(place, asked, there, taken):
     sets = [SimpleNamespace(name="valid", first=lambda count: count or there)]
     settings = apply_overrides(RunDirectory(place / "run").settings(), {"validation.sentences": asked})
-    found, _ = averaged_end._validation_set(settings, SimpleNamespace(validation_sets=sets))
-    assert min(found, there) == taken
+    found, _ = averaged_end._validation_sets(settings, SimpleNamespace(validation_sets=sets))
+    assert min(found[""], there) == taken
 
 
 def test_a_run_goes_on_as_if_nothing_had_been_averaged(logdir, place, tmp_path, scored, caplog):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from towernmt.models import settings_and_presets
-from towernmt.run.automatic_settings import proposed_preset
+from towernmt.run.automatic_options import proposed_preset
 
 
 @pytest.mark.parametrize(("pairs", "gpus", "preset", "reason"), [

@@ -14,7 +14,13 @@ from towernmt.callbacks.progress import duration
 from towernmt.callbacks.stateful import EndOfTraining, Period, StatefulCallback, find_callbacks
 from towernmt.callbacks.stopping import StopOnSignal
 from towernmt.callbacks.summaries import markdown_cell, text_summary
-from towernmt.callbacks.validation_metrics import METRICS, OF_LOSS, ValidationOutcome
+from towernmt.callbacks.validation_metrics import (
+    MEAN_OF_SETS,
+    METRICS,
+    OF_LOSS,
+    ValidationOutcome,
+    scores_of_sets,
+)
 from towernmt.callbacks.validation_towers import StoppedError, ValidationTowers
 from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.world import present_world
@@ -82,6 +88,10 @@ def sample_table(validation: ValidationSet, translations: Sequence[str], numbers
     return "\n".join(rows)
 
 
+_NEVER = -1
+"""In place of the step of the last validation: a run that also validates before its first update has not done so."""
+
+
 class BleuValidator(StatefulCallback):
     """Translates each validation set by beam search at intervals, and computes sacreBLEU scores of detokenised text.
 
@@ -114,9 +124,11 @@ class BleuValidator(StatefulCallback):
         more_references: further reference translations of `source_lines`.
         more_sets: further validation sets, each with a unique name.
         metric: bleu, chrf, loss or perplexity; decides which step is the best.
-        metric_set: name of the set whose metric decides; "" for `source_lines`.
+        metric_set: name of the set whose metric decides; "" for `source_lines`; "mean" for the mean over all sets,
+            whose scalars are named `validation_bleu/mean` and so on.
         seed: seed of the choice of sentences to show.
         name: name of the set of `source_lines` in reports; its scalars have no name.
+        at_start: whether to validate a new run before its first update.
 
     Attributes:
         metric: name of the scalar that decides which step is the best.
@@ -136,13 +148,14 @@ class BleuValidator(StatefulCallback):
                  search: SearchSettings | None = None, batch_tokens: int | None = None, samples: int = 3,
                  loss: bool = True, every_minutes: float = 0.0, more_references: Sequence[Sequence[str]] = (),
                  more_sets: Sequence[ValidationSet] = (), metric: str = "bleu", metric_set: str = "",
-                 seed: int = 1, name: str = "") -> None:
+                 seed: int = 1, name: str = "", at_start: bool = False) -> None:
         self._sets = [ValidationSet(name, source_lines, [reference_lines, *more_references]), *more_sets]
         self._tags = ["", *(validation.name for validation in more_sets)]
         if every_steps < 0 or not every_minutes >= 0:
             raise SettingsError(f"validation.steps={every_steps} and validation.minutes={every_minutes:g} must "
                                 "not be negative; 0 validates only at the end.")
         self.metric = _scalar(metric, metric_set, self._sets, loss)
+        self._with_mean = self.metric == METRICS[metric].scalar(MEAN_OF_SETS) and MEAN_OF_SETS not in self._tags
         self._metric = METRICS[metric]
         self._period, self._samples, self._with_loss, self._seed = (
             Period(every_steps, every_minutes), samples, loss, seed)
@@ -150,7 +163,7 @@ class BleuValidator(StatefulCallback):
                                         batch_tokens, between=self._check_signals)
         self.best_score: float | None = None
         self.best_step = 0
-        self._last_step = 0
+        self._last_step = _NEVER if at_start else 0
 
     def state(self) -> dict[str, Any]:
         return {"best_score": self.best_score, "best_step": self.best_step, "last_step": self._last_step,
@@ -183,7 +196,7 @@ class BleuValidator(StatefulCallback):
             self.validate()
 
     def _validate_if_due(self) -> None:
-        if self.global_step and self.global_step != self._last_step and self._due():
+        if self.global_step != self._last_step and (not self.global_step or self._due()):
             self.validate()
 
     def _due(self) -> bool:
@@ -203,27 +216,23 @@ class BleuValidator(StatefulCallback):
             self.trainer.diverged = True
             raise
         self._last_step = self.global_step
-        for tag, outcome in zip(self._tags, outcomes, strict=True):
-            self._put(tag, outcome)
+        self._put(dict(zip(self._tags, outcomes, strict=True)))
         self._report(outcomes, time.monotonic() - started)
         self._period.restart()
 
     @property
     def scalars(self) -> list[str]:
         """The names of all scalars of a validation."""
-        return [metric.scalar(tag) for tag in self._tags for name, metric in METRICS.items()
+        tags = [*self._tags, MEAN_OF_SETS] if self._with_mean else self._tags
+        return [metric.scalar(tag) for tag in tags for name, metric in METRICS.items()
                 if self._with_loss or name not in OF_LOSS]
 
-    def _put(self, tag: str, outcome: ValidationOutcome) -> None:
-        """Record the scalars of a set, and remember the best value of `metric`."""
-        for metric in METRICS.values():
-            value = metric.value(outcome)
-            if value is None:
-                continue
-            scalar = metric.scalar(tag)
+    def _put(self, outcomes: dict[str, ValidationOutcome]) -> None:
+        """Record the scalars of all sets, by their names, and remember the best value of `metric`."""
+        for scalar, value in scores_of_sets(outcomes, self._with_mean).items():
             self.trainer.monitors.put_scalar(scalar, value)
             if scalar == self.metric and not math.isnan(value) and (
-                    self.best_score is None or metric.at_least_as_good(value, self.best_score)):
+                    self.best_score is None or self._metric.at_least_as_good(value, self.best_score)):
                 self.best_score, self.best_step = value, self.global_step
 
     def _report(self, outcomes: Sequence[ValidationOutcome], seconds: float) -> None:
@@ -267,10 +276,10 @@ def _scalar(metric: str, set_name: str, sets: Sequence[ValidationSet], loss: boo
         raise SettingsError(f"Two validation sets are named '{max(names, key=names.count)}': give each a unique name.")
     if metric not in METRICS:
         raise SettingsError(f"validation.metric={metric} is not one of {', '.join(METRICS)}.")
-    if set_name and set_name not in names:
+    if set_name and set_name not in (*names, MEAN_OF_SETS):
         others = ", ".join(filter(None, names))
         raise SettingsError(f"validation.metric_set={set_name}: no validation set has this name; leave it empty for "
-                            "the first set" + (f", or choose one of {others}." if others else "."))
+                            "the first set" + (f", or choose one of {others}, or {MEAN_OF_SETS}." if others else "."))
     if not loss and metric in OF_LOSS:
         raise SettingsError(f"validation.metric={metric} needs the loss of the validation set, which is not computed "
                             "for this model: choose bleu or chrf.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -75,6 +75,26 @@ METRICS = {metric.name: metric for metric in (
 """The metrics of a validation, by name."""
 OF_LOSS = ("loss", "perplexity")
 """Metrics that need the teacher-forced loss."""
+
+MEAN_OF_SETS = "mean"
+"""Value of `validation.metric_set` for the mean over all validation sets, unless a set has this name."""
+
+
+def scores_of_sets(outcomes: Mapping[str, ValidationOutcome], with_mean: bool = False) -> dict[str, float]:
+    """Return the scalars of a validation by name.
+
+    Args:
+        outcomes: outcome of each set, by the name of the set in scalars: "" for the first set.
+        with_mean: whether to add the mean of each figure over all sets.
+    """
+    scores = {metric.scalar(tag): value for tag, outcome in outcomes.items() for metric in METRICS.values()
+              if (value := metric.value(outcome)) is not None}
+    for metric in METRICS.values() if with_mean else ():
+        values = [scores[name] for tag in outcomes if (name := metric.scalar(tag)) in scores]
+        if values:
+            scores[metric.scalar(MEAN_OF_SETS)] = sum(values) / len(values)
+    return scores
+
 
 _LOWER = {metric.scalar() for metric in METRICS.values() if metric.mode == "min"} | {"loss", "nll", "perplexity"}
 

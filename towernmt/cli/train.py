@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from towernmt.run.directory import RunDirectory
     from towernmt.run.resolve import ResolvedSettings, SettingsSources
     from towernmt.run.run_settings import Settings
+    from towernmt.run.started_run import StartingModel
 
 
 def settings_text(settings: Any, part: str = "") -> str:
@@ -168,6 +169,12 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vocabulary", metavar="PATH",
                         help="for unprepared text: a directory with vocabularies (of prepared data, or of a run), or "
                              "the file of one for both sides (default: those of corpora.yaml, or of the run)")
+    parser.add_argument("--start", metavar="MODEL",
+                        help="start from the parameters, the sizes and the vocabulary of a trained model: a run, one "
+                             "of its checkpoints, a package, or a model of Marian (OPUS-MT, Mozilla), OpenNMT-tf or "
+                             "THUMT")
+    parser.add_argument("--trust-code", action="store_true",
+                        help="execute the code of a custom model in the package of --start")
     parser.add_argument("--defaults", choices=("automatic", "fixed"),
                         help="settings of a new run that are not specified: automatic values for the corpus, the "
                              "training limit and this machine, each logged with its reason; or the fixed defaults "
@@ -212,10 +219,12 @@ def run_train(options: argparse.Namespace) -> int:
     check_workers_options(options)
     several, run = options.workers is not None or is_in_cluster(), _existing_run(options.logdir)
     check_devices(options)
+    start = starting_model(options)
+    known = run or (start.run if start is not None else None)
     open_data = cache(partial(open_training_data, options.data, options.vocabulary,
-                              None if run is None else run.vocabulary))
+                              None if known is None else known.vocabulary))
     resolved = resolve_settings(settings_sources(
-        options, open_data, defaults_mode(options.defaults, several), several))
+        options, open_data, defaults_mode(options.defaults, several), several, start))
     if options.dry_run:
         return print_forecast(options, resolved, open_data())
     if options.workers is not None:
@@ -224,6 +233,22 @@ def run_train(options: argparse.Namespace) -> int:
     if status == 0:
         print(next_command(options.logdir))
     return status
+
+
+def starting_model(options: argparse.Namespace) -> StartingModel | None:
+    """Return the model of `--start`; None without the option.
+
+    Raises:
+        SettingsError: the path is not a trained model, or is that of `--logdir`.
+    """
+    if options.start is None:
+        return None
+    if options.logdir and Path(options.logdir).resolve() == Path(options.start).resolve():
+        raise SettingsError(f"--logdir {options.logdir} is the model of --start: pass another directory for the new "
+                            "run.")
+    from towernmt.interop.starting_models import open_starting_model  # imports TensorFlow
+
+    return open_starting_model(options.start, "--start", options.trust_code)
 
 
 def print_forecast(options: argparse.Namespace, resolved: ResolvedSettings, data: TrainingData) -> int:
@@ -259,7 +284,7 @@ def is_in_cluster() -> bool:
 
 def settings_sources(options: argparse.Namespace, open_data: Callable[[], TrainingData] | None = None,
                      defaults: Literal["automatic", "fixed"] = "fixed",
-                     several_workers: bool = False) -> SettingsSources:
+                     several_workers: bool = False, start: StartingModel | None = None) -> SettingsSources:
     """Return the sources of the settings that the command line names; `--config` is read here.
 
     Args:
@@ -267,6 +292,7 @@ def settings_sources(options: argparse.Namespace, open_data: Callable[[], Traini
         open_data: opens the training data, on which automatic settings depend; None for no automatic settings.
         defaults: mode of the defaults of a new run.
         several_workers: whether several processes train.
+        start: the model of `--start`.
 
     Raises:
         SettingsError: the configuration file, an assignment or a GPU number is invalid.
@@ -275,7 +301,7 @@ def settings_sources(options: argparse.Namespace, open_data: Callable[[], Traini
 
     assigned_values = Overrides("--set", parse_assignments(options.assignments))
     return SettingsSources(
-        options.model, options.preset, _existing_run(options.logdir),
+        options.model, options.preset, _existing_run(options.logdir), start=start,
         overrides=(read_config(options.config), assigned_values) if options.config else (assigned_values,),
         defaults=defaults, open_data=open_data, gpus=gpu_numbers(options.gpu), towers=options.towers,
         several_workers=several_workers)

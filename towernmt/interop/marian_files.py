@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,6 +74,71 @@ def quantised(name: str, matrix: np.ndarray) -> MarianItem:
     ordered = matrix if name.endswith("Wemb") else matrix.T
     values = np.clip(np.rint(ordered * multiplier), -RANGE, RANGE).astype(np.int8)
     return MarianItem(name, INTGEMM8, matrix.shape, values.tobytes() + np.array([multiplier], "<f4").tobytes())
+
+
+FLOAT16 = 0x0402
+LARGEST_ROUNDING = 0.1
+"""Maximum rounding error of an 8-bit matrix that is read back to float32, relative to the standard deviation of its
+values. Uniform rounding has an error of 1 / sqrt(12) steps, so a standard deviation of 2.9 steps is the limit. Matrices
+whose largest value is up to 44 standard deviations are below it."""
+
+
+def is_binary_file(file: Path) -> bool:
+    """Return whether a file begins like Marian's binary format; a shortlist, which is also named `.bin`, does not."""
+    with file.open("rb") as content:
+        return content.read(8) == np.array([BINARY_VERSION], "<u8").tobytes()
+
+
+def read_binary_file(content: bytes) -> list[MarianItem]:
+    """Return the items of a binary file.
+
+    Raises:
+        ValueError: the content is not complete, or is not a binary file of this version.
+    """
+    if len(content) < 16 or int(np.frombuffer(content, "<u8", 1)[0]) != BINARY_VERSION:
+        raise ValueError("not Marian's binary format, version 1")
+    count = int(np.frombuffer(content, "<u8", 1, 8)[0])
+    headers = np.frombuffer(content, "<u8", 4 * count, 16).reshape(count, 4).astype(np.int64)
+    position, names = 16 + 32 * count, []
+    for length in headers[:, 0].tolist():
+        names.append(content[position:position + length].rstrip(b"\0").decode("utf-8"))
+        position += length
+    shapes = []
+    for dimensions in headers[:, 2].tolist():
+        shapes.append(tuple(np.frombuffer(content, "<i4", dimensions, position).tolist()))
+        position += 4 * dimensions
+    position += 8 + int(np.frombuffer(content, "<u8", 1, position)[0])
+    items = []
+    for name, shape, kind, size in zip(names, shapes, headers[:, 1].tolist(), headers[:, 3].tolist(), strict=True):
+        data = content[position:position + size]
+        if len(data) != size:
+            raise ValueError(f"the file ends within {name}")
+        items.append(MarianItem(name, kind, shape, data))
+        position += size
+    return items
+
+
+def float_value(item: MarianItem) -> np.ndarray:
+    """Return the value of a parameter as float32; an 8-bit matrix becomes the one with which engines multiply.
+
+    Raises:
+        ValueError: the type of the item is not supported, or rounding to 8 bits has lost too much.
+    """
+    elements = math.prod(item.shape)
+    if item.type in (FLOAT32, FLOAT16):
+        return np.frombuffer(item.data, "<f4" if item.type == FLOAT32 else "<f2", elements).reshape(item.shape
+                                                                                                    ).astype(np.float32)
+    if item.type != INTGEMM8:
+        raise ValueError(f"{item.name} has Marian's type {item.type:#06x}, whose values are in the order of one "
+                         "processor")
+    values = np.frombuffer(item.data, np.int8, elements).astype(np.float32)
+    multiplier = np.frombuffer(item.data, "<f4", 1, elements)[0]
+    rounding = math.sqrt(1 / 12) / max(float(values.std()), 1e-9)
+    if rounding > LARGEST_ROUNDING:
+        raise ValueError(f"the 8 bits of {item.name} have a rounding error of {rounding:.0%} of its standard "
+                         f"deviation, more than {LARGEST_ROUNDING:.0%}")
+    values /= multiplier
+    return values.reshape(item.shape) if item.name.endswith("Wemb") else values.reshape(item.shape[::-1]).T
 
 
 def _is_matrix(name: str) -> bool:

@@ -18,11 +18,18 @@ from towernmt.core.structured_files import load_strict
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from towernmt.interop.foreign_model import AttentionMaps, ForeignModel, ForeignParameters, ImportRequest, Weights
 from towernmt.interop.foreign_vocabularies import WORDS_NOTE, PieceTable, vocabularies_of
-from towernmt.interop.marian_files import FEED_FORWARDS, MODEL_OPTIONS
+from towernmt.interop.marian_files import (
+    ALPHA,
+    FEED_FORWARDS,
+    MODEL_OPTIONS,
+    float_value,
+    is_binary_file,
+    read_binary_file,
+)
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.predict.search.search_settings import SearchSettings
 
-DECODER = "decoder.yml"
+DECODER, BROWSER_DECODER = "decoder.yml", "config.bergamot.yml"
 _KEPT = ("readme*", "license*", "licence*", "copying*", DECODER, "preprocess.sh", "postprocess.sh")
 _LARGEST_KEPT = 1_000_000
 
@@ -32,11 +39,11 @@ class MarianFiles:
     """The files of a Marian model.
 
     Attributes:
-        model: the `.npz` file.
+        model: the `.npz` file, or the `.bin` file of a browser's engine.
         vocabularies: vocabulary files of source and target.
         pieces: SentencePiece models (`.spm`) or BPE codes (`.bpe`) of source and target; None if the vocabulary is one
             of words between spaces.
-        decoder: the options in `decoder.yml`; empty if the file is missing.
+        decoder: the options in `decoder.yml` or `config.bergamot.yml`; empty if both are missing.
         kept: further files to copy into the run, such as licences.
     """
 
@@ -56,15 +63,16 @@ def find_marian_files(request: ImportRequest) -> MarianFiles:
     """
     path = request.path
     if not path.exists():
-        raise SettingsError(f"{path} does not exist: pass the .npz file or the folder of a Marian model.")
+        raise SettingsError(f"{path} does not exist: pass the .npz or .bin file, or the folder of a Marian model.")
     folder = path if path.is_dir() else path.parent
-    decoder = _decoder_options(folder / DECODER)
-    model = _named(folder, decoder.get("models"))[:1] or sorted(folder.glob("*.npz"))
-    if path.is_file():
-        model = [path]
+    decoder = _decoder_options(folder / DECODER) or _decoder_options(folder / BROWSER_DECODER)
+    model = [path] if path.is_file() else _named(folder, decoder.get("models"))[:1] or sorted(folder.glob("*.npz"))
+    kind = ".npz"
+    if not model:
+        model, kind = [file for file in sorted(folder.glob("*.bin")) if is_binary_file(file)], ".bin"
     if len(model) != 1:
-        raise SettingsError(f"{path} contains {len(model)} .npz files, and no {DECODER} that names the model: pass the "
-                            "path of the .npz file.")
+        raise SettingsError(f"{path} contains {len(model)} {kind if model else '.npz'} files, and no {DECODER} that "
+                            f"names the model: pass the path of the {kind if model else '.npz'} file.")
     vocabularies = request.vocabularies or _vocabularies(folder, decoder)
     kept = {file for pattern in _KEPT for file in folder.iterdir()
             if file.is_file() and not file.is_symlink() and file.stat().st_size <= _LARGEST_KEPT
@@ -80,6 +88,8 @@ def _vocabularies(folder: Path, decoder: dict[str, Any]) -> tuple[Path, Path]:
     if not 1 <= len(named) <= 2:
         raise SettingsError(f"{folder} contains {len(named)} vocabularies, and a model has one or two: name its "
                             "vocabularies with --vocabularies SOURCE TARGET.")
+    if [file.name[:3] for file in named] == ["src", "trg"]:     # of Mozilla's models
+        return named[0], named[1]
     if len(named) == 2 and not decoder.get("vocabs"):
         raise SettingsError(f"{folder} contains {named[0].name} and {named[1].name}, and no {DECODER} that says which "
                             "is the source vocabulary: name them with --vocabularies SOURCE TARGET.")
@@ -431,18 +441,34 @@ def read_marian(request: ImportRequest) -> ForeignModel:
 
 def _open(file: Path) -> tuple[ForeignParameters, Mapping[str, Any]]:
     """Return the parameters and the options of a model."""
-    if file.suffix == ".bin":
-        raise SettingsError(f"{file} has Marian's binary format, with weights that are rounded for one processor: "
-                            "import the .npz file from which it was made.")
     try:
-        with np.load(file, allow_pickle=False) as arrays:
-            text = arrays[MODEL_OPTIONS].tobytes().rstrip(b"\0").decode("utf-8")
-            values = {name: arrays[name] for name in arrays.files if name != MODEL_OPTIONS}
+        values, text = _read_binary(file) if file.suffix == ".bin" else _read_npz(file)
         options = load_strict(text)
     except (*_DAMAGED, yaml.MarkedYAMLError, AttributeError) as error:
-        raise CheckpointError(f"{file}: not a Marian model in .npz with {MODEL_OPTIONS}, or the file is damaged "
+        raise CheckpointError(f"{file}: not a Marian model with {MODEL_OPTIONS}, or the file is damaged "
                               f"({str(error).splitlines()[0] if str(error) else type(error).__name__}).") from error
     if not isinstance(options, dict):
         raise CheckpointError(f"{file}: {MODEL_OPTIONS} contains no settings: the file is damaged.")
     shapes = {name: value.shape for name, value in values.items()}
     return ForeignParameters(str(file), shapes, values.__getitem__), options
+
+
+def _read_npz(file: Path) -> tuple[dict[str, np.ndarray], str]:
+    """Return the parameters and the text of `special:model.yml`."""
+    with np.load(file, allow_pickle=False) as arrays:
+        text = arrays[MODEL_OPTIONS].tobytes().rstrip(b"\0").decode("utf-8")
+        return {name: arrays[name] for name in arrays.files if name != MODEL_OPTIONS}, text
+
+
+def _read_binary(file: Path) -> tuple[dict[str, np.ndarray], str]:
+    """Return the parameters and the text of `special:model.yml`; 8-bit matrices as float32, without input scales.
+
+    Raises:
+        SettingsError: a parameter cannot be converted to float32 exactly enough.
+    """
+    items = {item.name: item for item in read_binary_file(file.read_bytes())}
+    text = items.pop(MODEL_OPTIONS).data.rstrip(b"\0").decode("utf-8")
+    try:
+        return {name: float_value(item) for name, item in items.items() if not name.endswith(ALPHA)}, text
+    except ValueError as error:
+        raise SettingsError(f"{file}: {error}: import the .npz file from which it was made.") from error

@@ -243,7 +243,7 @@ def make_validator(settings: Settings, data: TrainingData, model: Any) -> BleuVa
         model, first.source, first.references[0], data.source_vocabulary, data.target_vocabulary, s.steps,
         settings.search, loss=_takes_batches(model), every_minutes=s.minutes,
         more_references=first.references[1:], more_sets=others, metric=s.metric, metric_set=s.metric_set,
-        seed=settings.data.seed, name=first.name)
+        seed=settings.data.seed, name=first.name, at_start=s.at_start)
 
 
 MEANS_OF_TRAINING = ("loss", "nll", "perplexity")

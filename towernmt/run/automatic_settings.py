@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from towernmt.callbacks.validation_metrics import MEAN_OF_SETS
 from towernmt.core.gpus import smallest_memory
 from towernmt.core.machine import has_fast_bfloat16, processors
 from towernmt.core.settings import all_keys, apply_overrides, flatten
@@ -65,6 +66,7 @@ class TrainingConditions:
         bfloat16: whether the device has hardware for bfloat16 products; None if that is unknown.
         rates: measured rates of matrix products; None if not measured.
         gpu_memory: memory of the smallest of these GPUs in bytes; 0 if unknown.
+        validation_sets: number of validation sets.
     """
 
     target_tokens: int | None
@@ -77,6 +79,7 @@ class TrainingConditions:
     bfloat16: bool | None
     rates: ProductRates | None
     gpu_memory: int = 0
+    validation_sets: int = 1
 
     def updates(self, settings: Settings) -> float | None:
         """Estimate the number of updates within the training limit; None without a limit, or if too little is known."""
@@ -105,10 +108,15 @@ class TrainingConditions:
         epochs_alone = train.epochs and not (train.steps or train.minutes)
         return float(train.epochs) if epochs_alone else None
 
+    def updates_per_pass(self, settings: Settings) -> float | None:
+        """Estimate the number of updates in one pass over the corpus; None if too little is known."""
+        of_update = self._tokens_of_update(settings)
+        return self.target_tokens / of_update if of_update and self.target_tokens else None
+
     def passes_of_updates(self, settings: Settings, updates: float) -> float | None:
         """Estimate the number of passes over the corpus in a number of updates; None if too little is known."""
-        of_update = self._tokens_of_update(settings)
-        return updates * of_update / self.target_tokens if of_update and self.target_tokens else None
+        per_pass = self.updates_per_pass(settings)
+        return updates / per_pass if per_pass else None
 
     def tokens(self, settings: Settings) -> float | None:
         """Estimate the target tokens within the training limit; None without a limit, or if too little is known."""
@@ -187,7 +195,8 @@ def training_conditions(data: TrainingData, gpus: Sequence[int] | None,
         vocabulary=len(data.target_vocabulary),
         unigram=data.source_vocabulary.has_probabilities and data.target_vocabulary.has_probabilities,
         validation_pairs=len(data.valid_source), gpus=len(gpus or ()),
-        processors=processors(), bfloat16=_multiplies_bfloat16(gpus), rates=rates, gpu_memory=smallest_memory(gpus))
+        processors=processors(), bfloat16=_multiplies_bfloat16(gpus), rates=rates, gpu_memory=smallest_memory(gpus),
+        validation_sets=len(data.validation_sets))
 
 
 BFLOAT16_CAPABILITY = (8, 0)
@@ -335,6 +344,10 @@ def sampling(settings: Settings, conditions: TrainingConditions) -> Iterator[Aut
         yield AutomaticSetting("data.subword_alpha", 1.0, "a lower exponent samples unlikely segmentations")
 
 
+TRAINED_RATE_DIVISOR = 5
+"""Learning rate of a new model, divided by that of a model that is trained already."""
+
+
 def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
     """Set the peak learning rate for the architecture and its hidden size.
 
@@ -342,14 +355,20 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     (docs/notes/measurements.md, "The four architectures"). With batches of 512 tokens, 0.0015 is better
     (docs/notes/performance.md, "Batches for a small corpus"). The values 0.0007 for 512 and 0.0005 for 1,024 units
     are those of Ott et al. 2018 ("Scaling neural machine translation"). A post-norm Transformer with 192 units reached
-    3.9 BLEU with 0.002 and 19.4 BLEU with 0.001 (docs/notes/defaults.md, "Rate, and norm").
+    3.9 BLEU with 0.002 and 19.4 BLEU with 0.001 (docs/notes/defaults.md, "Rate, and norm"). A run that starts from the
+    parameters of a model has a fifth of the rate, which is a guess.
     """
     size, small_batches = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
-    if settings.architecture == "transformer" and not settings.init.checkpoint:
+    rate, reason = settings.optimizer.learning_rate, "the model is new"
+    if settings.architecture == "transformer":
         rate = (0.0015 if small_batches else 0.002) if size <= 256 else 0.0007 if size <= 512 else 0.0005
         reason = f"the Transformer has {size} hidden units{', and batches are small' if small_batches else ''}"
         if rate > 0.001 and _is_post_norm(settings):
             rate, reason = 0.001, "the Transformer is post-norm"
+    if settings.init.checkpoint:
+        rate, reason = rate / TRAINED_RATE_DIVISOR, ("the model is trained: a new model would have "
+                                                     f"{rate:g}, at which it would forget much")
+    if settings.architecture == "transformer" or settings.init.checkpoint:
         yield AutomaticSetting("optimizer.learning_rate", rate, reason)
     yield AutomaticSetting("train.clip_norm", 1.0, "clipping limits the damage of a single bad batch")
 
@@ -382,10 +401,12 @@ def _warm_up(settings: Settings, conditions: TrainingConditions) -> Iterator[Aut
     """Warm up for a twentieth of the run, or a quarter for a post-norm Transformer, and at most 4,000 updates.
 
     A post-norm model reached 19.4 BLEU with a twentieth, and 24.9 BLEU with a quarter (docs/notes/defaults.md, "Rate,
-    and norm"). If the number of updates is unknown, 200 updates per minute are assumed.
+    and norm"). A post-norm Transformer that is trained already needs no longer warm-up than others (a guess). If the
+    number of updates is unknown, 200 updates per minute are assumed.
     """
     updates, minutes = conditions.updates(settings), settings.train.minutes
-    divisor, name = (4, "quarter") if _is_post_norm(settings) else (20, "twentieth")
+    is_new_post_norm = _is_post_norm(settings) and not settings.init.checkpoint
+    divisor, name = (4, "quarter") if is_new_post_norm else (20, "twentieth")
     if updates:
         steps, estimate = int(updates) // divisor, f"about {round_down(updates):,} updates"
         reason = f"it is a {name} of {estimate}"
@@ -436,10 +457,16 @@ def _updates_before_patience_ends(settings: Settings) -> int:
 def validation(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
     """Validate and save about ten times in a run with a time limit, because each validation takes time.
 
-    The interval is at most half an hour, because a killed run loses the updates since its last checkpoint.
+    The interval is at most half an hour, because a killed run loses the updates since its last checkpoint. A run that
+    starts from a trained model validates before its first update, too, and without a time limit about once in a pass or
+    in a tenth of the updates: a small corpus changes a trained model within a few hundred updates.
     """
     minutes = conditions.minutes(settings)
+    if settings.init.checkpoint and conditions.validation_pairs:
+        yield AutomaticSetting("validation.at_start", True, "the run has to improve on the score of the trained model")
     if minutes is None:
+        if settings.init.checkpoint:
+            yield from _intervals_of_trained_model(settings, conditions)
         return
     interval = min(30.0, max(1.0, round(minutes / 10, 1)))
     reason = "the run then has about ten" if interval < 30 else "a killed run loses the time since the last checkpoint"
@@ -451,6 +478,33 @@ def validation(settings: Settings, conditions: TrainingConditions) -> Iterator[A
         sentences = 200 if minutes < 20 else 500
         if conditions.validation_pairs > sentences and minutes < 120:
             yield AutomaticSetting("validation.sentences", sentences, "a short run has no time for more")
+
+
+LEAST_INTERVAL = 50
+"""Minimum number of updates between two automatic validations."""
+
+
+def _intervals_of_trained_model(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    updates, usual = conditions.updates(settings), settings.validation.steps
+    per_pass = conditions.updates_per_pass(settings)
+    known = [number for number in (per_pass, None if updates is None else updates / 10) if number is not None]
+    steps = max(LEAST_INTERVAL, round_down(min(known, default=usual)))
+    if steps >= usual:
+        return
+    is_tenth = updates is not None and steps == round_down(updates / 10)
+    reason = "the run then has about ten" if is_tenth else f"a pass has about {round_down(per_pass or 0):,} updates"
+    for name in ("validation.steps", "checkpoint.steps") if conditions.validation_pairs else ("checkpoint.steps",):
+        yield AutomaticSetting(name, steps, reason)
+
+
+def deciding_set(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Let the mean over all validation sets decide if a trained model is trained further.
+
+    So a run that improves on its new text and forgets as much of its old text is not better, if both have a set.
+    """
+    if settings.init.checkpoint and conditions.validation_sets > 1:
+        yield AutomaticSetting("validation.metric_set", MEAN_OF_SETS,
+                               f"the trained model must remain good on all {conditions.validation_sets} sets")
 
 
 def stopping(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
@@ -485,19 +539,6 @@ def _checkpoint_count(settings: Settings, conditions: TrainingConditions) -> flo
     return max(by_steps, by_minutes)
 
 
-def automatic_towers(settings: Settings, conditions: TrainingConditions) -> AutomaticSetting:
-    """Return the number of towers on the CPU, which changes the speed and the dropout masks.
-
-    Two towers train a model with at most 256 hidden units 0.96 to 1.15 times as fast as one tower
-    (docs/notes/performance.md), and larger models no faster.
-    """
-    size = getattr(settings.model, "hidden_size", 512)
-    if conditions.processors > 1 and size <= 256:
-        return AutomaticSetting("--towers", 2,
-                                f"there are {conditions.processors} processors, and the model has {size} hidden units")
-    return AutomaticSetting("--towers", 1, "a second tower would save no time")
-
-
 def _steps_key(key: str) -> str:
     """Return the key of the interval in updates for an interval in minutes; a user who sets one replaces both."""
     group, _, name = key.partition(".")
@@ -505,7 +546,8 @@ def _steps_key(key: str) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    initial_model, precision, batch, sampling, learning_rate, schedule, validation, stopping, dropout_rates, averaging)
+    initial_model, precision, batch, sampling, learning_rate, schedule, validation, deciding_set, stopping,
+    dropout_rates, averaging)
 """All rules, in the order in which they are applied."""
 
 
@@ -528,42 +570,6 @@ def apply_automatic_settings(settings: Settings, conditions: TrainingConditions,
                 settings = apply_overrides(settings, {setting.key: setting.value}, "automatic setting")
                 automatic.append(setting)
     return settings, automatic
-
-
-PROPOSED_PRESETS = ("mini", "tiny", "base")
-SMALL_CORPUS, LARGE_CORPUS = 100_000, 1_000_000
-"""Number of pairs below which `base` is never proposed, and from which `base` is proposed without a GPU, too."""
-SHORT_TRAINING, MEDIUM_TRAINING = 15_000_000, 50_000_000
-"""Number of target tokens that `tiny` would see within the limit: `mini` is proposed below the first, and `base` may be
-proposed from the second."""
-
-
-def proposed_preset(pairs: int, gpus: int, tokens: float | None = None) -> AutomaticSetting:
-    """Return a preset of the Transformer that suits the size of the corpus and the training limit.
-
-    A short training needs a fast model. In 13 minutes on one core, `mini` reached 37.8 BLEU on Tatoeba and `tiny` 31.7:
-    equal numbers of updates give equal scores, and `mini` makes 1.5 times as many updates. After 7.5 million target
-    tokens `mini` reached 46.2 BLEU (docs/notes/defaults.md, "The size of the model"), and `tiny` 45.9 after 7.8 million
-    (docs/notes/measurements.md, "Settings that were chosen"). Vaswani et al. 2017 use `base` for 4.5 million pairs.
-    Narrower models suit long trainings on small corpora (Araabi and Monz 2020, "Optimizing Transformer for low-resource
-    neural machine translation"), but had no advantage in short trainings on 5,000 and 10,000 pairs
-    (docs/notes/defaults.md, "What pays on little text"). The limits are guesses: no preset was measured on both
-    sides of a limit.
-
-    Args:
-        pairs: number of sentence pairs in the corpus.
-        gpus: number of GPUs that train; 0 for the CPU.
-        tokens: number of target tokens that `tiny` would see within the limit; None without a limit, or if unknown.
-    """
-    if not gpus and tokens is not None and tokens < MEDIUM_TRAINING:
-        reason = f"the CPU would train tiny on about {round_down(tokens):,} tokens"
-        return AutomaticSetting("--preset", "mini" if tokens < SHORT_TRAINING else "tiny", reason)
-    if pairs >= LARGE_CORPUS:
-        return AutomaticSetting("--preset", "base", f"there are {pairs:,} pairs")
-    if gpus and pairs >= SMALL_CORPUS:
-        return AutomaticSetting("--preset", "base", f"there are {pairs:,} pairs, and a GPU")
-    return AutomaticSetting("--preset", "tiny",
-                            f"there are {pairs:,} pairs" + (", too few for base" if gpus else ", and no GPU"))
 
 
 def round_down(number: float) -> int:

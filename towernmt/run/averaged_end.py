@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tensorpack.utils import logger
 
-from towernmt.callbacks.validation_metrics import METRICS, OF_LOSS, ValidationOutcome
+from towernmt.callbacks.validation_metrics import MEAN_OF_SETS, METRICS, OF_LOSS, ValidationOutcome, scores_of_sets
 from towernmt.checkpoint.averaging import average_checkpoints
 from towernmt.checkpoint.checkpoint_files import (
     checkpoint_path,
@@ -105,6 +105,10 @@ def average_if_due(settings: Settings, data: TrainingData, run: RunDirectory, co
         _FinishedRun(settings, data, run, components, gpus).average(record)
 
 
+Outcomes = Mapping[str, ValidationOutcome]
+"""The outcomes of one checkpoint by the name of the validation set in scalars."""
+
+
 class _FinishedRun:
     """A run that has reached its limit, and its validation."""
 
@@ -113,7 +117,7 @@ class _FinishedRun:
         self._settings, self._run, self._components = settings, run, components
         self._device = f"gpu:{gpus[0]}" if gpus else "cpu"
         self._metric = METRICS[settings.validation.metric]
-        self._validation, self._tag = _validation_set(settings, data)
+        self._sets, self._tag = _validation_sets(settings, data)
 
     def average(self, record: AverageRecord) -> None:
         """Compare the average and the last checkpoint with the current best checkpoint, and record the result.
@@ -156,14 +160,17 @@ class _FinishedRun:
         checkpoints = [checkpoint_path(self._run.checkpoints, step) for step in steps]
         return average_checkpoints(self._run, checkpoints, directory, self._components.model(self._settings))
 
-    def _best_of(self, outcomes: Mapping[str, ValidationOutcome]) -> str:
+    def _best_of(self, outcomes: Mapping[str, Outcomes]) -> str:
         """Return the name of the best outcome; the first of equal ones."""
         sign = 1 if self._metric.mode == "max" else -1
         return max(outcomes, key=lambda name: sign * self._score(outcomes[name]))
 
-    def _outcome(self, checkpoint: str) -> ValidationOutcome:
+    def _outcome(self, checkpoint: str) -> Outcomes:
         """Validate a checkpoint with the run's search settings, in the precision of training."""
-        source, references = self._validation.source, self._validation.references
+        return {tag: self._outcome_of_set(checkpoint, one) for tag, one in self._sets.items()}
+
+    def _outcome_of_set(self, checkpoint: str, validation: ValidationSet) -> ValidationOutcome:
+        source, references = validation.source, validation.references
         search, precision = self._run.group("search", SearchSettings()), self._settings.train.precision
         model = self._components.model(self._settings)
         towers = build_towers(SearchArguments([self._run], [checkpoint], [model], None, self._device, search, (), False,
@@ -178,13 +185,12 @@ class _FinishedRun:
             nll = -sum(score.log_prob for score in scored) / sum(score.tokens for score in scored)
         return ValidationOutcome(translations, corpus_scores(translations, *references), nll)
 
-    def _score(self, outcome: ValidationOutcome) -> float:
-        return self._scores(outcome)[self._metric.scalar(self._tag)]
+    def _score(self, outcomes: Outcomes) -> float:
+        return self._scores(outcomes)[self._metric.scalar(self._tag)]
 
-    def _scores(self, outcome: ValidationOutcome) -> dict[str, float]:
-        """Return the scores of an outcome by their names in training."""
-        values = {metric.scalar(self._tag): metric.value(outcome) for metric in METRICS.values()}
-        return {name: value for name, value in values.items() if value is not None}
+    def _scores(self, outcomes: Outcomes) -> dict[str, float]:
+        """Return the scores of a checkpoint by their names in training."""
+        return scores_of_sets(outcomes, with_mean=self._tag not in self._sets)
 
     def _add_to_statistics(self, step: int, scores: dict[str, float]) -> None:
         """Write the new scores to the statistics, under separate names because they are for more sentences."""
@@ -202,11 +208,18 @@ def _has_weights_of(checkpoint: str, step: int) -> bool:
     return state.step == step and not state.mean_of
 
 
-def _validation_set(settings: Settings, data: TrainingData) -> tuple[ValidationSet, str]:
-    """Return the validation set of `validation.metric_set`, and the suffix of its scalars ("" for the first set)."""
+def _validation_sets(settings: Settings, data: TrainingData) -> tuple[dict[str, ValidationSet], str]:
+    """Return the validation sets that `validation.metric_set` needs by their names in scalars, and the name of it.
+
+    The name of the first set in scalars is "".
+    """
     sets, name, sentences = data.validation_sets, settings.validation.metric_set, settings.validation.sentences
-    selected = next((one for one in sets if name and one.name == name), sets[0])
-    return selected.first(sentences and max(sentences, MIN_SENTENCES)), "" if selected is sets[0] else selected.name
+    tagged = {"" if one is sets[0] else one.name: one.first(sentences and max(sentences, MIN_SENTENCES))
+              for one in sets}
+    if name == MEAN_OF_SETS and name not in [one.name for one in sets]:
+        return tagged, MEAN_OF_SETS
+    tag = name if name in tagged else ""
+    return {tag: tagged[tag]}, tag
 
 
 def _write_record(record: AverageRecord, directory: Path) -> None:

@@ -16,19 +16,24 @@ from towernmt.checkpoint.records import without_provenance
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides, flatten, load_yaml
 from towernmt.models.architectures import settings_and_presets
+from towernmt.run.automatic_options import PROPOSED_PRESETS, automatic_towers, proposed_preset
 from towernmt.run.automatic_settings import (
     AUTOMATIC_SETTINGS_FILE,
-    PROPOSED_PRESETS,
     AutomaticSetting,
     TrainingConditions,
     apply_automatic_settings,
-    automatic_towers,
     needs_product_rates,
-    proposed_preset,
     training_conditions,
 )
 from towernmt.run.product_rates import product_rates
 from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only, default_settings
+from towernmt.run.started_run import (
+    StartingModel,
+    check_data_of_start,
+    check_overrides_of_start,
+    check_resumed_start,
+    starting_settings,
+)
 
 if TYPE_CHECKING:       # `towernmt train --help-settings` needs no NumPy
     from towernmt.dataflow.batches.training_data import TrainingData
@@ -63,6 +68,7 @@ class SettingsSources:
         preset: a preset of the model; None for its defaults.
         run: an existing run, whose settings are resumed; None for a new one.
         base: settings that replace the defaults of the model, for example those of another run; ignored with `run`.
+        start: the trained model from which a new run starts, instead of `base`; a resumed run must have begun with it.
         overrides: specified values; later ones replace earlier ones.
         defaults: whether a new run gets automatic values or the fixed defaults.
         open_data: opens the training data, on which automatic values depend; called when the specified settings are
@@ -76,6 +82,7 @@ class SettingsSources:
     preset: str | None = None
     run: RunDirectory | None = None
     base: Settings | None = None
+    start: StartingModel | None = None
     overrides: tuple[Overrides, ...] = ()
     defaults: Literal["automatic", "fixed"] = "fixed"
     open_data: Callable[[], TrainingData] | None = None
@@ -111,6 +118,8 @@ def resolve_settings(sources: SettingsSources) -> ResolvedSettings:
     """
     settings = _specified_settings(sources)
     data = sources.open_data() if sources.open_data is not None else None
+    if data is not None and sources.start is not None:
+        check_data_of_start(sources.start, data)
     if data is not None and sources.defaults == "automatic" and _is_new(sources.run):
         return _with_automatic_settings(sources, data, settings)
     if sources.run is None or sources.several_workers:
@@ -135,8 +144,14 @@ def _specified_settings(sources: SettingsSources) -> Settings:
     """Return the settings without automatic values."""
     if sources.run is not None:
         settings = sources.run.settings(sources.model)
+        if sources.start is not None:
+            check_resumed_start(sources.start, sources.run.path, settings)
         if sources.preset is not None:
             settings.model = _resumed_preset(settings, sources.preset)
+    elif sources.start is not None:
+        settings = starting_settings(sources.start, sources.model, sources.preset)
+        for origin, values in sources.overrides:
+            check_overrides_of_start(sources.start, settings, origin, values)
     else:
         settings = sources.base or default_settings(sources.model or "transformer", sources.preset)
     for origin, values in sources.overrides:
@@ -187,7 +202,8 @@ def _with_automatic_settings(sources: SettingsSources, data: TrainingData, setti
     if sources.gpus is None and towers is None:
         automatic.append(automatic_towers(settings, conditions))
         towers = automatic[-1].value
-    return ResolvedSettings(settings, automatic, towers, conditions=conditions)
+    notes = [] if sources.start is None else [*sources.start.notes]
+    return ResolvedSettings(settings, automatic, towers, notes, conditions)
 
 
 def _specified_keys(sources: SettingsSources, settings: Settings) -> set[str]:

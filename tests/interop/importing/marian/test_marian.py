@@ -14,7 +14,7 @@ import yaml
 
 from tests.interop.importing import opus
 from towernmt.cli.main import main
-from towernmt.core.errors import DataError, SettingsError, TowerNMTError
+from towernmt.core.errors import CheckpointError, DataError, SettingsError, TowerNMTError
 from towernmt.dataflow.vocabulary.base import UNK
 from towernmt.interop.foreign_model import ForeignModel, ImportRequest
 from towernmt.interop.marian_export import MarianModel, marian_parameters, to_marian
@@ -236,7 +236,7 @@ def test_a_folder_must_say_which_file_is_the_model(make_opus: Make) -> None:
         read_marian(ImportRequest(path))
     assert isinstance(read_marian(ImportRequest(path / "other.npz")), ForeignModel)
     (path / "model.bin").write_bytes(b"x")
-    with pytest.raises(SettingsError, match="binary format"):
+    with pytest.raises(CheckpointError, match="binary format"):
         read_marian(ImportRequest(path / "model.bin"))
 
 

@@ -1,0 +1,165 @@
+"""Open a trained model of any kind as a run: a run, a package, or a model of another system.
+
+A model of another system is imported into `imported/KEY` in the user's cache, completely or not at all. The key depends
+on the whole content of the imported model, so no two models share a directory. Each process that opens the model
+compares the files with their SHA-256, and imports a damaged model again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from towernmt import __version__
+from towernmt.checkpoint.packaged_run import is_package, open_run, rename_finished
+from towernmt.checkpoint.restore import initial_checkpoint
+from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.core.directories import directory_kind
+from towernmt.core.errors import SettingsError
+from towernmt.core.files import PLACE_VARIABLE, is_undamaged, user_cache, write_checksums
+from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
+from towernmt.interop.foreign_model import ForeignModel, ImportRequest
+from towernmt.interop.import_formats import detect_system, foreign_format
+from towernmt.interop.imported_run import write_imported_run
+from towernmt.run.started_run import StartingModel
+
+log = logging.getLogger(__name__)
+
+FOLDER = "imported"
+
+
+def open_starting_model(location: str, option: str, trust_code: bool = False) -> StartingModel:
+    """Open a trained model as a run.
+
+    Args:
+        location: the --logdir of a run, one of its checkpoints, a package, or a model of another system.
+        option: the option that names the model, for messages.
+        trust_code: whether the code of a custom model in a package may be executed.
+
+    Raises:
+        SettingsError: `location` is not a model, or towernmt does not support the model.
+        CheckpointError: the model is damaged.
+        DataError: the vocabulary of the model is damaged.
+    """
+    if _is_own(Path(location)):
+        run = open_run(location, trust_code) if Path(location).is_file() else initial_checkpoint(location)[0]
+        run.architecture_to_load()      # refuses the code of a package that is not trusted
+        run.check_vocabulary()
+        return StartingModel(location, location, run)
+    model = read_foreign_model(location, option)
+    run = imported_once(model)
+    return StartingModel(location, str(run.path), run, model.notes)
+
+
+@contextmanager
+def vocabulary_of_model(location: str, option: str) -> Iterator[Path]:
+    """Yield a directory with the vocabularies of a trained model; that of another system's model is temporary.
+
+    Args:
+        location: see `open_starting_model`.
+        option: the option that names the model, for messages.
+
+    Raises:
+        TowerNMTError: see `open_starting_model`.
+    """
+    if _is_own(Path(location)):
+        run, _ = initial_checkpoint(location)
+        run.check_vocabulary()
+        yield run.vocabulary
+        return
+    model = read_foreign_model(location, option)
+    with tempfile.TemporaryDirectory(prefix="towernmt-") as directory:
+        save_vocabularies(model.source, model.target, directory)
+        yield Path(directory)
+
+
+def read_foreign_model(location: str, option: str) -> ForeignModel:
+    """Read a model of another system, which is recognised by its files.
+
+    Raises:
+        TowerNMTError: see `open_starting_model`.
+    """
+    path = Path(location)
+    found = detect_system(path)
+    if found is None:
+        kind = directory_kind(path) if path.is_dir() else ""
+        what = f"is {kind}, not a model" if kind else "is not a trained model" if path.exists() else "does not exist"
+        raise SettingsError(f"{option} {location} {what}: pass the --logdir of a run, one of its checkpoints, a "
+                            "package, or a model of Marian (OPUS-MT), OpenNMT-tf or THUMT.")
+    system, path = found
+    try:
+        return foreign_format(system).reader()(ImportRequest(path))
+    except SettingsError as error:
+        if not any(name in str(error) for name in ("--vocabularies", "--pieces", "--heads")):
+            raise
+        raise SettingsError(f"{str(error).removesuffix('.')}: `towernmt import --from {system}` has these options; "
+                            f"import the model with it, and pass the imported run as {option}.") from error
+
+
+def imported_once(model: ForeignModel) -> SavedRun:
+    """Return the imported run of a model in the user's cache, which is written if it is missing or damaged.
+
+    If the cache cannot be written, the run is temporary and is removed together with the returned object.
+
+    Raises:
+        TowerNMTError: the model cannot be written as a run.
+    """
+    key = content_key(model)
+    try:
+        parent = user_cache() / FOLDER
+        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return SavedRun(_import_into(model, parent / key))
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        log.warning("%s: the cache for imported models cannot be written (%s), so the model is imported into a "
+                    "temporary directory. Set %s to a writable folder.", model.origin, reason, PLACE_VARIABLE)
+    temporary = Path(tempfile.mkdtemp(prefix="towernmt-"))
+    run = SavedRun(temporary / key)
+    weakref.finalize(run, shutil.rmtree, temporary, ignore_errors=True)
+    write_imported_run(model, run.path)
+    return run
+
+
+def content_key(model: ForeignModel) -> str:
+    """Return 32 hexadecimal digits for the content of a model and the version of towernmt that imported it."""
+    digest = hashlib.sha256(json.dumps([
+        __version__, model.origin, dataclasses.asdict(model.settings), dataclasses.asdict(model.search)]).encode())
+    for side, vocabulary in (("source", model.source), ("target", model.target)):
+        for suffix, content in vocabulary.files().items():
+            digest.update(f"{side}{suffix}\0".encode() + hashlib.sha256(content).digest())
+    for name in sorted(model.weights):
+        value = model.weights[name]
+        digest.update(f"{name}\0{value.shape}\0".encode() + hashlib.sha256(value.tobytes()).digest())
+    for file in model.kept:
+        digest.update(f"{file.name}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:32]
+
+
+def _import_into(model: ForeignModel, folder: Path) -> Path:
+    if is_undamaged(folder):
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    try:
+        write_imported_run(model, unfinished)
+        write_checksums(unfinished)
+        rename_finished(unfinished, folder)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return folder
+
+
+def _is_own(path: Path) -> bool:
+    """Return whether a path is a run, a checkpoint of a run, or a package."""
+    if path.is_file():
+        return path.suffix != ".npz" and is_package(path)       # NumPy's .npz is a zip file, too
+    return SavedRun(path).exists() or (path / "model.index").is_file() and SavedRun(path.parent.parent).exists()

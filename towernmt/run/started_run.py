@@ -1,0 +1,143 @@
+"""A run that starts from a trained model: settings that come from the model, and settings that the model excludes.
+
+The architecture, the sizes and the search settings are those of the model. Settings that affect only training, such as
+dropout, have the values of a new run. The vocabulary of the data must be that of the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from towernmt.core.errors import SettingsError
+from towernmt.core.settings import apply_overrides, flatten
+from towernmt.models.model_location import find_place, is_findable
+from towernmt.predict.search.search_settings import SearchSettings
+from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only, default_settings
+
+if TYPE_CHECKING:
+    from towernmt.checkpoint.saved_run import SavedRun
+    from towernmt.dataflow.batches.training_data import TrainingData
+
+
+class StartingModel(NamedTuple):
+    """A trained model from which a new run starts.
+
+    Attributes:
+        name: the path that the user passed, for messages.
+        location: value of `init.checkpoint`: the path itself, or the directory of the imported run.
+        run: the run of the model.
+        notes: differences of an imported model from the original one, one sentence each.
+    """
+
+    name: str
+    location: str
+    run: SavedRun
+    notes: tuple[str, ...] = ()
+
+
+_CHANGEABLE = ("model.lhuc", "model.kernels", "model.guided_alignment_layer")
+"""Model settings that need no other parameters than those of the starting model, besides those of training."""
+_EMBEDDINGS = ("init.source_embeddings", "init.target_embeddings")
+
+
+def starting_settings(start: StartingModel, architecture: str | None = None, preset: str | None = None) -> Settings:
+    """Return the settings of a new run before a user's overrides.
+
+    Args:
+        start: the starting model.
+        architecture: the value of `--model`; None for the architecture of the model.
+        preset: the value of `--preset`, which must be None.
+
+    Raises:
+        SettingsError: the architecture is not that of the model, or a preset is specified.
+    """
+    if preset is not None:
+        raise SettingsError(f"--preset {preset}: the sizes are those of the model of --start {start.name}: leave out "
+                            "--preset.")
+    recorded = start.run.architecture()
+    if architecture is not None and _name_of(architecture) != recorded:
+        raise SettingsError(f"--model {architecture}: the model of --start {start.name} is {recorded}: leave out "
+                            "--model.")
+    settings = default_settings(architecture or start.run.architecture_to_load())
+    if settings.model is not None:
+        saved = start.run.group("model", settings.model)
+        names = [field.name for field in dataclasses.fields(saved)
+                 if affects_training_only(field.name) and f"model.{field.name}" not in _CHANGEABLE]
+        settings.model = dataclasses.replace(saved, **{name: getattr(settings.model, name) for name in names})
+    settings.search = start.run.group("search", SearchSettings())
+    settings.init = dataclasses.replace(settings.init, checkpoint=start.location)
+    return settings
+
+
+def check_overrides_of_start(start: StartingModel, settings: Settings, origin: str, values: Mapping[str, Any]) -> None:
+    """Refuse values that contradict the starting model.
+
+    Args:
+        start: the starting model.
+        settings: the result of `starting_settings`.
+        origin: source of the values, for messages: `--set`, or the path of a file.
+        values: dotted key to value.
+
+    Raises:
+        SettingsError: names the first setting or option.
+    """
+    before = flatten(settings)
+    now = flatten(apply_overrides(settings, {key: value for key, value in values.items() if key in before}, origin))
+    for key in values:
+        if before.get(key) == now.get(key):
+            continue
+        if key == "init.checkpoint":
+            raise SettingsError(f"{origin}: init.checkpoint={now[key]}, but --start {start.name} already names the "
+                                "model that the run starts from: leave out one of them.")
+        if key in _EMBEDDINGS:
+            raise SettingsError(f"{origin}: {key}={now[key]} would replace the embeddings of --start {start.name}: "
+                                "leave it out.")
+        if key.startswith("model.") and key not in (*_CHANGEABLE, *VOCABULARY_SIZES) and not affects_training_only(key):
+            raise SettingsError(f"{origin}: {key}={now[key]}, but the parameters of --start {start.name} need "
+                                f"{key}={before[key]}: leave it out.")
+
+
+def check_resumed_start(start: StartingModel, logdir: Path, saved: Settings) -> None:
+    """Refuse to resume a run with another starting model than the one that it began with.
+
+    Raises:
+        SettingsError: the run began with another model, or without one.
+    """
+    if logdir.resolve() == start.run.path.resolve():
+        raise SettingsError(f"--logdir {logdir} is the run of --start: pass another --logdir for the new run.")
+    if not _same_model(saved.init.checkpoint, start.location):
+        began = f"the parameters of {saved.init.checkpoint}" if saved.init.checkpoint else "random parameters"
+        raise SettingsError(f"--start {start.name}: {logdir} holds a run that began with {began}: leave out --start to "
+                            "resume it, or pass another --logdir for a new run.")
+
+
+def check_data_of_start(start: StartingModel, data: TrainingData) -> None:
+    """Refuse data with another vocabulary than that of the starting model.
+
+    Raises:
+        SettingsError: a vocabulary differs.
+    """
+    from towernmt.run.directory import differing_vocabulary
+
+    other = differing_vocabulary(start.run.vocabulary, data)
+    if other:
+        raise SettingsError(f"{data.directory} has another vocabulary than the model of --start {start.name} ({other} "
+                            f"differs): prepare the text with `towernmt prepare --vocabulary-of {start.name}`, or pass "
+                            "it unprepared, without a vocabulary.")
+
+
+def _name_of(architecture: str) -> str:
+    return find_place(architecture).name if is_findable(architecture) else architecture
+
+
+def _same_model(saved: str, location: str) -> bool:
+    """Return whether two values of `init.checkpoint` are the same model; the content names imported models."""
+    if not saved:
+        return False
+    first, second = Path(saved), Path(location)
+    return first.resolve() == second.resolve() or (
+        first.name == second.name and re.fullmatch(r"[0-9a-f]{32}", first.name) is not None)
