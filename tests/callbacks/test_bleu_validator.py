@@ -213,6 +213,43 @@ def test_a_resumed_run_makes_the_validation_that_is_missing_before_its_first_ste
     assert trainer.loop.global_step == 4
 
 
+def test_a_run_that_must_improve_on_its_first_parameters_is_validated_before_its_first_update(fit, recorder):
+    first = validator(loss=False, at_start=True)
+    assert first.state()["last_step"] < 0
+    fit([first], steps=3)
+    assert recorder.of("validation_bleu")[0] == (0, 0.0)
+    assert [step for step, _ in recorder.of("validation_bleu")] == [0, 2, 3]
+    second = validator(loss=False, at_start=True)
+    second.restore_state(first.state())
+    fit([second], steps=3, start=3)
+    assert [step for step, _ in recorder.of("validation_bleu")] == [0, 2, 3, 4, 6]
+
+
+def test_patience_counts_from_the_first_parameters(fit, recorder):
+    trainer = fit([LearningRateSchedule(piecewise([99], [0.0, 0.0])), validator(1, loss=False, at_start=True),
+                   EarlyStopping(patience=2)], steps=10)
+    assert trainer.loop.global_step == 2 and len(recorder.of("validation_bleu")) == 3
+
+
+def test_the_mean_over_all_sets_decides(fit, recorder):
+    talks = ValidationSet("talks", ["4 5 6 7", "8"], [["9 9 9 9", "9"]])
+    check = validator(more_sets=[talks], metric="bleu", metric_set="mean", name="news")
+    assert check.metric == "validation_bleu/mean" and check.scalars[-1] == "validation_perplexity/mean"
+    fit([LearningRateSchedule(piecewise([2, 4], [1e-4, 0.03, -0.03])), check], steps=4)
+    for metric in ("bleu", "chrf", "loss", "perplexity"):
+        rows = [recorder.of(f"validation_{metric}{name}") for name in ("", "/talks", "/mean")]
+        for (step, first), (_, second), (mean_step, mean) in zip(*rows, strict=True):
+            assert mean_step == step and mean == pytest.approx((first + second) / 2)
+    assert (check.best_score, check.best_step) == (recorder.of("validation_bleu/mean")[1][1], 4)
+
+
+def test_a_set_named_mean_is_that_set():
+    mean = ValidationSet("mean", ["4"], [["4"]])
+    check = validator(more_sets=[mean], metric_set="mean")
+    assert check.metric == "validation_bleu/mean" and len(check.scalars) == 8
+    assert validator(metric_set="mean", name="mean").metric == "validation_bleu"
+
+
 def test_a_signal_ends_a_validation_without_a_score(fit, recorder, caplog):
     class Kill(Callback):
         def _trigger_step(self):

@@ -210,6 +210,57 @@ def test_what_begins_with_another_runs_parameters_has_always_dropout(monkeypatch
         assert found["model.residual_dropout"] == dropout
 
 
+TRAINED = {"init__checkpoint": "runs/a"}
+
+
+@pytest.fixture
+def any_initial_run(monkeypatch):
+    """The run of `init.checkpoint` is not opened: its sizes are those of the settings."""
+    monkeypatch.setattr(automatic_settings, "model_of_initial_run", lambda settings: iter(()))
+
+
+@pytest.mark.parametrize(("model", "preset"), [("transformer", "tiny"), ("transformer", "base"),
+                                               ("transformer", "student"), ("seq2seq", None)])
+def test_a_trained_model_has_a_fifth_of_the_rate_of_a_new_one(any_initial_run, model, preset):
+    new, trained = (chosen(TATOEBA, model, preset, **given)["optimizer.learning_rate"] for given in ({}, TRAINED))
+    assert trained == pytest.approx(new / 5)
+
+
+def test_a_trained_post_norm_model_needs_no_longer_warm_up(any_initial_run):
+    found = chosen(TATOEBA, preset="student", train__steps=1000, **TRAINED)
+    assert found["schedule.warmup_steps"] == 50
+
+
+@pytest.mark.parametrize(("tokens", "given", "steps"), [
+    (1_650_000, {}, 1000), (100_000, {}, 190), (20_000, {}, 50), (1_650_000, {"train__steps": 2000}, 200),
+    (100_000, {"train__steps": 300}, 50), (100_000, {"validation__steps": 500}, 500), (None, {}, 1000)])
+def test_a_trained_model_is_validated_first_and_in_each_pass(any_initial_run, tokens, given, steps):
+    at = dataclasses.replace(TATOEBA, target_tokens=tokens)
+    found = chosen(at, **given, **TRAINED)
+    assert found["validation.at_start"] and found["validation.steps"] == steps
+    assert not chosen(at, **given)["validation.at_start"]
+    blind = chosen(dataclasses.replace(at, validation_pairs=0), **given, **TRAINED)
+    assert not blind["validation.at_start"]
+
+
+def test_the_mean_over_all_sets_decides_for_a_trained_model(any_initial_run):
+    at = dataclasses.replace(TATOEBA, validation_sets=2)
+    assert chosen(at, **TRAINED)["validation.metric_set"] == "mean"
+    assert chosen(at)["validation.metric_set"] == chosen(TATOEBA, **TRAINED)["validation.metric_set"] == ""
+    assert chosen(at, validation__metric_set="talks", **TRAINED)["validation.metric_set"] == "talks"
+
+
+def test_a_pass_over_mixed_data_has_the_general_tokens_too():
+    at = dataclasses.replace(TATOEBA, target_tokens=100_000, is_mixed=True)
+    settings = apply_overrides(default_settings(), {"train.epochs": 3, "data.batch_tokens": 1000,
+                                                    "data.general_share": 0.75})
+    assert (at.tokens(settings), at.updates(settings), at.passes(settings)) == (1_200_000, 1200, 3)
+    _, choices = apply_automatic_settings(default_settings(), at, set())
+    assert [choice.value for choice in choices if choice.key == "data.general_share"] == [0.5]
+    _, choices = apply_automatic_settings(default_settings(), TATOEBA, set())
+    assert "data.general_share" not in {choice.key for choice in choices}
+
+
 def test_passes_are_counted_by_the_nearest_limit():
     at = dataclasses.replace(TATOEBA, target_tokens=100_000)
     settings = apply_overrides(default_settings(), {"train.steps": 100, "data.batch_tokens": 2000, "train.epochs": 5})

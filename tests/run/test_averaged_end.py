@@ -156,6 +156,15 @@ def test_more_sentences_decide_at_the_end_than_in_between(place, asked, there, t
     assert min(found[""], there) == taken
 
 
+def test_the_mean_over_all_sets_decides_at_the_end_as_in_training(place):
+    sets = [SimpleNamespace(name=name, first=lambda count, name=name: name) for name in ("news", "talks")]
+    for metric_set, expected in (("", ({"": "news"}, "")), ("news", ({"": "news"}, "")),
+                                 ("talks", ({"talks": "talks"}, "talks")),
+                                 ("mean", ({"": "news", "talks": "talks"}, "mean"))):
+        settings = apply_overrides(RunDirectory(place / "run").settings(), {"validation.metric_set": metric_set})
+        assert averaged_end._validation_sets(settings, SimpleNamespace(validation_sets=sets)) == expected
+
+
 def test_a_run_goes_on_as_if_nothing_had_been_averaged(logdir, place, tmp_path, scored, caplog):
     plain = Path(shutil.copytree(logdir, tmp_path / "plain"))
     average(logdir, place)

@@ -30,13 +30,18 @@ SETTINGS = {"train.steps": 300, "optimizer.learning_rate": 0.5, "model.pre_norm"
             "architecture": "transformer", "long": "x" * 300}
 
 
-def train(log: Path, steps: int, start: int = 0, settings: dict | None = None) -> None:
+class PutAtStart(Put):
+    def _before_epoch(self) -> None:
+        self.trainer.monitors.put_scalar("first", 7.0)
+
+
+def train(log: Path, steps: int, start: int = 0, settings: dict | None = None, puts: type[Put] = Put) -> None:
     """Count up to `steps`, and record a scalar after each step."""
     with tf.Graph().as_default():
         trainer = SimpleTrainer()
         step = tf1.train.get_or_create_global_step()
         trainer.train_op = tf.no_op()
-        trainer.setup_callbacks([Put()], [EventWriter(log, settings), StatsWriter(log)])
+        trainer.setup_callbacks([puts()], [EventWriter(log, settings), StatsWriter(log)])
         assign = step.assign(start)
         trainer.initialize(SessionCreator(), JustCurrentSession())
         trainer.sess.run(assign)
@@ -68,6 +73,12 @@ def quiet():
     logging.getLogger("tensorpack").setLevel(logging.WARNING)
     yield
     logging.getLogger("tensorpack").setLevel(logging.INFO)
+
+
+def test_scalars_before_the_first_update_have_a_line_of_their_own(tmp_path):
+    train(tmp_path, 1, puts=PutAtStart)
+    assert stats(tmp_path) == [{"first": 7.0, "epoch_num": 1, "global_step": 0},
+                               {"half": 0.5, "epoch_num": 1, "global_step": 1}]
 
 
 def test_scalars_stand_in_the_event_file_and_in_stats_jsonl(tmp_path):

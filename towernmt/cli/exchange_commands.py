@@ -63,8 +63,7 @@ def run_import(args: argparse.Namespace) -> int:
     for note in model.notes:
         print(note)
     print(f"Translate with\ntowernmt translate --model {quote(args.output)}\nand train it on data with its vocabulary "
-          f"with\ntowernmt train --data DATA --logdir NEW --config {quote(str(Path(args.output) / 'settings.yaml'))} "
-          f"--set {quote(f'init.checkpoint={args.output}')}")
+          f"with\ntowernmt train --start {quote(args.output)} --data DATA --logdir NEW")
     return 0
 
 

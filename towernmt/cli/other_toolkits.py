@@ -36,7 +36,7 @@ _TRAIN = {
     "use-cpu cpu cpu-threads no-cuda cuda": "write --towers N to train on the CPU, or --gpu N to train on a GPU",
     "distributed horovod distributed-world-size nnodes num-workers dist": "write --workers N",
     "overwrite overwrite-output resume continue train-from restore-file no-restore": _RESUME,
-    "params init pretrained-model finetune-from-model load-model": "write --set init.checkpoint=RUN",
+    "params init pretrained-model finetune-from-model load-model": "write --start MODEL",
     "workspace w": "leave it out: --set data.batch_tokens=N bounds the memory that a batch needs",
     "batch-size b max-tokens mini-batch mini-batch-words mini-batch-fit max-sentences batch-tokens":
         "write --set data.batch_tokens=N",

@@ -10,7 +10,7 @@ import argparse
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -173,6 +173,9 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
                         help="start from the parameters, the sizes and the vocabulary of a trained model: a run, one "
                              "of its checkpoints, a package, or a model of Marian (OPUS-MT, Mozilla), OpenNMT-tf or "
                              "THUMT")
+    parser.add_argument("--general", metavar="DATA",
+                        help="prepared data of the domain that the model must not forget: a share of its pairs "
+                             "(data.general_share) is mixed into --data, and its validation text is a validation set")
     parser.add_argument("--trust-code", action="store_true",
                         help="execute the code of a custom model in the package of --start")
     parser.add_argument("--defaults", choices=("automatic", "fixed"),
@@ -213,7 +216,7 @@ def run_train(options: argparse.Namespace) -> int:
                             "URI of a source.")
     if not options.logdir and not options.dry_run:
         raise SettingsError("--logdir is missing: pass a directory for the run.")
-    from towernmt.dataflow.batches.training_data import open_training_data
+    from towernmt.dataflow.batches.training_data import open_training_data, with_general_data
     from towernmt.run.resolve import resolve_settings
 
     check_workers_options(options)
@@ -221,8 +224,8 @@ def run_train(options: argparse.Namespace) -> int:
     check_devices(options)
     start = starting_model(options)
     known = run or (start.run if start is not None else None)
-    open_data = cache(partial(open_training_data, options.data, options.vocabulary,
-                              None if known is None else known.vocabulary))
+    open_data = cache(lambda: with_general_data(open_training_data(
+        options.data, options.vocabulary, None if known is None else known.vocabulary), options.general))
     resolved = resolve_settings(settings_sources(
         options, open_data, defaults_mode(options.defaults, several), several, start))
     if options.dry_run:

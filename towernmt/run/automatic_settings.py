@@ -67,6 +67,7 @@ class TrainingConditions:
         rates: measured rates of matrix products; None if not measured.
         gpu_memory: memory of the smallest of these GPUs in bytes; 0 if unknown.
         validation_sets: number of validation sets.
+        is_mixed: whether general data are mixed in; `target_tokens` and `pairs` are those of the new data.
     """
 
     target_tokens: int | None
@@ -80,6 +81,7 @@ class TrainingConditions:
     rates: ProductRates | None
     gpu_memory: int = 0
     validation_sets: int = 1
+    is_mixed: bool = False
 
     def updates(self, settings: Settings) -> float | None:
         """Estimate the number of updates within the training limit; None without a limit, or if too little is known."""
@@ -100,18 +102,24 @@ class TrainingConditions:
             return cycle * data.batch_tokens * self.target_tokens / self.pairs
         return cycle * data.batch_tokens / (2 if data.batch_type == "source+target" else 1)
 
+    def tokens_per_pass(self, settings: Settings) -> float | None:
+        """Estimate the target tokens of a pass over the corpus, with the general data; None if unknown."""
+        if self.target_tokens is None:
+            return None
+        return self.target_tokens / (1 - settings.data.general_share) if self.is_mixed else float(self.target_tokens)
+
     def passes(self, settings: Settings) -> float | None:
         """Estimate the number of passes within the training limit; None without a limit, or if too little is known."""
-        train, tokens = settings.train, self.tokens(settings)
-        if tokens is not None and self.target_tokens:
-            return tokens / self.target_tokens
+        train, tokens, per_pass = settings.train, self.tokens(settings), self.tokens_per_pass(settings)
+        if tokens is not None and per_pass:
+            return tokens / per_pass
         epochs_alone = train.epochs and not (train.steps or train.minutes)
         return float(train.epochs) if epochs_alone else None
 
     def updates_per_pass(self, settings: Settings) -> float | None:
         """Estimate the number of updates in one pass over the corpus; None if too little is known."""
-        of_update = self._tokens_of_update(settings)
-        return self.target_tokens / of_update if of_update and self.target_tokens else None
+        of_update, per_pass = self._tokens_of_update(settings), self.tokens_per_pass(settings)
+        return per_pass / of_update if of_update and per_pass else None
 
     def passes_of_updates(self, settings: Settings, updates: float) -> float | None:
         """Estimate the number of passes over the corpus in a number of updates; None if too little is known."""
@@ -127,8 +135,8 @@ class TrainingConditions:
         if train.minutes:
             speed = self.tokens_per_second(settings)
             limits.append(None if speed is None else train.minutes * 60 * speed)
-        if train.epochs and self.target_tokens:
-            limits.append(float(train.epochs * self.target_tokens))
+        if train.epochs and (per_pass := self.tokens_per_pass(settings)):
+            limits.append(train.epochs * per_pass)
         known = [limit for limit in limits if limit is not None]
         return min(known) if known and len(known) == len(limits) else None
 
@@ -186,9 +194,10 @@ def training_conditions(data: TrainingData, gpus: Sequence[int] | None,
         gpus: numbers of the GPUs; None for the CPU.
         rates: rates of matrix products; None if not measured.
     """
+    from towernmt.dataflow.batches.mixed_data import MixedData
     from towernmt.dataflow.preparation.prepared_data import PreparedData
 
-    prepared = data if isinstance(data, PreparedData) else None
+    prepared = data if isinstance(data, (PreparedData, MixedData)) else None
     return TrainingConditions(
         target_tokens=prepared.target_tokens + prepared.pairs if prepared else None,
         pairs=prepared.pairs if prepared else None,
@@ -196,7 +205,7 @@ def training_conditions(data: TrainingData, gpus: Sequence[int] | None,
         unigram=data.source_vocabulary.has_probabilities and data.target_vocabulary.has_probabilities,
         validation_pairs=len(data.valid_source), gpus=len(gpus or ()),
         processors=processors(), bfloat16=_multiplies_bfloat16(gpus), rates=rates, gpu_memory=smallest_memory(gpus),
-        validation_sets=len(data.validation_sets))
+        validation_sets=len(data.validation_sets), is_mixed=isinstance(data, MixedData))
 
 
 BFLOAT16_CAPABILITY = (8, 0)
@@ -332,6 +341,12 @@ def _batch_of_gpus(settings: Settings, conditions: TrainingConditions) -> Automa
     if corpus is not None and tokens > (most := max(SMALLEST_GPU_BATCH, corpus // UPDATES_PER_PASS)):
         tokens, reason = most, f"a pass has about {round_down(corpus):,} target tokens"
     return AutomaticSetting("data.batch_tokens", tokens, reason)
+
+
+def mixing(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Train on as many general pairs as new ones (Chu et al. 2017, who repeat the smaller text as often as needed)."""
+    if conditions.is_mixed:
+        yield AutomaticSetting("data.general_share", 0.5, "new and general pairs then have the same weight")
 
 
 def sampling(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
@@ -546,7 +561,7 @@ def _steps_key(key: str) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    initial_model, precision, batch, sampling, learning_rate, schedule, validation, deciding_set, stopping,
+    initial_model, precision, batch, mixing, sampling, learning_rate, schedule, validation, deciding_set, stopping,
     dropout_rates, averaging)
 """All rules, in the order in which they are applied."""
 

@@ -122,7 +122,9 @@ def resolve_settings(sources: SettingsSources) -> ResolvedSettings:
         check_data_of_start(sources.start, data)
     if data is not None and sources.defaults == "automatic" and _is_new(sources.run):
         return _with_automatic_settings(sources, data, settings)
-    if sources.run is None or sources.several_workers:
+    if sources.run is None:
+        return ResolvedSettings(settings, towers=sources.towers, notes=_notes_of_start(sources))
+    if sources.several_workers:
         return ResolvedSettings(settings, towers=sources.towers)
     recorded = recorded_automatic_settings(sources.run)
     towers = recorded.get("--towers") if sources.gpus is None and sources.towers is None else sources.towers
@@ -202,8 +204,11 @@ def _with_automatic_settings(sources: SettingsSources, data: TrainingData, setti
     if sources.gpus is None and towers is None:
         automatic.append(automatic_towers(settings, conditions))
         towers = automatic[-1].value
-    notes = [] if sources.start is None else [*sources.start.notes]
-    return ResolvedSettings(settings, automatic, towers, notes, conditions)
+    return ResolvedSettings(settings, automatic, towers, _notes_of_start(sources), conditions)
+
+
+def _notes_of_start(sources: SettingsSources) -> list[str]:
+    return [] if sources.start is None else [*sources.start.notes]
 
 
 def _specified_keys(sources: SettingsSources, settings: Settings) -> set[str]:

@@ -137,6 +137,7 @@ class StatsWriter(_FileMonitor):
     def _setup_graph(self) -> None:
         self._path = self._directory / "stats.jsonl"
         self._now: dict[str, Any] = {}
+        self._step = 0      # of these scalars
 
     def _before_train(self) -> None:
         self._write(self._drop_later)
@@ -149,7 +150,10 @@ class StatsWriter(_FileMonitor):
             write_text(self._path, "".join(f"{line}\n" for line in kept))
 
     def process_scalar(self, name: str, val: Any) -> None:
-        """Keep a scalar for the line of this step."""
+        """Keep a scalar for the line of this step; a validation before the first update has a line, too."""
+        if self._step != self.global_step:
+            self._add()
+        self._step = self.global_step
         self._now[name] = val
 
     def _trigger_step(self) -> None:
@@ -163,7 +167,7 @@ class StatsWriter(_FileMonitor):
 
     def _add(self) -> None:
         if self._now:
-            entry = {**self._now, "epoch_num": self.epoch_num, "global_step": self.global_step}
+            entry = {**self._now, "epoch_num": self.epoch_num, "global_step": self._step}
             self._now = {}
             self._write(lambda: self._append(json.dumps(entry)))
 

@@ -64,6 +64,10 @@ class StreamBatchSettings(BatchSettings):
         "", "Languages of source and target for the modifiers, such as tr-en: they decide the letter case (Turkish, "
         "Greek) and the keyboard of typos.")
 
+    general_share: float = setting(
+        0.5, "Share of general pairs (--general) among all pairs of an epoch; 0: only the validation text of --general "
+        "is used.", at_least=0, below=1)
+
     def window_settings(self) -> dict[str, Any]:
         """Return the additional settings that a position depends on if pairs are read in windows."""
         sampling = ("subword_alpha", "subword_nbest") if self.subword_sampling else ()

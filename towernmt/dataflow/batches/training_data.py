@@ -86,6 +86,28 @@ def open_training_data(location: str | Path, vocabulary: str | Path | None = Non
     return StreamedCorpus(corpora, vocabulary or (default_vocabulary if corpora.vocabulary is None else None))
 
 
+def with_general_data(data: TrainingData, location: str | Path | None) -> TrainingData:
+    """Return training data with general data mixed in; the unchanged data without general data.
+
+    Args:
+        data: the data of `--data`.
+        location: the value of `--general`: prepared data; None without the option.
+
+    Raises:
+        SettingsError: one of the data is not prepared, or their vocabularies differ.
+        DataError: the general data cannot be read.
+    """
+    from towernmt.dataflow.batches.mixed_data import MixedData
+
+    if location is None:
+        return data
+    if not isinstance(data, PreparedData) or not is_prepared(location):
+        name = data.directory if not isinstance(data, PreparedData) else mask_uri(str(location))
+        raise SettingsError(f"--general mixes prepared data, but {name} is unprepared text: prepare it, or write the "
+                            "sources of both texts with weights into a corpora.yaml, and leave out --general.")
+    return MixedData(data, open_prepared(location))
+
+
 def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int | None = None,
                  report: Callable[[str], None] | None = None, alignments: bool = False, ahead: bool = True
                  ) -> Batches | StreamBatches:
@@ -120,7 +142,10 @@ def make_batches(data: TrainingData, settings: StreamBatchSettings, epochs: int 
 def _batches_of_blocks(data: TrainingData, settings: StreamBatchSettings, epochs: int | None, alignments: bool,
                        ahead: bool) -> Batches:
     from towernmt.dataflow.batches.batches import Batches, SampledBatches
+    from towernmt.dataflow.batches.mixed_data import MixedBatches, MixedData
 
+    if isinstance(data, MixedData):
+        return MixedBatches(data, settings, epochs, alignments)
     if settings.sampling() is None and settings.pair_modifiers() is None:
         return Batches(cast("BlockSource", data), settings, epochs, alignments)
     if not isinstance(data, PreparedData):

@@ -237,7 +237,11 @@ def pair_range(block: PairBlock, first: int, last: int) -> PairBlock:
 
 def every_pair(block: PairBlock, first: int, step: int) -> PairBlock:
     """Return every `step`-th pair from `first` on, in memory."""
-    pairs = np.arange(first, len(block), step)
+    return select_pairs(block, np.arange(first, len(block), step))
+
+
+def select_pairs(block: PairBlock, pairs: NDArray[np.int64]) -> PairBlock:
+    """Return the pairs with the given indices, in this order, in memory."""
     source, source_offsets = _select_rows(block.source_offsets, pairs)
     target, target_offsets = _select_rows(block.target_offsets, pairs)
     selected = PairBlock(block.source_ids[source], source_offsets, block.target_ids[target], target_offsets)
@@ -247,6 +251,22 @@ def every_pair(block: PairBlock, first: int, step: int) -> PairBlock:
         links, link_offsets = _select_rows(block.link_offsets, pairs)
         selected = replace(selected, links=block.links[:, links], link_offsets=link_offsets)
     return selected
+
+
+def join_blocks(first: PairBlock, second: PairBlock) -> PairBlock:
+    """Return the pairs of both blocks in memory, with factors and links if both blocks have them."""
+    joined = PairBlock(
+        np.concatenate([first.source_ids, second.source_ids]),
+        np.concatenate([first.source_offsets, first.source_offsets[-1] + second.source_offsets[1:]]),
+        np.concatenate([first.target_ids, second.target_ids]),
+        np.concatenate([first.target_offsets, first.target_offsets[-1] + second.target_offsets[1:]]))
+    if first.source_factors is not None and second.source_factors is not None:
+        joined = replace(joined, source_factors=np.concatenate([first.source_factors, second.source_factors], 1))
+    if first.links is not None and second.links is not None:
+        offsets, others = np.asarray(first.link_offsets), np.asarray(second.link_offsets)
+        joined = replace(joined, links=np.concatenate([first.links, second.links], 1),
+                         link_offsets=np.concatenate([offsets, offsets[-1] + others[1:]]))
+    return joined
 
 
 def _select_rows(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

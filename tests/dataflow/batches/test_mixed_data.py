@@ -1,0 +1,127 @@
+"""Prepared data with general data mixed in: which pairs an epoch has, the same after a resume, and refusals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.batches.batch_settings import StreamBatchSettings
+from towernmt.dataflow.batches.batches import Batches
+from towernmt.dataflow.batches.mixed_data import MixedBatches, MixedData
+from towernmt.dataflow.batches.training_data import make_batches, with_general_data
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+
+NEW, GENERAL = ([f"{letter}{number}" for number in range(count)] for letter, count in (("n", 30), ("g", 50)))
+SETTINGS = StreamBatchSettings(batch_tokens=16, seed=3)
+
+
+def make_data(place: Path, name: str, words: list[str], **more: object) -> PreparedData:
+    """Prepare a pair for each word: the word three times, and twice; in shards of about 15 pairs by default."""
+    vocabulary = place / "vocabulary.words"
+    if not vocabulary.exists():
+        WordVocabulary(["<pad>", "<s>", "</s>", "<unk>", *NEW, *GENERAL]).save(place / "vocabulary")
+    for side, repeated in (("source", 3), ("target", 2)):
+        (place / f"{name}.{side}").write_text("".join(f"{' '.join([word] * repeated)}\n" for word in words))
+    settings = {"source_vocab": str(vocabulary), "target_vocab": str(vocabulary), "shard_pairs": 15, **more}
+    return prepare(PrepareSettings(
+        source=str(place / f"{name}.source"), target=str(place / f"{name}.target"), output=str(place / name),
+        valid_source=str(place / f"{name}.source"), valid_target=str(place / f"{name}.target"), workers=1,
+        **settings))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the data `new` and `general`."""
+    place = tmp_path_factory.mktemp("mixed")
+    make_data(place, "new", NEW)
+    make_data(place, "general", GENERAL, shard_pairs=25)
+    return place
+
+
+@pytest.fixture
+def data(place: Path) -> MixedData:
+    """The new data with the general data."""
+    return MixedData(PreparedData(place / "new"), PreparedData(place / "general"))
+
+
+def words_of_epochs(data: MixedData, settings: StreamBatchSettings, epochs: int) -> list[Counter[str]]:
+    """Return how often each word's pair is in each epoch."""
+    found = [Counter[str]() for _ in range(epochs)]
+    for position, batch in MixedBatches(data, settings, epochs).read():
+        epoch = position.epoch - (position.block == position.batch == 0)
+        for source, target in zip(batch.source, batch.target, strict=True):
+            assert source[0] == source[2] == target[0] == target[1]
+            found[epoch][data.source_vocabulary.id_to_piece(int(source[0]))] += 1
+    return found
+
+
+@pytest.mark.parametrize(("share", "general"), [(0.5, 30), (0.25, 10), (0.0, 0), (0.75, 90)])
+def test_an_epoch_has_each_new_pair_once_and_its_share_of_general_pairs(data: MixedData, share: float, general: int
+                                                                       ) -> None:
+    settings = replace(SETTINGS, general_share=share)
+    for epoch in words_of_epochs(data, settings, 2):
+        assert {word: epoch[word] for word in NEW} == dict.fromkeys(NEW, 1)
+        assert sum(epoch[word] for word in GENERAL) == pytest.approx(general, abs=len(NEW) / 15)
+        assert share > 0.5 or max((epoch[word] for word in GENERAL), default=0) <= 2     # once in a block
+
+
+def test_each_epoch_has_other_general_pairs_and_the_same_seed_the_same(data: MixedData) -> None:
+    epochs = words_of_epochs(data, SETTINGS, 4)
+    samples = [tuple(sorted(word for word in epoch if word in GENERAL)) for epoch in epochs]
+    assert len(set(samples)) == 4 and epochs == words_of_epochs(data, SETTINGS, 4)
+    assert len(set().union(*samples)) > 40
+    assert epochs != words_of_epochs(data, replace(SETTINGS, seed=4), 4)
+
+
+def test_reading_resumes_at_any_position_with_the_same_batches(data: MixedData) -> None:
+    everything = list(MixedBatches(data, SETTINGS, 2).read())
+    for number in range(0, len(everything), 3):
+        rest = list(MixedBatches(data, SETTINGS, 2).read(everything[number][0]))
+        assert [position for position, _ in rest] == [position for position, _ in everything[number + 1:]]
+        for (_, batch), (_, expected) in zip(rest, everything[number + 1:], strict=True):
+            np.testing.assert_array_equal(batch.source, expected.source)
+            np.testing.assert_array_equal(batch.target, expected.target)
+
+
+def test_the_size_of_an_epoch_is_estimated_by_that_of_the_new_data(data: MixedData) -> None:
+    batches = make_batches(data, SETTINGS)
+    assert isinstance(batches, MixedBatches)
+    assert batches.estimated_size.pairs == 60
+    assert batches.estimated_size.batches == pytest.approx(batches.batches_per_epoch(), rel=0.2)
+
+
+def test_both_validation_sets_are_there_under_their_names(data: MixedData) -> None:
+    assert [one.name for one in data.validation_sets] == ["", "general"]
+    assert data.valid_source == data.new.valid_source
+    assert data.validation_sets[1].source == data.general.valid_source
+
+
+def test_the_fingerprint_and_the_position_depend_on_both_data(data: MixedData) -> None:
+    swapped = MixedData(data.general, data.new)
+    assert len({data.fingerprint, swapped.fingerprint, data.new.fingerprint, data.general.fingerprint}) == 4
+    settings = MixedBatches(data, SETTINGS).position_settings
+    assert settings.items() > {"number of general sentence pairs": 50, "data.general_share": 0.5}.items()
+    assert settings.keys() > Batches(data.new, SETTINGS).position_settings.keys()
+
+
+def test_what_cannot_be_mixed_is_refused(place: Path, tmp_path: Path) -> None:
+    new = PreparedData(place / "new")
+    assert with_general_data(new, None) is new
+    other = make_data(tmp_path, "other", GENERAL, source_vocab=None, target_vocab=None, vocab_kind="word")
+    with pytest.raises(SettingsError, match="--general .*other has another vocabulary than .*new: prepare both with"):
+        with_general_data(new, other.directory)
+    with pytest.raises(SettingsError, match=r"mixes prepared data, but .*new.\{source,target\} is unprepared text"):
+        with_general_data(new, f"{place}/new.{{source,target}}")
+    mixed = with_general_data(new, place / "general")
+    for name, value, shown in (("subword_sampling", True, "data.subword_sampling=true"),
+                               ("modifiers", ["upper=0.1"], "data.modifiers=upper=0.1")):
+        with pytest.raises(SettingsError, match=f"{shown} changes pairs as they are read, which --general does not"):
+            make_batches(mixed, replace(SETTINGS, **{name: value}))

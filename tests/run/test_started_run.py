@@ -1,0 +1,139 @@
+"""The settings of a run that starts from a trained model, and what is refused beside the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.core.errors import SettingsError
+from towernmt.core.settings import apply_overrides
+from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.run.directory import RunDirectory
+from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
+from towernmt.run.run_settings import default_settings
+from towernmt.run.started_run import StartingModel, check_data_of_start, starting_settings
+
+SAVED = {"model.hidden_size": 32, "model.heads": 2, "model.postprocess": "drn", "model.preprocess": "",
+         "model.residual_dropout": 0.4, "model.label_smoothing": 0.3, "model.guided_alignment_layer": 2,
+         "search.beam_size": 6, "search.length_penalty": 0.3, "optimizer.learning_rate": 0.7, "train.minutes": 9}
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> StartingModel:
+    """A model of unusual settings, without weights."""
+    run = RunDirectory(tmp_path / "first")
+    vocabulary = WordVocabulary(["<pad>", "<s>", "</s>", "<unk>", "a", "b"])
+    save_vocabularies(vocabulary, vocabulary, run.vocabulary)
+    run.save_settings(apply_overrides(default_settings(), SAVED))
+    return StartingModel("first", str(run.path), SavedRun(run.path), ("A note.",))
+
+
+def resolved(start: StartingModel, *overrides: tuple[str, dict[str, Any]], **more: Any) -> Any:
+    """Resolve the settings of a run that starts from the model."""
+    return resolve_settings(SettingsSources(start=start, overrides=tuple(Overrides(*one) for one in overrides),
+                                            **more)).settings
+
+
+def test_sizes_and_search_come_from_the_model_and_how_to_train_does_not(start: StartingModel) -> None:
+    settings, usual = resolved(start), default_settings()
+    model, search = settings.model, settings.search
+    assert (model.hidden_size, model.heads, model.postprocess, model.guided_alignment_layer) == (32, 2, "drn", 2)
+    assert (search.beam_size, search.length_penalty) == (6, 0.3)
+    assert settings.init.checkpoint == start.location
+    assert (model.residual_dropout, model.label_smoothing) == (usual.model.residual_dropout, 0.1)
+    assert settings.optimizer == usual.optimizer and settings.train == usual.train
+
+
+def test_a_custom_model_keeps_its_code(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from towernmt.models import Transformer\n\n\nclass Mine(Transformer):\n"
+                                      "    pass\n")
+    run = RunDirectory(tmp_path / "first")
+    run.save_settings(apply_overrides(default_settings(f"{tmp_path}/mine.py:Mine"), {"model.hidden_size": 48}))
+    settings = starting_settings(StartingModel("first", str(run.path), SavedRun(run.path)))
+    assert settings.architecture == run.architecture_to_load() and settings.model.hidden_size == 48
+    again = starting_settings(StartingModel("first", str(run.path), SavedRun(run.path)), f"{tmp_path}/mine.py:Mine")
+    assert again.architecture == f"{tmp_path}/mine.py:Mine" and again.model.hidden_size == 48
+
+
+@pytest.mark.parametrize(("values", "more", "message"), [
+    ({}, {"preset": "tiny"}, "--preset tiny: the sizes are those of the model of --start first: leave out --preset."),
+    ({}, {"model": "rnnsearch"}, "--model rnnsearch: the model of --start first is transformer: leave out --model."),
+    ({"model.hidden_size": 64}, {}, "--set: model.hidden_size=64, but the parameters of --start first need "
+                                    "model.hidden_size=32: leave it out."),
+    ({"model.tie_embeddings": "none"}, {}, "need model.tie_embeddings=all: leave it out."),
+    ({"init.checkpoint": "runs/b"}, {}, "--set: init.checkpoint=runs/b, but --start first already names the model"),
+    ({"init.source_embeddings": "a.npy"}, {}, "--set: init.source_embeddings=a.npy would replace the embeddings of "
+                                              "--start first: leave it out."),
+    ({"init.target_embeddings": "a.npy"}, {}, "init.target_embeddings=a.npy would replace the embeddings"),
+    ({"model.target_vocab_size": 9}, {}, "--set: model.target_vocab_size cannot be set"),
+])
+def test_what_contradicts_the_model_is_refused_by_its_name(start: StartingModel, values: dict[str, Any],
+                                                            more: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        resolved(start, ("--set", values), **more)
+    assert message in str(error.value)
+
+
+def test_equal_values_and_settings_of_training_are_accepted(start: StartingModel) -> None:
+    settings = resolved(start, ("mine.yaml", {"model.hidden_size": 32, "init.checkpoint": start.location}),
+                        ("--set", {"model.lhuc": True, "model.residual_dropout": 0.2, "train.steps": 5}),
+                        model="transformer")
+    assert settings.model.lhuc and settings.model.residual_dropout == 0.2 and settings.train.steps == 5
+
+
+def test_a_run_resumes_only_with_the_model_that_it_began_with(start: StartingModel, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "second")
+    run.save_settings(resolved(start))
+    assert resolved(start, run=run).init.checkpoint == start.location
+    other = start._replace(name="other", location=str(tmp_path / "other"))
+    with pytest.raises(SettingsError, match="--start other: .*second holds a run that began with the parameters of "
+                                            ".*first: leave out --start to resume it, or pass another --logdir"):
+        resolved(other, run=run)
+    new = RunDirectory(tmp_path / "third")
+    new.save_settings(default_settings())
+    with pytest.raises(SettingsError, match="holds a run that began with random parameters"):
+        resolved(start, run=new)
+    with pytest.raises(SettingsError, match="first is the run of --start: pass another --logdir for the new run"):
+        resolved(start, run=RunDirectory(start.run.path))
+
+
+def test_an_imported_model_is_the_same_in_another_cache(start: StartingModel, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "second")
+    key = "0123456789abcdef0123456789abcdef"
+    run.save_settings(resolved(start._replace(location=f"/gone/{key}")))
+    assert resolved(start._replace(location=str(tmp_path / key)), run=run).init.checkpoint == f"/gone/{key}"
+
+
+def test_a_foreign_vocabulary_is_one_clear_sentence(start: StartingModel) -> None:
+    def data(*words: str) -> Any:
+        vocabulary = WordVocabulary(["<pad>", "<s>", "</s>", "<unk>", *words])
+        return SimpleNamespace(directory="data/new",
+                               copy_vocabularies=lambda place: save_vocabularies(vocabulary, vocabulary, place))
+
+    check_data_of_start(start, data("a", "b"))
+    with pytest.raises(SettingsError) as error:
+        check_data_of_start(start, data("a", "c"))
+    assert str(error.value) == (
+        "data/new has another vocabulary than the model of --start first (source.words differs): prepare the text with "
+        "`towernmt prepare --vocabulary-of first`, or pass it unprepared, without a vocabulary.")
+
+
+def test_the_notes_of_an_imported_model_are_reported_once(start: StartingModel, monkeypatch: pytest.MonkeyPatch,
+                                                          tmp_path: Path) -> None:
+    monkeypatch.setattr("towernmt.run.resolve.product_rates", lambda gpus: None)
+    monkeypatch.setattr("towernmt.run.automatic_settings.model_of_initial_run", lambda settings: iter(()))
+    vocabulary = start.run.vocabularies()[0]
+    data = SimpleNamespace(directory="data", source_vocabulary=vocabulary, target_vocabulary=vocabulary,
+                           valid_source=[], validation_sets=[], copy_vocabularies=lambda place: save_vocabularies(
+                               vocabulary, vocabulary, place))
+    for defaults in ("automatic", "fixed"):
+        sources = SettingsSources(start=start, defaults=defaults, open_data=lambda: data)
+        assert resolve_settings(sources).notes == ["A note."]
+    run = RunDirectory(tmp_path / "second")
+    run.save_settings(resolved(start))
+    assert resolve_settings(SettingsSources(start=start, run=run, open_data=lambda: data)).notes == []

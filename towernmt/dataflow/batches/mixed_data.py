@@ -1,0 +1,154 @@
+"""Prepared data that are mixed with general data, so that a trained model does not forget what it has learned.
+
+An epoch is one pass over the new data. Each of its blocks also contains a random sample of the general data, which
+differs in each epoch and is a function of (seed, epoch, block) alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.batches.batch_settings import StreamBatchSettings
+from towernmt.dataflow.batches.batches import Batches
+from towernmt.dataflow.batches.block_plan import EpochSize, permutation
+from towernmt.dataflow.preparation.manifest import vocabulary_files
+from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.dataflow.preparation.shards import PairBlock, join_blocks, select_pairs
+from towernmt.dataflow.text.validation_set import ValidationSet
+from towernmt.dataflow.vocabulary.base import Vocabulary
+
+GENERAL = "general"
+"""Name of the validation set of the general data; with several sets the beginning of their names."""
+_SAMPLE = 6  # end of a key of random numbers, different from the keys of plans and windows
+
+
+class MixedData:
+    """Prepared data of a new domain, and the general data that are mixed with them.
+
+    Args:
+        new: prepared data of the new domain.
+        general: prepared data with the same vocabularies.
+
+    Attributes:
+        directory, source_vocabulary, target_vocabulary, shared_vocabulary, pairs, target_tokens, num_blocks,
+        length_ratio: those of the new data; see `PreparedData`.
+        has_alignments: whether all pairs have alignments.
+
+    Raises:
+        SettingsError: the vocabularies differ.
+    """
+
+    def __init__(self, new: PreparedData, general: PreparedData) -> None:
+        theirs, ours = (vocabulary_files(data.source_vocabulary, data.target_vocabulary) for data in (general, new))
+        if theirs != ours:
+            raise SettingsError(f"--general {general.directory} has another vocabulary than {new.directory}: prepare "
+                                "both with --vocabulary-of and the same model.")
+        self.new, self.general = new, general
+        self.directory: Path | str = new.directory
+        self.source_vocabulary: Vocabulary = new.source_vocabulary
+        self.target_vocabulary: Vocabulary = new.target_vocabulary
+        self.shared_vocabulary: bool = new.shared_vocabulary
+        self.pairs, self.target_tokens, self.num_blocks = new.pairs, new.target_tokens, new.num_blocks
+        self.length_ratio = new.length_ratio
+        self.has_alignments = new.has_alignments and general.has_alignments
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits that identify the ids of both data and the vocabularies."""
+        return hashlib.sha256(f"{self.new.fingerprint} {self.general.fingerprint}".encode()).hexdigest()[:32]
+
+    @property
+    def position_settings(self) -> dict[str, Any]:
+        """The sizes on which a position in the data depends."""
+        return {**self.new.position_settings, "number of general sentence pairs": self.general.pairs}
+
+    @cached_property
+    def validation_sets(self) -> list[ValidationSet]:
+        """The validation sets of the new data, then those of the general data."""
+        names = {one.name: f"{GENERAL}-{one.name}" for one in self.general.validation_sets}
+        if len(names) == 1:
+            names = dict.fromkeys(names, GENERAL)
+        return [*self.new.validation_sets, *(replace(one, name=names[one.name])
+                                             for one in self.general.validation_sets)]
+
+    @property
+    def valid_source(self) -> list[str]:
+        """The source text of the first validation set; empty without validation text."""
+        return list(self.validation_sets[0].source) if self.validation_sets else []
+
+    @property
+    def valid_target(self) -> list[str]:
+        """The references of `valid_source`."""
+        return list(self.validation_sets[0].references[0]) if self.validation_sets else []
+
+    def copy_vocabularies(self, directory: str | Path) -> None:
+        """Write the vocabularies into another directory."""
+        self.new.copy_vocabularies(directory)
+
+    def read_block(self, index: int) -> PairBlock:
+        """Return a block of the new data."""
+        return self.new.read_block(index)
+
+    def mixed_block(self, epoch: int, index: int, share: float, seed: int) -> PairBlock:
+        """Return a block of the new data, followed by general pairs.
+
+        The general pairs are drawn without repetition from one shard, each time from the next one. If that shard has
+        too few pairs, the following shards contribute, too.
+
+        Args:
+            epoch: number of the epoch, from 0.
+            index: number of the block.
+            share: share of the general pairs among all pairs of the block, 0 to below 1.
+            seed: seed of the sample, from 0.
+        """
+        block = self.new.read_block(index)
+        left, number = round(len(block) * share / (1 - share)), epoch * self.num_blocks + index
+        while left:
+            shard = self.general.read_block(number % self.general.num_blocks)
+            drawn = np.sort(permutation([seed, epoch, index, number, _SAMPLE], len(shard))[:left])
+            block = join_blocks(block, select_pairs(shard, drawn))
+            left, number = left - len(drawn), number + 1
+        return block
+
+
+class MixedBatches(Batches):
+    """Batches of mixed data.
+
+    Args:
+        data: the data.
+        settings: size and order of the batches, and the share of general pairs.
+        epochs, alignments: see `Batches`.
+
+    Raises:
+        SettingsError: a setting has an impossible value, or is for unmixed data.
+    """
+
+    def __init__(self, data: MixedData, settings: StreamBatchSettings, epochs: int | None = None,
+                 alignments: bool = False) -> None:
+        for name in ("subword_sampling", "modifiers"):
+            if value := getattr(settings, name):
+                shown = "true" if value is True else ",".join(value)
+                raise SettingsError(f"data.{name}={shown} changes pairs as they are read, which --general does not "
+                                    "support: leave out one of them.")
+        super().__init__(data, settings, epochs, alignments)
+        self._mixed, self._share = data, settings.general_share
+
+    @property
+    def position_settings(self) -> dict[str, Any]:
+        """The settings of `Batches`, and the share of general pairs."""
+        return {**super().position_settings, "data.general_share": self._share}
+
+    @cached_property
+    def estimated_size(self) -> EpochSize:
+        """The size of an epoch, estimated by that of the new data."""
+        return Batches(self._mixed.new, self._settings).estimated_size.times(1 / (1 - self._share))
+
+    def _read_block(self, epoch: int, index: int) -> PairBlock:
+        return self._mixed.mixed_block(epoch, index, self._share, self._settings.seed)
