@@ -242,13 +242,10 @@ def starting_model(options: argparse.Namespace) -> StartingModel | None:
     """Return the model of `--start`; None without the option.
 
     Raises:
-        SettingsError: the path is not a trained model, or is that of `--logdir`.
+        TowerNMTError: the path is not a trained model, or the model is damaged.
     """
     if options.start is None:
         return None
-    if options.logdir and Path(options.logdir).resolve() == Path(options.start).resolve():
-        raise SettingsError(f"--logdir {options.logdir} is the model of --start: pass another directory for the new "
-                            "run.")
     from towernmt.interop.starting_models import open_starting_model  # imports TensorFlow
 
     return open_starting_model(options.start, "--start", options.trust_code)
