@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import ast
+import dataclasses
 import importlib.util
 import re
 import shlex
 from itertools import dropwhile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,6 +22,8 @@ from towernmt.core.settings import all_keys, load_yaml
 from towernmt.dataflow import read_corpora
 from towernmt.interop.model_card import card_text
 from towernmt.jobs.trials import read_space
+from towernmt.predict.lines.line_options import LineOptions
+from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.run import default_settings
 from towernmt.run.resolve import resolve_settings
 
@@ -147,14 +151,25 @@ def test_every_file_of_the_project_that_a_page_names_is_there() -> None:
             assert (ROOT / target).exists(), f"{page.name}: {target}"
 
 
-@pytest.mark.parametrize("name", ["settings", "commands"])
-def test_the_pages_that_are_made_are_what_the_dataclasses_and_the_parsers_of_commands_say(name: str) -> None:
+def page_maker(name: str) -> Any:
+    """Return the module docs/make_NAME.py."""
     spec = importlib.util.spec_from_file_location(f"make_{name}", ROOT / "docs" / f"make_{name}.py")
     assert spec is not None and spec.loader is not None
     maker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(maker)
+    return maker
+
+
+@pytest.mark.parametrize("name", ["settings", "commands", "engines"])
+def test_the_pages_that_are_made_are_what_the_code_says(name: str) -> None:
     shown = (ROOT / "docs" / "reference" / f"{name}.md").read_text(encoding="utf-8")
-    assert shown == maker.page(), f"run: python docs/make_{name}.py"
+    assert shown == page_maker(name).page(), f"run: python docs/make_{name}.py"
+
+
+def test_the_page_of_engines_has_every_setting_of_a_search_and_every_option_of_a_line() -> None:
+    maker = page_maker("engines")
+    assert list(maker.SEARCHES) == [field.name for field in dataclasses.fields(SearchSettings)]
+    assert list(maker.LINES) == [field.name for field in dataclasses.fields(LineOptions)]
 
 
 def test_every_option_of_every_command_is_on_its_page() -> None:

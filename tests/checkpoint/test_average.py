@@ -96,7 +96,7 @@ def test_a_translator_uses_the_moving_average_by_default(logdir):
     saved = tensors(logdir / "checkpoints" / "step-8")
     for averaged, suffix in ((None, "/ExponentialMovingAverage"), (False, "")):
         options = {} if averaged is None else {"averaged": averaged}
-        translator = Translator(logdir, checkpoint="last", **options)
+        translator = Translator(logdir, checkpoint="last", **options, engine="graph")
         with translator.predictor.sess.graph.as_default():
             table = next(v for v in tf1.global_variables() if v.op.name == "transformer/embedding")
         found = translator.predictor.sess.run(table)

@@ -103,7 +103,7 @@ def test_a_vocabulary_put_in_the_place_of_a_runs_own_is_refused_by_all_that_read
     words = (run.vocabulary / "source.words").read_text().splitlines()
     for side in ("source", "target"):       # of the same size
         (run.vocabulary / f"{side}.words").write_text("".join(f"{w}\n" for w in [*words[:-2], words[-1], words[-2]]))
-    for read in (lambda: Translator(run.path), lambda: Scorer(run.path), run.vocabularies,
+    for read in (lambda: Translator(run.path, engine="graph"), lambda: Scorer(run.path), run.vocabularies,
                  lambda: average_checkpoints(run, last_checkpoints(run, 1), tmp_path / "mean"),
                  lambda: grow_vocabulary(run, data / "vocabulary", tmp_path / "grown")):
         with pytest.raises(SettingsError, match="is not the vocabulary that this run was trained with"):
@@ -119,14 +119,14 @@ def test_a_vocabulary_of_another_size_is_refused_in_a_run_without_fingerprints_t
     run.save_settings(run.settings())
     save_vocabularies(other.source_vocabulary, other.target_vocabulary, run.vocabulary)
     with pytest.raises(SettingsError, match="source vocabulary has 7 subwords, but the run was trained with 12"):
-        Translator(run.path)
+        Translator(run.path, engine="graph")
 
 
 def test_a_checkpoint_of_a_run_with_another_vocabulary_is_refused(run, data, tmp_path):
     state = run.checkpoints / "step-4" / "state.json"
     state.write_text(state_text({**_fields(state), "made_from": {"vocabulary": "0123"}}))
     with pytest.raises(SettingsError, match="step-4 was not trained with the vocabulary in"):
-        Translator(run.path, checkpoint="last")
+        Translator(run.path, checkpoint="last", engine="graph")
 
 
 def test_going_on_with_other_text_of_the_same_vocabulary_is_refused_with_the_way_to_go_on(run, data, tmp_path, capsys):

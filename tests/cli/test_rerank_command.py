@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from towernmt.cli import rerank
 from towernmt.cli.main import main
 from towernmt.cli.translation_options import run_and_weight
 from towernmt.core.errors import SettingsError
-from towernmt.predict import scorer
 from towernmt.predict.pair_scorer import PairScore
 
 NBEST = "0 ||| ab ||| -1.0\n0 ||| a b ||| -1.2\n1 |||  ||| 0\n2 ||| x y ||| -1\n2 ||| x z ||| -2\n"
@@ -25,7 +25,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class WordScorer:
-    """Stands in for a `Scorer`: a word too many or too few costs 3, and 1 where the run is called `weak`."""
+    """Stands in for a scorer: a word too many or too few costs 3, and 1 where the run is called `weak`."""
 
     def __init__(self, run: str, **_: Any) -> None:
         self._cost = 1.0 if run == "weak" else 3.0
@@ -37,7 +37,7 @@ class WordScorer:
 
 @pytest.fixture
 def models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scorer, "Scorer", WordScorer)
+    monkeypatch.setattr(rerank, "open_scorer", WordScorer)
 
 
 def test_by_minimum_bayes_risk_no_model_and_no_source_is_needed(texts: None, capfd: Any) -> None:

@@ -161,7 +161,7 @@ def test_a_model_that_a_function_makes_is_recorded_by_its_class_and_found_by_the
     train(tiny(), PreparedData("data"), tmp_path / "run", model=make)
     assert "architecture: test_own_model.py:Variant\n" in (tmp_path / "run" / "settings.yaml").read_text()
     assert type(RunDirectory(tmp_path / "run").load_model()).__name__ == "Variant"
-    assert len(Translator(tmp_path / "run").translate(LINES)) == 2
+    assert len(Translator(tmp_path / "run", engine="graph").translate(LINES)) == 2
     train(tiny(4), PreparedData("data"), tmp_path / "run", model=make)         # goes on
     assert RunDirectory(tmp_path / "run").settings().train.steps == 4
 
@@ -178,8 +178,8 @@ def test_a_model_of_a_function_is_refused_by_name_unless_its_class_is_given(done
     train(tiny(), PreparedData("data"), tmp_path / "run", model=make)
     assert f"The model {name} cannot be found again" in caplog.text
     with pytest.raises(SettingsError, match=re.escape(f"does not contain the code of its model {name}")):
-        Translator(tmp_path / "run")
-    assert len(Translator(tmp_path / "run", model=Local).translate(LINES)) == 2
+        Translator(tmp_path / "run", engine="graph")
+    assert len(Translator(tmp_path / "run", model=Local, engine="graph").translate(LINES)) == 2
     model = Local(RunDirectory(tmp_path / "run").settings(Local).model)
     assert len(Scorer(tmp_path / "run", model=model).score([("ba be", "ab")])) == 1
     with pytest.raises(CheckpointError, match="trained variable 'one_more'"):

@@ -122,7 +122,7 @@ def test_each_tokens_log_probability_is_told_when_asked_for(scorer: Scorer,
 def test_tokens_are_as_probable_as_the_search_found_them_and_the_page_shows_what_it_looked_at(
         run_directory: Path, scorer: Scorer, tmp_path: Path) -> None:
     translator = Translator(run_directory, beam_size=1, device="cpu", log_probs=True, attention=True,
-                            max_length_factor=0.0, max_length_constant=6)
+                            max_length_factor=0.0, max_length_constant=6, engine="graph")
     sources = ["w1 w2 w3", "", "w7 w3"]
     best = [hypotheses[0] for hypotheses in translator.translate_nbest(sources)]
     known = [(source, found) for source, found in zip(sources, best, strict=True)

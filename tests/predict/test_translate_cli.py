@@ -28,7 +28,7 @@ from towernmt.predict.search.search_settings import EnsembleSettings, SearchSett
 class Reverser:
     """Stands in for a `Translator`: the best translation is the line backwards, the second is empty."""
 
-    checkpoint = "runs/x/best/step-1/model"
+    checkpoint, engine = "runs/x/best/step-1/model", "graph"
     target_vocabulary = None
     search = SearchSettings()
     asked: list[LineOptions] = []
@@ -143,8 +143,8 @@ def test_options_that_do_not_fit_together_are_refused(run_translate: Any, argume
 
 
 def test_a_precision_that_only_ctranslate2_has_is_refused_without_it() -> None:
-    with pytest.raises(SettingsError, match="--precision int8 needs --engine ctranslate2"):
-        translate.make_translator(parse(translate, "--model", "runs/x", "--precision", "int8"))
+    with pytest.raises(SettingsError, match="--precision int8: --engine graph supports float32, bfloat16, float16"):
+        translate.make_translator(parse(translate, "--model", "runs/x", "--engine", "graph", "--precision", "int8"))
 
 
 def test_samples_are_refused_by_their_name_with_an_engine_that_draws_none() -> None:

@@ -92,13 +92,13 @@ def fake_run() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def plain(run_directory: Path) -> Translator:
     """As the run's settings have it: two hypotheses. It is shared, since to build one takes seconds."""
-    return Translator(run_directory)
+    return Translator(run_directory, engine="graph")
 
 
 @pytest.fixture(scope="module")
 def four_best(run_directory: Path) -> Translator:
     """With settings of its own; shared, too."""
-    return Translator(run_directory, n_best=4, length_penalty=1.0, device="cpu")
+    return Translator(run_directory, n_best=4, length_penalty=1.0, device="cpu", engine="graph")
 
 
 def test_a_translator_gives_one_text_a_line_in_order(four_best: Translator) -> None:
@@ -140,7 +140,7 @@ def test_scores_are_the_teacher_forced_log_probabilities(four_best: Translator) 
 def test_details_are_of_the_tokens_of_each_hypothesis(run_directory: Path) -> None:
     lines = ["w1 w2 w3", "", "w4", "w1 w2 w3 w4 w5 w6"]
     plain, asked = (Translator(run_directory, beam_size=3, n_best=2, length_penalty=0.0, log_probs=detailed,
-                               attention=detailed, stream=StreamSettings(max_source_length=4))
+                               attention=detailed, stream=StreamSettings(max_source_length=4), engine="graph")
                     for detailed in (False, True))
     for without, found in zip(plain.translate_nbest(lines), asked.translate_nbest(lines), strict=True):
         assert without == found and all(hypothesis.details is None for hypothesis in without)
@@ -177,30 +177,30 @@ def test_a_checkpoint_that_lacks_a_variable_of_the_model_is_refused(
         run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Run, "model", make_model(decoder_layers=2))
     with pytest.raises(CheckpointError, match="transformer/decoder/layer_1/.* is not in this checkpoint"):
-        Translator(run_directory, beam_size=1)
+        Translator(run_directory, beam_size=1, engine="graph")
 
 
 def test_a_checkpoint_of_other_sizes_is_refused(run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Run, "model", make_model(filter_size=48))
     with pytest.raises(CheckpointError, match=r"has shape \[16, 32\] in this checkpoint but \[16, 48\] in the model"):
-        Translator(run_directory, beam_size=1)
+        Translator(run_directory, beam_size=1, engine="graph")
 
 
 def test_a_missing_or_damaged_checkpoint_is_one_clear_error(run_directory: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="last: the checkpoint does not exist"):
-        Translator(run_directory, checkpoint="last")
+        Translator(run_directory, checkpoint="last", engine="graph")
     for file in (run_directory / "best").iterdir():
         content = file.read_bytes()
         (tmp_path / file.name).write_bytes(content[:-20] if ".data" in file.name else content)
     with pytest.raises(CheckpointError, match="damaged|not a readable"):
-        Translator(run_directory, checkpoint=str(tmp_path / "model"), beam_size=1)
+        Translator(run_directory, checkpoint=str(tmp_path / "model"), beam_size=1, engine="graph")
 
 
 def test_a_gpu_that_is_not_there_is_refused(run_directory: Path) -> None:
     with pytest.raises(SettingsError, match="GPU 0 was not found"):
-        Translator(run_directory, device="gpu:0")
+        Translator(run_directory, device="gpu:0", engine="graph")
     with pytest.raises(SettingsError, match="choose cpu, gpu or gpu:N"):
-        Translator(run_directory, device="tpu")
+        Translator(run_directory, device="tpu", engine="graph")
 
 
 def test_one_text_gives_one_translation(four_best: Translator) -> None:
@@ -226,7 +226,7 @@ def test_a_forked_process_is_refused_and_does_not_hang(run_directory: Path, plai
     child = os.fork()
     if child == 0:
         signal.alarm(60)
-        said = [attempt(lambda: plain.translate(["w1"])), attempt(lambda: Translator(run_directory))]
+        said = [attempt(lambda: plain.translate(["w1"])), attempt(lambda: Translator(run_directory, engine="graph"))]
         os.write(writer, "\n".join(said).encode())
         os._exit(0)
     os.close(writer)
@@ -262,7 +262,7 @@ class TargetPrefix(LogitsProcessor):
 
 def test_a_processor_of_ones_own_and_the_input_it_reads_are_given_to_the_translator(
         run_directory: Path, four_best: Translator) -> None:
-    translator = Translator(run_directory, n_best=4, length_penalty=1.0, processors=[TargetPrefix()])
+    translator = Translator(run_directory, n_best=4, length_penalty=1.0, processors=[TargetPrefix()], engine="graph")
     word = translator.target_vocabulary.piece_to_id
     prefixes = [{"prefix": [word("w3"), word("w4"), word("w3")]}, {"prefix": []}, {"prefix": [word("w9")]}]
     lines = ["w1 w2 w3", "w1 w2 w3", "w1"]
@@ -288,7 +288,7 @@ def test_a_trained_model_gives_its_weights_after_a_predictor_and_until_it_is_clo
 
 @pytest.mark.thorough
 def test_lines_ask_for_different_things_and_each_gets_what_it_would_alone(run_directory: Path) -> None:
-    translator = Translator(run_directory, beam_size=3)
+    translator = Translator(run_directory, beam_size=3, engine="graph")
     options = [LineOptions(), LineOptions(prefix="w3 w4"), LineOptions(avoid=["w2", "w5 w5"]), LineOptions(n_best=3),
                LineOptions(search={"min_length": 6, "beam_size": 1}), LineOptions(prefix="w9", avoid=["w9"]),
                LineOptions(prefix="w3 w4"), LineOptions()]
@@ -306,7 +306,7 @@ def test_lines_ask_for_different_things_and_each_gets_what_it_would_alone(run_di
 
 @pytest.mark.thorough
 def test_plain_lines_have_no_tower_but_the_plain_one_and_the_others_one_for_what_they_ask(run_directory: Path) -> None:
-    translator = Translator(run_directory, beam_size=2)
+    translator = Translator(run_directory, beam_size=2, engine="graph")
     before = len(translator.predictor.graph.get_operations())
     translator.translate(["w1", "w2 w3"], options=[LineOptions(), LineOptions(n_best=1)])
     assert len(translator.predictor.graph.get_operations()) == before
@@ -319,7 +319,7 @@ def test_plain_lines_have_no_tower_but_the_plain_one_and_the_others_one_for_what
 
 @pytest.mark.thorough
 def test_options_of_all_lines_hold_for_lines_with_others(run_directory: Path) -> None:
-    translator = Translator(run_directory, beam_size=3, options=LineOptions(prefix="w3", avoid=["w4"]))
+    translator = Translator(run_directory, beam_size=3, options=LineOptions(prefix="w3", avoid=["w4"]), engine="graph")
     found = translator.translate(["w1 w2", "w1 w2"], options=[LineOptions(), LineOptions(prefix="w7", avoid=["w5"])])
     assert found[0].startswith("w3") and found[0] == translator.translate("w1 w2") and found[1].startswith("w7")
     assert not set(found[1].split()) & {"w4", "w5"}
@@ -343,7 +343,7 @@ def test_a_reranker_orders_all_that_the_search_finds(run_directory: Path, four_b
     lines = ["w1 w2 w3", "", "w4", "w1 w2 unseen w5 w6 w7", "w4"]
     found = four_best.translate_nbest(lines)
     risk = MinimumBayesRisk("chrf")
-    translator = Translator(run_directory, n_best=4, length_penalty=1.0, device="cpu", reranker=risk)
+    translator = Translator(run_directory, n_best=4, length_penalty=1.0, device="cpu", reranker=risk, engine="graph")
     reranked = translator.translate_nbest(lines)
     assert reranked == risk(lines, found) and reranked != found
     assert translator.translate_nbest(lines, options=[LineOptions(n_best=1)] * 5) == reranked
@@ -351,7 +351,8 @@ def test_a_reranker_orders_all_that_the_search_finds(run_directory: Path, four_b
 
 def test_lines_hold_their_phrases_and_the_terms_that_are_in_them(run_directory: Path, four_best: Translator) -> None:
     terms = Terminology([Term("w1 w2", "w14 w15"), Term("w3", "w13")])
-    translator = Translator(run_directory, n_best=4, length_penalty=1.0, options=LineOptions(terminology=terms))
+    translator = Translator(run_directory, n_best=4, length_penalty=1.0, options=LineOptions(terminology=terms),
+                            engine="graph")
     lines = ["w0 w1 w2", "w3 w4 w1", "w5 w6", "w3 w1 w2 w3"]
     found = translator.translate_nbest(lines, options=[
         LineOptions(), LineOptions(constraints=["w12", "w13", "w12"]), LineOptions(), LineOptions()])
@@ -365,7 +366,7 @@ def test_lines_hold_their_phrases_and_the_terms_that_are_in_them(run_directory: 
 def test_each_piece_of_a_long_line_holds_the_terms_that_are_in_it_and_the_first_one_the_lines_phrases(
         run_directory: Path) -> None:
     terms = Terminology([Term("w2", "w12"), Term("w5", "w13")])
-    translator = Translator(run_directory, beam_size=4, stream=StreamSettings(max_source_length=3))
+    translator = Translator(run_directory, beam_size=4, stream=StreamSettings(max_source_length=3), engine="graph")
     options = LineOptions(constraints=["w15"], terminology=terms)
     whole, = translator.translate_nbest(["w1 w2 w3 w4 w5 w6"], options=[options])
     first, = translator.translate_nbest(["w1 w2 w3"], options=[options])
@@ -383,19 +384,19 @@ def test_a_terminology_with_a_word_that_the_vocabulary_cannot_write_is_refused_b
     monkeypatch.setattr(translator_module, "open_towers", no_graph)
     with pytest.raises(DataError, match="terms.tsv line 2: 'house' contains text that the target vocabulary"):
         Translator(run_directory, beam_size=1, options=LineOptions(terminology=Terminology([
-            Term("Haus", "house", where="terms.tsv line 2")])))
+            Term("Haus", "house", where="terms.tsv line 2")])), engine="graph")
 
 
 def test_a_shortlist_that_is_not_there_or_of_other_vocabularies_is_refused_before_a_graph_is_built(
         run_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(translator_module, "open_towers", no_graph)
     with pytest.raises(DataError, match="de-en.lexicon: the file does not exist: make it"):
-        Translator(run_directory, shortlist=str(tmp_path / "de-en.lexicon"))
+        Translator(run_directory, shortlist=str(tmp_path / "de-en.lexicon"), engine="graph")
     other = WordVocabulary([*SPECIAL_PIECES, "other"])
     none = np.zeros(0, np.int64)
     Lexicon.of(Entries(none, none, np.zeros(0), np.zeros(other.size)), other, other).save(tmp_path / "other")
     with pytest.raises(SettingsError, match="other was made with other vocabularies"):
-        Translator(run_directory, shortlist=str(tmp_path / "other"))
+        Translator(run_directory, shortlist=str(tmp_path / "other"), engine="graph")
 
 
 @pytest.mark.thorough
@@ -404,7 +405,7 @@ def test_phrases_are_held_with_a_shortlist_that_does_not_have_them(run_directory
     pairs = np.arange(4, vocabulary.size)
     Lexicon.of(Entries(pairs, pairs, np.ones(len(pairs)), np.zeros(vocabulary.size)), vocabulary, vocabulary
                ).save(tmp_path / "lexicon")
-    translator = Translator(run_directory, beam_size=4, shortlist=str(tmp_path / "lexicon"))
+    translator = Translator(run_directory, beam_size=4, shortlist=str(tmp_path / "lexicon"), engine="graph")
     assert set(translator.translate("w1 w2 w3").split()) <= {"w1", "w2", "w3", "<unk>"}
     held = translator.translate("w1 w2 w3", options=LineOptions(constraints=["w9"]))
     assert "w9" in held.split() and set(held.split()) <= {"w1", "w2", "w3", "w9", "<unk>"}
@@ -412,14 +413,14 @@ def test_phrases_are_held_with_a_shortlist_that_does_not_have_them(run_directory
     Lexicon.of(Entries(pairs[:-1], pairs[:-1], np.ones(len(pairs) - 1), np.zeros(other.size)), other, other
                ).save(tmp_path / "other")
     with pytest.raises(SettingsError, match="other was made with other vocabularies"):
-        Translator(run_directory, shortlist=str(tmp_path / "other"))
+        Translator(run_directory, shortlist=str(tmp_path / "other"), engine="graph")
 
 
 @pytest.mark.thorough
 def test_what_looks_wrong_is_searched_again_with_the_settings_that_are_documented(
         run_directory: Path, plain: Translator) -> None:
     lines = ["w1 w2 w3", "w4", "w1 w2 w3 w4 w5 w6 w7", "w8 w9 w8 w9"]
-    again = Translator(run_directory, retry=True)
+    again = Translator(run_directory, retry=True, engine="graph")
     first, found = plain.translate_nbest(lines), again.translate_nbest(lines)
     second = again.translate_nbest(lines, options=[LineOptions(search=retry_settings(plain.search))] * len(lines))
     assert any(translation.fault for translation in first)      # random weights loop

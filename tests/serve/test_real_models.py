@@ -14,7 +14,7 @@ def served(make_client, run, **settings):
     """A client of a server of this run."""
     from towernmt.serve.model_loading import EngineSettings, open_place
 
-    opened = open_place(str(run), EngineSettings(keep_graph=False, device="cpu", **settings))
+    opened = open_place(str(run), EngineSettings(device="cpu", **settings))
 
     class Engine:
         alternatives, aligns, constrains = opened.alternatives, opened.aligns, opened.constrains
@@ -32,7 +32,7 @@ def test_our_graph_gives_the_n_best_lists_and_links_of_the_translator(make_clien
     client = served(make_client, run_on_disk, alternatives=2)
     asked = {"text": [line for line in lines if line], "n_best": 2, "alignments": True, "confidence": True}
     found = client.post("/api/v1/translate", json=asked).json()["translations"]
-    translator = Translator(run_on_disk, n_best=2, device="cpu", attention=True)
+    translator = Translator(run_on_disk, n_best=2, device="cpu", attention=True, engine="graph")
     expected = translator.translate_nbest(asked["text"])
     for text, translation in zip(found, expected, strict=True):
         [sentence] = text["sentences"]

@@ -2,7 +2,7 @@
 
 The first process that needs a package unpacks it into `packages/KEY` in the user's cache, completely or not at all.
 Each process that opens the package compares every unpacked file with its SHA-256 in the package, and unpacks a damaged
-or missing file again. The folder has the layout of a run, including the run's caches (`graphs/`, `exports/`). The key
+or missing file again. The folder has the layout of a run, including the run's cached exports (`exports/`). The key
 depends on the checksums of all files, so no two packages share a folder.
 """
 
@@ -126,14 +126,22 @@ class PackagedRun(SavedRun):
             raise SettingsError(f"{self.file} contains only the averaged weights: remove --last-weights (set "
                                 "search.averaged=true), or use the run.")
 
-    def _checkpoint_directory(self, which: str | None) -> Path:
-        step = self.manifest.step
-        path = checkpoint_path(self.checkpoints, step)
+    def checkpoint_prefix(self, which: str | None = None) -> str:
+        """Return the prefix of the checkpoint's TensorFlow files, which exist after a call of `checkpoint`.
+
+        Raises:
+            CheckpointError: the requested checkpoint is not that of the package.
+        """
+        path = checkpoint_path(self.checkpoints, self.manifest.step)
         if which is not None and which not in (path.name, str(path), str(path / "model")):
             raise CheckpointError(f"{self.file} contains only the checkpoint {path.name}, not {which}: do not choose a "
                                   "checkpoint.")
+        return str(path / "model")
+
+    def _checkpoint_directory(self, which: str | None) -> Path:
+        path = Path(self.checkpoint_prefix(which)).parent
         if not self._has_checkpoint and not is_undamaged(self.checkpoints):
-            self._write_checkpoint(step)
+            self._write_checkpoint(self.manifest.step)
         self._has_checkpoint = (path / "model.index").is_file()
         return path
 

@@ -45,7 +45,7 @@ class SavedRun:
     best/step-N/             the best by validation, best/record.json, best/log
     averaged/step-N/         the mean of the last checkpoints, if it is better; averaged/record.json
     log/                     log.log, stats.jsonl, TensorBoard events
-    graphs/                  cached graphs of searches, for a faster start; may be deleted at any time
+    exports/                 cached exports for CTranslate2; may be deleted at any time
     ```
     """
 

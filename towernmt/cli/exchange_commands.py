@@ -144,6 +144,9 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--test", metavar=("SOURCE", "REFERENCE"), nargs=2, action="append", default=[],
                         help="translate this test set with the package, and put BLEU and chrF on the card; may be "
                              "repeated")
+    parser.add_argument("--int8", action=argparse.BooleanOptionalAction, default=True,
+                        help="with --test: translate the test sets in int8, too; if no BLEU is more than 0.2 lower "
+                             "than in float32, the package translates in int8 on processors (default: --int8)")
     parser.add_argument("--include", metavar="FORMAT[:PRECISION]", nargs="+", action="extend", default=[],
                         help="put an export for another engine into the package, as ctranslate2:int8; may be repeated: "
                              f"{', '.join(FORMATS)}")
@@ -176,7 +179,7 @@ def run_package(args: argparse.Namespace) -> int:
     log_to_stderr()
     averaged = not args.last_weights and run_of_model.group("search", SearchSettings()).averaged
     order = PackageOrder(args.precision, [(source, reference) for source, reference in args.test], exports,
-                         args.calibration, args.date)
+                         args.calibration, args.date, args.int8)
     with TrainedModel(run_of_model, args.checkpoint, device="cpu", averaged=averaged) as trained:
         card = package_run(trained, args.output, text, order)
     size = Path(args.output).stat().st_size

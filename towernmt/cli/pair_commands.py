@@ -29,6 +29,7 @@ from towernmt.core.standard_streams import log_to_stderr
 from towernmt.dataflow.text.pharaoh_alignments import Link
 from towernmt.dataflow.text.text_lines import clean_lines
 from towernmt.models.model_settings import PRECISIONS
+from towernmt.predict.engine_choice import open_scorer
 from towernmt.predict.lines.output_file import output_file
 from towernmt.predict.lines.text_io import check_readable, open_input
 from towernmt.predict.lines.words_of_lines import pharaoh, reversed_links
@@ -87,16 +88,16 @@ def make_scorer(args: argparse.Namespace) -> PairScorer:
     """Return the scorer for the parsed options."""
     device, models = device_of(args), model_arguments(args)
     common: dict[str, Any] = {"device": device, "averaged": not args.last_weights, "batch_tokens": args.batch_tokens}
-    if engine_of(args) is not None:
+    engine = engine_of(args)
+    if engine == "ctranslate2":
         from towernmt.interop.ctranslate2_engine import CTranslate2Scorer
 
         log_without_tensorpack()
         return CTranslate2Scorer(args.model[0], args.checkpoint[0] if args.checkpoint else None,
                                  precision=args.precision, trust_code=args.trust_code, **common)
-    from towernmt.predict.scorer import Scorer  # imports TensorFlow
-
     log_to_stderr()
-    return Scorer(**models, precision=args.precision or PRECISIONS[0], **common)
+    log_without_tensorpack()
+    return open_scorer(**models, engine=engine, precision=args.precision or PRECISIONS[0], **common)
 
 
 def _score_lines(number: int, score: PairScore, args: argparse.Namespace) -> Iterator[str]:

@@ -7,6 +7,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from towernmt.cli.translate import log_without_tensorpack
 from towernmt.cli.translation_options import (
     add_device_options,
     add_mbr_options,
@@ -20,6 +21,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.dataflow.text.text_lines import clean_lines
 from towernmt.dataflow.text.validation_set import check_has_text
+from towernmt.predict.engine_choice import ENGINES, open_scorer
 from towernmt.predict.lines.output_file import output_file
 from towernmt.predict.lines.resumable import LineOutput
 from towernmt.predict.lines.text_io import open_input, read_text
@@ -60,6 +62,10 @@ def add_rerank_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-tokens", type=int, default=4096, metavar="N",
                         help="maximum number of tokens of the longer side in a batch, padding included (default: "
                              "%(default)s)")
+    parser.add_argument("--engine", choices=ENGINES, default=ENGINES[0],
+                        help="engine of the models: auto is CTranslate2 for each model with the same result as "
+                             "TensorFlow's graph, and the graph for others; graph is always the graph (default: "
+                             "%(default)s)")
     add_device_options(parser)
 
 
@@ -92,13 +98,13 @@ def _reranked(args: argparse.Namespace, lists: Iterator[list[Hypothesis]]) -> It
 
 def _judges(args: argparse.Namespace) -> ModelReranker:
     device = device_of(args)
-    from towernmt.predict.model_reranker import Judge, ModelReranker  # imports TensorFlow
-    from towernmt.predict.scorer import Scorer
+    from towernmt.predict.model_reranker import Judge, ModelReranker  # imports sacreBLEU
 
     log_to_stderr()
+    log_without_tensorpack()
     return ModelReranker([
-        Judge(Scorer(place, device=device, batch_tokens=args.batch_tokens, trust_code=args.trust_code), direction,
-              weight)
+        Judge(open_scorer(place, engine=args.engine, device=device, batch_tokens=args.batch_tokens,
+                          trust_code=args.trust_code), direction, weight)
         for direction, place, weight in _named_models(args)], args.length_penalty)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import typing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from towernmt.cli.translation_options import (
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.models.model_settings import PRECISIONS
+from towernmt.predict.engine_choice import GRAPH
 from towernmt.predict.search.search_settings import BATCH_ON_GPU, StreamSettings
 from towernmt.predict.stream import batching_for, uses_gpu
 from towernmt.serve.glossaries import Glossaries
@@ -119,11 +119,12 @@ def open_service(places: list[ModelPlace], settings: EngineSettings, limits: Ser
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     group.add_argument("--engine", choices=ENGINES, default=ENGINES[0],
-                       help="engine that computes; ctranslate2 is faster, but does not support alignments, prefixes or "
-                            "glossaries (needs towernmt[ctranslate2])")
+                       help="engine that computes: auto is CTranslate2 for each sentence with the same result as "
+                            "TensorFlow's graph, and the graph for other sentences; graph is always the graph; "
+                            "ctranslate2 refuses what CTranslate2 cannot translate (default: %(default)s)")
     group.add_argument("--precision", metavar="P",
-                       help="precision of matrix products: float32, bfloat16 or float16; with --engine ctranslate2 "
-                            "precision of the weights, also int16 or int8 (default: float32, or the export's)")
+                       help="precision of the graph's matrix products: float32, bfloat16 or float16; or of the weights "
+                            "in CTranslate2: also int16 or int8 (default: float32, or the export's)")
     group.add_argument("--alternatives", type=int, default=EngineSettings.alternatives, metavar="N",
                        help="maximum number of translations per sentence in a request (default: %(default)s)")
     group.add_argument("--alignments", action=argparse.BooleanOptionalAction, default=True,
@@ -139,8 +140,6 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
                             f"{StreamSettings.batch_tokens}, or {BATCH_ON_GPU['batch_tokens']} on a GPU)")
     group.add_argument("--max-source-length", type=int, default=StreamSettings.max_source_length, metavar="TOKENS",
                        help="longer sentences are split, and their translations joined (default: %(default)s)")
-    group.add_argument("--no-cache", action="store_true",
-                       help="do not cache graphs in the run's directory graphs/ (TOWERNMT_KEEP_GRAPHS=0 does the same)")
     add_device_options(group)
 
 
@@ -151,17 +150,15 @@ _SENTENCES = 32
 def _engine_settings(args: argparse.Namespace) -> EngineSettings:
     if args.alternatives < 1:
         raise SettingsError(f"--alternatives {args.alternatives} must be at least 1.")
-    if args.engine == ENGINES[0] and args.precision not in (None, *PRECISIONS):
-        raise SettingsError(f"--precision {args.precision} needs --engine ctranslate2: without it there is "
-                            f"{', '.join(PRECISIONS)}.")
+    if args.engine == GRAPH and args.precision not in (None, *PRECISIONS):
+        raise SettingsError(f"--precision {args.precision}: --engine graph supports {', '.join(PRECISIONS)}.")
     device = device_of(args)
-    on_gpu = args.engine == ENGINES[0] and uses_gpu(device)
+    on_gpu = args.engine != "ctranslate2" and uses_gpu(device)
     sentences = _SENTENCES if args.batch_sentences is None and not on_gpu else args.batch_sentences
     stream = batching_for("gpu" if on_gpu else "cpu", args.batch_tokens, sentences,
                           max_source_length=args.max_source_length, threads=args.threads or int(on_gpu))
     return EngineSettings(args.engine, args.precision, device, args.alternatives, args.alignments,
-                          not args.no_cache and os.environ.get("TOWERNMT_KEEP_GRAPHS", "1") != "0", stream,
-                          tuple(search_options(args).items()), args.trust_code)
+                          stream, tuple(search_options(args).items()), args.trust_code)
 
 
 def add_serve_keys_arguments(parser: argparse.ArgumentParser) -> None:

@@ -42,6 +42,7 @@ from towernmt.cli.translation_options import (
 )
 from towernmt.cli.translation_output import (
     BEHIND,
+    ENGINE,
     AlignmentOutput,
     LinesToTranslate,
     add_alignment_options,
@@ -59,11 +60,11 @@ from towernmt.dataflow.storage.stored_files import split_compression
 from towernmt.dataflow.text.text_lines import Chunk, clean_lines
 from towernmt.farm.farm import Farm, LocalWorkers, Workers
 from towernmt.farm.ray_workers import connect_workers
-from towernmt.models.model_settings import PRECISIONS
+from towernmt.predict.engine_choice import GRAPH
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.line_options import PLAIN, LineOptions
 from towernmt.predict.lines.output_file import check_apart
-from towernmt.predict.lines.resumable import LineOutput, resumable_output
+from towernmt.predict.lines.resumable import LineOutput, resumable_output, task_of_unfinished
 from towernmt.predict.lines.text_io import check_readable, open_input
 from towernmt.predict.ranges.job import (
     NAME,
@@ -168,6 +169,8 @@ def run_translate(args: argparse.Namespace) -> int:
     with ExitStack() as files:
         source = files.enter_context(open_input(name)) if args.input else sys.stdin.buffer
         alignments = files.enter_context(alignment_output(args))
+        if args.resume:
+            _use_engine_of(args, task_of_unfinished(args.output))
         translator = make_translator(args, log_probs=args.token_scores, attention=alignments.wanted,
                                      options=options_of_all_lines(args), retry=args.retry)
         output = LineOutput(sys.stdout.buffer, window)
@@ -183,6 +186,12 @@ def run_translate(args: argparse.Namespace) -> int:
         for number, answer in enumerate(answers(args, translator, given, alignments), start=first):
             output.write(number, answer)
     return 0
+
+
+def _use_engine_of(args: argparse.Namespace, task: Mapping[str, Any] | None) -> None:
+    """Select the graph if it began an unfinished output, because an export may exist now."""
+    if args.engine == "auto" and task is not None and task.get(ENGINE) == GRAPH:
+        args.engine = GRAPH
 
 
 def check_output_options(args: argparse.Namespace) -> None:
@@ -235,14 +244,11 @@ def add_translator_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replace-unknown", nargs="?", const=True, default=False, metavar="TABLE",
                         help="replace an unknown word by the source word with the most attention, or by its "
                              "translation in a table, `source target probability` per line")
-    parser.add_argument("--no-cache", action="store_true",
-                        help="build the graph of the search, and do not cache it in the run's directory graphs/ "
-                             "(TOWERNMT_KEEP_GRAPHS=0 does the same)")
     add_device_options(parser)
 
 
 def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attention: bool = False,
-                    options: LineOptions = PLAIN, retry: bool = False) -> LineTranslator:
+                    options: LineOptions = PLAIN, retry: bool = False, export_first: bool = False) -> LineTranslator:
     """Return the translator for the parsed options.
 
     Args:
@@ -251,6 +257,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
         attention: whether each hypothesis has its attention.
         options: requests for all lines.
         retry: whether suspicious translations are searched again.
+        export_first: see `Translator`.
 
     Raises:
         SettingsError: an invalid option value.
@@ -262,8 +269,9 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
     search |= reranking_search_options(args, search)
     check_search_options(search)
     window = getattr(args, "window", None)
+    engine = engine_of(args)
     stream = batching_for(
-        "cpu" if engine_of(args) else device, args.batch_tokens, args.batch_sentences,
+        "cpu" if engine == "ctranslate2" else device, args.batch_tokens, args.batch_sentences,
         window=StreamSettings.window if window is None else window, max_source_length=args.max_source_length,
         threads=args.threads, shares=getattr(args, "shares", 0))
 
@@ -272,7 +280,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
         from towernmt.predict.lines.unknown_words import read_translations
 
         unknown = read_translations(unknown)
-    if engine_of(args) is not None:
+    if engine == "ctranslate2":
         from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 
         log_without_tensorpack()
@@ -283,18 +291,15 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
     from towernmt.predict.translator import Translator
 
     log_to_stderr()
+    log_without_tensorpack()
     return Translator(**models, device=device, stream=stream, reranker=make_reranker(args, device),
                       log_probs=log_probs, attention=attention, options=options, retry=retry,
-                      replace_unknown=unknown, keep_graph=_keeps_graphs(args),
-                      precision=args.precision or PRECISIONS[0], **search)
-
-
-def _keeps_graphs(args: argparse.Namespace) -> bool:
-    return not args.no_cache and os.environ.get("TOWERNMT_KEEP_GRAPHS", "1") != "0"
+                      replace_unknown=unknown, engine=engine, export_first=export_first,
+                      precision=args.precision, **search)
 
 
 def log_without_tensorpack() -> None:
-    """Log the messages of towernmt to stderr, for an engine that does not load tensorpack."""
+    """Log the messages of towernmt to stderr, without tensorpack, whose import takes seconds."""
     log = logging.getLogger("towernmt")
     if not log.handlers:
         log.addHandler(logging.StreamHandler(sys.stderr))
@@ -342,7 +347,7 @@ class CommandPartTranslator:
         args = argparse.Namespace(**{**vars(args), **without})
         self._args, self._beside = args, beside
         self._translator = make_translator(args, log_probs=args.token_scores, attention=self._alignments().wanted,
-                                           options=options_of_all_lines(args), retry=args.retry)
+                                           options=options_of_all_lines(args), retry=args.retry, export_first=True)
         # The plan contains the contents of these files.
         self.description = {**task_of(argparse.Namespace(**{**vars(args), "threads": 0}), self._translator),
                             **{name: "a file" for name in beside}}
@@ -391,6 +396,7 @@ def translate_parts(args: argparse.Namespace) -> int:
     directory = WorkDirectory(args.work_directory or _work_directory(args.output))
     directory.check()
     resumed = directory.task()
+    _use_engine_of(args, resumed)
     args.window = args.window or StreamSettings.window
     args.shares = resumed["--shares"] if resumed else args.threads or processors()
     farm = translation_farm(_workers(args, files), directory.path)

@@ -19,10 +19,13 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from towernmt.core.directories import EXPORT_DESCRIPTION
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.gpus import missing_without_tensorflow
 from towernmt.dataflow.text.text_lines import clean_lines, read_lines
 from towernmt.models.model_settings import PRECISIONS
+from towernmt.predict.engine_choice import ENGINES as TRANSLATOR_ENGINES
+from towernmt.predict.engine_choice import GRAPH, open_scorer
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.terminology import Terminology
 from towernmt.predict.lines.text_io import open_input, read_text
@@ -31,18 +34,21 @@ from towernmt.predict.search.search_settings import MEANS, SAMPLING_ALONE, Ensem
 if TYPE_CHECKING:
     from towernmt.predict.reranking import Reranker
 
-ENGINES = ("tensorflow", "ctranslate2")
-"""The first is the default."""
+ENGINES = (*TRANSLATOR_ENGINES, "ctranslate2")
+"""Values of `--engine`; the first is the default."""
+WEIGHT_PRECISIONS = ("int16", "int8")
+"""Precisions of weights that only CTranslate2 has."""
 
 
 def add_engine_options(parser: Any) -> None:
     """Add `--engine` and `--precision`."""
     parser.add_argument("--engine", choices=ENGINES, default=ENGINES[0],
-                        help="engine that computes; ctranslate2 exports the run at its first use, and starts without "
-                             "TensorFlow (needs towernmt[ctranslate2]; --model may also be an export)")
+                        help="engine that computes: auto is CTranslate2 for each line with the same result as "
+                             "TensorFlow's graph, and the graph for other lines; graph is always the graph; "
+                             "ctranslate2 refuses what CTranslate2 cannot translate (default: %(default)s)")
     parser.add_argument("--precision", metavar="P",
-                        help="precision of matrix products: float32, bfloat16 or float16; with --engine ctranslate2 "
-                             "precision of the weights, also int16 or int8 (default: float32, or the export's)")
+                        help="precision of the graph's matrix products: float32, bfloat16 or float16; or of the "
+                             "weights in CTranslate2: also int16 or int8 (default: float32, or the export's)")
 
 
 def add_device_options(parser: Any) -> None:
@@ -73,21 +79,25 @@ def device_of(args: argparse.Namespace) -> str | None:
     return f"gpu:{args.gpu}"
 
 
-def engine_of(args: argparse.Namespace) -> str | None:
-    """Return the engine if it is not TensorFlow, or None.
+def engine_of(args: argparse.Namespace) -> str:
+    """Return the engine of the options; auto is ctranslate2 for an export, which no other engine reads.
 
     Raises:
         SettingsError: an option is not available with the engine.
     """
-    if args.engine == ENGINES[0]:
-        if args.precision not in (None, *PRECISIONS):
-            raise SettingsError(f"--precision {args.precision} needs --engine ctranslate2: without it there is "
-                                f"{', '.join(PRECISIONS)}.")
-        return None
-    from towernmt.interop.ctranslate2_requests import check_options
+    engine = str(args.engine)
+    models = args.model if isinstance(args.model, list) else [args.model]
+    if engine == "auto" and len(models) == 1 and models[0] and (Path(models[0]) / EXPORT_DESCRIPTION).is_file():
+        engine = "ctranslate2"
+    if engine == "ctranslate2":
+        from towernmt.interop.ctranslate2_requests import check_options
 
-    check_options(vars(args))
-    return str(args.engine)
+        check_options(vars(args))
+        return engine
+    precisions = PRECISIONS if engine == GRAPH else (*PRECISIONS, *WEIGHT_PRECISIONS)
+    if args.precision not in (None, *precisions):
+        raise SettingsError(f"--precision {args.precision}: --engine {engine} supports {', '.join(precisions)}.")
+    return engine
 
 
 def add_model_options(parser: argparse.ArgumentParser, required: bool) -> None:
@@ -382,11 +392,12 @@ def make_reranker(args: argparse.Namespace, device: str | None) -> Reranker | No
         raise SettingsError("--mbr and --rerank-by exclude each other: leave one of them out.")
     if not args.rerank_by:
         return mbr_reranker(args)
-    from towernmt.predict.model_reranker import Judge, ModelReranker  # imports TensorFlow
-    from towernmt.predict.scorer import Scorer
+    from towernmt.predict.model_reranker import Judge, ModelReranker
 
     place, weight = run_and_weight(args.rerank_by, "--rerank-by")
-    return ModelReranker([Judge(Scorer(place, device=device, trust_code=args.trust_code), "reverse", weight)])
+    engine = GRAPH if args.engine == GRAPH else TRANSLATOR_ENGINES[0]
+    scorer = open_scorer(place, engine=engine, device=device, trust_code=args.trust_code)
+    return ModelReranker([Judge(scorer, "reverse", weight)])
 
 
 def run_and_weight(text: str, option: str) -> tuple[str, float]:

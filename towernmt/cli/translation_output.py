@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar
 import numpy as np
 
 from towernmt import __version__
+from towernmt.checkpoint.package_reader import is_package
 from towernmt.cli.translation_options import files_of_lines
 from towernmt.core.errors import SettingsError
 from towernmt.predict.attention_plot import Picture, Pictures, token_picture
@@ -200,8 +201,10 @@ def json_answers(args: argparse.Namespace, translator: LineTranslator, given: Li
                        alignments.as_json(translation[0], translator))]
 
 
-_WITHOUT_EFFECT = ("input", "output", "resume", "command", "workers", "ray", "work_directory")
-"""Options that do not change the output for a line."""
+_WITHOUT_EFFECT = ("input", "output", "resume", "command", "workers", "ray", "work_directory", "engine")
+"""Options that do not change the output for a line; `LineTranslator.engine` names the engine."""
+ENGINE = "the engine"
+"""Key of the engine in a task."""
 
 
 def task_of(args: argparse.Namespace, translator: LineTranslator) -> dict[str, Any]:
@@ -209,10 +212,13 @@ def task_of(args: argparse.Namespace, translator: LineTranslator) -> dict[str, A
     given = {name: value for name, value in vars(args).items()
              if name not in _WITHOUT_EFFECT and _is_plain(value)}
     indices = [Path(f"{prefix}.index") for prefix in translator.checkpoint.split(" + ")]     # several for an ensemble
+    if any(map(is_package, args.model or ())):      # the path of the checkpoint contains a checksum of the package
+        indices = []
     weights = [file_fingerprint(index) for index in indices if index.is_file()]
     files = {f"the content of {name}": file_fingerprint(Path(file))
              for name, file in files_of_lines(args).items() if file}
-    return {"towernmt": __version__, "checkpoint": translator.checkpoint, "the weights of checkpoint": weights,
+    return {"towernmt": __version__, ENGINE: translator.engine, "checkpoint": translator.checkpoint,
+            "the weights of checkpoint": weights,
             **{f"--{name.replace('_', '-')}": value for name, value in given.items()}, **files,
             **{f"search.{name}": value for name, value in dataclasses.asdict(translator.search).items()}}
 

@@ -43,6 +43,7 @@ class CTranslate2Scorer(PairScorer):
                  trust_code: bool = False) -> None:
         self._model, checkpoint = open_model(open_exported(model, trust_code), checkpoint, precision, averaged, device)
         super().__init__(self._model.source_vocabulary, self._model.target_vocabulary, checkpoint, batch_tokens)
+        self.longest = self._model.description.positions
 
     def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
         model = self._model
@@ -93,6 +94,7 @@ class CTranslate2Translator(LineTranslator):
         check_line(options, settings)
         self.model, checkpoint = open_model(opened, checkpoint, precision, settings.averaged, device,
                                             threads=1 if stream.window == 1 else stream.threads)
+        self.engine = self.model.name
         # All lines that were read ahead go to the engine together, which divides them into batches for its threads.
         everything = dataclasses.replace(stream, batch_sentences=stream.window, batch_tokens=2 ** 62, threads=1,
                                          shares=1)

@@ -18,7 +18,7 @@ from towernmt.interop.ctranslate2_models import pieces_of_vocabulary
 from towernmt.interop.export import ExportJob, code_and_name
 from towernmt.predict.trained_model import TrainedModel
 
-MISSING = "The format ctranslate2 needs CTranslate2: install it with `pip install 'towernmt[ctranslate2]'`."
+MISSING = "The format ctranslate2 needs CTranslate2: install it with `pip install ctranslate2`."
 
 
 def write_ctranslate2(job: ExportJob) -> dict[str, Any]:

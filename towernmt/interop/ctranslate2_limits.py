@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.interop.ctranslate2_models import FACTOR_SEPARATOR, pieces_of_vocabulary
 from towernmt.models.model_settings import TransformerSettings
-from towernmt.predict.trained_model import TrainedModel
+
+if TYPE_CHECKING:
+    from towernmt.predict.trained_model import TrainedModel
 
 
 def pre_norm(settings: TransformerSettings) -> bool:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from towernmt import __version__
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import EXPORT_DESCRIPTION
-from towernmt.core.errors import SettingsError
-from towernmt.core.files import is_undamaged, write_checksums
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.files import is_undamaged, user_cache, write_checksums
 from towernmt.core.machine import processors
 from towernmt.core.structured_files import read_json
 from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from towernmt.predict.trained_model import TrainedModel
 
 FORMAT = "ctranslate2"
-MISSING = "--engine ctranslate2 needs CTranslate2: install it with `pip install 'towernmt[ctranslate2]'`."
+MISSING = "--engine ctranslate2 needs CTranslate2: install it with `pip install ctranslate2`."
 FACTOR_SEPARATOR = "\uffe8"
 """Separates a source token from its factors in CTranslate2."""
 
@@ -86,6 +86,7 @@ class ExportedModel:
         description: the content of `towernmt.json`.
         source_vocabulary, target_vocabulary: the vocabularies of the model.
         engine: the `ctranslate2.Translator`.
+        name: name, version and precision of the engine.
 
     Raises:
         SettingsError: the directory is not a CTranslate2 export, or CTranslate2 is not installed or cannot load it.
@@ -99,6 +100,7 @@ class ExportedModel:
             raise SettingsError(MISSING) from None
         directory = Path(directory)
         self.description = Description.read(directory)
+        self.name = f"CTranslate2 {ctranslate2.__version__} {self.description.precision}"
         self.source_vocabulary, self.target_vocabulary, _ = load_vocabularies(directory / "vocabulary")
         self._source_pieces = [pieces_of_vocabulary(one)
                                for one in (self.source_vocabulary, *factors_of(self.source_vocabulary))]
@@ -205,16 +207,40 @@ class Wanted(NamedTuple):
             return self.checkpoint
         return self.run.checkpoint(self.checkpoint)
 
-    def directory(self, prefix: str) -> Path:
-        """Return the directory of the cached export; its name contains a hash of everything that the export depends on.
+    def directories(self, prefix: str) -> list[Path]:
+        """Return the possible directories of the cached export: in the run, and in the user's cache.
+
+        The name contains a hash of everything that the export depends on.
 
         Raises:
-            OSError: the checkpoint was removed.
+            DataError: the checkpoint was removed.
         """
         parts = (__version__, self.averaged, file_fingerprint(self.run.settings_file),
                  file_fingerprint(Path(f"{prefix}.index")))
         digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
-        return self.run.path / CACHE / f"{self.format}-{Path(prefix).parent.name}-{self.precision}-{digest}"
+        name = f"{self.format}-{Path(prefix).parent.name}-{self.precision}-{digest}"
+        of_run = hashlib.sha256(str(self.run.path.resolve()).encode()).hexdigest()[:12]
+        return [self.run.path / CACHE / name, *(cache / CACHE / of_run / name for cache in _user_caches())]
+
+
+def _user_caches() -> list[Path]:
+    try:
+        return [user_cache()]
+    except RuntimeError:        # no home directory
+        return []
+
+
+def kept_export(wanted: Wanted) -> Path | None:
+    """Return the directory of a cached export, without a look at other checkpoints; None if it is missing or damaged.
+
+    Args:
+        wanted: the export, whose checkpoint is the prefix of its files.
+    """
+    try:
+        directories = wanted.directories(str(wanted.checkpoint))
+    except DataError:       # the checkpoint was removed
+        return None
+    return next(filter(is_undamaged, directories), None)
 
 
 @contextmanager
@@ -228,11 +254,8 @@ def exported(wanted: Wanted) -> Iterator[tuple[Path, str]]:
         SettingsError: the format cannot express the model.
     """
     prefix = wanted.prefix()
-    try:
-        directory = wanted.directory(prefix)
-    except FileNotFoundError:       # the training that is running has removed the checkpoint: the exporter looks again
-        directory = None
-    if directory is not None and is_undamaged(directory):
+    directory = kept_export(wanted._replace(checkpoint=prefix))
+    if directory is not None:
         yield directory, prefix
         return
     log.info("%s: exporting %s in %s; the export is cached.", wanted.run.name, Path(prefix).parent.name,
@@ -243,23 +266,25 @@ def exported(wanted: Wanted) -> Iterator[tuple[Path, str]]:
 
 
 def _exported_now(wanted: Wanted, otherwise: Path) -> tuple[Path, str]:
-    """Export a run into its cache, or into the directory `otherwise` if the run cannot be written."""
+    """Export a run into its cache or the user's, or into the directory `otherwise` if neither can be written."""
     from towernmt.predict.trained_model import TrainedModel  # imports TensorFlow; tensorpack logs to stdout
 
     with TrainedModel(wanted.run, wanted.checkpoint, device="cpu", averaged=wanted.averaged) as trained:
-        try:
-            directory = _export(trained, wanted, wanted.directory(trained.checkpoint))
-        except OSError as error:
-            log.warning("%s cannot be written (%s), so the export is not cached: each start exports the model again.",
-                        wanted.run.path / CACHE, error.strerror)
-            directory = _export(trained, wanted, otherwise)
-        _forget_old(directory)
-        return directory, trained.checkpoint
+        for directory in wanted.directories(trained.checkpoint):
+            try:
+                made = _export(trained, wanted, directory)
+            except OSError as error:
+                problem = f"{directory.parent} cannot be written ({error.strerror})"
+                continue
+            _forget_old(made)
+            return made, trained.checkpoint
+        log.warning("%s, so the export is not cached: each start exports the model again.", problem)
+        return _export(trained, wanted, otherwise), trained.checkpoint
 
 
 def _export(trained: TrainedModel, wanted: Wanted, directory: Path) -> Path:
     """Export a model with checksums; a complete directory replaces a missing or damaged one."""
-    directory.parent.mkdir(exist_ok=True)
+    directory.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{directory.name}.tmp-", dir=directory.parent,
                                      ignore_cleanup_errors=True) as new:
         made = export_model(trained, wanted.format, Path(new) / "export", precision=wanted.precision)

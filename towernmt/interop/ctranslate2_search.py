@@ -79,6 +79,9 @@ class CTranslate2Search:
         log_probs: whether to return the log-probability of each token.
         attention: whether to return the attention of each token.
 
+    Attributes:
+        engine: name, version and precision of the engine.
+
     Raises:
         SettingsError: a setting is not supported, or a sentence may have more tokens than the model has positions.
     """
@@ -89,7 +92,7 @@ class CTranslate2Search:
         longest = stream.max_source_length + 1
         model.check_lengths(longest, limits_of(search, longest).most)
         self._model, self._search, self._stream = model, search, stream
-        self._log_probs, self._attention = log_probs, attention
+        self._log_probs, self._attention, self.engine = log_probs, attention, model.name
 
     def __call__(self, **inputs: np.ndarray) -> Found:
         """Translate a batch.

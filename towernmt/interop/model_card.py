@@ -255,7 +255,8 @@ def make_card(text: CardText, facts: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         text: statements of the user.
-        facts: facts from the run: `date`, `model`, `training_data`, `scores`, `settings`, `versions`, `exports`.
+        facts: facts from the run: `date`, `model`, `training_data`, `scores`, `settings`, `versions`, `exports`, and
+            `int8` if translation in int8 was measured.
     """
     pair = text.pair()
     statements = {name: value for name, value in dataclasses.asdict(text).items() if value and name != "languages"}
@@ -290,6 +291,7 @@ def _parts(card: Mapping[str, Any]) -> Iterator[str]:
         ("Checkpoint", f"{model['checkpoint']}{', averaged weights' if model['averaged'] else ''}"),
         ("Vocabularies", f"source {_vocabulary(model['source_vocabulary'])}, "
                          f"target {_vocabulary(model['target_vocabulary'])}"),
+        *((("On processors", _processors(card["int8"])),) if card.get("int8") else ()),
         *((("Exports inside", ", ".join(f"{one['format']} ({one['precision']})" for one in card["exports"])),)
           if card["exports"] else ())])
     for key, title in _SECTIONS:
@@ -303,6 +305,11 @@ def _parts(card: Mapping[str, Any]) -> Iterator[str]:
         for name in dict.fromkeys([*card["versions"]["packaged_with"], *card["versions"]["trained_with"]])])
     yield ("## Use\n\n```sh\ntowernmt translate --model THIS_FILE --input FILE\n```\n\n"
            "`towernmt-package.json` has the SHA-256 of every file of the package.")
+
+
+def _processors(int8: Mapping[str, Any]) -> str:
+    precision = "int8 by CTranslate2" if int8["default_on_processors"] else "float32"
+    return f"{precision} by default; BLEU is {int8['bleu_loss']:.2f} lower in int8 than in float32"
 
 
 def _vocabulary(vocabulary: Mapping[str, Any]) -> str:

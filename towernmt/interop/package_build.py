@@ -48,6 +48,8 @@ from towernmt.core.files import fixed_entry, replacing
 from towernmt.core.structured_files import read_json
 from towernmt.dataflow.text.validation_set import check_has_text
 from towernmt.evaluate.metrics import corpus_scores
+from towernmt.interop.ctranslate2_engine import CTranslate2Translator
+from towernmt.interop.ctranslate2_models import FORMAT
 from towernmt.interop.export import export_model
 from towernmt.interop.model_card import (
     CardText,
@@ -61,10 +63,14 @@ from towernmt.interop.model_card import (
     validation_scores,
 )
 from towernmt.models.architectures import ARCHITECTURES
+from towernmt.predict.engine_choice import GRAPH
+from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.lines.text_io import read_text
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
 
+INT8_LOSS = 0.2
+"""Maximum loss of BLEU on a test set with which int8 is the default precision on processors."""
 _CHUNK = 1 << 20
 
 Members = Mapping[str, bytes | Path]
@@ -174,6 +180,8 @@ class PackageOrder:
         exports: format and precision of each export in the package; None for the format's first precision.
         calibration: file of source sentences, on which int8 exports measure activations.
         date: date of the card, YYYY-MM-DD; None: see `model_card.card_date`.
+        int8: whether to measure translation in int8 on the test sets, and make it the default on processors if the
+            loss of BLEU is at most `INT8_LOSS`.
     """
 
     precision: Precision = "float32"
@@ -181,6 +189,7 @@ class PackageOrder:
     exports: Sequence[tuple[str, str | None]] = ()
     calibration: str | None = None
     date: str | None = None
+    int8: bool = True
 
 
 @dataclass
@@ -189,6 +198,15 @@ class _Parts:
 
     manifest: PackageManifest
     members: dict[str, bytes | Path] = field(default_factory=dict)
+
+    def add_export(self, directory: Path, format_name: str, precision: str) -> bool:
+        """Add an export; return whether the package did not have it."""
+        info = ExportInfo(f"{EXPORTS}/{format_name}-{precision}", format_name, precision)
+        if info in self.manifest.exports:
+            return False
+        self.manifest = dataclasses.replace(self.manifest, exports=[*self.manifest.exports, info])
+        self.members.update(files_below(directory, info.folder))
+        return True
 
     def write(self, output: Path, card: dict[str, Any]) -> None:
         front = {CARD_TEXT: card_markdown(card), CARD: card_json(card)}
@@ -230,13 +248,26 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
                  "training_data": training_data_facts(trained.run), "scores": scores,
                  "settings": without_provenance(settings),
                  "versions": {"trained_with": trained_with(trained.run), "packaged_with": versions()}, "exports": []}
-        if tests:       # evaluate the package itself, as a user would load it
-            parts.write(temporary / "tried.towernmt.zip", make_card(text, facts))
-            scores += _test_scores(temporary, tests, order.precision, (text.pair() or ("", ""))[1])
-        scores += [{**score, "of": "the training's record (float32, before packing)"}
-                   for score in validation_scores(trained.run, checkpoint, parts.manifest.step)]
         for format_name, precision in order.exports:
             _add_export(parts, trained, temporary, format_name, precision, text, order.calibration)
+        if tests:       # evaluate the package itself, as a user would load it
+            parts.write(temporary / "tried.towernmt.zip", make_card(text, facts))
+            language = (text.pair() or ("", ""))[1]
+            run = PackagedRun(temporary / "tried.towernmt.zip", trust_code=True, cache=temporary)
+            scores += _test_scores(Translator(run, device="cpu", engine=GRAPH), tests, language,
+                                   f"this package ({order.precision})")
+            if order.int8 and (exported := _int8_export(trained, temporary)):
+                eight = _test_scores(CTranslate2Translator(exported, device="cpu"), tests, language,
+                                     "this package, CTranslate2 in int8")
+                loss = max(one["score"] - other["score"] for one, other in zip(scores, eight, strict=True)
+                           if one["metric"] == "BLEU")
+                facts["int8"] = {"bleu_loss": round(loss, 4), "default_on_processors": loss <= INT8_LOSS}
+                if loss <= INT8_LOSS:
+                    parts.manifest = dataclasses.replace(parts.manifest, processor_precision="int8")
+                    parts.add_export(exported, FORMAT, "int8")
+                scores += eight
+        scores += [{**score, "of": "the training's record (float32, before packing)"}
+                   for score in validation_scores(trained.run, checkpoint, parts.manifest.step)]
         facts["exports"] = [dataclasses.asdict(export) for export in parts.manifest.exports]
         card = make_card(text, facts)
         parts.write(path, card)
@@ -302,17 +333,15 @@ def _read_test(source: str, reference: str) -> _Test:
     return found
 
 
-def _test_scores(temporary: Path, tests: Sequence[_Test], precision: str,
-                 target_language: str) -> list[dict[str, Any]]:
-    """Return the scores of the package in this directory."""
-    run = PackagedRun(temporary / "tried.towernmt.zip", trust_code=True, cache=temporary)
-    translator = Translator(run, device="cpu")
+def _test_scores(translator: LineTranslator, tests: Sequence[_Test], target_language: str,
+                 subject: str) -> list[dict[str, Any]]:
+    """Return the scores of a translator of the package; `subject` is its description on the card."""
     found = []
     for test in tests:
         scores = corpus_scores(translator.translate(test.source), test.reference, target_language=target_language)
         common = {"sentences": len(test.source), "source_sha256": _sha256(test.source),
                   "reference_sha256": _sha256(test.reference),
-                  "of": f"this package ({precision}), beam {translator.search.beam_size}"}
+                  "of": f"{subject}, beam {translator.search.beam_size}"}
         found += [{"test": test.name, "metric": "BLEU", "score": round(scores.bleu, 4), "signature": scores.signature,
                    **common},
                   {"test": test.name, "metric": "chrF2", "score": round(scores.chrf, 4),
@@ -331,8 +360,15 @@ def _add_export(parts: _Parts, trained: TrainedModel, temporary: Path, format_na
     path = export_model(trained, format_name, temporary / f"export-{len(parts.manifest.exports)}",
                          precision=precision, calibration=calibration, languages=text.pair())
     written = str(read_json(path / EXPORT_DESCRIPTION, dict[str, Any], "Export again.")["precision"])
-    info = ExportInfo(f"{EXPORTS}/{format_name}-{written}", format_name, written)
-    if info in parts.manifest.exports:
+    if not parts.add_export(path, format_name, written):
         raise SettingsError(f"--include {format_name}:{written} was passed twice: leave out one of them.")
-    parts.manifest = dataclasses.replace(parts.manifest, exports=[*parts.manifest.exports, info])
-    parts.members.update(files_below(path, info.folder))
+
+
+def _int8_export(trained: TrainedModel, temporary: Path) -> Path | None:
+    """Return the directory of an export in int8; None if CTranslate2 cannot express the model."""
+    try:
+        return export_model(trained, FORMAT, temporary / "int8", precision="int8")
+    except SettingsError:
+        return None
+
+

@@ -96,9 +96,11 @@ class LineTranslator:
         stream: settings of the batches.
         source_vocabulary, target_vocabulary: the model's.
         faults: counts of faults of all streams; None: each stream logs its own at its end.
+        engine: name of the engine of lines without options, with its version and precision if they affect results.
     """
 
     faults: FaultCounts | None = None
+    engine: str
 
     def __init__(self, finds: Search, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, *, checkpoint: str,
                  search: SearchSettings, stream: StreamSettings, options: LineOptions = PLAIN, retry: bool = False,
@@ -194,14 +196,19 @@ class LineTranslator:
         if self._reranker is not None:
             requests, copies = tee(map(self._with_all_hypotheses, requests))
             sources = (request.text for request in copies)
+        search = self.current_search()
         translations = translate_stream(
-            self._search, self.source_vocabulary, self.target_vocabulary, requests, self.stream, name, self._encoder,
-            Searches(self._search.with_settings, True, self._retry), first)
+            search, self.source_vocabulary, self.target_vocabulary, requests, self.stream, name, self._encoder,
+            Searches(search.with_settings, True, self._retry, getattr(search, "is_undivided", None)), first)
         if self._unknown is not None:
             translations = map(self._unknown.replace, translations)
         if self._reranker is not None:
             translations = reranked(translations, self._reranker, sources, min(WINDOW, self.stream.window), name)
         return counted(translations, name, first, self.faults)
+
+    def current_search(self) -> Search:
+        """Return the search for a stream that begins now."""
+        return self._search
 
     def requests(self, lines: Iterable[str | bytes | LineRequest], name: str, first: int,
                  options: Iterable[LineOptions] | None) -> Iterator[LineRequest]:

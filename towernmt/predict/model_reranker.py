@@ -11,9 +11,8 @@ from sacrebleu.metrics import BLEU
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.predict.lines.hypotheses import Hypothesis
-from towernmt.predict.pair_scorer import PairScore
+from towernmt.predict.pair_scorer import PairScore, PairScorer
 from towernmt.predict.reranking import Reranker, rescored
-from towernmt.predict.scorer import Scorer
 
 DIRECTIONS = ("reverse", "right-to-left", "forward")
 
@@ -28,7 +27,7 @@ class Judge(NamedTuple):
         weight: weight of its score relative to that of the search.
     """
 
-    scorer: Scorer
+    scorer: PairScorer
     direction: str
     weight: float = 1.0
 

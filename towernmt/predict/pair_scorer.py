@@ -70,9 +70,14 @@ class PairScorer(ABC):
         checkpoint: name of the model's checkpoint.
         batch_tokens: maximum tokens of the longer side in a batch, with padding (at least one pair).
 
+    Attributes:
+        longest: maximum number of tokens of a sentence, EOS included; None if it is unlimited.
+
     Raises:
         SettingsError: an invalid value.
     """
+
+    longest: int | None = None
 
     def __init__(self, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, checkpoint: str,
                  batch_tokens: int) -> None:

@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -180,12 +179,11 @@ class Towers:
         return Found(**dict(zip(self._outputs, arrays, strict=True)))
 
 
-def build_towers(arguments: SearchArguments, file: Path | None = None) -> Towers:
+def build_towers(arguments: SearchArguments) -> Towers:
     """Build the plain search.
 
     Args:
         arguments: arguments of the search.
-        file: file to cache its graph in; None means no cache.
 
     Raises:
         CheckpointError: the checkpoint does not exist, or does not match the run's settings.
@@ -206,8 +204,4 @@ def build_towers(arguments: SearchArguments, file: Path | None = None) -> Towers
         plain = decoding(arguments.search)
         signature, outputs = decoding_signature(trained.model, plain), output_names(plain)
         predictor = trained.predictor(decoding_tower(trained.model, plain), signature, outputs, arguments.threads)
-        if file is not None and isinstance(trained, TrainedModel):
-            from towernmt.predict.trained_model import cache_graph  # needed only by a start without a cached graph
-
-            cache_graph(file, predictor, trained, [spec.name for spec in signature], outputs, arguments.threads)
         return Towers(predictor, trained, decoding, arguments.search)

@@ -45,11 +45,14 @@ class Searches(NamedTuple):
         with_settings: returns a predictor with some search settings changed.
         watched: whether translations are checked for faults.
         retry: settings of a second search for faulty translations; None for no second search.
+        is_undivided: returns whether all pieces of this kind form one batch, which the predictor divides itself; None
+            if it divides no batch.
     """
 
     with_settings: Callable[[Mapping[str, Any]], Predictor] | None = None
     watched: bool = False
     retry: Mapping[str, Any] | None = None
+    is_undivided: Callable[[LinePiece], bool] | None = None
 
 
 def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
@@ -210,7 +213,7 @@ class _BatchTranslator(NamedTuple):
 
     def _once(self, pieces: Iterable[LinePiece]) -> dict[LinePiece, Translation]:
         translated: dict[LinePiece, Translation] = {}
-        batches = piece_batches(pieces, self.settings, self.source_vocabulary.streams)
+        batches = piece_batches(pieces, self.settings, self.source_vocabulary.streams, self.searches.is_undivided)
         for batch, translations in zip(batches, self.deal(self._batch, batches), strict=True):
             translated.update(zip(batch.pieces, translations, strict=True))
         return translated

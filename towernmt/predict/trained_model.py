@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tensorflow.python.grappler import tf_optimizer
 from tensorpack.predict import OfflinePredictor, PredictConfig
 from tensorpack.tfutils.sessinit import SessionInit
-from tensorpack.utils import logger
 
 from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
 from towernmt.checkpoint.packaged_run import open_run
@@ -26,87 +24,14 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.gpus import chosen_gpus
 from towernmt.core.graph_state import BUILDING
 from towernmt.core.machine import refuse_forked
-from towernmt.core.session import SessionCreator, count_gpus, missing_gpu, session_config, use_gpus, use_no_gpu
+from towernmt.core.session import SessionCreator, count_gpus, missing_gpu, use_gpus, use_no_gpu
 from towernmt.core.standard_streams import without_noise
 from towernmt.core.tensors import Tensor, TensorSpec
-from towernmt.core.terminal_log import DETAIL, configure_terminal_log
-from towernmt.core.tf_compat import tf, tf1
+from towernmt.core.terminal_log import configure_terminal_log
+from towernmt.core.tf_compat import tf1
 from towernmt.models.interface import NMTModel
 from towernmt.models.kernels import set_precision
 from towernmt.models.model_settings import PRECISIONS
-from towernmt.predict.cached_graph import GraphNames, KeptGraph, write_graph
-
-_HIDDEN_STATE = ("PyFunc", "HashTable", "LookupTable", "VariableV2", "Iterator", "Barrier")
-"""Parts of the types of operations whose state is not in the graph or the checkpoint."""
-_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
-
-
-def cache_graph(file: Path, predictor: OfflinePredictor, trained: TrainedModel, inputs: Sequence[str],
-               outputs: Sequence[str], threads: int = 1) -> None:
-    """Cache the graph of a predictor, or log why that is not possible.
-
-    Args:
-        file: file of the cached graph.
-        predictor: the predictor; operations that restore the weights are added to its graph.
-        trained: the model and its open checkpoint.
-        inputs: names of the inputs of the predictor.
-        outputs: names of its outputs.
-        threads: number of threads that run the graph concurrently.
-    """
-    try:
-        with BUILDING, without_noise():
-            cached = _graph_to_cache(predictor, trained, inputs, outputs, threads)
-        write_graph(file, cached)
-    except (OSError, _NotCacheable, tf.errors.OpError) as error:
-        logger.info(f"{file}: the graph is not cached for the next start: {error}", extra=DETAIL)
-
-
-class _NotCacheable(Exception):
-    """The graph has state that is not in the checkpoint."""
-
-
-def _graph_to_cache(predictor: OfflinePredictor, trained: TrainedModel, inputs: Sequence[str],
-          outputs: Sequence[str], threads: int) -> KeptGraph:
-    values = trained.initial_values()
-    with predictor.graph.as_default():
-        values._setup_graph()
-    names = GraphNames(
-        {name: tensor.name for name, tensor in zip(inputs, predictor.input_tensors, strict=True)},
-        {name: tensor.dtype.name for name, tensor in zip(inputs, predictor.input_tensors, strict=True)},
-        {name: tensor.name for name, tensor in zip(outputs, predictor.output_tensors, strict=True)},
-        values.saver_def.filename_tensor_name, values.saver_def.restore_op_name)
-    definition = predictor.graph.as_graph_def()
-    _refuse_hidden_state(tf1.graph_util.extract_sub_graph(definition, [_node(n) for n in names.outputs.values()]),
-                         set(values.saver_variables()))
-    config = session_config(threads, runs_in_caller=True)
-    graph = _optimised(definition, names, config)
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    return KeptGraph(names, config.SerializeToString(), graph.SerializeToString(deterministic=True))
-
-
-def _refuse_hidden_state(graph: Any, restored: set[str]) -> None:
-    bodies = [graph.node, *(function.node_def for function in graph.library.function)]
-    for node in (node for nodes in bodies for node in nodes):
-        if any(part in node.op for part in _HIDDEN_STATE) or node.op == "VarHandleOp" and node.name not in restored:
-            raise _NotCacheable(f"it has {node.name} ({node.op})")
-
-
-def _optimised(definition: Any, names: GraphNames, config: Any) -> Any:
-    """Return the graph after optimisation by Grappler, which fuses operations only if they have a device."""
-    ends = [*(_node(name) for name in names.outputs.values()), names.restore]
-    part = tf1.graph_util.extract_sub_graph(definition, ends)
-    for node in part.node:
-        node.device = _DEVICE
-    with tf.Graph().as_default() as graph:
-        tf1.import_graph_def(part, name="")
-        exported = tf1.train.export_meta_graph(graph=graph)
-    asked = [*ends, *(_node(name) for name in names.inputs.values()), _node(names.prefix)]
-    exported.collection_def["train_op"].node_list.value.extend(asked)
-    return tf_optimizer.OptimizeGraph(config, exported)
-
-
-def _node(tensor: str) -> str:
-    return tensor.rpartition(":")[0]
 
 
 class TrainedModel:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from towernmt.checkpoint.packaged_run import open_run
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.machine import processors
-from towernmt.models.model_settings import PRECISIONS
-from towernmt.predict.cached_search import open_towers
-from towernmt.predict.line_translator import LineTranslator, SearchArguments, search_settings
-from towernmt.predict.lines.line_options import PLAIN, LineOptions
+from towernmt.predict.engine_choice import ENGINES, GRAPH, EngineChoice, default_precision, open_engines
+from towernmt.predict.line_translator import LineTranslator, Search, SearchArguments, search_settings
+from towernmt.predict.lines.batch_inputs import LineInputs
+from towernmt.predict.lines.hypotheses import Translation
+from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.unknown_words import UnknownWords
 from towernmt.predict.reranking import Reranker
@@ -56,10 +57,13 @@ class Translator(LineTranslator):
         reranker: reorders the n_best translations of each line; all of them are returned.
         replace_unknown: replace an unknown token by the source word with the most attention, or by its translation
             from a table (source word to target word); see `UnknownWords`.
-        keep_graph: cache the optimised graph of the search in the run's directory `graphs/`, so that the next start
-            is much faster; not for ensembles, custom models and processors, shortlists and GPUs.
+        engine: "auto": CTranslate2 for each line that it translates as the graph does (near-ties can differ), and the
+            graph for the others; the first use exports the run into its directory `exports/` in the background.
+            "graph": TensorFlow's graph.
+        export_first: export the run before its first lines are translated, not in the background.
         precision: dtype of matrix products: float32, bfloat16 (processors with support, and GPUs) or float16
-            (GPUs).
+            (GPUs). Or int8 or int16, the precision of the weights in CTranslate2; the graph then uses float32. None:
+            int8 for a package in which its BLEU was measured, on a processor; otherwise float32.
         trust_code: whether the code of a model in a package may be executed.
         search: other fields of `SearchSettings`, such as `length_penalty`; by default those of the run's settings.
 
@@ -80,7 +84,8 @@ class Translator(LineTranslator):
                  processors: Sequence[LogitsProcessor] = (), log_probs: bool = False, attention: bool = False,
                  options: LineOptions = PLAIN, retry: bool = False, ensemble: EnsembleSettings | None = None,
                  reranker: Reranker | None = None, replace_unknown: bool | Mapping[str, str] = False,
-                 keep_graph: bool = False, precision: str = PRECISIONS[0], trust_code: bool = False,
+                 engine: str = ENGINES[0], export_first: bool = False, precision: str | None = None,
+                 trust_code: bool = False,
                  **search: Any) -> None:
         runs = [open_run(place, trust_code) for place in several(run_dir)]
         settings = search_settings(runs[0].group("search", SearchSettings()), beam_size, n_best, search)
@@ -89,15 +94,32 @@ class Translator(LineTranslator):
         stream = dataclasses.replace(stream, batch_sentences=max(1, min(
             stream.batch_sentences, MOST_HYPOTHESES // settings.beam_size)))
         _check_texts(runs[0], settings, options)
-        self._searches = open_towers(SearchArguments(
+        self._searches = open_engines(SearchArguments(
             runs, several(checkpoint), several(model), ensemble, device, settings, processors, log_probs,
-            attention or replace_unknown is not False, stream.threads, precision), keep_graph)
+            attention or replace_unknown is not False, stream.threads,
+            precision or default_precision(runs, engine)), stream, engine, export_first)
         vocabularies = self._searches.source_vocabulary, self._searches.target_vocabulary
         super().__init__(
             self._searches, *vocabularies, checkpoint=self._searches.checkpoint, search=settings, stream=stream,
             options=options, retry=retry, reranker=reranker,
             unknown=None if replace_unknown is False else UnknownWords(
                 *vocabularies, None if replace_unknown is True else replace_unknown))
+
+    @property
+    def engine(self) -> str:  # type: ignore[override]
+        """The engine of lines without options: `graph`, or name, version and precision of another engine."""
+        return self._searches.engine if isinstance(self._searches, EngineChoice) else GRAPH
+
+    def current_search(self) -> Search:
+        """Return the search for a stream that begins now."""
+        return self._searches.current() if isinstance(self._searches, EngineChoice) else self._searches
+
+    def translate_stream(self, lines: Iterable[str | bytes | LineRequest], name: str = "input",
+                         inputs: Iterable[LineInputs] | None = None, options: Iterable[LineOptions] | None = None,
+                         first: int = 1) -> Iterator[Translation]:
+        """Yield the translations of each line; see `LineTranslator`."""
+        translations = super().translate_stream(lines, name, inputs, options, first)
+        return self._searches.exporting(translations) if isinstance(self._searches, EngineChoice) else translations
 
     @property
     def predictor(self) -> OfflinePredictor:
@@ -129,7 +151,7 @@ def translation_config(run_dir: str | Path | SavedRun, beam_size: int | None = N
         SettingsError: an invalid value, not a run, or a missing GPU.
     """
     from towernmt.predict.search.decoding_tower import decoding_for, decoding_signature, decoding_tower, output_names
-    from towernmt.predict.trained_model import TrainedModel  # here, since a cached graph needs no model
+    from towernmt.predict.trained_model import TrainedModel  # here, because it imports TensorFlow
 
     run = open_run(run_dir, False)
     settings = search_settings(run.group("search", SearchSettings()), beam_size, n_best, search)

@@ -13,16 +13,18 @@ from typing import Any, NamedTuple
 
 from towernmt.checkpoint.package_reader import is_package
 from towernmt.checkpoint.packaged_run import PackagedRun
+from towernmt.core.directories import EXPORT_DESCRIPTION
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.machine import processors
 from towernmt.dataflow.text.language_codes import Direction, parse_direction, plain_code
+from towernmt.predict.engine_choice import ENGINES as TRANSLATOR_ENGINES
 from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.search.search_settings import StreamSettings
 from towernmt.serve.batcher import EngineError, Translate, check_translations
 
-ENGINES = ("tensorflow", "ctranslate2")
+ENGINES = (*TRANSLATOR_ENGINES, "ctranslate2")
 """Supported engines; the first is the default."""
 _CUSTOM_ENGINE = re.compile(r".+\.py:\w+")
 
@@ -45,11 +47,10 @@ class EngineSettings:
 
     Attributes:
         engine: one of `ENGINES`.
-        precision: dtype of the engine; None means its default.
+        precision: precision of the engine; None means that of `Translator`.
         device: "cpu", "gpu" or "gpu:N"; None means a GPU if available.
         alternatives: maximum number of translations per sentence.
-        alignments: whether the TensorFlow engine returns word alignments and probabilities.
-        keep_graph: as in `Translator`.
+        alignments: whether translations have word alignments and probabilities, unless the engine is ctranslate2.
         stream: how sentences are batched.
         search: fields of `SearchSettings` that override those of the model.
         trust_code: whether the code of a model in a package may be executed.
@@ -60,7 +61,6 @@ class EngineSettings:
     device: str | None = None
     alternatives: int = 3
     alignments: bool = True
-    keep_graph: bool = True
     stream: StreamSettings = StreamSettings()
     search: tuple[tuple[str, Any], ...] = ()
     trust_code: bool = False
@@ -130,7 +130,7 @@ def open_place(place: str, settings: EngineSettings) -> OpenedModel:
     search = dict(settings.search)
     beam = search.pop("beam_size", None)
     n_best = settings.alternatives if beam is None else min(settings.alternatives, beam)
-    if settings.engine == "ctranslate2":
+    if settings.engine == "ctranslate2" or (settings.engine == "auto" and (Path(place) / EXPORT_DESCRIPTION).is_file()):
         from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 
         return _opened(place, CTranslate2Translator(place, beam, n_best=n_best, precision=settings.precision,
@@ -140,7 +140,7 @@ def open_place(place: str, settings: EngineSettings) -> OpenedModel:
 
     translator = Translator(place, beam, n_best=n_best, device=settings.device, stream=settings.stream,
                             attention=settings.alignments, log_probs=settings.alignments,
-                            keep_graph=settings.keep_graph, precision=settings.precision or "float32",
+                            engine=settings.engine, precision=settings.precision,
                             trust_code=settings.trust_code, **search)
     return _opened(place, translator, n_best, settings.alignments, True)
 

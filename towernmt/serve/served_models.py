@@ -110,23 +110,20 @@ class ServedModel:
             model = self._loaded()
             for kind in kinds_of(model) - self._cold:
                 warm_up_kind(model, kind, _word_of(model))
-            warm_up(model, self.place)      # a first kind of search replaces the plain one's graph, too
             self.model = model
             self.batcher.translate = self.model.translate
             self.loaded = time.time()
 
     def _warm_up_in_background(self) -> None:
         """Build searches while the plain search answers requests: the common ones now, the others on demand."""
-        begun, first = time.monotonic(), True
+        begun = time.monotonic()
         while (kind := self._next_kind()) is not None:
             try:
                 warm_up_kind(self.model, kind, _word_of(self.model))
-                if first:       # the first kind of search replaces the plain one's graph, too
-                    warm_up(self.model, self.place)
             except Exception as error:  # noqa: BLE001 -- requests that need this search report why it cannot be built
                 log.error("%s: building a search failed: %s", self.direction,
                           error if isinstance(error, TowerNMTError) else type(error).__name__, exc_info=error)
-            was_warm, first = self.is_warm, False
+            was_warm = self.is_warm
             with self._warm:
                 self._cold = self._cold - {kind}
                 self._warm.notify_all()

@@ -29,7 +29,7 @@ LINES = 2345
 class Reverser:
     """Stands in for a `Translator`: the line backwards behind its prefix, its phrases and what comes with the line."""
 
-    checkpoint = "runs/x/best/step-1/model"
+    checkpoint, engine = "runs/x/best/step-1/model", "graph"
     target_vocabulary = None
     search = SearchSettings()
     faults = None

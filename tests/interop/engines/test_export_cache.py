@@ -36,10 +36,10 @@ def test_an_export_is_made_once_for_each_checkpoint_and_precision(run: SavedRun)
     with exported(wanted(run, "int8")) as (other, _):
         assert other != first
     index = Path(f"{run.checkpoint()}.index")
-    here = wanted(run).directory(str(index)[:-len(".index")])
+    here = wanted(run).directories(str(index)[:-len(".index")])[0]
     shutil.copy(index, index.with_suffix(".kept"))
     index.write_bytes(index.read_bytes() + b"other weights")
-    assert wanted(run).directory(str(index)[:-len(".index")]) != here == first
+    assert wanted(run).directories(str(index)[:-len(".index")])[0] != here == first
     assert {path.name for path in first.parent.iterdir()} == {first.name, other.name}
 
 
@@ -66,9 +66,11 @@ def test_only_the_newest_exports_are_kept(run: SavedRun) -> None:
     assert kept == {place.name, *(f"old-{number}" for number in range(2, KEPT + 1))}
 
 
-def test_a_run_that_cannot_be_written_is_exported_to_a_temporary_place(run: SavedRun,
-                                                                       caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_cache_a_run_is_exported_to_a_temporary_place(
+        run: SavedRun, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run.path / "exports").write_text("in the way")
+    (tmp_path / "cache").write_text("in the way, too")
+    monkeypatch.setenv("TOWERNMT_CACHE", str(tmp_path / "cache"))
     with exported(wanted(run)) as (place, _):
         assert (place / "model.bin").is_file() and run.path not in place.parents
     assert not place.exists()

@@ -64,7 +64,7 @@ def run(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, (name, search) in enumerate(SEARCHES.items())])
 def test_hypotheses_and_scores_are_those_of_the_search_here(run: Path, lines: list[str], search: dict[str, Any]
                                                             ) -> None:
-    expected = Translator(run, device="cpu", log_probs=True, **search).translate_nbest(lines)
+    expected = Translator(run, device="cpu", log_probs=True, **search, engine="graph").translate_nbest(lines)
     stream = StreamSettings(batch_tokens=20, batch_sentences=2)
     plain = CTranslate2Translator(run, device="cpu", stream=stream, **search).translate_nbest(lines)
     found = CTranslate2Translator(run, device="cpu", stream=stream, log_probs=True, **search).translate_nbest(lines)
@@ -115,7 +115,7 @@ def test_an_export_translates_as_its_run_does_and_is_of_one_precision(run: Path,
 def test_attention_and_links_are_those_of_the_graph(run: Path, lines: list[str], search: dict[str, Any]) -> None:
     lines = [*lines, "w1 unseen w2"]
     details: dict[str, Any] = {"log_probs": True, "attention": True, "replace_unknown": True, "device": "cpu"}
-    expected = Translator(run, **details, **search).translate_nbest(lines)
+    expected = Translator(run, engine="graph", **details, **search).translate_nbest(lines)
     found = CTranslate2Translator(run, stream=STREAM, **details, **search).translate_nbest(lines)
     assert_same(found, expected)
     assert any(one.links() for translation in found for one in translation)
@@ -144,7 +144,7 @@ def test_translations_begin_with_a_prefix_as_those_of_the_graph(ending_run: Path
 
 @pytest.mark.thorough
 def test_what_goes_wrong_is_searched_for_again(run: Path, lines: list[str]) -> None:
-    expected = Translator(run, 1, device="cpu", retry=True).translate_nbest(lines)
+    expected = Translator(run, 1, device="cpu", retry=True, engine="graph").translate_nbest(lines)
     found = CTranslate2Translator(run, 1, device="cpu", retry=True).translate_nbest(lines)
     assert [(one.fault, one.retried) for one in found] == [(one.fault, one.retried) for one in expected]
     assert any(one.retried for one in found)

@@ -38,7 +38,7 @@ RULES: dict[str, Any] = {"beam_size": 4, "beam_groups": 2, "n_best": 3, "tempera
     ids=["plain", "rules", "greedy"])
 def test_a_converted_search_gives_the_hypotheses_of_the_translator(
         run_on_disk: Path, tmp_path: Path, lines: list[str], settings: dict[str, Any]) -> None:
-    translator = Translator(run_on_disk, checkpoint="step-1", **settings)
+    translator = Translator(run_on_disk, checkpoint="step-1", **settings, engine="graph")
     with TrainedModel(run_on_disk, "step-1") as trained:
         path = export_model(trained, "litert", tmp_path / "lite", search=translator.search)
     model = (path / json.loads((path / EXPORT_DESCRIPTION).read_text())["file"]).read_bytes()
@@ -120,4 +120,4 @@ def test_the_program_of_the_manual_translates_with_litert_alone(
     done = subprocess.run([sys.executable, "translate_lite.py", str(path)], input="".join(f"{x}\n" for x in lines),
                           text=True, cwd=tmp_path, capture_output=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == Translator(run_on_disk, checkpoint="step-1").translate(lines)
+    assert done.stdout.splitlines() == Translator(run_on_disk, checkpoint="step-1", engine="graph").translate(lines)

@@ -35,7 +35,7 @@ def exported(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def translator(run_on_disk: Path) -> Translator:
-    return Translator(run_on_disk, checkpoint="step-1")
+    return Translator(run_on_disk, checkpoint="step-1", engine="graph")
 
 
 def batch(translator: Translator, lines: list[str]) -> tuple[np.ndarray, np.ndarray]:

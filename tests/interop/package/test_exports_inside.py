@@ -6,6 +6,7 @@ import argparse
 import subprocess
 import sys
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,19 @@ import pytest
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.cli import exchange_commands as command
 from towernmt.core.errors import SettingsError
+from towernmt.interop import package_build
 from towernmt.interop.ctranslate2_engine import CTranslate2Scorer, CTranslate2Translator
+from towernmt.predict.translator import Translator
 
 pytest.importorskip("ctranslate2", reason="needs towernmt[ctranslate2]")
 
 
-def pack(run: Path, output: Path, *include: str) -> Path:
+def pack(run: Path, output: Path, *include: str, options: Sequence[str] = ()) -> Path:
     parser = argparse.ArgumentParser()
     command.add_package_arguments(parser)
-    assert command.run_package(parser.parse_args(["--model", str(run), "--output", str(output), "--licence", "CC0-1.0",
-                                          "--languages", "de-en", *(f"--include={one}" for one in include)])) == 0
+    assert command.run_package(parser.parse_args([
+        "--model", str(run), "--output", str(output), "--licence", "CC0-1.0", "--languages", "de-en",
+        *(f"--include={one}" for one in include), *options])) == 0
     return output
 
 
@@ -55,6 +59,30 @@ def test_of_several_exports_the_wanted_one_is_taken_and_one_that_lacks_is_made(
     made = CTranslate2Translator(packed, device="cpu", precision="int16")      # is not inside
     assert made.model.description.precision == "int16" and made.checkpoint == run.checkpoint()
     assert [path.name.split("-")[0] for path in (run.path / "exports").iterdir()] == ["ctranslate2"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("limit", "precision"), [(100.0, "int8"), (-100.0, "float32")])
+def test_a_package_translates_in_int8_if_its_bleu_is_nearly_that_of_float32(
+        run_on_disk: Path, tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch, limit: float,
+        precision: str) -> None:
+    monkeypatch.setattr(package_build, "INT8_LOSS", limit)
+    test = str(tmp_path / "test")
+    Path(test).write_text("".join(f"{line}\n" for line in lines if line))
+    packed = pack(run_on_disk, tmp_path / "x.zip", options=["--test", test, test])
+    run = PackagedRun(packed)
+    assert run.manifest.processor_precision == precision
+    assert run.card["int8"]["default_on_processors"] is (precision == "int8")
+    assert [export.precision for export in run.manifest.exports] == ["int8"] * (precision == "int8")
+    assert f"| On processors | {precision}" in (run.path / "README.md").read_text()
+    translator = Translator(packed, device="cpu")
+    if precision == "float32":
+        assert translator.engine == "graph"
+        return
+    assert translator.engine.endswith(" int8") and not run.checkpoints.exists()
+    assert translator.translate(lines) == CTranslate2Translator(run_on_disk, device="cpu", precision="int8").translate(
+        lines)
+    assert Translator(packed, device="cpu", precision="float32").engine == "graph"
 
 
 @pytest.mark.processes

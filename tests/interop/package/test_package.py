@@ -61,7 +61,7 @@ def averaged_run(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_it_translates_and_scores_as_its_run(run_on_disk: Path, package: Path, lines: list[str]) -> None:
-    found, wanted = Translator(package, device="cpu"), Translator(run_on_disk, device="cpu")
+    found, wanted = (Translator(place, device="cpu", engine="graph") for place in (package, run_on_disk))
     assert found.translate_nbest(lines) == wanted.translate_nbest(lines)
     run, prefix = initial_checkpoint(package)
     assert isinstance(run, PackagedRun) and prefix == run.checkpoint()
@@ -72,7 +72,7 @@ def test_it_scores_and_joins_others_as_its_run_does(run_on_disk: Path, package: 
     pairs = [(line, line) for line in lines[:4]]
     assert [one.log_prob for one in Scorer(package).score(pairs)] == [
         one.log_prob for one in Scorer(run_on_disk).score(pairs)]
-    both, alone = (Translator(path, device="cpu") for path in ([package, run_on_disk], run_on_disk))
+    both, alone = (Translator(path, device="cpu", engine="graph") for path in ([package, run_on_disk], run_on_disk))
     assert both.translate(lines[:3]) == alone.translate(lines[:3])
 
 
@@ -85,7 +85,7 @@ def test_it_holds_the_averages_alone_and_says_so(averaged_run: Path, run_on_disk
     names = zipfile.ZipFile(tmp_path / "one.towernmt.zip").namelist()
     assert not [name for name in names if "Adam" in name or "Average" in name]
     with pytest.raises(SettingsError, match="contains only the averaged weights: remove --last-weights"):
-        Translator(tmp_path / "one.towernmt.zip", averaged=False)
+        Translator(tmp_path / "one.towernmt.zip", averaged=False, engine="graph")
 
 
 def test_the_same_run_gives_the_same_bytes(run_on_disk: Path, package: Path, tmp_path: Path) -> None:
@@ -148,13 +148,16 @@ def test_a_test_set_is_translated_with_what_is_packed(run_on_disk: Path, tmp_pat
     test = str(tmp_path / "test.de")
     card = pack(run_on_disk, tmp_path / "x.zip", "--precision", "int8", "--languages", "de-zh_cn",
                 "--test", test, test)
-    bleu, chrf = card["scores"]
+    bleu, chrf, bleu_in_int8, _ = card["scores"]
     texts = [line for line in lines if line]
-    wanted = corpus_scores(Translator(tmp_path / "x.zip", device="cpu").translate(texts), texts, target_language="zh")
+    translator = Translator(tmp_path / "x.zip", device="cpu", engine="graph")
+    wanted = corpus_scores(translator.translate(texts), texts, target_language="zh")
     assert card["languages"]["target"] == "zh-CN" and "tok:zh" in bleu["signature"]
     assert (bleu["score"], bleu["signature"]) == (round(wanted.bleu, 4), wanted.signature)
     assert (chrf["score"], chrf["signature"]) == (round(wanted.chrf, 4), wanted.chrf_signature)
     assert bleu["of"] == "this package (int8), beam 4" and chrf["sentences"] == len(texts)
+    assert bleu_in_int8["of"] == "this package, CTranslate2 in int8, beam 4"
+    assert card["int8"]["bleu_loss"] == round(bleu["score"] - bleu_in_int8["score"], 4)
     assert bleu["source_sha256"] == hashlib.sha256((tmp_path / "test.de").read_bytes()).hexdigest()
 
 
@@ -234,7 +237,7 @@ def test_code_of_a_model_of_ones_own_is_executed_where_that_is_allowed_and_nowhe
     card = pack(run_of_ones_own, packed)
     assert card["model"]["architecture"] == "mine.py:Mine" and marker.exists()
     marker.unlink()
-    for use in (Translator, TrainedModel, lambda path: Translator(path, keep_graph=True)):
+    for use in (Translator, TrainedModel):
         with pytest.raises(SettingsError, match="if you trust it, pass --trust-code"):
             use(packed)
     assert initial_checkpoint(packed)[1] and not marker.exists()
@@ -242,22 +245,9 @@ def test_code_of_a_model_of_ones_own_is_executed_where_that_is_allowed_and_nowhe
         assert marker.exists() and type(trained.model).__name__ == "Mine"
 
 
-@pytest.mark.thorough
-def test_a_graph_that_such_code_made_is_not_taken_without_leave_either(
-        run_of_ones_own: Path, tmp_path: Path, lines: list[str]) -> None:
-    packed = tmp_path / "mine.towernmt.zip"
-    pack(run_of_ones_own, packed)
-    allowed = Translator(packed, device="cpu", keep_graph=True, trust_code=True)
-    assert list((open_run(packed).path / "graphs").iterdir())
-    assert Translator(packed, device="cpu", keep_graph=True, trust_code=True).translate(lines) == (
-        allowed.translate(lines))
-    with pytest.raises(SettingsError, match="if you trust it, pass --trust-code"):
-        Translator(packed, device="cpu", keep_graph=True)
-
-
 def test_a_server_reads_the_languages_of_its_card(package: Path, tmp_path: Path) -> None:
     assert direction_of(str(package)) == Direction("de", "en")
-    opened = open_place(str(package), EngineSettings(keep_graph=False, device="cpu"))
+    opened = open_place(str(package), EngineSettings(device="cpu"))
     assert opened.card is not None and opened.card["licence"] == "CC0-1.0"
     (tmp_path / "other.zip").write_bytes(b"PK\x03\x04")
     with pytest.raises(CheckpointError, match="not a package of towernmt"):

@@ -47,7 +47,7 @@ def predict(source, source_length):
             np.broadcast_to([looks, looks[::-1]], [len(source), 2, *looks.shape]))
 
 class Echo:
-    checkpoint, search = "model", SearchSettings(n_best=2)
+    checkpoint, engine, search = "model", "graph", SearchSettings(n_best=2)
     source_vocabulary = target_vocabulary = WordVocabulary([*SPECIAL_PIECES, *map(str, range(50))])
 
     def translate_stream(self, lines, name, options=None, first=1):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
@@ -69,21 +69,29 @@ class PieceBatch(NamedTuple):
     inputs: dict[str, np.ndarray]
 
 
-def piece_batches(pieces: Iterable[LinePiece], settings: StreamSettings, streams: int) -> list[PieceBatch]:
+def piece_batches(pieces: Iterable[LinePiece], settings: StreamSettings, streams: int,
+                  is_undivided: Callable[[LinePiece], bool] | None = None) -> list[PieceBatch]:
     """Return the batches of pieces: with threads, the longest first, and enough for every thread.
 
     Args:
         pieces: pieces of any kinds.
         settings: maximum sizes of the batches, and the number of threads.
         streams: number of ids of a source token.
+        is_undivided: returns whether a piece belongs to the batch of all such pieces of its kind; None if none does.
     """
-    pieces = sorted(pieces, key=lambda piece: (piece.kind, len(piece.ids), piece.ids, piece.key))
+    divided: list[LinePiece] = []
+    undivided: list[LinePiece] = []
+    for piece in sorted(pieces, key=lambda piece: (piece.kind, len(piece.ids), piece.ids, piece.key)):
+        (undivided if is_undivided is not None and is_undivided(piece) else divided).append(piece)
     sentences, shares = settings.batch_sentences, settings.shares or settings.threads
     if shares > 1:
-        sentences = min(sentences, max(LEAST_SHARE, -(-len(pieces) // shares)))
+        sentences = min(sentences, max(LEAST_SHARE, -(-len(divided) // shares)))
     batches = [PieceBatch(batch, batch_inputs(batch, streams))
-               for _, kind in groupby(pieces, key=lambda piece: piece.kind)
+               for _, kind in groupby(divided, key=lambda piece: piece.kind)
                for batch in plan_batches(kind, settings.batch_tokens, sentences)]
+    for _, group in groupby(undivided, key=lambda piece: piece.kind):
+        batch = list(group)
+        batches.append(PieceBatch(batch, batch_inputs(batch, streams)))
     return batches[::-1] if settings.threads > 1 else batches
 
 

@@ -169,6 +169,17 @@ def read_journal(unfinished: Path, task: Mapping[str, Any]) -> list[ResumePoint]
     return reached
 
 
+def task_of_unfinished(path: str) -> dict[str, Any] | None:
+    """Return the task of the unfinished output of this name; None if it does not exist or has no readable journal."""
+    unfinished = unfinished_output(Path(os.path.realpath(path)))
+    try:
+        with open(f"{unfinished}{SUFFIX}", encoding="utf-8") as journal:
+            task = json.loads(journal.readline())
+    except (OSError, ValueError):
+        return None
+    return task if isinstance(task, dict) else None
+
+
 def check_same_task(name: str, earlier: Mapping[str, Any], task: Mapping[str, Any], alternative: str) -> None:
     """Check that an unfinished output was begun for the same task.
 

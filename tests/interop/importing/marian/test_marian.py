@@ -48,7 +48,8 @@ def test_an_imported_model_scores_and_translates_as_the_original_does_in_ctransl
     results = theirs.translate_batch(sources, beam_size=4, num_hypotheses=4, patience=2, length_penalty=1e-9,
                                      max_decoding_length=longest, min_decoding_length=0)
     best = [[piece for piece in result.hypotheses[0] if piece != "</s>"] for result in results]
-    translator = Translator(imported, 4, length_penalty=0.0, max_length_factor=0.0, max_length_constant=longest)
+    translator = Translator(imported, 4, length_penalty=0.0, max_length_factor=0.0, max_length_constant=longest,
+                            engine="graph")
     assert translator.translate(opus.GERMAN) == [" ".join(english.decode(pieces).split()) for pieces in best]
 
 

@@ -1,0 +1,113 @@
+"""Translate a text with each engine in turns, and compare seconds and hypotheses.
+
+    python benchmarks/translate_engines.py --model runs/de-en --text test.de
+    python benchmarks/translate_engines.py --model runs/de-en --text test.de --window 1 --lines 200
+
+The engines are: `auto`, a `Translator` with default options; `graph`, TensorFlow's graph; and `translate_batch`,
+CTranslate2's own function on the same export with the same tokens, beam size, batch sizes and length limit. In each
+round every engine translates the whole text once, with both directions between text and tokens, in another order.
+Prints one JSON line: for each engine the medians of wall and processor seconds, and the lines whose best translation
+differs from that of the graph. Loading, the export and a first translation of each engine are not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from machine import Load
+
+from towernmt.core.machine import processors
+from towernmt.core.standard_streams import log_to_stderr
+from towernmt.predict.lines.text_io import read_text
+from towernmt.predict.search.search_settings import StreamSettings
+from towernmt.predict.translator import Translator
+
+Translate = Callable[[Sequence[str]], list[str]]
+LONGEST = 256
+"""Maximum number of tokens of a translation by `translate_batch`."""
+
+
+def main() -> None:
+    """Measure all engines and print the record."""
+    options = parser().parse_args()
+    log_to_stderr()
+    lines = read_text(options.text)[:options.lines]
+    stream = StreamSettings(threads=processors())
+    stream = replace(stream, window=options.window or stream.window)
+    auto = Translator(options.model, options.beam, device="cpu", stream=stream, precision=options.precision,
+                      export_first=True)
+    graph = Translator(options.model, options.beam, device="cpu", stream=stream, engine="graph")
+    engines: dict[str, Translate] = {"auto": auto.translate, "graph": graph.translate,
+                                     "translate_batch": translate_batch(auto, options.export or export_of(auto))}
+    found = {name: translate(lines) for name, translate in engines.items()}      # the first translation
+    loads: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
+    for number in range(options.rounds):
+        names = list(engines)[number % len(engines):] + list(engines)[:number % len(engines)]
+        for name in names:
+            load = Load()
+            engines[name](lines)
+            loads[name].append(load.figures())
+    record = {"model": options.model, "lines": len(lines), "beam": auto.search.beam_size, "window": stream.window,
+              "threads": stream.threads, "engine_of_auto": auto.engine, "rounds": options.rounds}
+    for name, figures in loads.items():
+        medians = {key: round(median(one[key] for one in figures), 3) for key in figures[0]}
+        record[name] = {**medians, "ms_per_line": round(1000 * medians["wall_s"] / len(lines), 3),
+                        "different_lines": [number for number, pair in enumerate(zip(
+                            found[name], found["graph"], strict=True), start=1) if pair[0] != pair[1]]}
+    print(json.dumps(record))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="a run or a package")
+    parser.add_argument("--text", required=True, help="file with one sentence per line")
+    parser.add_argument("--lines", type=int, help="number of lines to translate (default: all)")
+    parser.add_argument("--beam", type=int, help="beam size (default: that of the run)")
+    parser.add_argument("--precision", help="precision of auto (default: that of a Translator)")
+    parser.add_argument("--window", type=int, help="lines that are read ahead; 1 translates line by line")
+    parser.add_argument("--export", type=Path, help="directory of the export for translate_batch (default: that of "
+                                                    "auto)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds (default: %(default)s)")
+    return parser
+
+
+def export_of(translator: Translator) -> Path:
+    """Return the directory of the newest export of a translator's run."""
+    run = Path(translator.checkpoint).parents[2]
+    exports = [*run.glob("exports/ctranslate2-*"), *run.glob("included/*ctranslate2-*")]
+    return max(exports, key=lambda path: path.stat().st_mtime)
+
+
+def translate_batch(translator: Translator, export: Path) -> Translate:
+    """Return a function that translates with CTranslate2 alone."""
+    import ctranslate2
+
+    stream, beam = translator.stream, translator.search.beam_size
+    single = stream.window == 1
+    engine: Any = ctranslate2.Translator(str(export), inter_threads=1 if single else processors(),
+                                         intra_threads=processors() if single else 1, compute_type="default")
+    source, target = translator.source_vocabulary, translator.target_vocabulary
+    ids = {target.id_to_piece(number): number for number in range(target.size)}
+
+    def translate(lines: Sequence[str]) -> list[str]:
+        texts = []
+        for first in range(0, len(lines), stream.window):
+            tokens = [[source.id_to_piece(one) for one in line]
+                      for line in source.encode_batch(list(lines[first:first + stream.window]))]
+            results = engine.translate_batch(tokens, beam_size=beam, max_batch_size=stream.batch_sentences,
+                                             max_input_length=0, max_decoding_length=LONGEST)
+            texts += [target.decode([ids[piece] for piece in result.hypotheses[0]]) for result in results]
+        return texts
+
+    return translate
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""A translator chooses the engine of each line, and translates as TensorFlow's graph does."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.core.directories import DirectoryLock
+from towernmt.core.errors import SettingsError
+from towernmt.predict import engine_choice
+from towernmt.predict.engine_choice import open_scorer
+from towernmt.predict.line_translator import SearchArguments, SearchTowers
+from towernmt.predict.lines.line_options import LineOptions, LineRequest
+from towernmt.predict.scorer import Scorer
+from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
+from towernmt.predict.translator import Translator
+
+
+@pytest.fixture(scope="module")
+def graph(run_on_disk: Path) -> Translator:
+    return Translator(run_on_disk, device="cpu", engine="graph")
+
+
+@pytest.fixture(scope="module")
+def exported_run(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with an export for CTranslate2."""
+    run = Path(shutil.copytree(run_on_disk, tmp_path_factory.mktemp("copy") / "run"))
+    Translator(run, device="cpu", export_first=True)
+    assert len(list((run / "exports").iterdir())) == 1
+    return run
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch, graph: Translator) -> list[SearchTowers]:
+    """The towers of the graph that a test would build; they are those of `graph`."""
+    towers: list[SearchTowers] = []
+
+    def record(arguments: object) -> SearchTowers:
+        towers.append(graph._searches)
+        return towers[-1]
+
+    monkeypatch.setattr(engine_choice, "_graph", record)
+    return towers
+
+
+def test_an_export_translates_without_a_graph_as_the_graph_does(
+        exported_run: Path, graph: Translator, lines: list[str], built: list[SearchTowers]) -> None:
+    translator = Translator(exported_run, device="cpu")
+    assert translator.engine.startswith("CTranslate2 4.") and translator.engine.endswith(" float32")
+    expected = graph.translate_nbest(lines)
+    for ours, theirs in zip(translator.translate_nbest(lines), expected, strict=True):
+        assert [one.text for one in ours] == [one.text for one in theirs]
+        assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], abs=1e-4)
+    assert not built
+
+
+def test_each_line_has_its_engine_and_its_place(exported_run: Path, graph: Translator, lines: list[str],
+                                                built: list[SearchTowers], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "towernmt")
+    changed = LineOptions(search={"temperature": 2.0}), LineOptions(constraints=["w3 w1"]), LineOptions(n_best=3)
+    requests = [LineRequest(line, changed[number % 4]) if number % 4 < 3 else LineRequest(line)
+                for number, line in enumerate(lines * 2)]
+    translator = Translator(exported_run, device="cpu")
+    found = translator.translate_nbest(requests)
+    assert [[one.text for one in line] for line in found] == [
+        [one.text for one in line] for line in graph.translate_nbest(requests)]
+    assert len(built) == 1
+    translator.translate_nbest(requests)
+    reasons = [record.getMessage() for record in caplog.records if "translates some lines" in record.getMessage()]
+    assert len(reasons) == 2 and len(set(reasons)) == 2
+    assert any("temperature=2.0" in text for text in reasons) and any("constraints" in text for text in reasons)
+
+
+def test_the_first_use_exports_after_the_first_line_and_the_next_stream_uses_it(
+        run_on_disk: Path, tmp_path: Path, lines: list[str]) -> None:
+    run = Path(shutil.copytree(run_on_disk, tmp_path / "run"))
+    translator = Translator(run, device="cpu")
+    assert translator.engine == "graph" and not (run / "exports").exists()
+    stream = translator.translate_stream(lines)
+    first = next(stream)[0].text
+    _join_exporter()
+    assert translator.engine.startswith("CTranslate2")
+    assert [first, *(best.text for best, *_ in stream)] == translator.translate(lines)
+    assert Translator(run, device="cpu").engine == translator.engine
+
+
+def test_a_run_in_use_by_another_exporter_is_translated_by_the_graph(run_on_disk: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(run_on_disk, tmp_path / "run"))
+    translator = Translator(run, device="cpu")
+    with DirectoryLock(run / "exports", "export to CTranslate2"):
+        translator.translate("w1")
+        _join_exporter()
+        assert translator.engine == "graph"
+
+
+def test_a_run_that_cannot_be_written_is_exported_to_the_users_cache(
+        run_on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: list[SearchTowers]) -> None:
+    run = Path(shutil.copytree(run_on_disk, tmp_path / "run"))
+    (run / "exports").touch()       # in the way, also for the superuser
+    monkeypatch.setenv("TOWERNMT_CACHE", str(tmp_path / "cache"))
+    assert Translator(run, device="cpu", export_first=True).engine.startswith("CTranslate2")
+    assert len(list((tmp_path / "cache/exports").glob("*/*/model.bin"))) == 1
+    assert Translator(run, device="cpu").engine.startswith("CTranslate2") and not built
+
+
+def _join_exporter() -> None:
+    """Wait for the thread that exports a run."""
+    for thread in threading.enumerate():
+        if thread.name == "export":
+            thread.join()
+
+
+@pytest.mark.parametrize(("changes", "settings", "reason"), [
+    ({"checkpoints": ["step-1", "step-1"]}, {}, "the model is an ensemble"),
+    ({"processors": [object()]}, {}, "the search has custom processors"),
+    ({"precision": "bfloat16"}, {}, "precision=bfloat16"),
+    ({"search": SearchSettings(min_length=2)}, {}, "min_length=2: it compares hypotheses by"),
+    ({"search": SearchSettings(temperature=2.0)}, {}, "temperature=2.0: it applies a temperature only to sampling"),
+    ({}, {"architecture": "rnnsearch"}, "only the architecture transformer, not rnnsearch"),
+    ({}, {"model": {"preprocess": "nr"}}, "model.preprocess='nr'"),
+    ({}, None, "CTranslate2 cannot be loaded"),
+])
+def test_the_graph_translates_if_ctranslate2_cannot(
+        run_on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+        changes: dict[str, Any], settings: dict[str, Any] | None, reason: str) -> None:
+    run = SavedRun(shutil.copytree(run_on_disk, tmp_path / "run"))
+    saved = yaml.safe_load(run.settings_file.read_text())
+    run.settings_file.write_text(yaml.safe_dump({**saved, **(settings or {})}))
+    if settings is None:
+        monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    monkeypatch.setattr(engine_choice, "_graph", lambda arguments: "the graph")
+    caplog.set_level(logging.INFO, "towernmt")
+    arguments: dict[str, Any] = {
+        "runs": [run], "checkpoints": [None], "models": [None], "ensemble": None, "device": "cpu",
+        "search": SearchSettings(), "processors": (), "log_probs": False, "attention": False, **changes}
+    assert engine_choice.open_engines(SearchArguments(**arguments), StreamSettings()) == "the graph"
+    (line,) = caplog.messages
+    assert line.startswith(f"{run.path}: TensorFlow's graph is used, because ") and reason in line
+
+
+def test_an_unknown_engine_is_refused(run_on_disk: Path) -> None:
+    with pytest.raises(SettingsError, match="engine 'tensorflow': choose one of auto, graph"):
+        Translator(run_on_disk, engine="tensorflow")
+
+
+def test_an_export_scores_as_the_graph_does_and_the_graph_scores_longer_pairs(
+        exported_run: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = list(zip(lines, reversed(lines), strict=True))
+    expected = Scorer(exported_run, device="cpu").score(pairs, per_token=True)
+    scorer = open_scorer(exported_run, device="cpu")
+    built: list[Scorer] = []
+
+    def build(*arguments: Any, **options: Any) -> Scorer:
+        built.append(Scorer(*arguments, **options))
+        return built[-1]
+
+    monkeypatch.setattr("towernmt.predict.scorer.Scorer", build)
+
+    def compare() -> None:
+        for ours, theirs in zip(scorer.score(pairs, per_token=True), expected, strict=True):
+            assert ours.pieces == theirs.pieces and ours.tokens == theirs.tokens
+            assert ours.log_probs == pytest.approx(theirs.log_probs, abs=1e-5)
+
+    compare()
+    assert not built
+    monkeypatch.setattr(scorer._export.opened, "longest", 6)  # type: ignore[attr-defined]
+    compare()
+    assert len(built) == 1
+
+
+@pytest.mark.processes
+def test_the_command_imports_no_tensorflow_if_the_export_translates_all_lines(exported_run: Path) -> None:
+    program = ("import sys; from towernmt.cli.main import main; "
+               "status = main(sys.argv[1:]); sys.exit(status or 10 * ('tensorflow' in sys.modules))")
+    done = subprocess.run([sys.executable, "-c", program, "translate", "--model", str(exported_run)],
+                          input="w1 w2\n\nw3\n", capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.count("\n")) == (0, 3) and "graph" not in done.stderr, done.stderr

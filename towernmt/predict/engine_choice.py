@@ -1,0 +1,422 @@
+"""Choose the engine of each search: CTranslate2 if its result is that of TensorFlow's graph, otherwise the graph.
+
+A run is exported to CTranslate2 when it is first used: the graph translates the first lines, and the export is written
+in the background. Later streams, and later processes, use the export. A stream of lines never changes its engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pkgutil import resolve_name
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.packaged_run import PackagedRun, open_run
+from towernmt.checkpoint.records import check_vocabulary_of
+from towernmt.checkpoint.saved_run import SavedRun, hold_checkpoint
+from towernmt.core.errors import SettingsError, TowerNMTError
+from towernmt.core.machine import refuse_forked
+from towernmt.models.model_settings import PRECISIONS
+from towernmt.predict.line_translator import Search, SearchArguments, SearchTowers
+from towernmt.predict.lines.batch_inputs import LinePiece
+from towernmt.predict.lines.hypotheses import Found
+from towernmt.predict.pair_scorer import PairScore, PairScorer
+from towernmt.predict.search.search_settings import EnsembleSettings, StreamSettings, several
+from towernmt.predict.stream import uses_gpu
+
+A = TypeVar("A")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+ENGINES = ("auto", "graph")
+"""Engines of a `Translator` and a scorer; the first is the default."""
+GRAPH = "graph"
+"""Name of TensorFlow's graph as an engine."""
+_ENGINE = "towernmt.interop.ctranslate2_equivalence:{}"
+
+log = logging.getLogger(__name__)
+
+
+class FastEngine(Protocol[T_co]):
+    """An engine for a run, which searches or scores."""
+
+    def difference(self) -> str:
+        """Return why results would always differ from those of the graph, a clause; "" if they can be the same."""
+
+    def kept(self, checkpoint: str) -> T_co | None:
+        """Open an export that exists; return None if it is missing or cannot be loaded.
+
+        Args:
+            checkpoint: prefix of the checkpoint's files.
+        """
+
+    def exported(self, checkpoint: str, wait: bool) -> T_co | None:
+        """Export the run and open the export; return None if another process exports the run now.
+
+        Args:
+            checkpoint: prefix of the checkpoint's files.
+            wait: whether to wait for another process instead.
+
+        Raises:
+            TowerNMTError: the engine cannot express or load the model.
+            OSError: the export cannot be written.
+        """
+
+
+class FastSearch(Search, Protocol):
+    """A search by a `FastEngine`, which divides the sentences of a call into batches itself.
+
+    Attributes:
+        engine: name, version and precision of the engine.
+    """
+
+    engine: str
+
+    def difference(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> str:
+        """Return why the result of a search may differ from that of the graph, a clause; "" if it is the same.
+
+        Args:
+            changed: changed search settings.
+            inputs: inputs in addition to `source` and `source_length`, of one line or of a batch.
+        """
+
+
+def _log_graph(run: SavedRun, reason: str) -> None:
+    log.info("%s: TensorFlow's graph is used, because %s.", run.name, reason)
+
+
+def _obstacle(members: Sequence[Sequence[Any]], models: Sequence[Any], device: str | None) -> str:
+    """Return why only the graph is possible, a clause; "" if another engine may be.
+
+    Args:
+        members: lists with an element for each member of an ensemble, or one for all.
+        models: models as Python objects; None for those of the runs.
+        device: "cpu", "gpu", "gpu:N" or None.
+    """
+    if max(map(len, members)) > 1:
+        return "the model is an ensemble"
+    if any(model is not None for model in models):
+        return "the model is a Python object"
+    if uses_gpu(device):
+        return "it runs on a GPU"
+    if device is not None and not re.fullmatch(r"/?cpu(:\d+)?", device.lower()):
+        return f"the device is {device}"
+    return ""
+
+
+def open_engines(arguments: SearchArguments, stream: StreamSettings, engine: str = ENGINES[0],
+                 export_first: bool = False) -> SearchTowers:
+    """Open the engine of a translator.
+
+    Args:
+        arguments: arguments of the search.
+        stream: settings of the batches.
+        engine: one of `ENGINES`.
+        export_first: whether a run without an export is exported now, not in the background of its first lines.
+
+    Raises:
+        CheckpointError: the checkpoint does not exist, or does not match the run's settings.
+        SettingsError: an invalid value, not a run, or a missing GPU.
+    """
+    _check_engine(engine)
+    if engine == GRAPH:
+        return _graph(arguments)
+    reason = "the search has custom processors" if arguments.processors else _obstacle(
+        [arguments.runs, arguments.checkpoints, arguments.models], arguments.models, arguments.device)
+    if not reason:
+        fast: FastEngine[FastSearch] = resolve_name(_ENGINE.format("search_engine"))(arguments, stream)
+        reason = fast.difference()
+        if not reason:
+            return EngineChoice(arguments, fast, export_first)
+    _log_graph(arguments.runs[0], reason)
+    return _graph(dataclasses.replace(arguments, precision=_of_graph(arguments.precision)))
+
+
+def default_precision(runs: Sequence[SavedRun], engine: str) -> str:
+    """Return the precision for models without a requested precision: that of a package, or float32."""
+    run = runs[0]
+    measured = len(runs) == 1 and engine != GRAPH and isinstance(run, PackagedRun)
+    return run.manifest.processor_precision if measured else PRECISIONS[0]  # type: ignore[attr-defined]
+
+
+def _check_engine(engine: str) -> None:
+    if engine not in ENGINES:
+        raise SettingsError(f"engine '{engine}': choose one of {', '.join(ENGINES)}.")
+
+
+def _graph(arguments: SearchArguments) -> SearchTowers:
+    from towernmt.predict.search_towers import build_towers  # imports TensorFlow
+
+    return build_towers(arguments)
+
+
+class ExportInUse(Generic[T]):
+    """The export of a run for a fast engine, opened or not, and the thread that writes it.
+
+    Args:
+        run: the run.
+        checkpoint: prefix of the checkpoint's files.
+        engine: the engine.
+        export_first: whether a missing export is written now.
+
+    Attributes:
+        opened: result of the engine; None until there is an export.
+    """
+
+    def __init__(self, run: SavedRun, checkpoint: str, engine: FastEngine[T], export_first: bool) -> None:
+        self._run, self._checkpoint, self._engine, self._tried = run, checkpoint, engine, False
+        self.opened = engine.kept(checkpoint)
+        if self.opened is None and export_first:
+            self._export(wait=True)
+
+    def exporting(self, items: Iterator[A]) -> Iterator[A]:
+        """Yield the items; if there is no export, begin to write it in a thread after the first item."""
+        for item in items:
+            if self.opened is None and not self._tried:
+                self._tried = True
+                threading.Thread(target=self._export, name="export").start()
+            yield item
+
+    def _export(self, wait: bool = False) -> None:
+        """Export the run, for later streams; if that is not possible, log the reason."""
+        self._tried = True
+        try:
+            self.opened = self._engine.exported(self._checkpoint, wait)
+        except (TowerNMTError, OSError) as error:
+            log.info("%s: TensorFlow's graph is used: %s", self._run.name, error)
+
+
+def _checkpoint_of(run: SavedRun, which: Any, averaged: bool) -> tuple[str, Any]:
+    """Return the prefix of a checkpoint, and the checkpoint for the graph, which training cannot remove.
+
+    Raises:
+        CheckpointError: the checkpoint does not exist.
+        SettingsError: the vocabulary does not belong to the run, or the run does not have the requested weights.
+    """
+    run.check_weights(averaged)
+    if isinstance(run, PackagedRun) and not isinstance(which, HeldCheckpoint):
+        return run.checkpoint_prefix(which), which      # its files are written when the graph needs them
+    held = hold_checkpoint(run, which)
+    check_vocabulary_of(held, run.vocabulary)
+    return held.original, held
+
+
+class EngineChoice:
+    """Search towers that choose the engine of each search; see `SearchTowers`.
+
+    Args:
+        arguments: arguments of the search, of one run.
+        fast: the engine for searches whose result it does not change.
+        export_first: see `open_engines`.
+
+    Attributes:
+        checkpoint: prefix of the checkpoint's files.
+        source_vocabulary, target_vocabulary: vocabularies of the run.
+
+    Raises:
+        CheckpointError: the checkpoint does not match the run's settings.
+        SettingsError: the vocabulary does not belong to the run, or an invalid value.
+    """
+
+    def __init__(self, arguments: SearchArguments, fast: FastEngine[FastSearch], export_first: bool) -> None:
+        run = arguments.runs[0]
+        self.checkpoint, held = _checkpoint_of(run, arguments.checkpoints[0], arguments.search.averaged)
+        self._arguments, self._process = dataclasses.replace(arguments, checkpoints=[held]), os.getpid()
+        self.source_vocabulary, self.target_vocabulary = run.vocabularies()
+        self._towers: SearchTowers | None = None
+        self._building, self._logged = threading.Lock(), set[str]()
+        self._export = ExportInUse(run, self.checkpoint, fast, export_first)
+        self.exporting = self._export.exporting
+        if self._export.opened is None:
+            self._graph()
+
+    @property
+    def engine(self) -> str:
+        """The engine of lines without options."""
+        return GRAPH if self._export.opened is None else self._export.opened.engine
+
+    @property
+    def predictor(self) -> Any:
+        """The plain search as tensorpack's `OfflinePredictor`."""
+        return self._graph().predictor
+
+    def __call__(self, **inputs: np.ndarray) -> Found:
+        """Translate a batch of inputs by name."""
+        return self.current()(**inputs)
+
+    def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
+        """Return a search with some settings changed."""
+        return self.current().with_settings(changed)
+
+    def current(self) -> Search:
+        """Return the search for a stream that begins now, whose engines do not change."""
+        fast = self._export.opened
+        return self._graph() if fast is None else ChosenSearch(fast, self._graph, self._log, self._process)
+
+    def _graph(self) -> SearchTowers:
+        with self._building:
+            if self._towers is None:
+                self._towers = _graph(dataclasses.replace(
+                    self._arguments, precision=_of_graph(self._arguments.precision)))
+            return self._towers
+
+    def _log(self, reason: str) -> None:
+        if reason not in self._logged:
+            self._logged.add(reason)
+            log.info("%s: TensorFlow's graph translates some lines, because %s.", self._arguments.runs[0].name, reason)
+
+
+def _of_graph(precision: str) -> str:
+    """Return the graph's precision next to CTranslate2: float32 if only CTranslate2 has the precision."""
+    return precision if precision in PRECISIONS else PRECISIONS[0]
+
+
+class ChosenSearch:
+    """A search that chooses the engine of each batch; see `Search`.
+
+    Args:
+        fast: search by the fast engine.
+        graph: returns the towers of the graph, which are built by the first call.
+        report: called with the reason for each search by the graph.
+        process: id of the process that opened the engine.
+    """
+
+    def __init__(self, fast: FastSearch, graph: Callable[[], SearchTowers], report: Callable[[str], None],
+                 process: int) -> None:
+        self._fast, self._graph, self._report, self._process = fast, graph, report, process
+        self._plain_difference = fast.difference({}, {})
+
+    def __call__(self, **inputs: np.ndarray) -> Found:
+        """Translate a batch of inputs by name."""
+        return self._search({}, inputs)
+
+    def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
+        """Return a search with some settings changed."""
+        return lambda **inputs: self._search(changed, inputs)
+
+    def is_undivided(self, piece: LinePiece) -> bool:
+        """Return whether all pieces of this kind form one batch, which the fast engine divides itself."""
+        return not self._difference(piece.search, piece.inputs)
+
+    def _search(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> Found:
+        refuse_forked(self._process)
+        further = {name: value for name, value in inputs.items() if name not in ("source", "source_length")}
+        reason = self._difference(changed, further)
+        if reason:
+            self._report(reason)
+        search: Search = self._graph() if reason else self._fast
+        return (search.with_settings(changed) if changed else search)(**inputs)
+
+    def _difference(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> str:
+        return self._fast.difference(changed, inputs) if changed or inputs else self._plain_difference
+
+
+def open_scorer(run_dir: Any, checkpoint: Any = None, *, engine: str = ENGINES[0], device: str | None = None,
+                averaged: bool = True, batch_tokens: int = 4096, ensemble: EnsembleSettings | None = None,
+                precision: str = PRECISIONS[0], trust_code: bool = False) -> PairScorer:
+    """Open a scorer of sentence pairs.
+
+    Args:
+        run_dir: see `Scorer`.
+        checkpoint: see `Scorer`.
+        engine: "auto": CTranslate2 if it can score as the graph does; "graph".
+        device: see `Scorer`.
+        averaged: see `Scorer`.
+        batch_tokens: see `Scorer`.
+        ensemble: see `Scorer`.
+        precision: see `Translator`.
+        trust_code: see `Scorer`.
+
+    Raises:
+        CheckpointError: the checkpoint does not exist, or does not match the run's settings.
+        SettingsError: an invalid value, not a run, or a missing GPU.
+    """
+    _check_engine(engine)
+    runs = [open_run(place, trust_code) for place in several(run_dir)]
+    common: dict[str, Any] = {"device": device, "averaged": averaged, "batch_tokens": batch_tokens}
+
+    def graph(which: Any) -> PairScorer:
+        from towernmt.predict.scorer import Scorer  # imports TensorFlow
+
+        return Scorer(runs, which, ensemble=ensemble, precision=precision if engine == GRAPH else _of_graph(precision),
+                      trust_code=trust_code, **common)
+
+    if engine == GRAPH:
+        return graph(checkpoint)
+    reason = _obstacle([runs, several(checkpoint)], (), device)
+    if not reason:
+        fast: FastEngine[PairScorer] = resolve_name(_ENGINE.format("scoring_engine"))(
+            runs[0], averaged, precision, batch_tokens)
+        reason = fast.difference()
+        if not reason:
+            return ChosenScorer(runs[0], several(checkpoint)[0], averaged, fast, graph, batch_tokens)
+    _log_graph(runs[0], reason)
+    return graph(checkpoint)
+
+
+class ChosenScorer(PairScorer):
+    """A scorer that uses the export of a run if it exists, and the graph otherwise.
+
+    Args:
+        run: the run.
+        checkpoint: the requested checkpoint.
+        averaged: whether to use the moving averages of the weights.
+        fast: the engine with the results of the graph.
+        graph: returns the graph's scorer of a checkpoint.
+        batch_tokens: see `PairScorer`.
+
+    Raises:
+        CheckpointError: the checkpoint does not exist.
+        SettingsError: an invalid value.
+    """
+
+    def __init__(self, run: SavedRun, checkpoint: Any, averaged: bool, fast: FastEngine[PairScorer],
+                 graph: Callable[[Any], PairScorer], batch_tokens: int) -> None:
+        prefix, held = _checkpoint_of(run, checkpoint, averaged)
+        super().__init__(*run.vocabularies(), prefix, batch_tokens)
+        self._export = ExportInUse(run, prefix, fast, False)
+        self._graph = cache(lambda: graph(held))
+        if self._export.opened is None:
+            self._graph()
+
+    def score_stream(self, pairs: Iterable[tuple[str, str]], name: str = "input",
+                     per_token: bool = False) -> Iterator[PairScore]:
+        """Yield the score of each pair; see `PairScorer`."""
+        return self._export.exporting(self._current().score_stream(pairs, name, per_token))
+
+    def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
+        """Return the log-probabilities of pairs of ids; see `PairScorer`."""
+        return self._current().score_ids(sources, targets)
+
+    def _current(self) -> PairScorer:
+        fast = self._export.opened
+        return self._graph() if fast is None else _ScorerByLength(fast, self._graph, self._batch_tokens)
+
+
+class _ScorerByLength(PairScorer):
+    """A fast scorer of pairs that are short enough for it, and the graph for the others."""
+
+    def __init__(self, fast: PairScorer, graph: Callable[[], PairScorer], batch_tokens: int) -> None:
+        super().__init__(fast.source_vocabulary, fast.target_vocabulary, fast.checkpoint, batch_tokens)
+        self._fast, self._graph, self._process = fast, graph, os.getpid()
+
+    def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
+        refuse_forked(self._process)
+        found: dict[int, tuple[float, np.ndarray]] = {}
+        longest = self._fast.longest
+        short = [i for i, pair in enumerate(zip(sources, targets, strict=True))
+                 if longest is None or max(map(len, pair)) < longest]
+        long = sorted(set(range(len(sources))) - set(short))
+        for indices, scorer in ((short, lambda: self._fast), (long, self._graph)):
+            if indices:
+                found |= zip(indices, scorer().score_ids([sources[i] for i in indices], [targets[i] for i in indices]),
+                             strict=True)
+        return [found[i] for i in range(len(sources))]
