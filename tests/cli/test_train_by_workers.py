@@ -9,6 +9,7 @@ import pytest
 
 from towernmt.cli.main import main, make_parser
 from towernmt.cli.train import worker_arguments
+from towernmt.run.automatic_settings import AutomaticSetting
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
@@ -21,6 +22,12 @@ def test_each_worker_gets_the_same_command_without_what_is_for_workers() -> None
     options = parsed(*of_all, "--workers", "3", "--min-workers", "2", "--max-failures", "0", "--cpus", "1", "--wait",
                      "5", "--ray", "local")
     assert vars(parsed(*worker_arguments(options)[1:])) == vars(parsed(*of_all, "--defaults", "fixed"))
+
+
+def test_each_worker_gets_the_batch_that_was_chosen_for_all() -> None:
+    options = parsed("--data", "d", "--logdir", "l", "--set", "a=1", "--workers", "2", "--gpu", "0")
+    arguments = worker_arguments(options, [AutomaticSetting("data.batch_tokens", 25_000, "2 GPUs share the batch")])
+    assert parsed(*arguments[1:]).assignments == ["data.batch_tokens=25000", "a=1"]
 
 
 @pytest.mark.parametrize("arguments, message", [

@@ -15,9 +15,10 @@ from towernmt.cli.main import main, make_parser
 from towernmt.cli.train import defaults_mode, is_in_cluster, settings_sources
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.run import automatic_settings
 from towernmt.run.automatic_settings import apply_automatic_settings, training_conditions
 from towernmt.run.directory import RunDirectory
-from towernmt.run.resolve import ResolvedSettings, SettingsSources, resolve_settings
+from towernmt.run.resolve import Overrides, ResolvedSettings, SettingsSources, resolve_settings
 from towernmt.run.run_settings import default_settings
 
 SETTINGS_OF_THE_ISSUE = """
@@ -276,6 +277,23 @@ def test_a_new_run_has_automatic_defaults_except_with_several_workers(monkeypatc
     monkeypatch.setenv("TF_CONFIG", tf_config)
     options = make_parser(["train"])[0].parse_args(["train", *arguments])
     assert defaults_mode(options.defaults, options.workers is not None or is_in_cluster()) == mode
+
+
+@pytest.mark.parametrize(("requested", "on_gpus", "mode"), [
+    (None, True, "batch"), (None, False, "fixed"), ("fixed", True, "fixed")])
+def test_several_workers_choose_a_batch_for_their_gpus(requested, on_gpus, mode):
+    assert defaults_mode(requested, True, on_gpus) == mode
+
+
+@pytest.mark.parametrize(("specified", "batch_tokens"), [({}, 800), ({"data.batch_tokens": 777}, 777)])
+def test_several_workers_have_the_same_tokens_for_each_gpu_and_fixed_settings(
+        data, monkeypatch, specified, batch_tokens):
+    monkeypatch.setattr(automatic_settings, "TOKENS_PER_GPU", 100)
+    found = resolve_settings(SettingsSources(
+        overrides=(Overrides("--set", specified),), defaults="batch", open_data=lambda: PreparedData(data),
+        gpus=[0, 1], workers=4))
+    assert found.settings == apply_overrides(default_settings(), {"data.batch_tokens": batch_tokens})
+    assert [setting.key for setting in found.automatic] == ["data.batch_tokens"] * (not specified)
 
 
 def resolved(run: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> ResolvedSettings:

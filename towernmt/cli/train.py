@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from towernmt.cluster.cluster_description import cluster_from_environment
 from towernmt.core.errors import SettingsError, nearest
@@ -23,9 +23,9 @@ from towernmt.run.run_settings import VOCABULARY_SIZES
 
 if TYPE_CHECKING:
     from towernmt.dataflow.batches.training_data import TrainingData
+    from towernmt.run.automatic_settings import AutomaticSetting
     from towernmt.run.directory import RunDirectory
-    from towernmt.run.resolve import ResolvedSettings, SettingsSources
-    from towernmt.run.run_settings import Settings
+    from towernmt.run.resolve import DefaultsMode, ResolvedSettings, SettingsSources
     from towernmt.run.started_run import StartingModel
 
 
@@ -95,12 +95,12 @@ def check_workers_options(options: argparse.Namespace) -> None:
             raise SettingsError(f"{_option(name)} is an option of --workers: pass --workers, too.")
 
 
-def train_with_workers(options: argparse.Namespace, settings: Settings, data: TrainingData) -> int:
+def train_with_workers(options: argparse.Namespace, resolved: ResolvedSettings, data: TrainingData) -> int:
     """Train with several workers, and return the exit status.
 
     Args:
         options: parsed arguments of `towernmt train`.
-        settings: settings of the run.
+        resolved: settings of the run.
         data: training data.
 
     Raises:
@@ -115,23 +115,29 @@ def train_with_workers(options: argparse.Namespace, settings: Settings, data: Tr
     gpus = gpu_numbers(options.gpu) or []
     _check_workers(options, gpus)
     check_ray("--workers")
-    check_ranges(settings)
+    check_ranges(resolved.settings)
     run = RunDirectory(options.logdir)
     run.check_place()
     check_run_vocabulary(run, data)
     training = WorkerTraining(
-        worker_arguments(options), run, options.workers, options.min_workers or options.workers,
-        3 if options.max_failures is None else options.max_failures, options.cpus or 0, len(gpus),
-        60 if options.wait is None else options.wait, options.ray or "")
+        worker_arguments(options, resolved.automatic or ()), run, options.workers,
+        options.min_workers or options.workers, 3 if options.max_failures is None else options.max_failures,
+        options.cpus or 0, len(gpus), 60 if options.wait is None else options.wait, options.ray or "")
     return train_by_workers(training, lambda text: print(text, flush=True))
 
 
-def worker_arguments(options: argparse.Namespace) -> list[str]:
+def worker_arguments(options: argparse.Namespace, automatic: Sequence[AutomaticSetting] = ()) -> list[str]:
     """Return the arguments of `towernmt` in each worker: the same command without the options of `--workers`.
 
     The defaults are fixed, because a worker that trains alone would otherwise use automatic settings.
+
+    Args:
+        options: parsed arguments of `towernmt train`.
+        automatic: automatic settings, which all workers use.
     """
     arguments = ["train", "--defaults=fixed"]
+    for setting in automatic:
+        arguments += ["--set", f"{setting.key}={setting.value}"]
     for name, value in vars(options).items():
         if name in _NOT_FOR_WORKERS or value is None or value is False or value == []:
             continue
@@ -181,7 +187,8 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--defaults", choices=("automatic", "fixed"),
                         help="settings of a new run that are not specified: automatic values for the corpus, the "
                              "training limit and this machine, each logged with its reason; or the fixed defaults "
-                             "of --help-settings (default: automatic, but fixed with several workers)")
+                             "of --help-settings (default: automatic, but fixed with several workers, except the "
+                             "batch size on GPUs)")
     parser.add_argument("--dry-run", action="store_true",
                         help="print the automatic settings with their reasons, and a forecast of the updates, the "
                              "memory and the end, and train nothing")
@@ -220,18 +227,19 @@ def run_train(options: argparse.Namespace) -> int:
     from towernmt.run.resolve import resolve_settings
 
     check_workers_options(options)
-    several, run = options.workers is not None or is_in_cluster(), _existing_run(options.logdir)
+    cluster, run = cluster_from_environment(os.environ), _existing_run(options.logdir)
+    workers = options.workers if cluster is None else len(cluster.workers)
     check_devices(options)
     start = starting_model(options)
     known = run or (start.run if start is not None else None)
     open_data = cache(lambda: with_general_data(open_training_data(
         options.data, options.vocabulary, None if known is None else known.vocabulary), options.general))
     resolved = resolve_settings(settings_sources(
-        options, open_data, defaults_mode(options.defaults, several), several, start))
+        options, open_data, defaults_mode(options.defaults, workers is not None, bool(options.gpu)), workers, start))
     if options.dry_run:
         return print_forecast(options, resolved, open_data())
     if options.workers is not None:
-        return train_with_workers(options, resolved.settings, open_data())
+        return train_with_workers(options, resolved, open_data())
     status = train_resolved(options, resolved, open_data())
     if status == 0:
         print(next_command(options.logdir))
@@ -265,8 +273,13 @@ def print_forecast(options: argparse.Namespace, resolved: ResolvedSettings, data
     return 0
 
 
-def defaults_mode(requested: str | None, several_workers: bool) -> Literal["automatic", "fixed"]:
+def defaults_mode(requested: str | None, several_workers: bool, on_gpus: bool = False) -> DefaultsMode:
     """Return the mode of the defaults for the value of `--defaults`.
+
+    Args:
+        requested: value of `--defaults`; None for the default.
+        several_workers: whether several processes train.
+        on_gpus: whether they train on GPUs.
 
     Raises:
         SettingsError: automatic settings are requested for several workers, which must all have the same settings.
@@ -274,6 +287,8 @@ def defaults_mode(requested: str | None, several_workers: bool) -> Literal["auto
     if several_workers and requested == "automatic":
         raise SettingsError("--defaults automatic depends on one machine, but several workers may run on different "
                             "machines: leave it out.")
+    if several_workers and on_gpus and requested is None:
+        return "batch"
     return "fixed" if several_workers or requested == "fixed" else "automatic"
 
 
@@ -283,15 +298,15 @@ def is_in_cluster() -> bool:
 
 
 def settings_sources(options: argparse.Namespace, open_data: Callable[[], TrainingData] | None = None,
-                     defaults: Literal["automatic", "fixed"] = "fixed",
-                     several_workers: bool = False, start: StartingModel | None = None) -> SettingsSources:
+                     defaults: DefaultsMode = "fixed", workers: int | None = None,
+                     start: StartingModel | None = None) -> SettingsSources:
     """Return the sources of the settings that the command line names; `--config` is read here.
 
     Args:
         options: parsed arguments of `add_run_arguments`.
         open_data: opens the training data, on which automatic settings depend; None for no automatic settings.
         defaults: mode of the defaults of a new run.
-        several_workers: whether several processes train.
+        workers: number of processes that train together; None for a training in one process.
         start: the model of `--start`.
 
     Raises:
@@ -304,7 +319,7 @@ def settings_sources(options: argparse.Namespace, open_data: Callable[[], Traini
         options.model, options.preset, _existing_run(options.logdir), start=start,
         overrides=(read_config(options.config), assigned_values) if options.config else (assigned_values,),
         defaults=defaults, open_data=open_data, gpus=gpu_numbers(options.gpu), towers=options.towers,
-        several_workers=several_workers)
+        workers=workers)
 
 
 def _existing_run(logdir: str | None) -> RunDirectory | None:

@@ -61,7 +61,7 @@ class TrainingConditions:
         vocabulary: size of the target vocabulary.
         unigram: whether both vocabularies are unigram models.
         validation_pairs: number of sentence pairs in the first validation set.
-        gpus: number of GPUs that train; 0 for the CPU.
+        gpus: number of GPUs that train, in all processes; 0 for the CPU.
         processors: number of processors that this process may use.
         bfloat16: whether the device has hardware for bfloat16 products; None if that is unknown.
         rates: measured rates of matrix products; None if not measured.
@@ -185,14 +185,15 @@ def needs_product_rates(settings: Settings, specified: Collection[str], gpus: Se
     return bool(settings.train.minutes) or "train.precision" not in specified and bool(_multiplies_bfloat16(gpus))
 
 
-def training_conditions(data: TrainingData, gpus: Sequence[int] | None,
-                        rates: ProductRates | None) -> TrainingConditions:
-    """Return the conditions of training on this machine.
+def training_conditions(data: TrainingData, gpus: Sequence[int] | None, rates: ProductRates | None,
+                        processes: int = 1) -> TrainingConditions:
+    """Return the conditions of training on this machine, or by several processes on machines like this one.
 
     Args:
         data: training data.
-        gpus: numbers of the GPUs; None for the CPU.
+        gpus: numbers of the GPUs of each process; None for the CPU.
         rates: rates of matrix products; None if not measured.
+        processes: number of processes that train together.
     """
     from towernmt.dataflow.batches.mixed_data import MixedData
     from towernmt.dataflow.preparation.prepared_data import PreparedData
@@ -203,7 +204,7 @@ def training_conditions(data: TrainingData, gpus: Sequence[int] | None,
         pairs=prepared.pairs if prepared else None,
         vocabulary=len(data.target_vocabulary),
         unigram=data.source_vocabulary.has_probabilities and data.target_vocabulary.has_probabilities,
-        validation_pairs=len(data.valid_source), gpus=len(gpus or ()),
+        validation_pairs=len(data.valid_source), gpus=processes * len(gpus or ()),
         processors=processors(), bfloat16=_multiplies_bfloat16(gpus), rates=rates, gpu_memory=smallest_memory(gpus),
         validation_sets=len(data.validation_sets), is_mixed=isinstance(data, MixedData))
 
@@ -566,20 +567,21 @@ RULES: tuple[Rule, ...] = (
 """All rules, in the order in which they are applied."""
 
 
-def apply_automatic_settings(settings: Settings, conditions: TrainingConditions,
-                             specified: Collection[str]) -> tuple[Settings, list[AutomaticSetting]]:
+def apply_automatic_settings(settings: Settings, conditions: TrainingConditions, specified: Collection[str],
+                             rules: Sequence[Rule] = RULES) -> tuple[Settings, list[AutomaticSetting]]:
     """Set automatic values for the settings that a user does not specify.
 
     Args:
         settings: specified settings.
         conditions: training conditions.
         specified: dotted keys that the user specifies.
+        rules: the rules to apply.
 
     Returns:
         All settings, and the automatic ones, including those that are equal to the defaults.
     """
     known, automatic = set(all_keys(settings)), []
-    for rule in RULES:
+    for rule in rules:
         for setting in list(rule(settings, conditions)):
             if setting.key in known and setting.key not in specified and _steps_key(setting.key) not in specified:
                 settings = apply_overrides(settings, {setting.key: setting.value}, "automatic setting")

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from towernmt.checkpoint.records import without_provenance
 from towernmt.core.errors import SettingsError
@@ -22,6 +22,7 @@ from towernmt.run.automatic_settings import (
     AutomaticSetting,
     TrainingConditions,
     apply_automatic_settings,
+    batch,
     needs_product_rates,
     training_conditions,
 )
@@ -47,6 +48,10 @@ DEPENDS_ON_LIMIT = (
 """Automatic settings that depend on the training limit, and that can change within a run."""
 
 
+DefaultsMode: TypeAlias = Literal["automatic", "batch", "fixed"]
+"""Which settings of a new run get automatic values."""
+
+
 class Overrides(NamedTuple):
     """Values that a user specifies.
 
@@ -70,12 +75,13 @@ class SettingsSources:
         base: settings that replace the defaults of the model, for example those of another run; ignored with `run`.
         start: the trained model from which a new run starts, instead of `base`; a resumed run must have begun with it.
         overrides: specified values; later ones replace earlier ones.
-        defaults: whether a new run gets automatic values or the fixed defaults.
+        defaults: whether a new run gets automatic values, only an automatic batch size ("batch"), or fixed defaults.
         open_data: opens the training data, on which automatic values depend; called when the specified settings are
             found valid. None for no automatic values.
         gpus: numbers of the GPUs; None for the CPU.
         towers: number of towers on the CPU; None if not specified.
-        several_workers: whether several processes train, so that the values of one machine must not be used for all.
+        workers: number of processes that train together, which must not use the values of one machine, except the
+            batch size; None for a training in one process.
     """
 
     model: str | None = None
@@ -84,11 +90,11 @@ class SettingsSources:
     base: Settings | None = None
     start: StartingModel | None = None
     overrides: tuple[Overrides, ...] = ()
-    defaults: Literal["automatic", "fixed"] = "fixed"
+    defaults: DefaultsMode = "fixed"
     open_data: Callable[[], TrainingData] | None = None
     gpus: Sequence[int] | None = None
     towers: int | None = None
-    several_workers: bool = False
+    workers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -120,11 +126,12 @@ def resolve_settings(sources: SettingsSources) -> ResolvedSettings:
     data = sources.open_data() if sources.open_data is not None else None
     if data is not None and sources.start is not None:
         check_data_of_start(sources.start, data)
-    if data is not None and sources.defaults == "automatic" and _is_new(sources.run):
-        return _with_automatic_settings(sources, data, settings)
+    if data is not None and sources.defaults != "fixed" and _is_new(sources.run):
+        add_values = _with_automatic_batch if sources.defaults == "batch" else _with_automatic_settings
+        return add_values(sources, data, settings)
     if sources.run is None:
         return ResolvedSettings(settings, towers=sources.towers, notes=_notes_of_start(sources))
-    if sources.several_workers:
+    if sources.workers is not None:
         return ResolvedSettings(settings, towers=sources.towers)
     recorded = recorded_automatic_settings(sources.run)
     towers = recorded.get("--towers") if sources.gpus is None and sources.towers is None else sources.towers
@@ -209,6 +216,13 @@ def _with_automatic_settings(sources: SettingsSources, data: TrainingData, setti
 
 def _notes_of_start(sources: SettingsSources) -> list[str]:
     return [] if sources.start is None else [*sources.start.notes]
+
+
+def _with_automatic_batch(sources: SettingsSources, data: TrainingData, settings: Settings) -> ResolvedSettings:
+    """Return the settings with an automatic batch size for the GPUs of all workers."""
+    conditions = training_conditions(data, sources.gpus, None, sources.workers or 1)
+    settings, automatic = apply_automatic_settings(settings, conditions, _specified_keys(sources, settings), [batch])
+    return ResolvedSettings(settings, automatic, notes=_notes_of_start(sources), conditions=conditions)
 
 
 def _specified_keys(sources: SettingsSources, settings: Settings) -> set[str]:
