@@ -71,13 +71,15 @@ class Plan:
                                    self.towers if self.gpu is None else None, update_cycle=self.update_cycle)
 
 
-def bare_update(trainer: Any, data: Any) -> None:
+def bare_update(trainer: Any, data: GeneralQueueInput) -> None:
     """Run the operations of one update with `session.run`, without callbacks, summaries or fetches."""
-    for number in range(trainer.update_cycle - 1):
-        trainer.sess.run(trainer._cycle.collect_op(number))
-    trainer.sess.run(trainer.train_op)
-    for _ in range(trainer.update_cycle):
-        data.count_lost_batch()     # the input counts only batches that its own callback dequeues
+    collecting = [trainer._cycle.collect_op(number) for number in range(trainer.update_cycle - 1)]
+    for operation in [*collecting, trainer.train_op]:
+        if data.staging is not None:
+            data.run_with_batch(trainer.sess, operation)    # another run must have copied the batch to the GPU
+        else:
+            trainer.sess.run(operation)
+            data.count_lost_batch()     # the input counts only batches that its own callback dequeues
 
 
 class Meter(Callback):
