@@ -156,6 +156,36 @@ def products(_: Path) -> None:
             report(f"{name}: {1e6 * (time.perf_counter() - begin) / repeats:.0f} us")
 
 
+def norms(_: Path) -> None:
+    """Report the time of layer normalisation with its gradient by cuDNN and by plain operations, and their distance."""
+    from tensorpack.tfutils.tower import TrainTowerContext
+
+    from towernmt.core.graph_state import GraphSettings, graph_state
+    from towernmt.models.layers.feed_forward import layer_norm
+
+    depth, repeats = (64, 2) if SIZE is SMALL else (512, 20)
+    value = np.random.default_rng(1).normal(size=(SIZE.rows, depth)).astype(np.float32)
+    results = []
+    for fused in (True, False):
+        with tf.Graph().as_default(), tf1.Session(config=_config()) as session:
+            graph_state().settings = GraphSettings(fused_norm=fused)
+            with tf1.device("/gpu:0"), TrainTowerContext(""):
+                x = y = tf.convert_to_tensor(tf1.get_variable("x", initializer=value))
+                for i in range(repeats):
+                    y = layer_norm(tf.square(y), f"norm_{i}")
+                outputs = [y, tf.gradients(y, x, tf.square(y))[0]]
+            session.run(tf1.global_variables_initializer())
+            results.append(session.run(outputs))
+            call = session.make_callable([output.op for output in outputs])
+            call()
+            begin = time.perf_counter()
+            call()
+            seconds = time.perf_counter() - begin
+            report(f"{'by cuDNN' if fused else 'by plain operations'}: {1e6 * seconds / repeats:.0f} us")
+    distance = max(np.abs(one - other).max() / np.abs(one).max() for one, other in zip(*results, strict=True))
+    report(f"relative distance {distance:.1e}")
+
+
 def translate(_: Path) -> None:
     """Report the speed of beam search for two batch sizes."""
     import translate as benchmark
@@ -284,7 +314,7 @@ def _towernmt(*arguments: str | Path) -> None:
 
 
 STEPS = {step.__name__: step
-         for step in (devices, resume, train, free_order, products, translate, memory, skip, trace)}
+         for step in (devices, resume, train, free_order, products, norms, translate, memory, skip, trace)}
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -6,14 +6,15 @@ import math
 
 import numpy as np
 import pytest
-from tensorpack.tfutils.tower import PredictTowerContext
+from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
 from tests.models import test_transformer as plain
 from towernmt.check import check_tower
+from towernmt.core.graph_state import GraphSettings, graph_state
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
 from towernmt.models.layers.embeddings import RelativePositions, RotaryPositions
-from towernmt.models.layers.feed_forward import rms_norm
+from towernmt.models.layers.feed_forward import layer_norm, rms_norm
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.models.transformer import Transformer, weighted_sums
 from towernmt.predict.search.decoding_tower import beam_search
@@ -321,3 +322,30 @@ ALL = {"positions": "relative", "decoder_cell": "ssru", "norm": "rms", "feed_for
 @pytest.mark.thorough
 def test_a_model_with_every_option_obeys_the_rules_of_tower_functions():
     assert check_tower(Transformer(TransformerSettings(**SIZES, **ALL))) == []
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("rows", [3, 0])
+def test_layers_are_normalised_on_a_gpu_by_cudnn_as_by_the_formula(graph, rows, fused):
+    """The CPU executes the graph of a GPU."""
+    graph_state().settings = GraphSettings(fused_norm=fused)
+    random = np.random.default_rng(1)
+    value, weights = (random.normal(5.0, 3.0, [rows, 2, 8]) for _ in range(2))
+    with TrainTowerContext(""), tf1.device("/gpu:0"):
+        x = tf1.placeholder(tf.float32, [None, 2, 8])
+        y = layer_norm(x, "norm", 0.1)
+        scale, offset = tf1.trainable_variables()
+        gradients = tf.gradients(y, [x, scale, offset], tf.constant(weights, tf.float32))
+    assert any(operation.type == "FusedBatchNormV3" for operation in graph.get_operations()) is fused
+    with tf1.Session(config=tf1.ConfigProto(allow_soft_placement=True)) as session:
+        scales, offsets = random.normal(size=(2, 8))
+        scale.load(scales, session)
+        offset.load(offsets, session)
+        found = session.run([y, *gradients], {x: value})
+    deviation = np.sqrt(value.var(-1, keepdims=True) + 0.1)
+    normal = (value - value.mean(-1, keepdims=True)) / deviation
+    d = weights * scales
+    of_x = (d - d.mean(-1, keepdims=True) - normal * (d * normal).mean(-1, keepdims=True)) / deviation
+    for one, other in zip(found, [normal * scales + offsets, of_x, (weights * normal).sum((0, 1)), weights.sum((0, 1))],
+                          strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)

@@ -8,6 +8,7 @@ import pytest
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.optim.gradients import SMALL_GRADIENT, StackedGradients
 from towernmt.optim.optimizer import make_optimizer
 from towernmt.optim.optimizer_settings import OptimizerSettings
 
@@ -77,3 +78,24 @@ def test_the_norm_that_is_measured_is_the_one_before_clipping():
 def test_an_unknown_optimizer_is_refused_with_those_that_exist():
     with pytest.raises(SettingsError, match="adam, adamw, lazyadam, adafactor, lamb, muon, sgd"):
         apply_overrides(OptimizerSettings(), {"name": "adamax"})
+
+
+@pytest.mark.parametrize(("device", "stacks"), [("/gpu:0", 2), ("/cpu:0", 0)])
+def test_small_gradients_of_equal_shape_share_kernels_on_a_gpu(graph, device, stacks):
+    """The CPU executes the graph of a GPU."""
+    random = np.random.default_rng(1)
+    shapes = [[4], [3], [4], [2, 3], [4], [2, 3], [SMALL_GRADIENT + 1], [SMALL_GRADIENT + 1]]
+    values = [random.normal(size=shape).astype(np.float32) for shape in shapes]
+    with tf1.device(device):
+        gradients = [tf.constant(value) for value in values]
+        gradients.append(tf.IndexedSlices(tf.constant(values[0]), tf.constant([1, 0, 3, 2]), tf.constant([9])))
+        stacked = StackedGradients(gradients)
+        norms, scaled = stacked.half_squared_norms(), stacked.scaled(tf.constant(0.5))
+    operations = graph.get_operations()
+    assert [operation.type for operation in operations].count("Pack") == stacks
+    assert isinstance(scaled[-1], tf.IndexedSlices)
+    with tf1.Session(config=tf1.ConfigProto(allow_soft_placement=True)) as session:
+        found = session.run([norms, [*scaled[:-1], scaled[-1].values]])
+    for value, norm, half in zip([*values, values[0]], *found, strict=True):
+        np.testing.assert_allclose(norm, (value.astype(np.float64) ** 2).sum() / 2, rtol=1e-5)
+        np.testing.assert_array_equal(half, value / 2)

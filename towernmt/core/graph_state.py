@@ -70,6 +70,7 @@ class GraphSettings:
         deterministic: TensorFlow takes only kernels that add in a fixed order; once on, it stays so in the process.
         tf32: GPUs multiply float32 matrices in TF32, in all graphs of the process.
         xla: XLA compiles the training towers, for batches that are padded to few shapes.
+        fused_norm: training towers on GPUs normalise layers by cuDNN's batch normalisation.
     """
 
     seed: int = 0
@@ -79,6 +80,7 @@ class GraphSettings:
     deterministic: bool = False
     tf32: bool = True
     xla: bool = False
+    fused_norm: bool = True
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ Optimizers set it, and callbacks such as `NaNGuard` read it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.graph_state import graph_state
@@ -108,6 +108,57 @@ def scaled(gradient: Tensor, factor: float | Tensor) -> Tensor:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
     return gradient * factor
+
+
+SMALL_GRADIENT = 1 << 14
+"""Largest number of elements of a gradient that is stacked with others of its shape."""
+
+
+class StackedGradients:
+    """Gradients of an update, in which small ones of equal shape are stacked on a GPU, so that they share kernels.
+
+    A Transformer has about 100 biases, scales and offsets of a few shapes, and starting a kernel for each takes longer
+    than the kernel. On the CPU, nothing is stacked.
+
+    Args:
+        gradients: dense or sparse gradients.
+    """
+
+    def __init__(self, gradients: Sequence[Tensor]) -> None:
+        self._gradients = list(gradients)
+        alike: dict[tuple[Any, ...], list[int]] = {}
+        for index, gradient in enumerate(gradients):
+            if _is_small_on_gpu(gradient):
+                alike.setdefault((gradient.device, gradient.dtype, *gradient.shape), []).append(index)
+        self._stacks = {}
+        for indices in alike.values():
+            if len(indices) > 1:
+                with tf1.device(gradients[indices[0]].device):
+                    self._stacks[tuple(indices)] = tf.stack([gradients[index] for index in indices])
+
+    def half_squared_norms(self) -> list[Tensor]:
+        """Return half of the squared norm of each gradient, float32 `[]`."""
+        def norms(stack: Tensor) -> Tensor:
+            return tf.reduce_sum(tf.square(tf.cast(stack, tf.float32)), list(range(1, stack.shape.rank))) * 0.5
+
+        return self._each(lambda gradient: half_squared_norms([gradient])[0], norms)
+
+    def scaled(self, factor: Tensor) -> list[Tensor]:
+        """Return each gradient times a number; sparse gradients stay sparse."""
+        return self._each(lambda gradient: scaled(gradient, factor), lambda stack: stack * factor)
+
+    def _each(self, of_gradient: Callable[[Tensor], Tensor], of_stack: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        found = {}
+        for indices, stack in self._stacks.items():
+            with tf1.device(stack.device):
+                found.update(zip(indices, tf.unstack(of_stack(stack)), strict=True))
+        return [found[index] if index in found else of_gradient(gradient)
+                for index, gradient in enumerate(self._gradients)]
+
+
+def _is_small_on_gpu(gradient: Tensor) -> bool:
+    return (not isinstance(gradient, tf.IndexedSlices) and "GPU" in gradient.device.upper()
+            and gradient.shape.is_fully_defined() and gradient.shape.num_elements() <= SMALL_GRADIENT)
 
 
 class Accumulator:

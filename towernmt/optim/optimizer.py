@@ -32,7 +32,7 @@ from towernmt.core.settings import check_ranges
 from towernmt.core.tensors import DType, Operation, Optimizer, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels import compute_dtype
-from towernmt.optim.gradients import GradsAndVars, allow_skipped_update, half_squared_norms, scaled, watch_gradients
+from towernmt.optim.gradients import GradsAndVars, StackedGradients, allow_skipped_update, scaled, watch_gradients
 from towernmt.optim.muon import Muon
 from towernmt.optim.optimizer_settings import OptimizerSettings
 from towernmt.optim.optimizers import Adafactor, AdamW, Lamb, LazyAdam
@@ -95,13 +95,16 @@ class GlobalNorm(GradientProcessor):
     def _process(self, grads: GradsAndVars) -> GradsAndVars:
         state, watched = graph_state(), grads
         grads = [(_with_distinct_rows(g), v) for g, v in grads]
+        stacked = StackedGradients([g for g, _ in grads])
         if not state.is_replica:
-            state.clip_scale = self._scale(watched, grads)
-        return grads if state.clip_scale is None else [(scaled(g, state.clip_scale), v) for g, v in grads]
+            state.clip_scale = self._scale(watched, stacked)
+        if state.clip_scale is None:
+            return grads
+        return [(g, v) for g, (_, v) in zip(stacked.scaled(state.clip_scale), grads, strict=True)]
 
-    def _scale(self, watched: GradsAndVars, grads: GradsAndVars) -> Tensor | None:
+    def _scale(self, watched: GradsAndVars, stacked: StackedGradients) -> Tensor | None:
         """Return the factor that clips the gradients, None for no clipping; the guard watches them as `watched`."""
-        squares = half_squared_norms([g for g, _ in grads])
+        squares = stacked.half_squared_norms()
         watch_gradients(watched, squares)
         norm = tf.identity(tf.sqrt(tf.reduce_sum(tf.stack(squares)) * 2.0), name="gradient_norm")
         return self.clip_norm / tf.maximum(norm, self.clip_norm) if self.clip_norm else None

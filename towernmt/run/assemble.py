@@ -310,7 +310,7 @@ def graph_settings(settings: Settings) -> GraphSettings:
     """Return the settings by which the towers and the optimizer of a run are built."""
     s = settings.train
     return GraphSettings(settings.data.seed, s.precision, s.gradient_checkpointing, LossScaling(s.loss_scale),
-                         s.deterministic, s.tf32, s.xla)
+                         s.deterministic, s.tf32, s.xla, s.fused_norm)
 
 
 def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:

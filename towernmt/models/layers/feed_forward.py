@@ -19,7 +19,7 @@ from towernmt.core.errors import TowerRuleError
 from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Operation, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels import is_made_once, relu, to_float32
+from towernmt.models.kernels import is_made_once, on_gpu, relu, to_float32
 from towernmt.models.layers.projections import linear_layer
 from towernmt.models.layers.randomness import dropout
 from towernmt.models.model_settings import PLAIN, Gains
@@ -31,7 +31,28 @@ def layer_norm(x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
     with tf1.variable_scope(name):
         scale = tf1.get_variable("scale", [depth], initializer=tf1.ones_initializer())
         offset = tf1.get_variable("offset", [depth], initializer=tf1.zeros_initializer())
-    return _standardize(x, epsilon) * scale + offset
+    standardize = _standardize_by_cudnn if _can_use_cudnn(x) else _standardize
+    return standardize(x, epsilon) * scale + offset
+
+
+def _can_use_cudnn(x: Tensor) -> bool:
+    """Return whether cuDNN normalises `x`: in training towers on GPUs, unless XLA fuses the operations."""
+    context, settings = get_current_tower_context(), graph_state().settings
+    return settings.fused_norm and not settings.xla and context is not None and context.is_training and on_gpu(x)
+
+
+def _standardize_by_cudnn(x: Tensor, epsilon: float) -> Tensor:
+    """Return `_standardize` by cuDNN's batch normalisation, for which each row of `x` is a channel of one image.
+
+    PyTorch 0.4 and Keras 2 normalised layers in the same way. The forward pass has one kernel instead of seven, and the
+    backward pass one instead of eight.
+    """
+    image = tf.reshape(x, [1, -1, int(x.shape[-1]), 1])
+    rows = tf.shape(image)[1:2]
+    standardized = tf.raw_ops.FusedBatchNormV3(     # `tf.nn.fused_batch_norm` would raise epsilon to 1.001e-5
+        x=image, scale=tf.fill(rows, 1.0), offset=tf.fill(rows, 0.0), mean=[], variance=[], epsilon=epsilon,
+        data_format="NCHW", is_training=True)
+    return tf.reshape(standardized.y, tf.shape(x))
 
 
 def _standardize(x: Tensor, epsilon: float) -> Tensor:

@@ -83,14 +83,10 @@ def start_clock(batch_tensor: Tensor) -> None:
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, advance)
 
 
-def seed_of_place(name: str) -> Tensor:
-    """int64 `[2]`: which place (variable scope, name, tower) and which batch."""
-    context = get_current_tower_context()
-    clock = graph_state().clock
-    if clock is None:
-        raise RuntimeError("dropout needs start_clock() earlier in the tower; NMTModel.build_graph calls it.")
-    place = f"{tf1.get_variable_scope().name}/{name}/{getattr(context, 'index', 0)}/{graph_seed()}"
-    return tf.stack([tf.constant(zlib.crc32(place.encode()), tf.int64), clock.now])
+def key_of_place(name: str) -> int:
+    """Return the key of the random values of a place: variable scope, name and tower."""
+    place = f"{tf1.get_variable_scope().name}/{name}/{getattr(get_current_tower_context(), 'index', 0)}/{graph_seed()}"
+    return zlib.crc32(place.encode())
 
 
 _PHILOX = 1     # tf.random.Algorithm.PHILOX
@@ -134,9 +130,12 @@ def dropout(x: Tensor, rate: float, name: str) -> Tensor:
     context = get_current_tower_context()
     if rate == 0.0 or context is None or not context.is_training:
         return x
+    clock = graph_state().clock
+    if clock is None:
+        raise RuntimeError("dropout needs start_clock() earlier in the tower; NMTModel.build_graph calls it.")
     with tf1.name_scope(name):
         dropped = round(rate * 65536)
-        keep = _random_bits16(tf.shape(x), seed_of_place(name)) >= dropped
+        keep = _random_bits16(tf.shape(x), key_of_place(name), clock.now) >= dropped
         return _masked(tf.cast(x, tf.float32), keep, 65536.0 / (65536 - dropped))
 
 
@@ -156,16 +155,20 @@ def _masked(x: Tensor, keep: Tensor, scale: float) -> Tensor:
     return masked(x)
 
 
-def _random_bits16(shape: Tensor, seed: Tensor) -> Tensor:
+def _random_bits16(shape: Tensor, key: int, clock: Tensor) -> Tensor:
     """Return uniform uint16 of `shape`.
 
-    The first word of the seed is the key of Philox, and the clock is the high word of its counter. The low word counts
-    the blocks within one tensor. With the clock in the low word, each batch would get the values of the previous batch,
-    shifted by a few elements.
+    The clock is the high word of Philox's counter. The low word counts the blocks within one tensor. With the clock in
+    the low word, each batch would get the values of the previous batch, shifted by a few elements. All places have the
+    same counter, so that TensorFlow computes it once.
+
+    Args:
+        shape: int32 `[rank]`.
+        key: the key of Philox.
+        clock: int64 `[]`.
     """
     size = tf.reduce_prod(shape)
-    words = tf.bitcast(seed, tf.uint64)     # slices, since `unstack` has no GPU kernel for uint64
     bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=[(size + 1) // 2], key=words[:1], counter=tf.concat([tf.zeros([1], tf.uint64), words[1:]], 0),
-        alg=_PHILOX, dtype=tf.uint32)
+        shape=[(size + 1) // 2], key=tf.constant([key], tf.uint64),
+        counter=tf.bitcast(tf.stack([tf.zeros([], tf.int64), clock]), tf.uint64), alg=_PHILOX, dtype=tf.uint32)
     return tf.reshape(tf.reshape(tf.bitcast(bits, tf.uint16), [-1])[:size], shape)
