@@ -1,14 +1,8 @@
-"""A program that trains a model of two weights on fake GPUs or CPU towers, and writes its variables after each run.
-
-    python -m tests.gpu.plain_runs OUTPUT
-
-Each function of `RUNS` makes one run. On a machine without fake GPUs, it uses as many CPU towers.
-"""
+"""Runs of a model of two weights on fake GPUs, or on a machine without them on as many CPU towers."""
 
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +32,7 @@ def train(towers: int, steps: int = 4, batches: int = 12, folder: Path | None = 
     from tests.train.plain_model import PlainBatches, PlainModel
     from towernmt.callbacks.saver import CheckpointSaver
     from towernmt.callbacks.stopping import NaNGuard, StopAtStep
+    from towernmt.core.graph_state import GraphSettings, configure_graph
     from towernmt.core.tf_compat import tf, tf1
     from towernmt.input_source import GeneralQueueInput
     from towernmt.optim.optimizer import make_optimizer
@@ -69,6 +64,7 @@ def train(towers: int, steps: int = 4, batches: int = 12, folder: Path | None = 
 
     gpus = range(towers) if fake_gpu.LIBRARY in os.environ else None
     with tf.Graph().as_default():
+        configure_graph(GraphSettings(seed=1))
         data, kept = GeneralQueueInput(PlainBatches(batches)), Kept()
         callbacks = [NaNGuard(), *([] if folder is None else [CheckpointSaver(folder, 1, data=data)]),
                      StopAtStep(steps), kept]
@@ -91,16 +87,5 @@ RUNS: dict[str, Callable[[], dict[str, np.ndarray]]] = {
     "cut_cycle": lambda: train(2, steps=9, batches=5, update_cycle=3),
     "skipped": lambda: train(2, fails=1, skip_out_of_memory=1),
 }
-"""Runs by name: resumed with other towers; data that end within an update cycle; a tower that runs out of memory."""
-
-
-def main(output: str) -> None:
-    """Make all runs, and write `OUTPUT/NAME.npz`."""
-    if fake_gpu.LIBRARY in os.environ:
-        fake_gpu.load()
-    for name, run in RUNS.items():
-        fake_gpu.write_arrays(Path(output) / f"{name}.npz", run())
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+"""Functions by name that return the variables of a run: resumed with other towers; data that end within an update
+cycle; a tower that runs out of memory."""

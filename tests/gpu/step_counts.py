@@ -3,6 +3,10 @@
     python -m tests.gpu.step_counts --config base --gpus 1 2 4 8
 
 Each row is measured in a separate process. The batch is small, since the counts do not depend on it.
+
+`--shrink N` divides the vocabulary, the widths of the model and the sizes by which gradients are grouped, so that a
+large model needs less memory. The numbers of kernels and copies stay. The bytes between cards are multiplied by N * N,
+which exceeds those of the full model by less than a percent, because vectors shrink only by N.
 """
 
 from __future__ import annotations
@@ -20,11 +24,14 @@ from tests.gpu import fake_gpu
 
 ROOT = Path(__file__).parents[2]
 WARM, COUNTED = 2, 2
+WIDTHS = ("hidden_size", "filter_size", "embedding_size", "encoder_size", "decoder_size", "attention_size",
+          "read_out_size", "output_size")
+"""Settings of models that `--shrink` divides."""
 HEADINGS = ("model", "precision", "GPUs", "cycle", "kernels of the first card", "of another", "to cards", "to host",
             "between cards", "MB between", "MB of a card")
 
 
-def row(counts: fake_gpu.Counts, gpus: int, steps: int) -> list[str]:
+def row(counts: fake_gpu.Counts, gpus: int, steps: int, shrink: int) -> list[str]:
     """Return the figures of a step, as cells."""
 
     def copied(wanted: Callable[[fake_gpu.Copy], bool]) -> tuple[float, float]:
@@ -41,12 +48,16 @@ def row(counts: fake_gpu.Counts, gpus: int, steps: int) -> list[str]:
                       and copy.source == card != copy.target)[1] for card in range(gpus))
     return [f"{kernels(0):g}", f"{kernels(gpus - 1):g}" if gpus > 1 else "",
             f"{to_cards[0]:g} ({to_cards[1] / 1024:.1f} KB)", f"{to_host[0]:g} ({to_host[1] / 1024:.1f} KB)",
-            f"{between[0]:g}", f"{between[1] / 1e6:.1f}", f"{most / 1e6:.1f}"]
+            f"{between[0]:g}", f"{between[1] * shrink ** 2 / 1e6:.1f}", f"{most * shrink ** 2 / 1e6:.1f}"]
 
 
-def measure(architecture: str, config: str, precision: str, gpus: int, cycle: int, collectives: str) -> str:
+def measure(architecture: str, config: str, precision: str, gpus: int, cycle: int, collectives: str, shrink: int
+            ) -> str:
     """Train for a few steps, and return the counts of `COUNTED` of them as text."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
+    from functools import partial
+    from unittest.mock import patch
+
     from tensorpack.callbacks import Callback
     from tensorpack.train.interface import launch_train_with_config
     from tensorpack.utils import logger
@@ -57,8 +68,10 @@ def measure(architecture: str, config: str, precision: str, gpus: int, cycle: in
     from towernmt.core.graph_state import GraphSettings, configure_graph
     from towernmt.core.tf_compat import tf
     from towernmt.input_source import GeneralQueueInput
+    from towernmt.optim import gradients
+    from towernmt.train import collectives as collective
+    from towernmt.train import trainer
     from towernmt.train.config import TrainConfig
-    from towernmt.train.trainer import SyncMultiGPUTrainer
 
     logger._logger.setLevel("WARNING")
 
@@ -72,16 +85,23 @@ def measure(architecture: str, config: str, precision: str, gpus: int, cycle: in
                 self.text = fake_gpu.snapshot()
 
     size = "tiny" if config == "tiny" else "base"
-    with tf.Graph().as_default(), tempfile.TemporaryDirectory() as directory:
+    bucket = partial(collective.Collectives, bucket_bytes=collective.BUCKET_BYTES // shrink ** 2)
+    small = patch.object(gradients, "SMALL_GRADIENT", gradients.SMALL_GRADIENT // shrink)       # the largest of vectors
+    with (tf.Graph().as_default(), tempfile.TemporaryDirectory() as directory, small,
+          patch.object(trainer, "Collectives", bucket)):
         configure_graph(GraphSettings(seed=1, precision=precision, deterministic=True))
-        model: Any = make_model(architecture, size, None if config in ("tiny", "base") else config)
-        data, look = GeneralQueueInput(FixedBatches(draw(VOCABULARY[size], 40 * gpus, pairs=400))), Look()
+        preset, words = None if config in ("tiny", "base") else config, VOCABULARY[size] // shrink
+        full = make_model(architecture, size, preset).settings
+        widths = {name: getattr(full, name) // shrink for name in WIDTHS if hasattr(full, name)}
+        model: Any = make_model(architecture, size, preset, source_vocab_size=words, target_vocab_size=words, **widths)
+        data, look = GeneralQueueInput(FixedBatches(draw(words, 40 * gpus, pairs=400))), Look()
         callbacks, monitors = default_callbacks(Path(directory), data)
         saver = next(callback for callback in callbacks if type(callback).__name__ == "CheckpointSaver")
         callbacks.remove(saver)         # a checkpoint of a large model takes longer than the steps
         callbacks += [look, StopAtStep(WARM + COUNTED)]
         launch_train_with_config(TrainConfig(model, data, callbacks, monitors=monitors, update_cycle=cycle),
-                                 SyncMultiGPUTrainer(list(range(gpus)), update_cycle=cycle, collectives=collectives))
+                                 trainer.SyncMultiGPUTrainer(list(range(gpus)), update_cycle=cycle,
+                                                             collectives=collectives))
     return look.text
 
 
@@ -95,12 +115,13 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--cycle", nargs="+", type=int, default=[1])
     parser.add_argument("--collectives", default="ring", choices=("ring", "sum"),
                         help="how gradients are added (default: %(default)s, which copies the bytes of NCCL)")
+    parser.add_argument("--shrink", type=int, default=1, metavar="N", help="divide the widths of the model by N")
     parser.add_argument("--write", help="measure one row in this process, and write its counts to this file")
     options = parser.parse_args(arguments)
     if options.write:
         fake_gpu.load()
         text = measure(options.architecture, options.config, options.precision[0], options.gpus[0], options.cycle[0],
-                       options.collectives)
+                       options.collectives, options.shrink)
         Path(options.write).write_text(text, encoding="utf-8")
         os._exit(0)     # large models take long to be deleted
     print("| " + " | ".join(HEADINGS) + " |\n" + "|---" * len(HEADINGS) + "|")
@@ -113,9 +134,9 @@ def main(arguments: Sequence[str]) -> None:
                     subprocess.run([sys.executable, "-m", "tests.gpu.step_counts", "--architecture",
                                     options.architecture, "--config", options.config, "--precision", precision,
                                     "--gpus", str(gpus), "--cycle", str(cycle), "--collectives",
-                                    options.collectives, "--write", str(file)],
+                                    options.collectives, "--shrink", str(options.shrink), "--write", str(file)],
                                    env=fake_gpu.environment(library, gpus), cwd=ROOT, check=True)
-                    cells = row(fake_gpu.parse(file.read_text(encoding="utf-8")), gpus, COUNTED)
+                    cells = row(fake_gpu.parse(file.read_text(encoding="utf-8")), gpus, COUNTED, options.shrink)
                 print("| " + " | ".join([f"{options.architecture} {options.config}", precision, str(gpus), str(cycle),
                                          *cells]) + " |", flush=True)
 

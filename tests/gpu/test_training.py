@@ -1,4 +1,7 @@
-"""Training on fake GPUs gives the weights of CPU towers, and copies little except batches, weights and gradients."""
+"""Training on fake GPUs gives the weights of CPU towers, and copies little except batches, weights and gradients.
+
+The fake GPUs use TensorFlow's ring of copies in place of NCCL: the graph differs only in the name of the transport.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.gpu import fake_gpu
+from tests.gpu.plain_runs import RUNS
 from tests.gpu.training import COUNTED, LENGTH, ROWS, Case, write_cases
 
 pytestmark = pytest.mark.thorough
@@ -21,33 +25,61 @@ ARCHITECTURES = ("transformer", "seq2seq", "rnnsearch", "convs2s")
 PRECISIONS = ("float32", "bfloat16", "float16")
 TWO, FOUR = (0, 1), (0, 1, 2, 3)
 CASES = [
+    Case(gpus=(3, 1)),      # before the others, because TensorFlow numbers its devices once in a process
     *(Case(architecture, precision=precision) for architecture in ARCHITECTURES for precision in PRECISIONS),
     *(Case(architecture, TWO, collectives="ring") for architecture in ARCHITECTURES if architecture != "rnnsearch"),
-    Case(gpus=FOUR, collectives="ring"),
-    Case(update_cycle=3), Case(gpus=TWO, update_cycle=3, collectives="ring"),
+    Case(update_cycle=3),
     Case(gpus=TWO, staging=False, collectives="ring"),
     Case(gpus=TWO, collectives="sum"),
     Case(gpus=TWO, optimizer="adafactor", collectives="ring"),
     Case(model={"tie_embeddings": "none"}),
     Case(recompute=True), Case(deterministic=False),
 ]
-"""Towers on several cards add their gradients by TensorFlow's ring, in place of NCCL; `test_collectives` has more."""
-IDS = [case.name for case in CASES]
+EXCHANGES = [
+    Case(gpus=TWO, collectives="ring", precision="bfloat16", recompute=True),
+    Case(gpus=TWO, collectives="ring", precision="float16", ema_decay=0.9),
+    Case(gpus=FOUR, collectives="ring", update_cycle=3, ema_decay=0.9, optimizer="muon"),
+    Case(gpus=(2, 0), collectives="ring", optimizer="lazyadam", model={"tie_embeddings": "none"}),
+    Case("rnnsearch", gpus=TWO, collectives="ring", model={"tie_embeddings": "none"}),
+]
+"""Cases that count what the cards exchange."""
+ALL = [*CASES, *EXCHANGES]
+IDS, ALL_IDS = [case.name for case in CASES], [case.name for case in ALL]
+EXCHANGE_IDS = [case.name for case in EXCHANGES]
+DISTANCES = {"float32": 1e-5, "float16": 3e-4, "bfloat16": 3e-4}
+"""Largest distance from the variables of CPU towers. In bfloat16, gradients are rounded to 8 bits to be sent."""
+SCALARS = 64
+"""Bytes between two cards in a batch that are not gradients, such as the learning rate and the loss."""
 
 
 @pytest.fixture(scope="module")
 def trained(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with the results of all cases: `gpu/` of fake GPUs, `cpu/` of CPU towers."""
+    """Return the folder with the results of all cases and runs: `gpu/` of fake GPUs, `cpu/` of CPU towers."""
     folder = tmp_path_factory.mktemp("trained")
-    write_cases(folder / "cases.json", CASES)
     programs = []
-    for name, cards in (("gpu", len(FOUR)), ("cpu", 0)):
-        (folder / name).mkdir()
+    for place, cards, cases in (("gpu", len(FOUR), ALL),
+                                ("cpu", 0, list({case.name: case for case in map(Case.on_cpu, ALL)}.values()))):
+        (folder / place).mkdir()
+        write_cases(folder / f"{place}.json", cases)
         programs.append(subprocess.Popen(
-            [sys.executable, "-m", "tests.gpu.training", str(folder / "cases.json"), str(folder / name)],
+            [sys.executable, "-m", "tests.gpu.training", str(folder / f"{place}.json"), str(folder / place), *RUNS],
             env=fake_gpu.environment(library, cards), cwd=Path(__file__).parents[2]))
     assert [program.wait() for program in programs] == [0, 0]
     return folder
+
+
+def arrays(folder: Path, case: Case) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the final variables of a case on GPUs and on CPU towers, which have the same names."""
+    on_gpus = fake_gpu.read_arrays(folder / "gpu" / f"{case.name}.npz")
+    on_cpu = fake_gpu.read_arrays(folder / "cpu" / f"{case.on_cpu().name}.npz")
+    assert on_gpus.keys() == on_cpu.keys()
+    return on_gpus, on_cpu
+
+
+def distances(on_gpus: dict[str, np.ndarray], on_cpu: dict[str, np.ndarray]) -> dict[str, float]:
+    """Return the largest distance between the values of each variable."""
+    return {name: float(np.abs(value.astype(float) - on_cpu[name].astype(float)).max(initial=0.0))
+            for name, value in on_gpus.items()}
 
 
 def counts(folder: Path, case: Case) -> fake_gpu.Counts:
@@ -57,20 +89,16 @@ def counts(folder: Path, case: Case) -> fake_gpu.Counts:
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_final_variables_are_those_of_cpu_towers(trained: Path, case: Case) -> None:
-    on_gpus, on_cpu = (fake_gpu.read_arrays(trained / place / f"{case.name}.npz") for place in ("gpu", "cpu"))
-    assert on_gpus.keys() == on_cpu.keys()
+    on_gpus, on_cpu = arrays(trained, case)
     assert not counts(trained, case).missing
     # The narrow types round differently in the sums of several threads.
     largest, share = (1e-5, 1e-4) if case.precision == "float32" else (1e-4, 0.05)      # of weights, and of moments
-    far = {}
-    for name, value in on_gpus.items():
-        distance = float(np.abs(value.astype(np.float64) - on_cpu[name]).max()) if value.size else 0.0
-        if distance > (largest if name.startswith("weights/") else 1e-6 + share * float(np.abs(on_cpu[name]).max())):
-            far[name] = distance
+    far = {name: distance for name, distance in distances(on_gpus, on_cpu).items() if distance > (
+        largest if name.startswith("weights/") else 1e-6 + share * float(np.abs(on_cpu[name]).max(initial=0.0)))}
     assert far == {}
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
 def test_a_card_makes_few_small_copies(trained: Path, case: Case) -> None:
     copies = [copy for copy in counts(trained, case).copies if copy.size <= SMALL * copy.times]
     for card in map(str, case.gpus):
@@ -79,31 +107,46 @@ def test_a_card_makes_few_small_copies(trained: Path, case: Case) -> None:
         assert ends <= 30 * COUNTED * case.update_cycle
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
 def test_the_host_and_a_card_exchange_nothing_large_but_the_batch(trained: Path, case: Case) -> None:
-    """`test_collectives` counts what the cards exchange."""
     large = [copy for copy in counts(trained, case).copies if copy.size > SMALL * copy.times]
     batch = f"[{math.ceil(ROWS / len(case.gpus))},{LENGTH}]"
     assert [copy for copy in large if fake_gpu.HOST in (copy.source, copy.target) and copy.shape != batch] == []
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
 def test_nothing_happens_on_a_card_that_was_not_chosen(trained: Path, case: Case) -> None:
     assert counts(trained, case).cards() == set(map(str, case.gpus))
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
 def test_no_gradient_is_scattered(trained: Path, case: Case) -> None:
     """With deterministic kernels, TensorFlow computes `ScatterNd` of a GPU on the host."""
     assert [kernel.name for kernel in counts(trained, case).kernels if kernel.type == "ScatterNd"] == []
 
 
-def test_a_card_that_is_not_the_first_does_all_the_work(library: Path, tmp_path: Path) -> None:
-    """TensorFlow numbers its devices once in a process, so this needs a separate process."""
-    case = Case(gpus=(3, 1))
-    write_cases(tmp_path / "cases.json", [case])
-    (tmp_path / "gpu").mkdir()
-    subprocess.run([sys.executable, "-m", "tests.gpu.training", str(tmp_path / "cases.json"), str(tmp_path / "gpu")],
-                   env=fake_gpu.environment(library, 4), cwd=Path(__file__).parents[2], check=True)
-    assert fake_gpu.read_arrays(tmp_path / "gpu" / f"{case.name}.npz")
-    assert counts(tmp_path, case).cards() == {"1", "3"}
+@pytest.mark.parametrize("case", EXCHANGES, ids=EXCHANGE_IDS)
+def test_variables_have_the_names_and_values_of_cpu_towers(trained: Path, case: Case) -> None:
+    far = distances(*arrays(trained, case))
+    assert {name: distance for name, distance in far.items() if distance > DISTANCES[case.precision]} == {}
+
+
+@pytest.mark.parametrize("case", EXCHANGES, ids=EXCHANGE_IDS)
+def test_each_update_sends_the_gradients_once_and_no_weights(trained: Path, case: Case) -> None:
+    slots = ("Adam", "Muon", "ExponentialMovingAverage", "power", "loss_scale", "random_clock", "global_step",
+             "learning_rate")
+    weights = sum(value.size for name, value in arrays(trained, case)[0].items()
+                  if not any(slot in name for slot in slots))
+    width, others = (2 if case.precision == "bfloat16" else 4), len(case.gpus) - 1
+    rows = 2 * 1200 if case.optimizer == "lazyadam" else 0     # counts of the rows of two tables
+    sent = sum(copy.size for copy in counts(trained, case).copies
+               if fake_gpu.HOST not in (copy.source, copy.target) and copy.source != copy.target) / COUNTED
+    at_most = 2 * others * (weights + rows) * width + others * case.update_cycle * SCALARS
+    assert 2 * others * weights * width <= sent <= at_most
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_runs_that_resume_end_or_fail_within_an_update_train_as_on_the_cpu(trained: Path, name: str) -> None:
+    on_gpus, on_cpu = (fake_gpu.read_arrays(trained / place / f"{name}.npz") for place in ("gpu", "cpu"))
+    assert on_gpus.keys() == on_cpu.keys()
+    assert {key: distance for key, distance in distances(on_gpus, on_cpu).items() if distance > 1e-5} == {}

@@ -1,11 +1,14 @@
-"""A run that is trained and exported on two fake GPUs equals one on CPU towers, and works without a GPU."""
+"""A run that is trained, served and exported on fake GPUs equals one on CPU towers, and works without a GPU."""
 
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -24,26 +27,48 @@ MODEL = ["model.hidden_size=16", "model.filter_size=32", "model.heads=2", "model
 STEPS = 8
 SETTINGS = [*MODEL, f"train.steps={STEPS}", "validation.steps=4", "checkpoint.steps=4", "data.batch_tokens=100",
             "optimizer.ema_decay=0.5", "train.update_cycle=2"]
+SERVES = all(find_spec(name) is not None for name in ("starlette", "uvicorn", "sentencex"))
+"""Whether the packages of `towernmt[serve]` are installed."""
 
 
 @pytest.fixture(scope="module")
 def folder(library: Path, prepare_pairs: Callable[[Path], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the runs `gpu` and `cpu`, and what was made of `gpu` on the GPUs."""
+    """Return a folder with the runs `gpu`, `workers` and `cpu`, and what was made of `gpu` on the GPUs.
+
+    Two processes with a GPU each train `workers`.
+    """
     folder = tmp_path_factory.mktemp("whole")
     data = prepare_pairs(folder)
     train = ["train", "--data", str(data), "--defaults", "fixed", "--set", *SETTINGS, "--logdir"]
-    commands = [
-        [*train, str(folder / "gpu"), "--gpu", "0,1"],
-        ["translate", "--model", str(folder / "gpu"), "--gpu", "0", "--input", str(folder / "source"),
-         "--output", str(folder / "translated-on-gpu")],
-        ["export", "--model", str(folder / "gpu"), "--format", "savedmodel", "--output", str(folder / "exported")],
-    ]
-    (folder / "commands.json").write_text(json.dumps(commands), encoding="utf-8")
-    program = subprocess.Popen([sys.executable, "-m", "tests.gpu.commands", str(folder / "commands.json")],
-                               env=fake_gpu.environment(library, 2), cwd=Path(__file__).parents[2])
+    run, source = str(folder / "gpu"), str(folder / "source")
+    workers = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    programs = [start(folder / "commands.json", library, 2, [
+        [*train, run, "--gpu", "0,1"],
+        ["translate", "--model", run, "--gpu", "0", "--input", source, "--output", str(folder / "translated-on-gpu")],
+        ["export", "--model", run, "--format", "savedmodel", "--output", str(folder / "exported")],
+        *([["serve", "--model", f"de-en={run}", "--gpu", "0", "--port", "0", source, str(folder / "served")]] * SERVES),
+    ])]
+    for index in range(len(workers)):
+        cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+        programs.append(start(folder / f"worker-{index}.json", library, 1,
+                              [[*train, str(folder / "workers"), "--gpu", "0"]], TF_CONFIG=json.dumps(cluster)))
     assert main([*train, str(folder / "cpu"), "--towers", "2"]) == 0
-    assert program.wait() == 0
+    assert [program.wait() for program in programs] == [0, 0, 0]
     return folder
+
+
+def start(file: Path, library: Path, cards: int, commands: list[list[str]], **more: str) -> subprocess.Popen[bytes]:
+    """Start `tests.gpu.commands` on a machine with `cards` fake GPUs."""
+    file.write_text(json.dumps(commands), encoding="utf-8")
+    return subprocess.Popen([sys.executable, "-m", "tests.gpu.commands", str(file)],
+                            env=fake_gpu.environment(library, cards, **more), cwd=Path(__file__).parents[2])
+
+
+def free_ports(count: int) -> list[int]:
+    """Return different ports that were free a moment ago."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
 
 
 def weights(run: Path) -> dict[str, np.ndarray]:
@@ -61,14 +86,16 @@ def scalars(run: Path) -> list[dict[str, float]]:
             for step in steps if step["global_step"] <= STEPS]
 
 
-def test_the_checkpoint_is_that_of_cpu_towers(folder: Path) -> None:
-    on_gpus, on_cpu = weights(folder / "gpu"), weights(folder / "cpu")
+@pytest.mark.parametrize("run", ["gpu", "workers"])
+def test_the_checkpoint_is_that_of_cpu_towers(folder: Path, run: str) -> None:
+    on_gpus, on_cpu = weights(folder / run), weights(folder / "cpu")
     assert on_gpus.keys() == on_cpu.keys()
     assert all(np.allclose(on_gpus[name], on_cpu[name], rtol=0, atol=1e-5) for name in on_gpus)
 
 
-def test_validation_gives_the_scores_of_cpu_towers(folder: Path) -> None:
-    on_gpus, on_cpu = scalars(folder / "gpu"), scalars(folder / "cpu")
+@pytest.mark.parametrize("run", ["gpu", "workers"])
+def test_validation_gives_the_scores_of_cpu_towers(folder: Path, run: str) -> None:
+    on_gpus, on_cpu = scalars(folder / run), scalars(folder / "cpu")
     assert len(on_gpus) == 2
     for one, other in zip(on_gpus, on_cpu, strict=True):
         assert one == pytest.approx(other, abs=1e-4)
@@ -78,6 +105,13 @@ def test_a_machine_without_gpus_translates_as_the_gpus_do(folder: Path) -> None:
     assert main(["translate", "--model", str(folder / "gpu"), "--input", str(folder / "source"),
                  "--output", str(folder / "translated-on-cpu")]) == 0
     assert (folder / "translated-on-cpu").read_text() == (folder / "translated-on-gpu").read_text()
+
+
+@pytest.mark.skipif(not SERVES, reason="towernmt[serve] is not installed")
+def test_a_server_translates_on_its_gpu(folder: Path) -> None:
+    assert (folder / "served").read_text() == (folder / "translated-on-gpu").read_text()
+    counts = fake_gpu.parse((folder / "served.tsv").read_text(encoding="utf-8"))
+    assert counts.cards() == {"0"} and not counts.missing
 
 
 def test_a_run_resumes_on_another_number_of_cpu_towers(folder: Path) -> None:

@@ -1,10 +1,10 @@
 """A program that trains small models on fake GPUs or on CPU towers, and writes the final variables and the counts.
 
-    python -m tests.gpu.training CASES.json OUTPUT
+    python -m tests.gpu.training CASES.json OUTPUT [RUN ...]
 
-Each case is trained in its own graph. `OUTPUT/NAME.npz` gets the values of its variables: those that an update trains,
-and their averages, as `weights/...`, others as `state/...`. `OUTPUT/NAME.tsv` gets what the fake GPUs counted in
-`COUNTED` steps.
+Each case is trained in its own graph; then the named runs of `plain_runs` are made. `OUTPUT/NAME.npz` gets the values
+of its variables: those that an update trains, and their averages, as `weights/...`, others as `state/...`.
+`OUTPUT/NAME.tsv` gets what the fake GPUs counted in `COUNTED` steps.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.gpu import fake_gpu
+from tests.gpu import fake_gpu, plain_runs
 
 WARM, COUNTED = 2, 2
 """Steps before the counted ones, and counted steps."""
@@ -78,6 +79,11 @@ class Case:
             if item.name not in ("architecture", "gpus", "precision") and value != _default(item):
                 parts.append(f"{item.name}-{value}" if not isinstance(value, dict) else "-".join(map(str, value)))
         return "_".join(parts)
+
+    def on_cpu(self) -> Case:
+        """Return the case with the same results on CPU towers, without the options that matter on GPUs only."""
+        return dataclasses.replace(self, gpus=tuple(range(len(self.gpus))), staging=None, deterministic=True,
+                                   collectives="auto")
 
 
 def _default(item: Any) -> Any:
@@ -199,20 +205,28 @@ def train(case: Case, fake: bool) -> tuple[dict[str, Any], str | None]:
     return look.values, look.counts
 
 
-def main(cases: str, output: str) -> None:
-    """Train the cases of a file in order; a case that fails leaves its error in `OUTPUT/NAME.error`."""
+def main(cases: str, output: str, *runs: str) -> None:
+    """Train the cases of a file in order; a case or run that fails leaves its error in `OUTPUT/NAME.error`."""
     fake = fake_gpu.LIBRARY in os.environ
     if fake:
         fake_gpu.load()
     for case in read_cases(Path(cases)):
-        try:
+        with _kept_error(Path(output), case.name):
             values, counts = train(case, fake)
-        except Exception:
-            (Path(output) / f"{case.name}.error").write_text(traceback.format_exc(), encoding="utf-8")
-            continue
-        if counts is not None:
-            (Path(output) / f"{case.name}.tsv").write_text(counts, encoding="utf-8")
-        fake_gpu.write_arrays(Path(output) / f"{case.name}.npz", values)
+            if counts is not None:
+                (Path(output) / f"{case.name}.tsv").write_text(counts, encoding="utf-8")
+            fake_gpu.write_arrays(Path(output) / f"{case.name}.npz", values)
+    for run in runs:
+        with _kept_error(Path(output), run):
+            fake_gpu.write_arrays(Path(output) / f"{run}.npz", plain_runs.RUNS[run]())
+
+
+@contextmanager
+def _kept_error(output: Path, name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        (output / f"{name}.error").write_text(traceback.format_exc(), encoding="utf-8")
 
 
 if __name__ == "__main__":
