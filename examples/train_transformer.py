@@ -22,11 +22,12 @@ from towernmt import PreparedData, SettingsError, prepare
 from towernmt.cli import (
     add_run_arguments,
     check_devices,
-    is_in_cluster,
+    defaults_mode,
     print_settings,
     run_command,
     settings_sources,
     train_resolved,
+    workers_of_cluster,
 )
 from towernmt.dataflow import PrepareSettings, default_corpus, read_lines
 from towernmt.evaluate import corpus_scores
@@ -64,7 +65,9 @@ def run(options: argparse.Namespace) -> int:
         valid_target=options.valid_target, vocab_size=options.vocab_size, shared_vocab=bool(options.vocab_size) or None,
         output=str(Path(options.logdir) / "data")), stream=sys.stderr)
     print(data.statistics_table, flush=True)
-    sources = settings_sources(options, lambda: data, "fixed" if is_in_cluster() else "automatic", is_in_cluster())
+    workers = workers_of_cluster()
+    mode = defaults_mode(None, workers is not None, bool(options.gpu))
+    sources = settings_sources(options, lambda: data, mode, workers)
     status = train_resolved(options, resolve_settings(sources), data)
     if status == 0 and options.test_source and options.test_target:
         evaluate(options, data)

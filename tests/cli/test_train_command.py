@@ -12,7 +12,7 @@ import yaml
 
 from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 from towernmt.cli.main import main, make_parser
-from towernmt.cli.train import defaults_mode, is_in_cluster, settings_sources
+from towernmt.cli.train import defaults_mode, settings_sources, workers_of_cluster
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.run import automatic_settings
@@ -276,7 +276,7 @@ WORKERS = '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "i
 def test_a_new_run_has_automatic_defaults_except_with_several_workers(monkeypatch, arguments, tf_config, mode):
     monkeypatch.setenv("TF_CONFIG", tf_config)
     options = make_parser(["train"])[0].parse_args(["train", *arguments])
-    assert defaults_mode(options.defaults, options.workers is not None or is_in_cluster()) == mode
+    assert defaults_mode(options.defaults, options.workers is not None or workers_of_cluster() is not None) == mode
 
 
 @pytest.mark.parametrize(("requested", "on_gpus", "mode"), [

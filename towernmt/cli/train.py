@@ -227,8 +227,8 @@ def run_train(options: argparse.Namespace) -> int:
     from towernmt.run.resolve import resolve_settings
 
     check_workers_options(options)
-    cluster, run = cluster_from_environment(os.environ), _existing_run(options.logdir)
-    workers = options.workers if cluster is None else len(cluster.workers)
+    workers = workers_of_cluster() if options.workers is None else options.workers
+    run = _existing_run(options.logdir)
     check_devices(options)
     start = starting_model(options)
     known = run or (start.run if start is not None else None)
@@ -292,9 +292,10 @@ def defaults_mode(requested: str | None, several_workers: bool, on_gpus: bool = 
     return "fixed" if several_workers or requested == "fixed" else "automatic"
 
 
-def is_in_cluster() -> bool:
-    """Return whether the environment names several processes that train together."""
-    return cluster_from_environment(os.environ) is not None
+def workers_of_cluster() -> int | None:
+    """Return the number of processes that train together according to the environment; None if there is only one."""
+    cluster = cluster_from_environment(os.environ)
+    return None if cluster is None else len(cluster.workers)
 
 
 def settings_sources(options: argparse.Namespace, open_data: Callable[[], TrainingData] | None = None,
