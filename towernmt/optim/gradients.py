@@ -130,7 +130,7 @@ class StackedGradients:
         for index, gradient in enumerate(gradients):
             if _is_small_on_gpu(gradient):
                 alike.setdefault((gradient.device, gradient.dtype, *gradient.shape), []).append(index)
-        self._stacks = {}
+        self._stacks: dict[tuple[int, ...], Tensor] = {}
         for indices in alike.values():
             if len(indices) > 1:
                 with tf1.device(gradients[indices[0]].device):
@@ -148,7 +148,7 @@ class StackedGradients:
         return self._each(lambda gradient: scaled(gradient, factor), lambda stack: stack * factor)
 
     def _each(self, of_gradient: Callable[[Tensor], Tensor], of_stack: Callable[[Tensor], Tensor]) -> list[Tensor]:
-        found = {}
+        found: dict[int, Tensor] = {}
         for indices, stack in self._stacks.items():
             with tf1.device(stack.device):
                 found.update(zip(indices, tf.unstack(of_stack(stack)), strict=True))
