@@ -35,9 +35,10 @@ TINY_MODEL = ["model.hidden_size=32", "model.filter_size=64", "model.heads=2", "
               "model.decoder_layers=1"]
 TINY_TRAINING = [*TINY_MODEL, "data.batch_tokens=256", "optimizer.learning_rate=0.01",
                  "schedule.warmup_steps=30", "log.steps=1", "search.beam_size=2"]
-LONG_RUN = [*TINY_TRAINING, "model.residual_dropout=0.1", "model.attention_dropout=0.1", "train.steps=120",
+LONG_RUN = [*TINY_TRAINING, "optimizer.name=muon", "model.softmax_sample=0.5",
+            "model.residual_dropout=0.1", "model.attention_dropout=0.1", "train.steps=120",
             "checkpoint.steps=24", "validation.steps=40", "checkpoint.keep_best=2"]
-"""Ten epochs; dropout, checkpoints, validation and best checkpoints on."""
+"""Ten epochs; Muon, a sampled softmax, dropout, checkpoints, validation and best checkpoints."""
 
 
 @dataclass

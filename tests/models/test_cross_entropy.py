@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tensorpack.tfutils.tower import TrainTowerContext
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.layers.feed_forward import _standardize
 from towernmt.models.layers.projections import Projection
+from towernmt.models.layers.randomness import start_clock
 from towernmt.models.losses import LossBatch, TokenRows
 from towernmt.models.recurrent_cells import at_end
 
@@ -54,6 +56,46 @@ def test_smoothed_loss_and_its_gradients_equal_the_dense_one_hot_formula(graph, 
                          + of_nll * dense_reference(*a, target, length, 0.0) for a in moved)
         slope = (ahead - behind) / (2 * step)
         assert np.sum(got[which] * direction) == pytest.approx(slope, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_a_sample_of_the_whole_vocabulary_has_its_loss_and_gradients(graph, smoothing):
+    random = np.random.default_rng(0)
+    hidden, kernel, bias = (tf.constant(random.normal(size=size), tf.float32) for size in ((3, 5, 4), (11, 4), (11,)))
+    target, length = tf.constant(random.integers(3, 11, (3, 5)).astype(np.int32)), tf.constant([5, 2, 1])
+    found = []
+    with TrainTowerContext(""):
+        start_clock(tf.constant(0.0))
+        for share in (0.0, 1.0 - 1e-7):
+            batch = LossBatch(None, None, target, length, hidden, Projection(kernel, bias), True, softmax_sample=share)
+            loss = batch.cross_entropy(smoothing)
+            gradients = tf1.gradients(loss, [hidden, kernel, bias])
+            found.append([loss, batch.negative_log_likelihood(), *map(tf.convert_to_tensor, gradients)])
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        for complete, sampled in zip(*session.run(found), strict=True):
+            np.testing.assert_allclose(sampled, complete, rtol=1e-5, atol=1e-5)
+
+
+def test_a_sampled_softmax_has_the_labels_and_a_normaliser_whose_mean_is_that_of_the_vocabulary(graph):
+    random = np.random.default_rng(0)
+    hidden, kernel, bias = random.normal(size=(1, 2, 4)), random.normal(size=(50, 4)), random.normal(size=50)
+    label = 7
+    with TrainTowerContext(""):
+        start_clock(tf.constant(0.0))
+        batch = LossBatch(None, None, tf.constant([[label, 0]]), tf.constant([1]), tf.constant(hidden, tf.float32),
+                          Projection(tf.constant(kernel, tf.float32), tf.constant(bias, tf.float32)), True,
+                          softmax_sample=0.3)
+        found = [batch.negative_log_likelihood(), tf.shape(batch.logits)[1], batch.logits[0, batch.labels[0]]]
+    clock = tf1.get_default_graph().get_tensor_by_name("random_clock_now:0")
+    with tf1.Session() as session:
+        drawn = np.array([session.run(found, {clock: step}) for step in range(2000)])
+        assert session.run(found, {clock: 3})[0] == drawn[3, 0]         # a function of the batch's number
+    logits = kernel @ hidden[0, 0] + bias
+    normalisers = np.exp(drawn[:, 0] + logits[label])
+    assert abs(normalisers.mean() - np.exp(logits).sum()) < 4 * normalisers.std() / np.sqrt(2000)
+    assert abs(drawn[:, 1].mean() - (1 + 49 * 0.3)) < 0.4 and drawn[:, 1].std() > 1
+    np.testing.assert_allclose(drawn[:, 2], logits[label], rtol=1e-5)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -74,6 +74,18 @@ def loss_and_gradients(**options) -> list[np.ndarray]:
         return session.run([cost, *map(tf.convert_to_tensor, gradients)])
 
 
+def loss_of_validation(**options) -> float:
+    with tf.Graph().as_default(), tf1.Session() as session:
+        with PredictTowerContext(""):
+            loss = Transformer(TransformerSettings(**SIZES, **options)).build_graph(*map(tf.constant, INPUTS))
+        session.run(tf1.global_variables_initializer())
+        return float(session.run(loss))
+
+
+def test_a_tower_that_validates_has_the_complete_softmax():
+    assert loss_of_validation(softmax_sample=0.3) == loss_of_validation()
+
+
 def test_two_passes_cost_more_than_one_by_what_dropout_makes_of_them():
     quiet = {"residual_dropout": 0.0, "embedding_dropout": 0.0}
     once, twice = loss_and_gradients(**quiet), loss_and_gradients(**quiet, r_drop_alpha=5.0)

@@ -33,11 +33,12 @@ def newton_schulz(x: np.ndarray, iterations: int = 5) -> np.ndarray:
     return left * values @ right
 
 
-def muon_steps(name: str, gradients: list[np.ndarray]) -> np.ndarray:
+def muon_steps(name: str, gradients: list[np.ndarray], interval: int = 1) -> np.ndarray:
     value, momentum = drawn(1)[name].astype(np.float64), 0.0
-    for gradient in gradients:
+    for made, gradient in enumerate(gradients):
         momentum = MOMENTUM * momentum + (1 - MOMENTUM) * gradient
-        direction = MOMENTUM * momentum + (1 - MOMENTUM) * gradient
+        if made % interval == 0:
+            direction = MOMENTUM * momentum + (1 - MOMENTUM) * gradient
         parts = np.split(direction.reshape(-1, direction.shape[-1]), MAPS.get(name, 1), axis=1)
         steps = [SCALE * math.sqrt(max(part.shape)) * newton_schulz(part) for part in parts]
         value = value - RATE * (np.concatenate(steps, 1).reshape(value.shape) + DECAY * value)
@@ -53,8 +54,8 @@ def adamw_steps(name: str, gradients: list[np.ndarray]) -> np.ndarray:
     return value
 
 
-def make_muon(dtype=tf.float32) -> Muon:
-    return Muon(RATE, DECAY, 0.8, 0.95, 1e-6, MOMENTUM, SCALE, dtype=dtype)
+def make_muon(dtype=tf.float32, interval: int = 1) -> Muon:
+    return Muon(RATE, DECAY, 0.8, 0.95, 1e-6, MOMENTUM, SCALE, interval=interval, dtype=dtype)
 
 
 def train(optimizer, conditional: bool = False) -> tuple[dict[str, np.ndarray], set[str], int]:
@@ -77,14 +78,15 @@ def train(optimizer, conditional: bool = False) -> tuple[dict[str, np.ndarray], 
     return values, {v.op.name for v in tf1.global_variables()}, int(counted)
 
 
-@pytest.mark.parametrize("conditional", [False, True])
-def test_hidden_matrices_make_muons_steps_and_the_others_adams(graph, conditional):
-    values, _, counted = train(make_muon(), conditional)
+@pytest.mark.parametrize("conditional, interval", [(False, 1), (True, 1), (False, 2), (True, 3)])
+def test_hidden_matrices_make_muons_steps_and_the_others_adams(graph, conditional, interval):
+    values, _, counted = train(make_muon(interval=interval), conditional)
     gradients = [drawn(10 + step) for step in range(STEPS)]
     assert counted == STEPS
     for name in SHAPES:
-        rule = muon_steps if name in HIDDEN else adamw_steps
-        np.testing.assert_allclose(values[name], rule(name, [g[name] for g in gradients]), rtol=2e-4, atol=2e-5,
+        given = [g[name] for g in gradients]
+        expected = muon_steps(name, given, interval) if name in HIDDEN else adamw_steps(name, given)
+        np.testing.assert_allclose(values[name], expected, rtol=2e-4, atol=2e-5,
                                    err_msg=name)
 
 

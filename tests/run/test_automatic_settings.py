@@ -39,7 +39,7 @@ def test_half_an_hour_on_a_corpus_of_some_megabytes():
     found = chosen(TATOEBA, train__minutes=30)
     assert found["train.precision"] == "bfloat16"
     assert found["data.batch_tokens"] == 1024
-    assert found["optimizer.learning_rate"] == 0.002
+    assert (found["optimizer.name"], found["optimizer.learning_rate"]) == ("muon", 0.003)
     assert found["schedule.name"] == "budget"
     assert 100 <= found["schedule.warmup_steps"] <= 1000
     assert found["validation.steps"] == found["checkpoint.steps"] == 0
@@ -86,9 +86,27 @@ def test_a_unigram_model_draws_segmentations_by_its_probabilities(at, given, alp
     assert chosen(at, **given)["data.subword_alpha"] == alpha
 
 
-def test_the_rate_is_lower_for_small_batches():
-    assert chosen(dataclasses.replace(TATOEBA, target_tokens=300_000))["optimizer.learning_rate"] == 0.0015
-    assert chosen(TATOEBA, data__batch_tokens=256)["optimizer.learning_rate"] == 0.0015
+def test_adams_rate_is_lower_for_small_batches():
+    adam = {"optimizer__name": "adam"}
+    assert chosen(TATOEBA, **adam)["optimizer.learning_rate"] == 0.002
+    assert chosen(dataclasses.replace(TATOEBA, target_tokens=300_000), **adam)["optimizer.learning_rate"] == 0.0015
+    assert chosen(TATOEBA, data__batch_tokens=256, **adam)["optimizer.learning_rate"] == 0.0015
+
+
+@pytest.mark.parametrize(("model", "preset", "given", "name"), [
+    ("transformer", "mini", {}, "muon"), ("transformer", "student", {}, "adam"), ("rnnsearch", None, {}, "adam"),
+    ("transformer", "mini", {"optimizer__name": "adamw"}, "adamw")])
+def test_muon_trains_a_transformer_that_normalises_the_inputs_of_its_layers(model, preset, given, name):
+    assert chosen(TATOEBA, model, preset, **given)["optimizer.name"] == name
+
+
+@pytest.mark.parametrize(("at", "model", "given", "share"), [
+    (TATOEBA, "transformer", {}, 0.15), (TATOEBA, "transformer", {"model__r_drop_alpha": 1.0}, 0.0),
+    (TATOEBA, "transformer", {"train__xla": True}, 0.0), (TATOEBA, "rnnsearch", {}, 0.0),
+    (dataclasses.replace(TATOEBA, vocabulary=1000), "transformer", {}, 0.0),
+    (dataclasses.replace(TATOEBA, gpus=1), "transformer", {}, 0.0)])
+def test_the_cpu_samples_the_softmax_of_a_transformer_with_a_large_vocabulary(at, model, given, share):
+    assert chosen(at, model, **given)["model.softmax_sample"] == share
 
 
 @pytest.mark.parametrize(("tokens", "gpus", "gib", "batch"), [
@@ -159,7 +177,7 @@ def test_the_batch_that_a_memory_limit_finds_is_not_chosen():
     _, choices = apply_automatic_settings(apply_overrides(default_settings(), {"data.memory_gb": 8}), TATOEBA,
                                           {"data.memory_gb"})
     assert "data.batch_tokens" not in {choice.key for choice in choices}
-    assert chosen(TATOEBA, data__memory_gb=8, data__batch_tokens=256)["optimizer.learning_rate"] == 0.002
+    assert chosen(TATOEBA, data__memory_gb=8, data__batch_tokens=256)["optimizer.learning_rate"] == 0.003
 
 
 def test_long_runs_validate_and_save_each_half_an_hour():
@@ -176,7 +194,7 @@ def test_an_interval_in_updates_that_is_set_is_the_only_one(part):
     assert (found[f"{other}.steps"], found[f"{other}.minutes"]) == (0, 3)
 
 
-@pytest.mark.parametrize(("preset", "rate"), [("student", 0.001), ("tiny", 0.002), ("deep", 0.0007)])
+@pytest.mark.parametrize(("preset", "rate"), [("student", 0.001), ("tiny", 0.003), ("deep", 0.0007)])
 def test_what_normalizes_behind_its_layers_has_a_lower_rate(preset, rate):
     assert chosen(TATOEBA, preset=preset)["optimizer.learning_rate"] == rate
 

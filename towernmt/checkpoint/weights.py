@@ -25,7 +25,7 @@ from towernmt.optim.optimizer import AVERAGE_SUFFIX
 KEY = "weights"
 """The key of the names of the weights in `state.json`."""
 _BOOKKEEPING = re.compile(
-    r"^(global_step|learning_rate|random_clock|beta[12]_power|adafactor_step|loss_scale)(_\d+)?(/|$)")
+    r"^(global_step|learning_rate|random_clock|beta[12]_power|adafactor_step|muon_step|loss_scale)(_\d+)?(/|$)")
 """Names of variables of training that do not belong to a weight."""
 
 

@@ -42,6 +42,7 @@ def check_compilation(model: Any) -> None:
             (getattr(settings, "decoder_cell", "") == "ssru", "model.decoder_cell=ssru"),
             (model.overrides_loss, f"the loss of {type(model).__name__}"),
             (model.dropout_divergence > 0.0, "model.r_drop_alpha"),
+            (model.softmax_sample > 0.0, "model.softmax_sample"),
             (model.guided_alignment_weight > 0.0, "model.guided_alignment_weight"),
             (graph_state().settings.gradient_checkpointing, "train.gradient_checkpointing=true")):
         if found:

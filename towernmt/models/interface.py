@@ -203,6 +203,11 @@ class NMTModel(ModelDesc):
         return 0.0
 
     @property
+    def softmax_sample(self) -> float:
+        """Fraction of the vocabulary in the softmax of a training tower, beside its labels; 0 for the vocabulary."""
+        return 0.0
+
+    @property
     def word_dropout(self) -> float:
         """Share of the words that a training tower reads as the unknown word; see `drop_words`."""
         return 0.0
@@ -230,7 +235,8 @@ class NMTModel(ModelDesc):
         guided alignment. Therefore the loss must be a sum over tokens, not a mean.
 
         Args:
-            logits: float32 `[tokens, target vocabulary]`, of the real target tokens, without padding.
+            logits: float32 `[tokens, target vocabulary]`, of the real target tokens, without padding. A training tower
+                with `softmax_sample` has fewer columns, but then a custom loss is refused.
             batch: source and target of the tower, and the position and label of each token; see `LossBatch`.
 
         Returns:
@@ -289,6 +295,10 @@ class NMTModel(ModelDesc):
         """
         context = get_current_tower_context()
         divergence = self.dropout_divergence if context.is_training else 0.0
+        sample = self.softmax_sample if context.is_training else 0.0
+        if sample and self.overrides_loss:
+            raise SettingsError(f"model.softmax_sample={sample} does not work with the loss of {type(self).__name__}, "
+                                "whose logits would not be those of the vocabulary: set it to 0.")
         if divergence:
             source, source_length, target, target_length = (
                 tf.concat([x, x], 0) for x in (source, source_length, target, target_length))
@@ -302,7 +312,7 @@ class NMTModel(ModelDesc):
         if not context.is_training:
             tf.identity(projection.logits(hidden), name="logits")
         batch = LossBatch(source, source_length, target, target_length, hidden, projection, context.is_training,
-                          is_compiled(context.is_training))
+                          is_compiled(context.is_training), sample)
         loss_sum = self._checked_loss(batch)
         nll_sum = batch.negative_log_likelihood()
         if divergence:
@@ -388,6 +398,10 @@ class ConfiguredModel(NMTModel):
     @property
     def label_smoothing(self) -> float:
         return self._rate("label_smoothing")
+
+    @property
+    def softmax_sample(self) -> float:
+        return self._rate("softmax_sample")
 
     @property
     def word_dropout(self) -> float:

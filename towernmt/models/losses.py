@@ -1,11 +1,14 @@
 """Training losses: `LossBatch`, which `NMTModel.loss` receives, cross-entropy, guided alignment and R-Drop.
 
-Cross-entropy covers the target tokens of a tower's batch without padding. Guided alignment teaches an attention head
-word alignments that were computed before training. R-Drop trains two passes with different dropout to agree (Liang et
-al. 2021).
+Cross-entropy covers the target tokens of a tower's batch without padding. Its softmax is over the vocabulary, or over a
+sample of it (Jean et al. 2015, "On using very large target vocabulary for neural machine translation"). Guided
+alignment teaches an attention head word alignments that were computed before training. R-Drop trains two passes with
+different dropout to agree (Liang et al. 2021).
 """
 
 from __future__ import annotations
+
+import math
 
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
@@ -20,6 +23,7 @@ from towernmt.models.kernels import (
     token_mask,
 )
 from towernmt.models.layers.projections import Projection
+from towernmt.models.layers.randomness import random_members
 
 
 class TokenRows:
@@ -71,16 +75,19 @@ class LossBatch:
         is_training: whether the tower trains; False in a validation tower.
         keeps_padding: whether "tokens" include the padding, whose weight in the loss is 0. XLA, which compiles a tower
             for each shape, needs it.
+        softmax_sample: fraction of the vocabulary that the logits contain in addition to the labels of the batch; 0 for
+            the complete vocabulary.
 
     Attributes:
         positions: int64 `[tokens, 2]`, the row and the column of each token in `target`.
-        labels: int32 `[tokens]`, the reference token at each position.
+        labels: int32 `[tokens]`, the column of `logits` of the reference token at each position.
         hidden: float32 `[tokens, depth]`, the last hidden layer at each position.
-        logits: float32 `[tokens, target vocabulary]`.
+        logits: float32 `[tokens, target vocabulary]`, or `[tokens, sample]`.
     """
 
     def __init__(self, source: Tensor, source_length: Tensor, target: Tensor, target_length: Tensor, hidden: Tensor,
-                 projection: Projection, is_training: bool, keeps_padding: bool = False) -> None:
+                 projection: Projection, is_training: bool, keeps_padding: bool = False,
+                 softmax_sample: float = 0.0) -> None:
         self.source, self.source_length, self.target, self.target_length = source, source_length, target, target_length
         self.is_training = is_training
         # Read once: an optimizer may change the variables before a second read, which the gradient would then use.
@@ -94,6 +101,10 @@ class LossBatch:
         else:
             self.positions = tf.where(rows.mask)
             self.hidden, self.labels = rows.of(hidden), rows.of(target)
+        self._vocabulary: Projection | None = None
+        if softmax_sample:
+            self._vocabulary = self._projection
+            self._projection, self.labels = sampled_projection(self._projection, self.labels, softmax_sample)
         self._flat_logits = self._projection.flat_logits(self.hidden)               # in the compute dtype
         self.logits = to_float32(self._flat_logits)
         self._nll: Tensor | None = None
@@ -108,8 +119,20 @@ class LossBatch:
             loss, self._nll = weighted_cross_entropy(self.logits, self.labels, self._weights, smoothing)
             return loss
         loss, self._nll = smoothed_cross_entropy(
-            self.hidden, self._projection, self._flat_logits, self.labels, smoothing)
+            self.hidden, self._projection, self._flat_logits, self.labels, 0.0 if self._vocabulary else smoothing)
+        if self._vocabulary and smoothing:
+            loss += smoothing * self._label_above_mean(self._vocabulary)
         return loss
+
+    def _label_above_mean(self, vocabulary: Projection) -> Tensor:
+        """Return the sum of the labels' logits, less the mean logit of the vocabulary for each label, float32 `[]`."""
+        kernel, bias = self._projection
+        right = tf.reduce_sum(self.hidden * tf.gather(kernel, self.labels))
+        right += tf.reduce_sum(tf.gather(bias, self.labels))
+        size = int(vocabulary.kernel.shape[0])
+        mean_kernel = tf.matmul(tf.fill([1, size], 1.0 / size), vocabulary.kernel)                  # [1, depth]
+        count = tf.cast(tf.shape(self.hidden)[0], tf.float32)
+        return right - tf.reduce_sum(self.hidden * mean_kernel) - tf.reduce_mean(vocabulary.bias) * count
 
     def negative_log_likelihood(self) -> Tensor:
         """Return the summed negative log-likelihood of the tokens, float32 `[]`, in nats.
@@ -120,6 +143,40 @@ class LossBatch:
             right = tf.gather(self.logits, self.labels, batch_dims=1)
             self._nll = tf.reduce_sum(tf.reduce_logsumexp(self.logits, axis=1) - right)
         return self._nll
+
+
+def sampled_projection(projection: Projection, labels: Tensor, share: float) -> tuple[Projection, Tensor]:
+    """Return the part of a projection for a sample of the vocabulary, and the labels as numbers in the sample.
+
+    The sample has all labels of the batch, and each other token with the probability `share`. The logits of the other
+    tokens are raised by `-log(share)`, so that the expected sum of the exponentials is that over the vocabulary.
+
+    Args:
+        projection: map to the vocabulary of size V, as tensors.
+        labels: int32 `[tokens]`.
+        share: probability between 0 and 1.
+
+    Returns:
+        The projection to the sample, kernel `[sample, depth]` and bias `[sample]`, and int32 `[tokens]`.
+    """
+    size = int(projection.kernel.shape[0])
+    is_label = tf.math.unsorted_segment_sum(tf.ones_like(labels, tf.float32), labels, size) > 0.0            # [V]
+    is_member = is_label | random_members(size, share, "softmax_sample")
+    members = tf.where(is_member)[:, 0]                                                                     # [sample]
+    number = tf.cumsum(tf.cast(is_member, tf.int32)) - 1                                                    # [V]
+    raised = tf.where(tf.gather(is_label, members), 0.0, -math.log(share))
+    sampled = Projection(_rows_of(projection.kernel, members), _rows_of(projection.bias, members) + raised)
+    return sampled, tf.gather(number, labels)
+
+
+def _rows_of(x: Tensor, rows: Tensor) -> Tensor:
+    """Return distinct rows of `x` `[V, ...]`; its gradient is dense, like that of a complete softmax."""
+
+    @tf.custom_gradient
+    def gathered(x: Tensor) -> Tensor:
+        return tf.gather(x, rows), lambda d_rows: tf.math.unsorted_segment_sum(d_rows, rows, int(x.shape[0]))
+
+    return gathered(x)
 
 
 def weighted_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -174,12 +231,12 @@ def smoothed_cross_entropy(tokens: Tensor, projection: Projection, logits: Tenso
         exact = tf.nn.softmax(to_float32(logits) if logits.dtype == tf.float16 else logits)         # [tokens, V]
         likelihood = to_float32(tf.gather(exact, labels, batch_dims=1))
         probabilities = tf.cast(exact, logits.dtype)
-        vocabulary = int(kernel.shape[0])
         size = tf.shape(logits)[0]               # not of `labels`: TensorFlow reads the shape of int32 on the host
         count = tf.cast(size, tf.float32)
         kernel_of_label = tf.gather(kernel, labels)                                                 # [tokens, depth]
         nll = loss = -tf.reduce_sum(tf.math.log(tf.maximum(likelihood, _LEAST)))
         if smoothing:
+            vocabulary = int(kernel.shape[0])
             # As a product, since a mean over the first dimension takes 3 to 6 times as long.
             mean_kernel = tf.matmul(tf.fill([1, vocabulary], 1.0 / vocabulary), kernel)             # [1, depth]
             right = tf.reduce_sum(tokens * kernel_of_label) + tf.reduce_sum(tf.gather(bias, labels))

@@ -45,6 +45,9 @@ class CommonSettings:
 
     label_smoothing: float = setting(
         0.1, "probability spread over the vocabulary in the training loss", at_least=0, below=1)
+    softmax_sample: float = setting(
+        0.0, "fraction of the vocabulary in the softmax of a training batch, drawn at random beside the tokens of the "
+             "batch; 0 for the complete vocabulary", at_least=0, below=1)
     word_dropout: float = setting(
         0.0, "share of the source and target words that become the unknown word", at_least=0, below=1)
     r_drop_alpha: float = setting(
@@ -76,6 +79,9 @@ def check_common(s: Any) -> None:
         SettingsError: the first that cannot work.
     """
     check_ranges(s, "model.")
+    if s.softmax_sample and s.r_drop_alpha:
+        raise SettingsError(f"model.softmax_sample={s.softmax_sample} does not work with model.r_drop_alpha, which "
+                            "compares complete distributions: set one of them to 0.")
     check_vocabulary_sizes(s.source_vocab_size, s.target_vocab_size, s.tie_embeddings)
 
 

@@ -247,4 +247,4 @@ def default_settings(name: str = "transformer", preset: str | None = None) -> Se
 
 def affects_training_only(key: str) -> bool:
     """Return whether only the training of a model depends on one of its settings, and no variable, as for dropout."""
-    return any(part in key for part in ("dropout", "smoothing", "r_drop", "guided_alignment"))
+    return any(part in key for part in ("dropout", "smoothing", "softmax_sample", "r_drop", "guided_alignment"))

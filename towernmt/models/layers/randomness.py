@@ -89,6 +89,17 @@ def key_of_place(name: str) -> int:
     return zlib.crc32(place.encode())
 
 
+def random_members(size: int, share: float, name: str) -> Tensor:
+    """Return a random subset of `size` elements, bool `[size]`, in which each element is with the probability `share`.
+
+    Args:
+        size: number of elements.
+        share: probability of each element, exact to 1/65536.
+        name: the place, unique within the enclosing variable scope.
+    """
+    return tf.cast(_random_bits16(tf.constant([size]), seed_of_place(name)), tf.int32) < round(share * 65536)
+
+
 _PHILOX = 1     # tf.random.Algorithm.PHILOX
 
 
