@@ -64,10 +64,13 @@ def test_bfloat16_is_taken_where_it_is_faster(at, precision):
     assert chosen(at)["train.precision"] == precision
 
 
-@pytest.mark.parametrize(("tokens", "batch"), [(300_000, 512), (1_500_000, 1024), (20_000_000, 2048),
-                                               (200_000_000, 4096), (None, 4096)])
-def test_little_text_has_small_batches(tokens, batch):
-    assert chosen(dataclasses.replace(TATOEBA, target_tokens=tokens))["data.batch_tokens"] == batch
+@pytest.mark.parametrize(("tokens", "batch", "of_adam"), [
+    (50_000, 512, 512), (300_000, 1024, 512), (1_500_000, 1024, 1024), (20_000_000, 2048, 2048),
+    (200_000_000, 4096, 4096), (None, 4096, 4096)])
+def test_little_text_has_small_batches(tokens, batch, of_adam):
+    at = dataclasses.replace(TATOEBA, target_tokens=tokens)
+    assert chosen(at)["data.batch_tokens"] == batch
+    assert chosen(at, optimizer__name="adam")["data.batch_tokens"] == of_adam
 
 
 @pytest.mark.parametrize(("tokens", "shown"), [(42_310, "42,000"), (1_528_000, "1,500,000")])

@@ -277,11 +277,22 @@ def precision(settings: Settings, conditions: TrainingConditions) -> Iterator[Au
                                f"products are {conditions.rates.gain:.1f} times as fast as in float32")
 
 
+def optimizer(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Use Muon for a Transformer that begins with random parameters and normalises the inputs of its sublayers.
+
+    In the same minutes on one core, it reached twice the BLEU of Adam on Tatoeba (docs/notes/defaults.md, "Muon").
+    Other architectures, post-norm models and further training of a model were not measured, and keep Adam.
+    """
+    if settings.architecture == "transformer" and not settings.init.checkpoint and not _is_post_norm(settings):
+        yield AutomaticSetting("optimizer.name", "muon", "it learns more from each batch of a Transformer")
+
+
 def batch(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
     """Use small batches for a small corpus, because a short training needs more updates.
 
-    For the 0.3 million tokens of the default corpus, 512 was best (docs/notes/performance.md, "Batches for a small
-    corpus"). For the 1.5 million tokens of Tatoeba, 1,024 was used (docs/notes/measurements.md).
+    With Adam, 512 was best for the 0.3 million tokens of the default corpus (docs/notes/performance.md, "Batches for a
+    small corpus"). Muon, whose updates cost more, was better with 1,024 for the same number of tokens
+    (docs/notes/defaults.md, "Muon"). For the 1.5 million tokens of Tatoeba, 1,024 was used (docs/notes/measurements.md).
     """
     data = settings.data
     if data.batch_type != "target" or data.memory_gb:
@@ -291,7 +302,8 @@ def batch(settings: Settings, conditions: TrainingConditions) -> Iterator[Automa
         return
     if conditions.target_tokens is None:
         return
-    size = next((size for tokens, size in ((700_000, 512), (10_000_000, 1024), (50_000_000, 2048))
+    smallest = 100_000 if settings.optimizer.name == "muon" else 700_000
+    size = next((size for tokens, size in ((smallest, 512), (10_000_000, 1024), (50_000_000, 2048))
                  if conditions.target_tokens < tokens), 4096)
     yield AutomaticSetting("data.batch_tokens", size,
                            f"a pass has about {round_down(conditions.target_tokens):,} target tokens")
@@ -358,16 +370,6 @@ def sampling(settings: Settings, conditions: TrainingConditions) -> Iterator[Aut
     """
     if settings.data.subword_sampling and conditions.unigram:
         yield AutomaticSetting("data.subword_alpha", 1.0, "a lower exponent samples unlikely segmentations")
-
-
-def optimizer(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
-    """Use Muon for a Transformer that begins with random parameters and normalises the inputs of its sublayers.
-
-    In the same minutes on one core, it reached twice the BLEU of Adam on Tatoeba (docs/notes/defaults.md, "Muon").
-    Other architectures, post-norm models and further training of a model were not measured, and keep Adam.
-    """
-    if settings.architecture == "transformer" and not settings.init.checkpoint and not _is_post_norm(settings):
-        yield AutomaticSetting("optimizer.name", "muon", "it learns more from each batch of a Transformer")
 
 
 SMALLEST_SAMPLED_VOCABULARY = 2000
@@ -592,7 +594,7 @@ def _steps_key(key: str) -> str:
 
 
 RULES: tuple[Rule, ...] = (
-    initial_model, precision, batch, mixing, sampling, optimizer, softmax_sample, learning_rate, schedule, validation,
+    initial_model, precision, optimizer, batch, mixing, sampling, softmax_sample, learning_rate, schedule, validation,
     deciding_set, stopping, dropout_rates, averaging)
 """All rules, in the order in which they are applied."""
 
