@@ -16,10 +16,11 @@ from towernmt.cli.train import defaults_mode, settings_sources, workers_of_clust
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.run import automatic_settings
-from towernmt.run.automatic_settings import apply_automatic_settings, training_conditions
+from towernmt.run.automatic_settings import apply_automatic_settings
 from towernmt.run.directory import RunDirectory
 from towernmt.run.resolve import Overrides, ResolvedSettings, SettingsSources, resolve_settings
 from towernmt.run.run_settings import default_settings
+from towernmt.run.training_conditions import training_conditions
 
 SETTINGS_OF_THE_ISSUE = """
 train.steps train.epochs train.minutes data.batch_tokens data.batch_type train.update_cycle data.seed

@@ -9,11 +9,12 @@ import pytest
 import yaml
 
 from towernmt.core.settings import apply_overrides, save_yaml
-from towernmt.run.automatic_settings import TrainingConditions, apply_automatic_settings
+from towernmt.run.automatic_settings import apply_automatic_settings
 from towernmt.run.directory import RunDirectory
 from towernmt.run.product_rates import ProductRates
 from towernmt.run.resolve import DEPENDS_ON_LIMIT, note_of_changed_limit, recorded_automatic_settings
 from towernmt.run.run_settings import default_settings
+from towernmt.run.training_conditions import TrainingConditions
 
 TEN_MINUTES = {"train.minutes": 10, "checkpoint.minutes": 1, "model.residual_dropout": 0, "optimizer.learning_rate": 1}
 CHOSEN = {"--towers": 2, "checkpoint.minutes": 1.0, "model.residual_dropout": 0.0, "optimizer.learning_rate": 1.0,

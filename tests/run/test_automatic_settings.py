@@ -9,18 +9,12 @@ import pytest
 
 from towernmt.core import session
 from towernmt.core.settings import apply_overrides, flatten
-from towernmt.run import automatic_settings
+from towernmt.run import automatic_settings, training_conditions
 from towernmt.run.automatic_options import automatic_towers
-from towernmt.run.automatic_settings import (
-    RULES,
-    TrainingConditions,
-    apply_automatic_settings,
-    needs_product_rates,
-    parameters_in_products,
-    round_down,
-)
+from towernmt.run.automatic_settings import RULES, apply_automatic_settings, round_down
 from towernmt.run.product_rates import ProductRates
 from towernmt.run.run_settings import Settings, default_settings
+from towernmt.run.training_conditions import TrainingConditions, needs_product_rates, parameters_in_products
 
 SLOW, FAST = ProductRates(2.8e11, 2.9e11), ProductRates(2.8e11, 8e11)
 TATOEBA = TrainingConditions(target_tokens=1_650_000, pairs=165_000, vocabulary=8000, unigram=True,
@@ -140,7 +134,7 @@ def test_gpus_take_bfloat16_by_their_capability_and_without_a_measurement():
     ([(9, 0)], True), ([(8, 0), (7, 5)], False), ([(8, 0), None], None)])
 def test_the_capability_of_every_gpu_counts(monkeypatch, capabilities, bfloat16):
     monkeypatch.setattr(session, "gpu_capability", capabilities.__getitem__)
-    assert automatic_settings._multiplies_bfloat16(range(len(capabilities))) is bfloat16
+    assert training_conditions._multiplies_bfloat16(range(len(capabilities))) is bfloat16
     needed = needs_product_rates(default_settings(), set(), range(len(capabilities)))
     assert needed is (bfloat16 is None)
 
@@ -319,7 +313,7 @@ def test_an_update_cycle_makes_fewer_updates_and_a_shorter_warm_up():
     ({}, {"train.precision"}, None, True, False), ({"train.minutes": 5}, {"train.precision"}, None, False, True),
     ({"train.minutes": 5}, {"train.precision"}, [0], False, False)])
 def test_the_machine_is_measured_only_where_something_depends_on_it(monkeypatch, settings, given, gpus, fast, needed):
-    monkeypatch.setattr(automatic_settings, "has_fast_bfloat16", lambda: fast)
+    monkeypatch.setattr(training_conditions, "has_fast_bfloat16", lambda: fast)
     assert needs_product_rates(apply_overrides(default_settings(), settings), given, gpus) is needed
 
 

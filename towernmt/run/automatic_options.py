@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from towernmt.run.automatic_settings import AutomaticSetting, TrainingConditions, round_down
+from towernmt.run.automatic_settings import AutomaticSetting, round_down
 from towernmt.run.run_settings import Settings
+from towernmt.run.training_conditions import TrainingConditions
 
 PROPOSED_PRESETS = ("mini", "tiny", "base")
 SMALL_CORPUS, LARGE_CORPUS = 100_000, 1_000_000

@@ -17,15 +17,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides, flatten, load_yaml
 from towernmt.models.architectures import settings_and_presets
 from towernmt.run.automatic_options import PROPOSED_PRESETS, automatic_towers, proposed_preset
-from towernmt.run.automatic_settings import (
-    AUTOMATIC_SETTINGS_FILE,
-    AutomaticSetting,
-    TrainingConditions,
-    apply_automatic_settings,
-    batch,
-    needs_product_rates,
-    training_conditions,
-)
+from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, AutomaticSetting, apply_automatic_settings, batch
 from towernmt.run.product_rates import product_rates
 from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only, default_settings
 from towernmt.run.started_run import (
@@ -35,6 +27,7 @@ from towernmt.run.started_run import (
     check_resumed_start,
     starting_settings,
 )
+from towernmt.run.training_conditions import TrainingConditions, needs_product_rates, training_conditions
 
 if TYPE_CHECKING:       # `towernmt train --help-settings` needs no NumPy
     from towernmt.dataflow.batches.training_data import TrainingData
