@@ -133,7 +133,8 @@ def test_an_update_that_overflows_changes_nothing_and_the_scale_recovers(tmp_pat
         assert saved[step]["loss_scale/scale"] * 2 == saved[step - 1]["loss_scale/scale"]
     for step in made:
         same = [name for name in saved[step] if saved[step][name].tobytes() == saved[step - 1][name].tobytes()]
-        assert set(same) <= {"learning_rate", "loss_scale/scale", "loss_scale/skipped_updates"}
+        kept = {name for name in same if name.endswith("/Muon_direction")}      # of the update before
+        assert set(same) - kept <= {"learning_rate", "loss_scale/scale", "loss_scale/skipped_updates"}
     assert saved[12]["loss_scale/skipped_updates"] == len(skipped) == scalars["skipped_updates"][-1]
     assert saved[12]["global_step"] == 12
 

@@ -22,6 +22,7 @@ from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.evaluate.metrics import Scores
 from towernmt.interop.model_card import validation_scores
 from towernmt.plots.recorded_runs import read_run
@@ -211,11 +212,11 @@ def scored(monkeypatch) -> dict[str, float]:
     """In place of validations: the loss of the mean of so many checkpoints, by their number, and of the best."""
     losses = {"best": 2.0, "2": 1.0, "3": 0.5}
 
-    def found(self, checkpoint: str) -> ValidationOutcome:
+    def found(self, checkpoint: str, validation: ValidationSet) -> ValidationOutcome:
         number = len(read_state(Path(checkpoint).parent).mean_of)
         return ValidationOutcome((), Scores(10.0, 20.0, ""), losses[str(number) if number else "best"])
 
-    monkeypatch.setattr(averaged_end._FinishedRun, "_outcome", found)
+    monkeypatch.setattr(averaged_end._FinishedRun, "_outcome_of_set", found)
     return losses
 
 

@@ -80,7 +80,9 @@ def assert_same(found: dict, expected: dict) -> None:
     assert found["position"] == expected["position"]
     for name in set(expected) - {"position"}:
         scale = max(np.abs(expected[name]).max(), 1e-3)
-        assert np.abs(found[name] - expected[name]).max() <= 1e-4 * scale, name
+        # Five Newton-Schulz steps multiply small singular values, and the rounding in them, by up to 3.4445 ** 5 = 485.
+        tolerance = 1e-3 if name.endswith("/Muon_direction") else 1e-4
+        assert np.abs(found[name] - expected[name]).max() <= tolerance * scale, name
 
 
 @pytest.mark.parametrize("optimizer, towers", [
