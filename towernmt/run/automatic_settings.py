@@ -7,7 +7,7 @@ another run has the same model. The result is logged when a run begins, and save
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from towernmt.callbacks.validation_metrics import MEAN_OF_SETS

@@ -89,6 +89,14 @@ def key_of_place(name: str) -> int:
     return zlib.crc32(place.encode())
 
 
+def _clock_now() -> Tensor:
+    """Return the number of the batch, int64 `[]`."""
+    clock = graph_state().clock
+    if clock is None:
+        raise RuntimeError("dropout needs start_clock() earlier in the tower; NMTModel.build_graph calls it.")
+    return clock.now
+
+
 def random_members(size: int, share: float, name: str) -> Tensor:
     """Return a random subset of `size` elements, bool `[size]`, in which each element is with the probability `share`.
 
@@ -97,7 +105,8 @@ def random_members(size: int, share: float, name: str) -> Tensor:
         share: probability of each element, exact to 1/65536.
         name: the place, unique within the enclosing variable scope.
     """
-    return tf.cast(_random_bits16(tf.constant([size]), seed_of_place(name)), tf.int32) < round(share * 65536)
+    bits = _random_bits16(tf.constant([size]), key_of_place(name), _clock_now())
+    return tf.cast(bits, tf.int32) < round(share * 65536)
 
 
 _PHILOX = 1     # tf.random.Algorithm.PHILOX
@@ -141,12 +150,10 @@ def dropout(x: Tensor, rate: float, name: str) -> Tensor:
     context = get_current_tower_context()
     if rate == 0.0 or context is None or not context.is_training:
         return x
-    clock = graph_state().clock
-    if clock is None:
-        raise RuntimeError("dropout needs start_clock() earlier in the tower; NMTModel.build_graph calls it.")
+    now = _clock_now()
     with tf1.name_scope(name):
         dropped = round(rate * 65536)
-        keep = _random_bits16(tf.shape(x), key_of_place(name), clock.now) >= dropped
+        keep = _random_bits16(tf.shape(x), key_of_place(name), now) >= dropped
         return _masked(tf.cast(x, tf.float32), keep, 65536.0 / (65536 - dropped))
 
 
