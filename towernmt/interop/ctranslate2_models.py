@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +19,7 @@ from towernmt.core.directories import EXPORT_DESCRIPTION
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import is_undamaged, user_cache, write_checksums
 from towernmt.core.machine import processors
+from towernmt.core.standard_streams import log_to_stderr
 from towernmt.core.structured_files import read_json
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
@@ -260,14 +261,16 @@ def exported(wanted: Wanted) -> Iterator[tuple[Path, str]]:
         return
     log.info("%s: exporting %s in %s; the export is cached.", wanted.run.name, Path(prefix).parent.name,
              wanted.precision)
-    with tempfile.TemporaryDirectory(prefix="towernmt-") as temporary, redirect_stdout(sys.stderr):
+    with tempfile.TemporaryDirectory(prefix="towernmt-") as temporary:
         directory, prefix = _exported_now(wanted, Path(temporary) / "export")
         yield directory, prefix
 
 
 def _exported_now(wanted: Wanted, otherwise: Path) -> tuple[Path, str]:
     """Export a run into its cache or the user's, or into the directory `otherwise` if neither can be written."""
-    from towernmt.predict.trained_model import TrainedModel  # imports TensorFlow; tensorpack logs to stdout
+    if "tensorpack" not in sys.modules:     # whose log would otherwise be between the translations on stdout
+        log_to_stderr()
+    from towernmt.predict.trained_model import TrainedModel  # imports TensorFlow and tensorpack
 
     with TrainedModel(wanted.run, wanted.checkpoint, device="cpu", averaged=wanted.averaged) as trained:
         for directory in wanted.directories(trained.checkpoint):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,6 +42,21 @@ def test_an_export_is_made_once_for_each_checkpoint_and_precision(run: SavedRun)
     index.write_bytes(index.read_bytes() + b"other weights")
     assert wanted(run).directories(str(index)[:-len(".index")])[0] != here == first
     assert {path.name for path in first.parent.iterdir()} == {first.name, other.name}
+
+
+def test_an_export_in_a_thread_leaves_stdout_to_the_other_threads(
+        run: SavedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    during, before = [], sys.stdout
+    export = ctranslate2_models.export_model
+
+    def recorded(*arguments: Any, **options: Any) -> Path:
+        during.append(sys.stdout)
+        return export(*arguments, **options)
+
+    monkeypatch.setattr(ctranslate2_models, "export_model", recorded)
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(lambda: exported(wanted(run)).__enter__()).result()
+    assert during == [before] and sys.stdout is before
 
 
 @pytest.mark.parametrize("name", ["model.bin", "towernmt.json", "checksums.json"])
