@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
+from towernmt.predict.lines.terminology import AnchoredPhrase
 from towernmt.predict.search.search_settings import SearchSettings
 
 ENGINE = "--engine ctranslate2"
@@ -20,11 +21,10 @@ SETTINGS: dict[str, tuple[Any, str]] = {
     "shortlist": ("", "it does not support shortlists of this kind"),
 }
 """Search settings with the only value that CTranslate2 supports, and the reason."""
-APPROXIMATE: dict[str, Any] = {"no_repeat_ngram": 0, "min_length": 0, "min_length_factor": 0.0}
-"""Search settings with which the hypotheses of a beam may differ, unless they have this value: CTranslate2 distributes
-the probability of forbidden tokens over the others."""
+FORBIDDING: dict[str, Any] = {"no_repeat_ngram": 0, "min_length": 0, "min_length_factor": 0.0}
+"""Search settings that forbid tokens, with the value that forbids none. CTranslate2 distributes the probability of
+forbidden tokens over the others, which can change the hypotheses of a beam."""
 INPUTS: dict[str, str] = {
-    "avoid": "it avoids tokens, not phrases",
     "continuation": "its prefixes end at the end of a token",
     "constraints": "it does not support lexical constraints",
 }
@@ -32,17 +32,14 @@ INPUTS: dict[str, str] = {
 OPTIONS: dict[str, str] = {
     "ensemble_weights": "it does not support ensembles",
     "ensemble_mean": "it does not support ensembles",
-    "samples": SEED,
     "partial_word": INPUTS["continuation"],
-    "avoid": INPUTS["avoid"],
     "constraints": INPUTS["constraints"],
     "terminology": INPUTS["constraints"],
 }
 """Command-line options that are not supported, by argument name, and the reason."""
-_LINE_OPTIONS = {"partial_word": "continuation", "avoid": "avoid", "constraints": "constraints",
-                 "terminology": "constraints"}
+_LINE_OPTIONS = {"partial_word": "continuation", "constraints": "constraints", "terminology": "constraints"}
 """Fields of `LineOptions` that are not supported, and their input of the graph's search."""
-SUPPORTED_INPUTS = frozenset({"source", "source_length", "prefix"})
+SUPPORTED_INPUTS = frozenset({"source", "source_length", "prefix", "avoid"})
 
 
 class Obstacle(NamedTuple):
@@ -61,7 +58,7 @@ class Obstacle(NamedTuple):
     reason: str
 
 
-def difference(search: SearchSettings, inputs: Collection[str] = ()) -> str:
+def difference(search: SearchSettings, inputs: Collection[str] = (), graph: bool = False) -> str:
     """Return why the result of CTranslate2 would differ from that of the graph; "" if it is the same.
 
     Results are the same except near-ties: sums of float32 in another order can exchange hypotheses with equal scores.
@@ -69,16 +66,20 @@ def difference(search: SearchSettings, inputs: Collection[str] = ()) -> str:
     Args:
         search: settings of the search.
         inputs: names of the inputs of the graph's search.
+        graph: whether the graph translates the sentences for which forbidden tokens may have changed the beam.
     """
     if problem := _unsupported_input(inputs):
         return ": ".join(problem)
     if found := obstacle(search, inputs):
         return f"{found.name}={found.value}: {found.reason}"
+    if search.selection == "sampling":
+        return f"selection=sampling: {SEED}"
     if search.beam_size == 1:
         return ""
-    for name, value in APPROXIMATE.items():
-        if getattr(search, name) != value:
-            return f"{name}={getattr(search, name)}: it compares hypotheses by probabilities without forbidden tokens"
+    forbidding = [f"{name}={getattr(search, name)}" for name, value in FORBIDDING.items()
+                  if getattr(search, name) != value] + ["avoid"] * ("avoid" in inputs)
+    if forbidding and not graph:
+        return f"{forbidding[0]}: it compares hypotheses by probabilities without the forbidden tokens"
     if search.stopping == "first" and (search.length_penalty or search.word_reward):
         return "stopping=first: it drops finished hypotheses before their lengths are compared"
     return ""
@@ -106,8 +107,12 @@ def _unsupported_input(inputs: Collection[str]) -> tuple[str, str] | None:
 
 def _settings(search: SearchSettings, inputs: Collection[str]) -> Mapping[str, tuple[Any, str]]:
     """Return the settings of `SETTINGS` and those that depend on other options."""
-    found = {"selection": ("beam", SEED), **SETTINGS,
-             "temperature": (1.0, "it applies a temperature only to sampling")}
+    if search.selection == "sampling":
+        found = {**SETTINGS, "seed": (SearchSettings.seed, SEED),
+                 "epsilon": (0.0, "it has no minimum probability of sampled tokens")}
+        return found if search.n_best == 1 or search.top_k != 1 else {
+            **found, "top_k": (0, "it returns one hypothesis of the most probable tokens")}
+    found = {**SETTINGS, "temperature": (1.0, "it applies a temperature only to sampling")}
     if "prefix" in inputs and search.beam_size > 1 and search.stopping == "first":
         found["stopping"] = ("exact", "it does not count a translation that ends with the prefix")
     return found
@@ -152,6 +157,9 @@ def check_line(options: LineOptions, search: SearchSettings) -> None:
         if getattr(options, name) != getattr(PLAIN, name):
             raise SettingsError(f"'{name}' cannot be combined with {ENGINE}: {INPUTS[input_name]}. Leave out one of "
                                 "them.")
+    if any(AnchoredPhrase.of(phrase).at_beginning for phrase in options.avoid):
+        raise SettingsError(f"'<s>' in 'avoid' cannot be combined with {ENGINE}: it does not forbid a phrase at the "
+                            "beginning only. Leave out one of them.")
     if options.search or options.prefix or options.inputs:
         names = [*options.inputs, *(["prefix"] if clean(options.prefix) else [])]
         check_search(dataclasses.replace(search, **options.search), names)

@@ -1,10 +1,11 @@
-"""Beam search with CTranslate2 whose results equal those of the built-in search."""
+"""Search with CTranslate2 whose results equal those of the built-in search, and sampling."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -16,11 +17,18 @@ from towernmt.interop.ctranslate2_requests import check_search, difference
 from towernmt.predict.lines.hypotheses import Found
 from towernmt.predict.pair_scorer import token_batches
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
+from towernmt.predict.search.surfaces import Surfaces
 
 NO_PENALTY = 1e-9
 EXACT_PATIENCE, NO_END = 2.0, 1e4
 """Number of finished hypotheses that ends a search, divided by the beam size: for `stopping=exact`, and for a search
 that runs up to its maximum length."""
+WORD_BREAK = -1     # as in the graph's processor
+LARGEST_INCREASE = 1e-3
+"""Forbidden tokens raise the log-probabilities of hypotheses. If they raise one by more (nats) after its first free
+token, which all hypotheses of a sentence share, the beam may differ from that of the graph."""
+MOST_FIRST_TOKENS = 64
+"""Maximum number of tokens forbidden at the first free position whose probabilities are computed."""
 
 
 class LengthLimits(NamedTuple):
@@ -35,6 +43,55 @@ class LengthLimits(NamedTuple):
     least: int
 
 
+Ids = tuple[int, ...]
+GraphSearch = Callable[[Mapping[str, Any]], Callable[..., Found]]
+"""Returns the graph's search with some settings changed."""
+
+
+class AvoidedIds(NamedTuple):
+    """Phrases that a translation must not contain.
+
+    Attributes:
+        anywhere: ids of the phrases without a mark before them, which CTranslate2 can forbid.
+        marks: by the ids of each phrase, the marks before it: BOS, `WORD_BREAK`, or None for a phrase of `anywhere`.
+        lengths: numbers of ids of the phrases.
+    """
+
+    anywhere: tuple[Ids, ...]
+    marks: Mapping[Ids, set[int | None]]
+    lengths: frozenset[int]
+
+    @classmethod
+    def of(cls, rows: np.ndarray) -> AvoidedIds:
+        """Return the phrases of a sentence from the graph's input `avoid`, int32 `[phrases, length]`."""
+        anywhere, marks = [], dict[Ids, set[int | None]]()
+        for row in rows.tolist():
+            ids = tuple(id for id in row if id != PAD)
+            is_marked = ids[:1] in ((BOS,), (WORD_BREAK,))
+            if phrase := ids[is_marked:]:
+                marks.setdefault(phrase, set()).add(ids[0] if is_marked else None)
+                anywhere += [] if is_marked else [phrase]
+        return cls(tuple(anywhere), marks, frozenset(map(len, marks)))
+
+    def occurrences(self, ids: Sequence[int], free: int, breaks: np.ndarray) -> Iterator[tuple[int, Ids]]:
+        """Yield the index and the ids of each phrase that a hypothesis contains.
+
+        Args:
+            ids: tokens of the hypothesis.
+            free: number of tokens with which it had to begin. A phrase that ends among them is accepted.
+            breaks: bool `[vocabulary]`, whether a token matches `WORD_BREAK`.
+        """
+        for length in self.lengths:
+            for start in range(max(0, free + 1 - length), len(ids) - length + 1):
+                phrase = tuple(ids[start:start + length])
+                marks = self.marks.get(phrase, set())
+                if None in marks or (marks and start == 0) or (WORD_BREAK in marks and breaks[ids[start - 1]]):
+                    yield start, phrase
+
+
+NOTHING_AVOIDED = AvoidedIds((), {}, frozenset())
+
+
 class _Sentence(NamedTuple):
     """A sentence of a batch.
 
@@ -42,11 +99,15 @@ class _Sentence(NamedTuple):
         source: ids without EOS.
         limits: limits of its translation.
         prefix: ids with which its translation begins.
+        avoided: phrases that its translation must not contain.
+        forbidden: sequences of ids that CTranslate2 forbids.
     """
 
     source: list[Any]
     limits: LengthLimits
-    prefix: tuple[int, ...] = ()
+    prefix: Ids = ()
+    avoided: AvoidedIds = NOTHING_AVOIDED
+    forbidden: tuple[Ids, ...] = ()
 
 
 class _Hypothesis(NamedTuple):
@@ -57,12 +118,14 @@ class _Hypothesis(NamedTuple):
         log_prob: sum of the log-probabilities of its tokens.
         log_probs: log-probability of each token; empty if not computed.
         attention: float32 `[tokens, source tokens]`, EOS included; None if not requested.
+        score: its score; None for a score that is computed from the log-probability.
     """
 
     ids: list[int]
     log_prob: float
     log_probs: Sequence[float] = ()
     attention: np.ndarray | None = None
+    score: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -78,6 +141,7 @@ class CTranslate2Search:
         stream: limits of the batches.
         log_probs: whether to return the log-probability of each token.
         attention: whether to return the attention of each token.
+        graph: see `with_graph`; None keeps the results of CTranslate2.
 
     Attributes:
         engine: name, version and precision of the engine.
@@ -87,19 +151,21 @@ class CTranslate2Search:
     """
 
     def __init__(self, model: ExportedModel, search: SearchSettings, stream: StreamSettings,
-                 log_probs: bool = False, attention: bool = False) -> None:
+                 log_probs: bool = False, attention: bool = False, graph: GraphSearch | None = None) -> None:
         check_search(search)
         longest = stream.max_source_length + 1
         model.check_lengths(longest, limits_of(search, longest).most)
         self._model, self._search, self._stream = model, search, stream
-        self._log_probs, self._attention, self.engine = log_probs, attention, model.name
+        self._log_probs, self._attention, self._graph = log_probs, attention, graph
+        self.engine = model.name
 
     def __call__(self, **inputs: np.ndarray) -> Found:
         """Translate a batch.
 
         Args:
             **inputs: `source`, int32 `[batch, length]` or `[batch, length, streams]`; `source_length`, int32
-                `[batch]`, EOS included; and optionally `prefix`, int32 `[batch, tokens]`, padded with PAD.
+                `[batch]`, EOS included; optionally `prefix`, int32 `[batch, tokens]`, and `avoid`, int32 `[batch,
+                phrases, length]` (see `AvoidedPhrases`), padded with PAD.
 
         Raises:
             SettingsError: an input is not supported, or a translation may have more tokens than the model has
@@ -108,22 +174,22 @@ class CTranslate2Search:
         check_search(self._search, inputs)
         sentences = self._sentences(inputs)
         self._model.check_lengths(*(sentence.limits.most for sentence in sentences))
-        every = range(len(sentences))
-        found = self._found(sentences, every)
-        # PAD and BOS are suppressed only if they occur, because suppression raises the probabilities of other tokens.
-        odd = [row for row, hypotheses in enumerate(found) if any({PAD, BOS} & set(one.ids) for one in hypotheses)]
-        for row, hypotheses in zip(odd, self._found(sentences, odd, [PAD, BOS]), strict=True):
-            found[row] = hypotheses
-        forced = [row for row in every if sentences[row].prefix]
-        ends = self._ends(sentences, forced)
+        found = self._found(sentences, range(len(sentences)))
+        doubtful = self._forbid_occurrences(sentences, found)
+        forbidding = [row for row, sentence in enumerate(sentences) if sentence.forbidden or self._forbids]
+        ends = self._ends(sentences)
         for row, end in ends.items():
             found[row].append(end)
-        self._count_again(sentences, found, [(row, k) for row in (every if self._forbids else {*odd, *forced})
-                                             for k in range(len(found[row]))])
+        doubtful |= self._with_scores_of_model(sentences, found, forbidding)
         for hypotheses in found:
             hypotheses.sort(key=self._score, reverse=True)
         self._confirm(sentences, found, ends)
         best = [hypotheses[:self._search.n_best] for hypotheses in found]
+        if doubtful and self._graph is not None:
+            rows = sorted(doubtful)
+            answers = self._graph({})(**{name: array[rows] for name, array in inputs.items()})
+            for number, row in enumerate(rows):
+                best[row] = _hypotheses_of(answers, number)
         if self._log_probs:
             self._count_again(sentences, best, [(row, k) for row, hypotheses in enumerate(best)
                                                 for k, one in enumerate(hypotheses) if not len(one.log_probs)])
@@ -136,7 +202,17 @@ class CTranslate2Search:
             SettingsError: a value is invalid, or CTranslate2 does not support it.
         """
         search = dataclasses.replace(self._search, **changed)
-        return CTranslate2Search(self._model, search, self._stream, self._log_probs, self._attention)
+        graph = self._graph
+        return CTranslate2Search(self._model, search, self._stream, self._log_probs, self._attention,
+                                 None if graph is None else lambda further: graph({**changed, **further}))
+
+    def with_graph(self, graph: GraphSearch) -> CTranslate2Search:
+        """Return the same search, in which the graph translates sentences for which its beam may differ.
+
+        Args:
+            graph: returns the graph's search with some settings changed.
+        """
+        return CTranslate2Search(self._model, self._search, self._stream, self._log_probs, self._attention, graph)
 
     def difference(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> str:
         """Return why the result of a request would differ from that of the graph, a clause; "" if it is the same.
@@ -146,7 +222,7 @@ class CTranslate2Search:
             inputs: inputs of a batch besides `source` and `source_length`, or of one of its sentences.
         """
         search = dataclasses.replace(self._search, **changed)
-        if reason := difference(search, inputs):
+        if reason := difference(search, inputs, self._graph is not None):
             return reason
         longest = limits_of(search, self._stream.max_source_length + 1,
                             inputs["prefix"].shape[-1] if "prefix" in inputs else 0).most
@@ -154,11 +230,31 @@ class CTranslate2Search:
 
     def _sentences(self, inputs: Mapping[str, np.ndarray]) -> list[_Sentence]:
         sentences = []
+        phrases: dict[bytes, AvoidedIds] = {}       # many sentences avoid the same phrases
         for row, length in enumerate(inputs["source_length"].tolist()):
             prefix = [id for id in inputs["prefix"][row].tolist() if id != PAD] if "prefix" in inputs else []
-            sentences.append(_Sentence(inputs["source"][row, :length - 1].tolist(),
-                                       limits_of(self._search, length, len(prefix)), tuple(prefix)))
+            avoided = NOTHING_AVOIDED
+            if "avoid" in inputs:
+                key = inputs["avoid"][row].tobytes()
+                avoided = phrases[key] if key in phrases else AvoidedIds.of(inputs["avoid"][row])
+                phrases[key] = avoided
+            sentences.append(_Sentence(
+                inputs["source"][row, :length - 1].tolist(), limits_of(self._search, length, len(prefix)),
+                tuple(prefix), avoided, (*avoided.anywhere, *(((PAD,), (BOS,)) if self._samples else ()))))
         return sentences
+
+    @cached_property
+    def _breaks(self) -> np.ndarray:
+        return Surfaces(self._model.target_vocabulary).breaks
+
+    @property
+    def _samples(self) -> bool:
+        return self._search.selection == "sampling"
+
+    @property
+    def _width(self) -> int:
+        """Number of hypotheses of a sentence in a step of the beam."""
+        return 1 if self._samples else self._search.beam_size
 
     @property
     def _forbids(self) -> bool:
@@ -166,16 +262,15 @@ class CTranslate2Search:
         search = self._search
         return bool(search.min_length or search.min_length_factor or search.no_repeat_ngram)
 
-    def _found(self, sentences: Sequence[_Sentence], rows: Sequence[int],
-               forbidden: Sequence[int] = ()) -> list[list[_Hypothesis]]:
+    def _found(self, sentences: Sequence[_Sentence], rows: Iterable[int]) -> list[list[_Hypothesis]]:
         """Return the hypotheses of each of these rows.
 
         Those with a prefix do not end with it: CTranslate2 treats an end at the first free position in another way.
         """
-        begun = []
+        rows, begun = list(rows), []
         for batch in self._batches(sentences, rows):
             together = [sentences[row] for row in batch]
-            begun.append((batch, self._begin(together, forbidden), self._begin_first_attention(together)))
+            begun.append((batch, self._begin(together), self._begin_first_attention(together)))
         found = {row: self._hypotheses(result.result(), first and first.result().attention[0][:1])
                  for batch, results, firsts in begun
                  for row, result, first in zip(batch, results, firsts, strict=True)}
@@ -183,9 +278,9 @@ class CTranslate2Search:
 
     def _batches(self, sentences: Sequence[_Sentence], rows: Iterable[int]) -> Iterator[list[int]]:
         """Yield the rows of each batch, the longest sentences first, so that all threads end at about the same time."""
-        def kind(row: int) -> tuple[LengthLimits, int]:
+        def kind(row: int) -> tuple[LengthLimits, int, tuple[Ids, ...]]:
             sentence = sentences[row]
-            return sentence.limits, len(sentence.prefix) if self._search.beam_size > 1 else 0
+            return sentence.limits, len(sentence.prefix) if self._width > 1 else 0, sentence.forbidden
 
         by_kind = sorted(rows, key=lambda row: (kind(row), len(sentences[row].source)), reverse=True)
         for _, group in groupby(by_kind, kind):
@@ -194,22 +289,30 @@ class CTranslate2Search:
             size = max(1, min(self._stream.batch_sentences, self._stream.batch_tokens // tokens))
             yield from (same[start:start + size] for start in range(0, len(same), size))
 
-    def _begin(self, sentences: Sequence[_Sentence], forbidden: Sequence[int]) -> list[Any]:
-        """Start the translation of a batch with the same limits, and return its asynchronous results."""
+    def _begin(self, sentences: Sequence[_Sentence]) -> list[Any]:
+        """Start the translation of a batch of one kind, and return its asynchronous results."""
         search, model = self._search, self._model
         (most, least), prefix = sentences[0].limits, len(sentences[0].prefix)
-        if prefix and search.beam_size > 1:
+        if prefix and self._width > 1:
             least = max(least, prefix + 1)
         patience = patience_of(search)
+        selection: dict[str, Any] = {"beam_size": self._width, "patience": patience,
+                                     "num_hypotheses": round(self._width * patience)}
+        if self._samples:
+            top_k = search.top_k if search.top_k < model.target_vocabulary.size else 0
+            selection = {"beam_size": 1, "num_hypotheses": search.n_best, "sampling_topk": top_k,
+                         "sampling_topp": search.top_p, "sampling_temperature": search.temperature}
         begun: list[Any] = model.engine.translate_batch(
             [model.source_tokens(sentence.source) for sentence in sentences],
             [model.target_tokens(sentence.prefix) for sentence in sentences],
-            asynchronous=True, beam_size=search.beam_size, num_hypotheses=round(search.beam_size * patience),
-            patience=patience, length_penalty=NO_PENALTY, max_decoding_length=most,
+            asynchronous=True, length_penalty=NO_PENALTY, max_decoding_length=most,
             min_decoding_length=min(least, most), max_input_length=0, no_repeat_ngram_size=search.no_repeat_ngram,
             return_scores=True, return_end_token=True, return_attention=self._attention,
-            suppress_sequences=[[piece] for piece in model.target_tokens(forbidden)] or None)
+            suppress_sequences=self._suppressed(sentences[0]), **selection)
         return begun
+
+    def _suppressed(self, sentence: _Sentence) -> list[list[str]] | None:
+        return [self._model.target_tokens(ids) for ids in sentence.forbidden] or None
 
     def _begin_first_attention(self, sentences: Sequence[_Sentence]) -> Sequence[Any]:
         """Start the computation of the first token's attention, which all hypotheses of a sentence share.
@@ -219,7 +322,7 @@ class CTranslate2Search:
         Returns:
             asynchronous results; None for each sentence if its own search returns the right attention.
         """
-        if not self._attention or self._search.beam_size == 1 or len(sentences) == 1:
+        if not self._attention or self._width == 1 or len(sentences) == 1:
             return [None] * len(sentences)
         begun: list[Any] = self._model.engine.translate_batch(
             [self._model.source_tokens(sentence.source) for sentence in sentences], asynchronous=True, beam_size=1,
@@ -240,12 +343,85 @@ class CTranslate2Search:
         return [_Hypothesis(self._model.target_ids(tokens), log_prob, (), weights)
                 for log_prob, tokens, weights in zip(result.scores, result.hypotheses, attention, strict=True)]
 
-    def _ends(self, sentences: Sequence[_Sentence], rows: Iterable[int]) -> dict[int, _Hypothesis]:
+    def _forbid_occurrences(self, sentences: list[_Sentence], found: list[list[_Hypothesis]]) -> set[int]:
+        """Search again for sentences with forbidden tokens and phrases, which are then forbidden literally.
+
+        PAD and BOS are forbidden only if they occur, because this raises the probabilities of other tokens.
+        CTranslate2 has neither `WORD_BREAK` nor BOS in a phrase. A phrase after a `WORD_BREAK` is forbidden after the
+        token that precedes it, and a phrase at the beginning is forbidden everywhere.
+
+        Returns:
+            rows of sentences with a phrase at the beginning, whose translations may differ from those of the graph.
+        """
+        rows, doubtful = list(range(len(sentences))), set[int]()
+        while rows:
+            again = []
+            for row in rows:
+                sentence, new = sentences[row], set[Ids]()
+                for one in found[row]:
+                    new |= {(id,) for id in (PAD, BOS) if id in one.ids}
+                    for start, phrase in sentence.avoided.occurrences(one.ids, len(sentence.prefix), self._breaks):
+                        doubtful |= set() if start else {row}
+                        new.add((one.ids[start - 1], *phrase) if start else phrase)
+                if not new <= set(sentence.forbidden):
+                    sentences[row] = sentence._replace(forbidden=(*sentence.forbidden, *sorted(new)))
+                    again.append(row)
+            for row, hypotheses in zip(again, self._found(sentences, again), strict=True):
+                found[row] = hypotheses
+            rows = again
+        return doubtful
+
+    def _ends(self, sentences: Sequence[_Sentence]) -> dict[int, _Hypothesis]:
         """Return, by row, the hypothesis that ends with the prefix, if a beam may contain it."""
-        if self._search.beam_size == 1:
-            return {}
-        return {row: _Hypothesis([*sentences[row].prefix, EOS], 0.0) for row in rows
-                if sentences[row].limits.least <= len(sentences[row].prefix)}
+        ends = {}
+        for row, (_, limits, prefix, avoided, _) in enumerate(sentences):
+            if self._width > 1 and prefix and limits.least <= len(prefix):
+                ids = [*prefix, EOS]
+                if not any(True for _ in avoided.occurrences(ids, len(prefix), self._breaks)):
+                    ends[row] = _Hypothesis(ids, 0.0)
+        return ends
+
+    def _with_scores_of_model(self, sentences: Sequence[_Sentence], found: list[list[_Hypothesis]],
+                              forbidding: Sequence[int]) -> set[int]:
+        """Replace the log-probabilities of hypotheses by those of the model, if tokens were forced or forbidden.
+
+        Args:
+            sentences: the sentences.
+            found: hypotheses of each sentence.
+            forbidding: rows of sentences with forbidden tokens.
+
+        Returns:
+            rows for which CTranslate2 may have kept other hypotheses than the graph.
+        """
+        rows = sorted({*forbidding, *(row for row, sentence in enumerate(sentences) if sentence.prefix)})
+        returned = {row: [one.log_prob for one in found[row]] for row in forbidding}
+        self._count_again(sentences, found, [(row, k) for row in rows for k in range(len(found[row]))])
+        if self._width == 1 or not self._model.is_exact:
+            return set()
+        doubtful = set()
+        for row, log_probs in returned.items():
+            # The hypothesis that ends with the prefix, which is not one of CTranslate2, has the log-probability 0.
+            raised = [log_prob - one.log_prob for log_prob, one in zip(log_probs, found[row], strict=True) if log_prob]
+            if max(raised, default=0.0) > LARGEST_INCREASE:
+                first = self._first_increase(sentences[row])
+                if max(abs(value - first) for value in raised) > LARGEST_INCREASE:
+                    doubtful.add(row)
+        return doubtful
+
+    def _first_increase(self, sentence: _Sentence) -> float:
+        """Return by how much forbidden tokens raise the log-probabilities at the first free position."""
+        prefix, model = list(sentence.prefix), self._model
+        tokens = {ids[-1] for ids in sentence.forbidden if prefix[len(prefix) + 1 - len(ids):] == list(ids[:-1])
+                  and len(ids) <= len(prefix) + 1}
+        if prefix or sentence.limits.least:
+            tokens.add(EOS)
+        if len(tokens) > MOST_FIRST_TOKENS:
+            return 0.0
+        targets = [prefix if token == EOS else [*prefix, token] for token in sorted(tokens)]
+        scored = model.engine.score_batch([model.source_tokens(sentence.source)] * len(targets),
+                                          [model.target_tokens(ids) for ids in targets], max_input_length=0)
+        forbidden = sum(math.exp(one.log_probs[len(prefix)]) for one in scored)
+        return -math.log1p(-forbidden) if forbidden < 1.0 else 0.0
 
     def _confirm(self, sentences: Sequence[_Sentence], found: list[list[_Hypothesis]],
                  ends: Mapping[int, _Hypothesis]) -> None:
@@ -261,7 +437,8 @@ class CTranslate2Search:
                     [model.source_tokens(sentences[row].source)], [model.target_tokens(sentences[row].prefix)],
                     asynchronous=True, beam_size=search.beam_size, num_hypotheses=search.beam_size,
                     max_decoding_length=len(end.ids), min_decoding_length=0, max_input_length=0, return_scores=True,
-                    return_end_token=True, return_attention=self._attention)[0]))
+                    no_repeat_ngram_size=search.no_repeat_ngram, return_end_token=True,
+                    return_attention=self._attention, suppress_sequences=self._suppressed(sentences[row]))[0]))
             elif places:
                 del found[row][places[0]]
         for row, place, result in begun:
@@ -297,6 +474,10 @@ class CTranslate2Search:
                 found[row][k] = found[row][k]._replace(log_prob=float(np.sum(log_probs)), log_probs=log_probs)
 
     def _score(self, one: _Hypothesis) -> float:
+        if one.score is not None:
+            return one.score
+        if self._samples:
+            return one.log_prob
         search, tokens = self._search, len(one.ids)
         base = (5.0 + tokens) / 6.0 if search.length_normalization == "gnmt" else float(tokens)
         return float((one.log_prob + search.word_reward * tokens) / base ** search.length_penalty)
@@ -317,6 +498,19 @@ class CTranslate2Search:
                 if attention is not None and one.attention is not None:
                     attention[row, k, :len(one.ids), :one.attention.shape[1]] = one.attention
         return Found(tokens, scores, log_probs, attention)
+
+
+def _hypotheses_of(found: Found, row: int) -> list[_Hypothesis]:
+    """Return the hypotheses of a row of the graph's result."""
+    hypotheses = []
+    for k, score in enumerate(found.scores[row].tolist()):
+        if math.isfinite(score):
+            ids, ended = found.text_ids(row, k)
+            ids = [*ids, *([EOS] if ended else [])]
+            hypotheses.append(_Hypothesis(
+                ids, 0.0, () if found.log_probs is None else found.log_probs[row, k, :len(ids)].tolist(),
+                None if found.attention is None else found.attention[row, k, :len(ids)], score))
+    return hypotheses
 
 
 def _with_end(rows: Sequence[Sequence[float]]) -> np.ndarray:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.interop.conftest import write_run
+from tests.interop.conftest import WORDS, write_run
+from tests.interop.export.conftest import LINES, random_run
+from towernmt.checkpoint.packaged_run import open_run
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.interop.ctranslate2_engine import CTranslate2Translator
+from towernmt.interop.ctranslate2_search import CTranslate2Search
 from towernmt.interop.export import export_model
-from towernmt.predict.lines.hypotheses import Translation
+from towernmt.predict.line_translator import LineTranslator, SearchArguments
+from towernmt.predict.lines.hypotheses import Found, Translation
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
+from towernmt.predict.search_towers import build_towers
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
 
@@ -142,6 +149,79 @@ def test_translations_begin_with_a_prefix_as_those_of_the_graph(ending_run: Path
     assert search == BEAMS["greedy"] or (any(map(any, ends)) and not all(map(any, ends)))
 
 
+class CountedGraph:
+    """The graph's search, which counts the sentences.
+
+    Attributes:
+        sentences: number of translated sentences.
+    """
+
+    def __init__(self, run: Path, search: SearchSettings) -> None:
+        self.sentences = 0
+        self._towers = build_towers(SearchArguments([open_run(run, False)], ["step-1"], [None], None, "cpu", search, (),
+                                                    log_probs=True, attention=True))
+
+    def __call__(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
+        predict = self._towers.with_settings(changed) if changed else self._towers
+
+        def counted(**inputs: np.ndarray) -> Found:
+            self.sentences += len(inputs["source_length"])
+            return predict(**inputs)
+        return counted
+
+
+AVOIDED = {"words": [["w9"], ["w1 w6", "W3"], ["<s> w8", "w6 w6"], ["w0 </s>", "w4 w4"], ["nothing"]],
+           "pieces": [["h"], ["der", "e e"], ["<s> der", "hund </s>"], ["d i", "am"], ["<s> e"]]}
+FORBIDDING: dict[str, dict[str, Any]] = {
+    "beam": {"n_best": 4}, "greedy": {"beam_size": 1}, "beam of long translations": {"n_best": 4, "min_length": 3},
+    "beam without repeated bigrams": {"n_best": 2, "no_repeat_ngram": 2}}
+
+
+@pytest.mark.parametrize(("kind", "search"), [
+    pytest.param(kind, search, id=f"{kind}, {name}", marks=[] if (kind, name) == ("words", "beam") else [
+        pytest.mark.thorough]) for kind in AVOIDED for name, search in FORBIDDING.items()])
+def test_forbidden_phrases_change_the_result_as_in_the_graph(kind: str, search: dict[str, Any], ending_run: Path,
+                                                             lines: list[str], tmp_path: Path) -> None:
+    """Sentences for which they may have changed the beam are translated by the graph."""
+    run = ending_run if kind == "words" else random_run(tmp_path / "run")
+    prefixes = ["", "w9", "", "", "w0"] if kind == "words" else ["", "der", "", "", "e"]
+    many, options = zip(*((line, LineOptions(avoid=phrases, prefix=prefix))
+                          for line in (lines if kind == "words" else LINES)
+                          for phrases, prefix in zip(AVOIDED[kind], prefixes, strict=True)), strict=True)
+    expected = Translator(run, checkpoint="step-1", device="cpu", log_probs=True, attention=True,
+                          **search).translate_nbest(many, options=options)
+    opened = CTranslate2Translator(run, checkpoint="step-1", device="cpu", **search)
+    graph = CountedGraph(run, opened.search)
+    translator = LineTranslator(
+        CTranslate2Search(opened.model, opened.search, STREAM, True, True, graph), opened.source_vocabulary,
+        opened.target_vocabulary, checkpoint="", search=opened.search, stream=StreamSettings(threads=1))
+    assert_same(translator.translate_nbest(many, options=options), expected)
+    assert graph.sentences < sum(map(bool, many))
+
+
+@pytest.mark.parametrize(("search", "kept", "power"), [({}, 20, 1.0), ({"top_k": 3, "temperature": 0.5}, 3, 2.0)],
+                         ids=["all tokens", "three tokens, temperature"])
+def test_samples_have_the_probabilities_of_the_model(ending_run: Path, search: dict[str, Any], kept: int, power: float
+                                                     ) -> None:
+    import ctranslate2
+
+    ctranslate2.set_random_seed(1)
+    count, line = 2000, "w8 w12"
+    found, = CTranslate2Translator(ending_run, device="cpu", selection="sampling", n_best=count, max_tokens=1,
+                                   **search).translate_nbest([line])
+    assert len(found) == count
+    texts = {**{word: word for word in WORDS}, "": "", "<unk>": "unseen"}      # the text of each token
+    scored = Scorer(ending_run, device="cpu").score([(line, text) for text in texts.values()], per_token=True)
+    log_probs = {token: (score.log_probs or ())[0] for token, score in zip(texts, scored, strict=True)}
+    assert [one.score for one in found] == pytest.approx([log_probs[one.text] for one in found], abs=1e-4)
+    weights = {token: np.exp(power * log_prob) for token, log_prob in log_probs.items()
+               if log_prob in sorted(log_probs.values())[-kept:]}
+    sampled = Counter(one.text for one in found)
+    for token in log_probs:
+        expected = count * weights.get(token, 0.0) / sum(weights.values())
+        assert abs(sampled[token] - expected) <= 4 * np.sqrt(expected)
+
+
 @pytest.mark.thorough
 def test_what_goes_wrong_is_searched_for_again(run: Path, lines: list[str]) -> None:
     expected = Translator(run, 1, device="cpu", retry=True, engine="graph").translate_nbest(lines)
@@ -151,7 +231,8 @@ def test_what_goes_wrong_is_searched_for_again(run: Path, lines: list[str]) -> N
 
 
 @pytest.mark.parametrize(("search", "text"), [
-    ({"selection": "sampling"}, "selection=sampling cannot be combined with --engine ctranslate2"),
+    ({"selection": "sampling", "seed": 2}, "seed=2 cannot be combined with --engine ctranslate2"),
+    ({"selection": "sampling", "epsilon": 0.1}, "epsilon=0.1"),
     ({"beam_groups": 2}, "beam_groups=2"), ({"coverage_penalty": 0.2}, "coverage_penalty=0.2"),
     ({"temperature": 0.5}, "temperature=0.5"), ({"repetition_penalty": 1.5}, "repetition_penalty=1.5"),
     ({"shortlist": "lexicon"}, "shortlist=lexicon"),
@@ -163,8 +244,8 @@ def test_a_search_that_ctranslate2_does_not_have_is_refused_by_name(run: Path, s
 
 
 def test_what_is_refused_is_refused_before_the_run_is_exported(run_on_disk: Path) -> None:
-    with pytest.raises(SettingsError, match="selection=sampling cannot be combined with"):
-        CTranslate2Translator(run_on_disk, selection="sampling")
+    with pytest.raises(SettingsError, match="temperature=2.0 cannot be combined with"):
+        CTranslate2Translator(run_on_disk, temperature=2.0)
     with pytest.raises(SettingsError, match="'partial_word' cannot be combined with"):
         CTranslate2Translator(run_on_disk, options=LineOptions(prefix="w1", partial_word=True))
     assert not (run_on_disk / "exports").exists()
@@ -174,7 +255,7 @@ def test_what_a_line_asks_for_in_vain_is_refused_with_its_number(run: Path) -> N
     translator = CTranslate2Translator(run, device="cpu")
     more = LineOptions(n_best=2)
     assert [len(one) for one in translator.translate_nbest(["w1", "w2 w3"], options=[LineOptions(), more])] == [1, 2]
-    for wrong, text in ((LineOptions(avoid=["w1"]), "'avoid'"),
+    for wrong, text in ((LineOptions(avoid=["<s> w1"]), "'<s>' in 'avoid' cannot be"),
                         (LineOptions(search={"temperature": 2.0}), "temperature=2.0")):
         with pytest.raises(DataError, match=f"input line 2: {text}"):
             translator.translate_nbest(["w1", "w2"], options=[LineOptions(), wrong])

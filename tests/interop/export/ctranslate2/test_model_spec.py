@@ -12,7 +12,7 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.core.tf_compat import tf1
 from towernmt.dataflow.batches.batch import pad_sentences
-from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.base import BOS, SPECIAL_PIECES
 from towernmt.interop.ctranslate2_limits import unsupported_by_ctranslate2
 from towernmt.models.interface import token_log_probabilities
 from towernmt.models.model_settings import TransformerSettings
@@ -57,13 +57,18 @@ def sources(settings: TransformerSettings) -> list[list[Any]]:
     return tokens if len(sizes) > 1 else [[token[0] for token in sentence] for sentence in tokens]
 
 
-def of_graph(settings: TransformerSettings, streams: int) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Return the log-probabilities of the target tokens, EOS included, and the weights."""
+def of_graph(settings: TransformerSettings, streams: int, attention: bool = False
+             ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """Return the log-probabilities of the target tokens, EOS included, or their attention; and the weights."""
     model = Transformer(settings)
     arrays = [*pad_sentences(sources(settings), streams), *pad_sentences(TARGETS)]
     with tf1.Graph().as_default(), PredictTowerContext(""):
         inputs = [tf1.constant(array) for array in arrays]
-        found = token_log_probabilities(model, model.encode(*inputs[:2]), *inputs[2:])
+        memory = model.encode(*inputs[:2])
+        found = token_log_probabilities(model, memory, *inputs[2:])
+        if attention:
+            shifted = tf1.pad(inputs[2][:, :-1], [[0, 0], [1, 0]], constant_values=BOS)
+            found = model.decode_with_attention(memory, shifted)[1]
         rng = np.random.default_rng(1)
         weights = {v.op.name: rng.normal(0.0, 0.4, v.shape.as_list()).astype(np.float32)
                    for v in tf1.global_variables()}
@@ -74,7 +79,9 @@ def of_graph(settings: TransformerSettings, streams: int) -> tuple[list[np.ndarr
     return [row[:len(target) + 1] for row, target in zip(log_probs, TARGETS, strict=True)], weights
 
 
-def of_ctranslate2(settings: TransformerSettings, weights: dict[str, np.ndarray], path: Path) -> list[np.ndarray]:
+def exported(settings: TransformerSettings, weights: dict[str, np.ndarray], path: Path
+             ) -> tuple[Any, list[list[str]], list[list[str]]]:
+    """Return the model in CTranslate2, and the tokens of the sources and the targets."""
     from towernmt.interop.ctranslate2_model import transformer_spec
 
     spec = transformer_spec(settings, weights)
@@ -89,8 +96,7 @@ def of_ctranslate2(settings: TransformerSettings, weights: dict[str, np.ndarray]
     translator = ctranslate2.Translator(str(path))
     texts = [["￨".join(f"w{id}" for id in np.atleast_1d(token)) for token in sentence]
              for sentence in sources(settings)]
-    results = translator.score_batch(texts, [[pieces[-1][id] for id in target] for target in TARGETS])
-    return [np.array(result.log_probs) for result in results]
+    return translator, texts, [[pieces[-1][id] for id in target] for target in TARGETS]
 
 
 @pytest.mark.parametrize("changed", [
@@ -100,9 +106,22 @@ def test_the_log_probabilities_are_those_of_the_models_graph(changed: dict[str, 
     settings = dataclasses.replace(PLAIN, **changed)
     assert not unsupported_by_ctranslate2(settings)
     expected, weights = of_graph(settings, 1 + len(settings.source_factor_vocab_sizes))
-    found = of_ctranslate2(settings, weights, tmp_path)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+    translator, texts, targets = exported(settings, weights, tmp_path)
+    for result, other in zip(translator.score_batch(texts, targets), expected, strict=True):
+        np.testing.assert_allclose(result.log_probs, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("changed", [
+    {"decoder_layers": 3, "guided_alignment_weight": 0.1, "guided_alignment_layer": 2}, {"decoder_layers": 3},
+    {"source_end": False}], ids=["first head of the guided layer", "mean of all heads", "source without EOS"])
+def test_the_attention_is_that_of_the_models_graph(changed: dict[str, Any], tmp_path: Path) -> None:
+    settings = dataclasses.replace(PLAIN, **changed)
+    expected, weights = of_graph(settings, 1, attention=True)
+    translator, texts, targets = exported(settings, weights, tmp_path)
+    for text, target, other in zip(texts, targets, expected, strict=True):
+        result, = translator.translate_batch([text], [target], beam_size=1, max_decoding_length=len(target) + 1,
+                                             return_attention=True, return_end_token=True)
+        np.testing.assert_allclose(result.attention[0], other[:, :len(text)], atol=1e-5)
 
 
 @pytest.mark.parametrize(("changed", "setting"), [
