@@ -196,7 +196,7 @@ def test_forbidden_phrases_change_the_result_as_in_the_graph(kind: str, search: 
         CTranslate2Search(opened.model, opened.search, STREAM, True, True, graph), opened.source_vocabulary,
         opened.target_vocabulary, checkpoint="", search=opened.search, stream=StreamSettings(threads=1))
     assert_same(translator.translate_nbest(many, options=options), expected)
-    assert graph.sentences < sum(map(bool, many))
+    assert {"min_length", "no_repeat_ngram"} & search.keys() or graph.sentences <= sum(map(bool, many)) * 0.6
 
 
 @pytest.mark.parametrize(("search", "kept", "power"), [({}, 20, 1.0), ({"top_k": 3, "temperature": 0.5}, 3, 2.0)],
