@@ -5,7 +5,7 @@ python docs/make_engines.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ A line without the option does not change its engine if other lines have the opt
 |---|---|---|---|
 """
 TAIL = """
-`--retry` repeats the search of a faulty line with `no_repeat_ngram`, so the graph translates it again.
+`--retry` repeats the search of a faulty line with `no_repeat_ngram` and a minimum length.
 
 ## Other options
 
@@ -110,17 +110,20 @@ def _search_rows() -> Iterator[str]:
     for examples in SEARCHES.values():
         for settings in examples:
             shown = ", ".join(f"`{name}={value}`" for name, value in settings.items())
-            yield f"| {shown} | {_engine(difference(SearchSettings(**settings)))} |"
+            yield f"| {shown} | {_engine(SearchSettings(**settings))} |"
 
 
 def _line_rows() -> Iterator[str]:
     for name, (meaning, inputs) in LINES.items():
-        yield f"| `{name}` | {meaning} | {_engine(difference(SearchSettings(), inputs))} |"
+        yield f"| `{name}` | {meaning} | {_engine(SearchSettings(), inputs)} |"
 
 
-def _engine(reason: str) -> str:
+def _engine(search: SearchSettings, inputs: Sequence[str] = ()) -> str:
     """Return the cells of the engine and the reason, without the name of the option that begins the reason."""
-    return f"graph | {reason.partition(': ')[2]}" if reason else "CTranslate2 | "
+    reason = difference(search, inputs).partition(": ")[2]
+    if difference(search, inputs, graph=True):
+        return f"graph | {reason}"
+    return f"CTranslate2; the graph where a forbidden token was likely | {reason}" if reason else "CTranslate2 | "
 
 
 if __name__ == "__main__":

@@ -80,6 +80,17 @@ def test_each_line_has_its_engine_and_its_place(exported_run: Path, graph: Trans
     assert any("temperature=2.0" in text for text in reasons) and any("constraints" in text for text in reasons)
 
 
+def test_sentences_for_which_forbidden_phrases_may_change_the_beam_are_those_of_the_graph(
+        exported_run: Path, graph: Translator, lines: list[str], built: list[SearchTowers],
+        caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "towernmt")
+    options = [LineOptions(avoid=["w6 w6", "w9"], n_best=2)] * len(lines)
+    translator = Translator(exported_run, device="cpu")
+    found, expected = (one.translate_nbest(lines, options=options) for one in (translator, graph))
+    assert [[one.text for one in line] for line in found] == [[one.text for one in line] for line in expected]
+    assert built and any("forbidden tokens" in record.getMessage() for record in caplog.records)
+
+
 def test_the_first_use_exports_after_the_first_line_and_the_next_stream_uses_it(
         run_on_disk: Path, tmp_path: Path, lines: list[str]) -> None:
     run = Path(shutil.copytree(run_on_disk, tmp_path / "run"))
@@ -123,7 +134,7 @@ def _join_exporter() -> None:
     ({"checkpoints": ["step-1", "step-1"]}, {}, "the model is an ensemble"),
     ({"processors": [object()]}, {}, "the search has custom processors"),
     ({"precision": "bfloat16"}, {}, "precision=bfloat16"),
-    ({"search": SearchSettings(min_length=2)}, {}, "min_length=2: it compares hypotheses by"),
+    ({"search": SearchSettings(selection="sampling")}, {}, "selection=sampling: its samples do not have a seed"),
     ({"search": SearchSettings(temperature=2.0)}, {}, "temperature=2.0: it applies a temperature only to sampling"),
     ({}, {"architecture": "rnnsearch"}, "only the architecture transformer, not rnnsearch"),
     ({}, {"model": {"preprocess": "nr"}}, "model.preprocess='nr'"),

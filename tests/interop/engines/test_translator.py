@@ -141,7 +141,7 @@ def test_translations_begin_with_a_prefix_as_those_of_the_graph(ending_run: Path
     prefixes = ["w3 w4", "", "w5 w5 w5 w5 w5 w5 w5 w5 w5 w5 w5", "w1", "w0 w9 w6"]
     many, options = zip(*((line, LineOptions(prefix=prefix)) for line in lines for prefix in prefixes), strict=True)
     details: dict[str, Any] = {"log_probs": True, "attention": True, "device": "cpu"}
-    expected = Translator(ending_run, **details, **search).translate_nbest(many, options=options)
+    expected = Translator(ending_run, engine="graph", **details, **search).translate_nbest(many, options=options)
     found = CTranslate2Translator(ending_run, stream=STREAM, **details, **search).translate_nbest(many, options=options)
     assert_same(found, expected)
     ends = [[one.text == option.prefix for one in translation]
@@ -188,7 +188,7 @@ def test_forbidden_phrases_change_the_result_as_in_the_graph(kind: str, search: 
     many, options = zip(*((line, LineOptions(avoid=phrases, prefix=prefix))
                           for line in (lines if kind == "words" else LINES)
                           for phrases, prefix in zip(AVOIDED[kind], prefixes, strict=True)), strict=True)
-    expected = Translator(run, checkpoint="step-1", device="cpu", log_probs=True, attention=True,
+    expected = Translator(run, checkpoint="step-1", device="cpu", engine="graph", log_probs=True, attention=True,
                           **search).translate_nbest(many, options=options)
     opened = CTranslate2Translator(run, checkpoint="step-1", device="cpu", **search)
     graph = CountedGraph(run, opened.search)
