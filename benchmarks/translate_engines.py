@@ -3,8 +3,9 @@
     python benchmarks/translate_engines.py --model runs/de-en --text test.de
     python benchmarks/translate_engines.py --model runs/de-en --text test.de --window 1 --lines 200
 
-The engines are: `auto`, a `Translator` with default options; `graph`, TensorFlow's graph; and `translate_batch`,
-CTranslate2's own function on the same export with the same tokens, beam size, batch sizes and length limit. In each
+The engines are: `auto`, a `Translator` with default options; `graph`, TensorFlow's graph; `translate_batch`,
+CTranslate2's own function on the same export with the same tokens, beam size and batch size; and `same_search`, the
+same function with the patience and the score of towernmt's search, which ends later than CTranslate2's default. In each
 round every engine translates the whole text once, with both directions between text and tokens, in another order.
 Prints one JSON line: for each engine the medians of wall and processor seconds, and the lines whose best translation
 differs from that of the graph. Loading, the export and a first translation of each engine are not measured.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -24,13 +25,14 @@ from machine import Load
 
 from towernmt.core.machine import processors
 from towernmt.core.standard_streams import log_to_stderr
+from towernmt.interop.ctranslate2_search import EXACT_PATIENCE, NO_PENALTY, limits_of
 from towernmt.predict.lines.text_io import read_text
 from towernmt.predict.search.search_settings import StreamSettings
 from towernmt.predict.translator import Translator
 
 Translate = Callable[[Sequence[str]], list[str]]
-LONGEST = 256
-"""Maximum number of tokens of a translation by `translate_batch`."""
+SAME_SEARCH = {"patience": EXACT_PATIENCE, "length_penalty": NO_PENALTY}
+"""Options of `translate_batch` that search as towernmt does with `stopping=exact`."""
 
 
 def main() -> None:
@@ -43,8 +45,10 @@ def main() -> None:
     auto = Translator(options.model, options.beam, device="cpu", stream=stream, precision=options.precision,
                       export_first=True)
     graph = Translator(options.model, options.beam, device="cpu", stream=stream, engine="graph")
-    engines: dict[str, Translate] = {"auto": auto.translate, "graph": graph.translate,
-                                     "translate_batch": translate_batch(auto, options.export or export_of(auto))}
+    export = options.export or export_of(auto)
+    engines: dict[str, Translate] = {
+        "auto": auto.translate, "graph": graph.translate, "translate_batch": translate_batch(auto, export, {}),
+        "same_search": translate_batch(auto, export, {**SAME_SEARCH, "num_hypotheses": auto.search.beam_size})}
     found = {name: translate(lines) for name, translate in engines.items()}      # the first translation
     loads: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
     for number in range(options.rounds):
@@ -81,12 +85,18 @@ def parser() -> argparse.ArgumentParser:
 def export_of(translator: Translator) -> Path:
     """Return the directory of the newest export of a translator's run."""
     run = Path(translator.checkpoint).parents[2]
-    exports = [*run.glob("exports/ctranslate2-*"), *run.glob("included/*ctranslate2-*")]
-    return max(exports, key=lambda path: path.stat().st_mtime)
+    exports = [*run.glob("exports/ctranslate2-*/model.bin"), *run.glob("included/*ctranslate2-*/model.bin")]
+    return max(exports, key=lambda path: path.stat().st_mtime).parent
 
 
-def translate_batch(translator: Translator, export: Path) -> Translate:
-    """Return a function that translates with CTranslate2 alone."""
+def translate_batch(translator: Translator, export: Path, search: Mapping[str, Any]) -> Translate:
+    """Return a function that translates with CTranslate2 alone.
+
+    Args:
+        translator: translator with the vocabularies, the beam size and the sizes of batches.
+        export: directory of the export.
+        search: further options of `ctranslate2.Translator.translate_batch`.
+    """
     import ctranslate2
 
     stream, beam = translator.stream, translator.search.beam_size
@@ -101,8 +111,9 @@ def translate_batch(translator: Translator, export: Path) -> Translate:
         for first in range(0, len(lines), stream.window):
             tokens = [[source.id_to_piece(one) for one in line]
                       for line in source.encode_batch(list(lines[first:first + stream.window]))]
-            results = engine.translate_batch(tokens, beam_size=beam, max_batch_size=stream.batch_sentences,
-                                             max_input_length=0, max_decoding_length=LONGEST)
+            results = engine.translate_batch(
+                tokens, beam_size=beam, max_batch_size=stream.batch_sentences, max_input_length=0,
+                max_decoding_length=limits_of(translator.search, max(map(len, tokens)) + 1).most, **search)
             texts += [target.decode([ids[piece] for piece in result.hypotheses[0]]) for result in results]
         return texts
 

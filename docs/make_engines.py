@@ -54,6 +54,7 @@ LINES: dict[str, tuple[str, list[str]]] = {
     "terminology": ("terms of a terminology or a glossary, in a line that contains one (`--terminology`)",
                     ["constraints"]),
     "n_best": ("number of translations", []),
+    "details": ("log-probabilities and attention of a translation", []),
     "search": ("search settings of a line: see the first table", []),
     "inputs": ("other inputs of a custom model or of custom processors", ["input"]),
 }

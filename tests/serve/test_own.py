@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from tests.serve.echo_engine import Echo
+
 jsonschema = pytest.importorskip("jsonschema")
 PATH = "/api/v1/translate"
 REQUESTS = [
@@ -114,3 +116,20 @@ def test_what_an_engine_cannot_do_is_refused_by_name(make_client):
                                ("alignments", True, "alignments"), ("n_best", 2, "at most 1")):
         answer = client.post(PATH, json={"text": "a", field: value})
         assert answer.status_code == 400 and word in answer.json()["error"]
+
+
+@pytest.mark.parametrize(("asked", "needed"), [
+    ({"text": "a b."}, [False]), ({"text": "Das ist gut. Das <b>Haus</b> steht.", "format": "html"}, [False, True]),
+    ({"text": "a b.", "alignments": True}, [True]), ({"text": "a b.", "confidence": True}, [True]),
+    ({"text": "a https://x.de b."}, [True])])
+def test_only_sentences_that_need_alignments_or_probabilities_are_translated_with_them(make_client, asked, needed):
+    class Recording(Echo):
+        def __call__(self, lines, options):
+            found.extend(one.details for one in options or ())
+            return super().__call__(lines, options)
+
+    found: list[bool] = []
+    client = make_client(models={"de-en": Recording()})
+    found.clear()       # those of the warm-up
+    assert client.post(PATH, json=asked).status_code == 200
+    assert found == needed

@@ -301,7 +301,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
 def log_without_tensorpack() -> None:
     """Log the messages of towernmt to stderr, without tensorpack, whose import takes seconds."""
     log = logging.getLogger("towernmt")
-    if not log.handlers:
+    if not log.handlers and not logging.getLogger().handlers:
         log.addHandler(logging.StreamHandler(sys.stderr))
         log.setLevel(logging.INFO)
         log.propagate = False

@@ -340,11 +340,13 @@ def mbr_reranker(args: argparse.Namespace) -> Reranker | None:
     Raises:
         SettingsError: the utility is unknown.
     """
-    from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk
-
     if args.mbr_aggregate and not args.mbr:
         raise SettingsError("--mbr-aggregate needs --mbr chrf: pass it, too.")
-    return MinimumBayesRisk(args.mbr, args.mbr_aggregate) if args.mbr else None
+    if not args.mbr:
+        return None
+    from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk  # imports sacreBLEU
+
+    return MinimumBayesRisk(args.mbr, args.mbr_aggregate)
 
 
 def add_reranking_options(parser: argparse.ArgumentParser) -> None:

@@ -214,6 +214,10 @@ class CTranslate2Search:
         """
         return CTranslate2Search(self._model, self._search, self._stream, self._log_probs, self._attention, graph)
 
+    def without_details(self) -> CTranslate2Search:
+        """Return the same search without log-probabilities and attention."""
+        return CTranslate2Search(self._model, self._search, self._stream, graph=self._graph)
+
     def difference(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> str:
         """Return why the result of a request would differ from that of the graph, a clause; "" if it is the same.
 

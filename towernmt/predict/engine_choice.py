@@ -80,6 +80,9 @@ class FastSearch(Search, Protocol):
 
     engine: str
 
+    def without_details(self) -> Search:
+        """Return the same search without log-probabilities and attention."""
+
     def difference(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> str:
         """Return why the result of a search may differ from that of the graph, a clause; "" if it is the same.
 
@@ -287,7 +290,7 @@ def _of_graph(precision: str) -> str:
 
 
 class ChosenSearch:
-    """A search that chooses the engine of each batch; see `Search`.
+    """A search that chooses the engine of each batch; see `DividingSearch`.
 
     Args:
         fast: search by the fast engine.
@@ -300,6 +303,7 @@ class ChosenSearch:
                  process: int) -> None:
         self._fast, self._graph, self._report, self._process = fast.with_graph(self._again), graph, report, process
         self._plain_difference = self._fast.difference({}, {})
+        self._fast_without_details = self._fast.without_details()
 
     def __call__(self, **inputs: np.ndarray) -> Found:
         """Translate a batch of inputs by name."""
@@ -309,17 +313,21 @@ class ChosenSearch:
         """Return a search with some settings changed."""
         return lambda **inputs: self._search(changed, inputs)
 
+    def without_details(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
+        """Return a search with some settings changed; CTranslate2 leaves out log-probabilities and attention."""
+        return lambda **inputs: self._search(changed, inputs, details=False)
+
     def is_undivided(self, piece: LinePiece) -> bool:
         """Return whether all pieces of this kind form one batch, which the fast engine divides itself."""
         return not self._difference(piece.search, piece.inputs)
 
-    def _search(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> Found:
+    def _search(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray], details: bool = True) -> Found:
         refuse_forked(self._process)
         further = {name: value for name, value in inputs.items() if name not in ("source", "source_length")}
         reason = self._difference(changed, further)
         if reason:
             self._report(reason)
-        search: Search = self._graph() if reason else self._fast
+        search: Search = self._graph() if reason else self._fast if details else self._fast_without_details
         return (search.with_settings(changed) if changed else search)(**inputs)
 
     def _again(self, changed: Mapping[str, Any]) -> Callable[..., Found]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import tee
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.models.model_settings import PRECISIONS
-from towernmt.predict.lines.batch_inputs import LineInputs
+from towernmt.predict.lines.batch_inputs import LineInputs, LinePiece
 from towernmt.predict.lines.faults import FaultCounts, counted, retry_settings
 from towernmt.predict.lines.hypotheses import Found, Translation
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest, line_requests
@@ -37,6 +37,17 @@ class Search(Protocol):
 
     def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
         """Return a predictor with these search settings changed."""
+
+
+@runtime_checkable
+class DividingSearch(Search, Protocol):
+    """A search that divides some batches itself, and that can leave out details."""
+
+    def is_undivided(self, piece: LinePiece) -> bool:
+        """Return whether all pieces of this kind form one batch, which the search divides itself."""
+
+    def without_details(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
+        """Return a search with some settings changed that may leave out log-probabilities and attention."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +210,8 @@ class LineTranslator:
         search = self.current_search()
         translations = translate_stream(
             search, self.source_vocabulary, self.target_vocabulary, requests, self.stream, name, self._encoder,
-            Searches(search.with_settings, True, self._retry, getattr(search, "is_undivided", None)), first)
+            Searches(search.with_settings, True, self._retry, *(
+                (search.is_undivided, search.without_details) if isinstance(search, DividingSearch) else ())), first)
         if self._unknown is not None:
             translations = map(self._unknown.replace, translations)
         if self._reranker is not None:

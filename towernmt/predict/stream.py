@@ -47,12 +47,15 @@ class Searches(NamedTuple):
         retry: settings of a second search for faulty translations; None for no second search.
         is_undivided: returns whether all pieces of this kind form one batch, which the predictor divides itself; None
             if it divides no batch.
+        without_details: returns a predictor with some search settings changed, and without log-probabilities and
+            attention; None if the predictor cannot leave them out.
     """
 
     with_settings: Callable[[Mapping[str, Any]], Predictor] | None = None
     watched: bool = False
     retry: Mapping[str, Any] | None = None
     is_undivided: Callable[[LinePiece], bool] | None = None
+    without_details: Callable[[Mapping[str, Any]], Predictor] | None = None
 
 
 def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
@@ -220,7 +223,9 @@ class _BatchTranslator(NamedTuple):
 
     def _batch(self, batch: PieceBatch) -> list[Translation]:
         predictor, changed = self.predictor, batch.pieces[0].search
-        if changed and self.searches.with_settings is not None:
+        if self.searches.without_details is not None and not any(piece.details for piece in batch.pieces):
+            predictor = self.searches.without_details(changed)
+        elif changed and self.searches.with_settings is not None:
             predictor = self.searches.with_settings(changed)
         found = Found(*predictor(**batch.inputs))
         if not np.isfinite(found.scores[:, 0]).all():

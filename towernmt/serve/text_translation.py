@@ -59,7 +59,8 @@ def translate_segmented(model: ServedModel, sentences: Sequence[SourceSentence],
         if not lost(sentences[index], translation[0].text):
             on_result(index, translation)
 
-    given = [with_placeholders(options, sentence) for sentence in sentences]
+    aligned = replace(options, details=True)        # marks and protected words move with the words around them
+    given = [with_placeholders(options if sentence.is_plain else aligned, sentence) for sentence in sentences]
     for one in {id(one): one for one in given if one.prefix or one.constraints}.values():
         model.model.check(replace(one, terminology=None))       # before it shares a batch with other requests
     found = translate_sentences(model, [sentence.text for sentence in sentences], given, ticket, report_if_complete,
@@ -139,6 +140,7 @@ class TextRequest:
         format: text, html or xml.
         options: options of each sentence.
         alternatives: number of further translations of each text.
+        details: whether the request needs the word alignments or the probabilities of plain sentences.
         split: where sentences end; None means "1" for text and "nonewlines" for HTML and XML. With "nonewlines", lines
             inside `<pre>` of HTML stay separate.
         xml: roles of XML elements; for HTML, the elements to leave untranslated.
@@ -148,6 +150,7 @@ class TextRequest:
     format: str = "text"
     options: LineOptions = PLAIN
     alternatives: int = 0
+    details: bool = False
     split: Splitting | None = None
     xml: XmlSettings = XmlSettings()
 
@@ -266,7 +269,7 @@ def check_model(model: ServedModel, asked: TextRequest) -> LineOptions:
     Raises:
         Refusal: the model does not support the request.
     """
-    options = replace(asked.options, terminology=asked.glossary, n_best=1 + asked.alternatives)
+    options = replace(asked.options, terminology=asked.glossary, n_best=1 + asked.alternatives, details=asked.details)
     if asked.alternatives >= model.model.alternatives:
         raise bad(f"This server returns at most {model.model.alternatives} translations per sentence "
                   "(its option --alternatives).")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import yaml
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import SettingsError
+from towernmt.interop.ctranslate2_requests import difference
 from towernmt.predict import engine_choice
 from towernmt.predict.engine_choice import open_scorer
 from towernmt.predict.line_translator import SearchArguments, SearchTowers
@@ -89,6 +91,37 @@ def test_sentences_for_which_forbidden_phrases_may_change_the_beam_are_those_of_
     found, expected = (one.translate_nbest(lines, options=options) for one in (translator, graph))
     assert [[one.text for one in line] for line in found] == [[one.text for one in line] for line in expected]
     assert built and any("forbidden tokens" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.slow
+def test_each_search_of_the_manual_by_ctranslate2_has_the_result_of_the_graph(
+        exported_run: Path, graph: Translator, lines: list[str], built: list[SearchTowers]) -> None:
+    spec = importlib.util.spec_from_file_location("make_engines", Path(__file__).parents[3] / "docs/make_engines.py")
+    assert spec is not None and spec.loader is not None
+    manual = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(manual)
+    searches = [search for examples in manual.SEARCHES.values() for search in examples
+                if "averaged" not in search and not difference(SearchSettings(**search))]
+    assert len(searches) > 12
+    translator = Translator(exported_run, device="cpu")
+    for search in searches:
+        options = [LineOptions(search={"n_best": 1, **search})] * len(lines)
+        for ours, theirs in zip(translator.translate_nbest(lines, options=options),
+                                graph.translate_nbest(lines, options=options), strict=True):
+            assert [one.text for one in ours] == [one.text for one in theirs], search
+            assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], abs=1e-4), search
+    assert not built
+
+
+def test_lines_without_details_are_translated_alone_and_have_none(exported_run: Path, lines: list[str],
+                                                                  built: list[SearchTowers]) -> None:
+    translator = Translator(exported_run, device="cpu", log_probs=True, attention=True)
+    options = [LineOptions(details=number % 2 == 0) for number in range(len(lines))]
+    found = translator.translate_nbest(lines, options=options)
+    for line, asked, translation in zip(lines, options, found, strict=True):
+        details = translation[0].details
+        assert (details is not None and details.log_probs is not None) is bool(line and asked.details)
+    assert [one[0].text for one in found] == translator.translate(lines) and not built
 
 
 def test_the_first_use_exports_after_the_first_line_and_the_next_stream_uses_it(

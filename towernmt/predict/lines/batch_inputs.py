@@ -32,6 +32,7 @@ class LinePiece:
         inputs: additional inputs by name, arrays without the batch dimension.
         search: search settings that differ for this piece.
         terms: requested terms of a terminology that occur in the piece.
+        details: whether its translations need log-probabilities and attention; see `LineOptions`.
     """
 
     ids: tuple[Any, ...]
@@ -40,21 +41,23 @@ class LinePiece:
     inputs: Mapping[str, np.ndarray] = field(default_factory=dict, compare=False)
     search: Mapping[str, Any] = field(default_factory=dict, compare=False)
     terms: Sequence[Term] = field(default=(), compare=False)
+    details: bool = True
 
     @classmethod
-    def of(cls, ids: Iterable[Any], inputs: LineInputs, search: Mapping[str, Any], terms: Sequence[Term]) -> LinePiece:
+    def of(cls, ids: Iterable[Any], inputs: LineInputs, search: Mapping[str, Any], terms: Sequence[Term],
+           details: bool = True) -> LinePiece:
         """Return a piece with the kind and the key of its inputs."""
         arrays = {name: np.asarray(value) for name, value in sorted(inputs.items())}
         kind = tuple(arrays), repr(sorted(search.items())) if search else ""
         key = tuple((array.dtype.str, array.shape, array.tobytes()) for array in arrays.values())
-        return cls(tuple(ids), kind, key, arrays, search, terms)
+        return cls(tuple(ids), kind, key, arrays, search, terms, details)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def with_search(self, settings: Mapping[str, Any]) -> LinePiece:
         """Return the piece with other search settings."""
-        return self.of(self.ids, self.inputs, {**self.search, **settings}, self.terms)
+        return self.of(self.ids, self.inputs, {**self.search, **settings}, self.terms, self.details)
 
 
 class PieceBatch(NamedTuple):
@@ -77,7 +80,8 @@ def piece_batches(pieces: Iterable[LinePiece], settings: StreamSettings, streams
         pieces: pieces of any kinds.
         settings: maximum sizes of the batches, and the number of threads.
         streams: number of ids of a source token.
-        is_undivided: returns whether a piece belongs to the batch of all such pieces of its kind; None if none does.
+        is_undivided: returns whether a piece belongs to the batch of all such pieces of its kind that need the same
+            details; None if none does.
     """
     divided: list[LinePiece] = []
     undivided: list[LinePiece] = []
@@ -89,10 +93,15 @@ def piece_batches(pieces: Iterable[LinePiece], settings: StreamSettings, streams
     batches = [PieceBatch(batch, batch_inputs(batch, streams))
                for _, kind in groupby(divided, key=lambda piece: piece.kind)
                for batch in plan_batches(kind, settings.batch_tokens, sentences)]
-    for _, group in groupby(undivided, key=lambda piece: piece.kind):
+    undivided.sort(key=_kind_and_details)
+    for _, group in groupby(undivided, key=_kind_and_details):
         batch = list(group)
         batches.append(PieceBatch(batch, batch_inputs(batch, streams)))
     return batches[::-1] if settings.threads > 1 else batches
+
+
+def _kind_and_details(piece: LinePiece) -> tuple[Any, bool]:
+    return piece.kind, piece.details
 
 
 def plan_batches(pieces: Iterable[S], batch_tokens: int, batch_sentences: int) -> Iterator[list[S]]:

@@ -51,6 +51,7 @@ OPTIONS: dict[str, LineOption] = {
                               one_sentence=True, plural="constraints"),
     "terminology": LineOption((Terminology, type(None)), "a Terminology", in_json=False, plural="glossaries"),
     "n_best": LineOption((int, type(None)), "a whole number"),
+    "details": LineOption(bool, "true or false", in_json=False),
     "search": LineOption(Mapping, "settings by name"),
     "inputs": LineOption(Mapping, "arrays by name", in_json=False)}
 """Registry of line options by the names of the fields of `LineOptions`."""
@@ -74,6 +75,8 @@ class LineOptions:
             line is translated in pieces, the first piece contains them, and the last piece those at the end.
         terminology: for each source term in the line, its target term must occur once.
         n_best: number of translations, at most the beam size.
+        details: whether the translations have the log-probabilities and the attention that the translator returns. A
+            line without them may still have them; without them it can be faster.
         search: other fields of `SearchSettings` for this line. Each distinct combination needs a separate tower.
         inputs: additional inputs by name, for a custom model or processors: arrays without the batch dimension.
 
@@ -88,6 +91,7 @@ class LineOptions:
     constraints: Sequence[str] = ()
     terminology: Terminology | None = None
     n_best: int | None = None
+    details: bool = True
     search: Mapping[str, Any] = field(default_factory=dict)
     inputs: Mapping[str, Any] = field(default_factory=dict)
 

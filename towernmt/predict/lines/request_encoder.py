@@ -196,7 +196,7 @@ class RequestEncoder:
             phrases += [term_ids for _, term_ids in found if term_ids not in phrases]
             if phrases:
                 own["constraints"] = padded(phrases)
-            pieces.append(LinePiece.of(piece, own, search, [term for term, _ in found]))
+            pieces.append(LinePiece.of(piece, own, search, [term for term, _ in found], request.options.details))
         return pieces
 
     def _encode(self, options: LineOptions) -> _EncodedOptions:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import zip_longest
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,13 @@ from numpy.typing import NDArray
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import replacing
 from towernmt.dataflow.preparation.alignment_model import Entries
-from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, pair_range
 from towernmt.dataflow.text.pharaoh_alignments import link_tokens, parse_links
 from towernmt.dataflow.text.text_lines import Chunk, read_chunks, read_lines
 from towernmt.dataflow.vocabulary.base import PAD, SPECIAL_PIECES, UNK, Vocabulary
+
+if TYPE_CHECKING:
+    from towernmt.dataflow.preparation.prepared_data import PreparedData
 
 _FIELDS = ("starts", "targets", "probabilities", "frequency", "vocabularies")
 

@@ -418,7 +418,8 @@ def _wanted(asked: dict[str, Any], model: ServedModel) -> TextRequest:
         if asked[what] and not model.model.aligns:
             raise bad(NO_ENGINE.format(what=what))
     glossary = terminology_of(asked["glossary"]) if asked["glossary"] else None
-    wanted = TextRequest(glossary, asked["format"], options, asked["n_best"] - 1, split="0" if of_one else None)
+    wanted = TextRequest(glossary, asked["format"], options, asked["n_best"] - 1,
+                         asked["alignments"] or asked["confidence"], split="0" if of_one else None)
     check_model(model, wanted)
     return wanted
 

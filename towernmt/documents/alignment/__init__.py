@@ -1,1 +1,0 @@
-"""Alignment of the sentences of translated documents: from two files or folders to sentence pairs with scores."""
