@@ -25,7 +25,6 @@ ARCHITECTURES = ("transformer", "seq2seq", "rnnsearch", "convs2s")
 PRECISIONS = ("float32", "bfloat16", "float16")
 TWO, FOUR = (0, 1), (0, 1, 2, 3)
 CASES = [
-    Case(gpus=(3, 1)),      # before the others, because TensorFlow numbers its devices once in a process
     *(Case(architecture, precision=precision) for architecture in ARCHITECTURES for precision in PRECISIONS),
     *(Case(architecture, TWO, collectives="ring") for architecture in ARCHITECTURES if architecture != "rnnsearch"),
     Case(update_cycle=3),
@@ -150,3 +149,14 @@ def test_runs_that_resume_end_or_fail_within_an_update_train_as_on_the_cpu(train
     on_gpus, on_cpu = (fake_gpu.read_arrays(trained / place / f"{name}.npz") for place in ("gpu", "cpu"))
     assert on_gpus.keys() == on_cpu.keys()
     assert {key: distance for key, distance in distances(on_gpus, on_cpu).items() if distance > 1e-5} == {}
+
+
+def test_a_card_that_is_not_the_first_does_all_the_work(library: Path, tmp_path: Path) -> None:
+    """TensorFlow numbers its devices once in a process, so this needs a separate process."""
+    case = Case(gpus=(3, 1))
+    write_cases(tmp_path / "cases.json", [case])
+    (tmp_path / "gpu").mkdir()
+    subprocess.run([sys.executable, "-m", "tests.gpu.training", str(tmp_path / "cases.json"), str(tmp_path / "gpu")],
+                   env=fake_gpu.environment(library, 4), cwd=Path(__file__).parents[2], check=True)
+    assert fake_gpu.read_arrays(tmp_path / "gpu" / f"{case.name}.npz")
+    assert counts(tmp_path, case).cards() == {"1", "3"}

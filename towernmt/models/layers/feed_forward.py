@@ -44,8 +44,8 @@ def _can_use_cudnn(x: Tensor) -> bool:
 def _standardize_by_cudnn(x: Tensor, epsilon: float) -> Tensor:
     """Return `_standardize` by cuDNN's batch normalisation, for which each row of `x` is a channel of one image.
 
-    PyTorch 0.4 and Keras 2 normalised layers in the same way. The forward pass has one kernel instead of seven, and the
-    backward pass one instead of eight.
+    Keras 2 did the same. The forward pass has three kernels instead of seven, and the backward pass one instead of
+    seven.
     """
     image = tf.reshape(x, [1, -1, int(x.shape[-1]), 1])
     rows = tf.shape(image)[1:2]
