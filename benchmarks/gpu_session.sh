@@ -41,7 +41,7 @@ step free_order  60 "10 to 18 % faster than the deterministic step"
 step products    30 "the plain product with bias is the fastest form"
 step norms       30 "cuDNN is faster than plain operations; relative distance below 1e-3"
 step translate   60 "3 to 4 ms a step; 512 sentences a batch at least 4 times as fast as 64"
-step memory     120 "a batch size that needs at most 40 GiB"
+step memory     240 "a batch size that needs at most 40 GiB"
 step skip        60 "one batch is skipped, and training continues"
 step trace       60 "about 1,800 kernels in float32, at most 30 copies each way"
 exit $failed

@@ -209,14 +209,17 @@ def memory(directory: Path) -> None:
     if not (directory / "data").exists():
         raise FileNotFoundError("the step `resume` prepares the data: run it first")
     preset = "tiny" if SIZE is SMALL else "base"
-    done = subprocess.run(_command(
+    training = subprocess.Popen(_command(
         "train", "--data", directory / "data", "--logdir", directory / "memory", "--preset", preset, "--gpu", "0",
         "--defaults", "fixed", "--set", f"data.memory_gb={SIZE.memory_gb}", "train.steps=1"),
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    print(done.stdout)
-    found = re.findall(r"data\.batch_tokens=\d+ is the largest.*", done.stdout)
-    if done.returncode or not found:
-        raise RuntimeError(f"towernmt train ended with status {done.returncode}")
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = []
+    for line in training.stdout or ():
+        print(line, end="", flush=True)     # for the log of a search that takes too long
+        lines.append(line)
+    found = re.findall(r"data\.batch_tokens=\d+ is the largest.*", "".join(lines))
+    if training.wait() or not found:
+        raise RuntimeError(f"towernmt train ended with status {training.returncode}")
     report(found[0])
 
 
