@@ -70,9 +70,14 @@ def test_one_vocabulary_or_two_may_be_asked_for_or_left_open() -> None:
             for option in ([], ["--shared-vocab"], ["--no-shared-vocab"])] == [None, True, False]
 
 
+def settings_of(args: argparse.Namespace) -> PrepareSettings:
+    """The settings, without the option that replaces the settings of the vocabularies."""
+    return PrepareSettings(**{name: value for name, value in vars(args).items() if name != "vocabulary_of"})
+
+
 def test_every_setting_has_an_option_with_the_same_default() -> None:
     args = _parser().parse_args(["--source=a", "--target=b", "--output=c"])
-    assert PrepareSettings(**vars(args)) == PrepareSettings(source="a", target="b", output="c")
+    assert settings_of(args) == PrepareSettings(source="a", target="b", output="c")
     text = " ".join(_parser().format_help().split())
     for field in dataclasses.fields(PrepareSettings):
         assert ("--" + field.name.replace("_", "-") in text) or not field.metadata
@@ -82,10 +87,10 @@ def test_validation_text_may_be_given_several_times() -> None:
     required = ["--source=a", "--target=b", "--output=c"]
     for options in (["--valid-source", "n.de", "t.de", "--valid-target", "n.en", "t.en"],
                     ["--valid-source=n.de", "--valid-target=n.en", "--valid-source=t.de", "--valid-target=t.en"]):
-        files = PrepareSettings(**vars(_parser().parse_args([*required, *options]))).validation_files()
+        files = settings_of(_parser().parse_args([*required, *options])).validation_files()
         assert files == [ValidationFiles("n", "n.de", ["n.en"]), ValidationFiles("t", "t.de", ["t.en"])]
     options = ["--valid-source", "n.de", "--valid-target", "n.1", "--valid-target", "n.2", "--valid-name", "news"]
-    files = PrepareSettings(**vars(_parser().parse_args([*required, *options]))).validation_files()
+    files = settings_of(_parser().parse_args([*required, *options])).validation_files()
     assert files == [ValidationFiles("news", "n.de", ["n.1", "n.2"])]
 
 

@@ -61,6 +61,7 @@ class Aligning:
     source_vocabulary = target_vocabulary = WORDS
     checkpoint = "runs/x/best/step-1/model"
     search = SearchSettings()
+    engine = "graph"
 
     def translate_stream(self, lines: object, name: str = "input", options: object = None, first: int = 1) -> object:
         return translate_stream(backwards, WORDS, WORDS, line_requests(lines, name), StreamSettings(), name)  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.models.interface import shift_right
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.models.transformer import Transformer
+from towernmt.predict import engine_choice
 from towernmt.predict import translator as translator_module
 from towernmt.predict.lines.faults import retry_settings, worse
 from towernmt.predict.lines.line_options import LineOptions
@@ -381,7 +382,7 @@ def no_graph(*arguments: Any) -> Any:
 
 def test_a_terminology_with_a_word_that_the_vocabulary_cannot_write_is_refused_before_a_graph_is_built(
         run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translator_module, "open_towers", no_graph)
+    monkeypatch.setattr(engine_choice, "_graph", no_graph)
     with pytest.raises(DataError, match="terms.tsv line 2: 'house' contains text that the target vocabulary"):
         Translator(run_directory, beam_size=1, options=LineOptions(terminology=Terminology([
             Term("Haus", "house", where="terms.tsv line 2")])), engine="graph")
@@ -389,7 +390,7 @@ def test_a_terminology_with_a_word_that_the_vocabulary_cannot_write_is_refused_b
 
 def test_a_shortlist_that_is_not_there_or_of_other_vocabularies_is_refused_before_a_graph_is_built(
         run_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translator_module, "open_towers", no_graph)
+    monkeypatch.setattr(engine_choice, "_graph", no_graph)
     with pytest.raises(DataError, match="de-en.lexicon: the file does not exist: make it"):
         Translator(run_directory, shortlist=str(tmp_path / "de-en.lexicon"), engine="graph")
     other = WordVocabulary([*SPECIAL_PIECES, "other"])
