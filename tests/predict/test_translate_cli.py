@@ -147,10 +147,10 @@ def test_a_precision_that_only_ctranslate2_has_is_refused_without_it() -> None:
         translate.make_translator(parse(translate, "--model", "runs/x", "--engine", "graph", "--precision", "int8"))
 
 
-def test_samples_are_refused_by_their_name_with_an_engine_that_draws_none() -> None:
-    with pytest.raises(SettingsError, match="--samples cannot be combined with --engine ctranslate2: its samples do"):
-        translate.make_translator(parse(translate, "--model", "runs/x", "--engine", "ctranslate2", "--mbr", "chrf",
-                                        "--samples", "4"))
+def test_an_option_is_refused_by_its_name_with_an_engine_that_lacks_it() -> None:
+    with pytest.raises(SettingsError, match="--ensemble-weights cannot be combined with --engine ctranslate2: it does"):
+        translate.make_translator(parse(translate, "--model", "runs/x", "--engine", "ctranslate2", "--ensemble-weights",
+                                        "2,1"))
 
 
 def test_every_line_is_flushed_before_the_next_is_translated() -> None:
