@@ -14,100 +14,28 @@ import numpy as np
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD
 from towernmt.interop.ctranslate2_models import ExportedModel
 from towernmt.interop.ctranslate2_requests import check_search, difference
+from towernmt.interop.ctranslate2_sentences import (
+    NO_END,
+    Ids,
+    SentenceRequest,
+    limits_of,
+    patience_of,
+    sentence_requests,
+)
+from towernmt.predict.lines.batch_inputs import LEAST_SHARE
 from towernmt.predict.lines.hypotheses import Found
 from towernmt.predict.pair_scorer import token_batches
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.search.surfaces import Surfaces
 
 NO_PENALTY = 1e-9
-EXACT_PATIENCE, NO_END = 2.0, 1e4
-"""Number of finished hypotheses that ends a search, divided by the beam size: for `stopping=exact`, and for a search
-that runs up to its maximum length."""
-WORD_BREAK = -1     # as in the graph's processor
 LARGEST_INCREASE = 1e-3
 """Forbidden tokens raise the log-probabilities of hypotheses. If they raise one by more (nats) after its first free
 token, which all hypotheses of a sentence share, the beam may differ from that of the graph."""
 MOST_FIRST_TOKENS = 64
 """Maximum number of tokens forbidden at the first free position whose probabilities are computed."""
-
-
-class LengthLimits(NamedTuple):
-    """Limits of the number of tokens in a translation.
-
-    Attributes:
-        most: maximum, EOS included.
-        least: minimum, EOS excluded.
-    """
-
-    most: int
-    least: int
-
-
-Ids = tuple[int, ...]
 GraphSearch = Callable[[Mapping[str, Any]], Callable[..., Found]]
 """Returns the graph's search with some settings changed."""
-
-
-class AvoidedIds(NamedTuple):
-    """Phrases that a translation must not contain.
-
-    Attributes:
-        anywhere: ids of the phrases without a mark before them, which CTranslate2 can forbid.
-        marks: by the ids of each phrase, the marks before it: BOS, `WORD_BREAK`, or None for a phrase of `anywhere`.
-        lengths: numbers of ids of the phrases.
-    """
-
-    anywhere: tuple[Ids, ...]
-    marks: Mapping[Ids, set[int | None]]
-    lengths: frozenset[int]
-
-    @classmethod
-    def of(cls, rows: np.ndarray) -> AvoidedIds:
-        """Return the phrases of a sentence from the graph's input `avoid`, int32 `[phrases, length]`."""
-        anywhere, marks = [], dict[Ids, set[int | None]]()
-        for row in rows.tolist():
-            ids = tuple(id for id in row if id != PAD)
-            is_marked = ids[:1] in ((BOS,), (WORD_BREAK,))
-            if phrase := ids[is_marked:]:
-                marks.setdefault(phrase, set()).add(ids[0] if is_marked else None)
-                anywhere += [] if is_marked else [phrase]
-        return cls(tuple(anywhere), marks, frozenset(map(len, marks)))
-
-    def occurrences(self, ids: Sequence[int], free: int, breaks: np.ndarray) -> Iterator[tuple[int, Ids]]:
-        """Yield the index and the ids of each phrase that a hypothesis contains.
-
-        Args:
-            ids: tokens of the hypothesis.
-            free: number of tokens with which it had to begin. A phrase that ends among them is accepted.
-            breaks: bool `[vocabulary]`, whether a token matches `WORD_BREAK`.
-        """
-        for length in self.lengths:
-            for start in range(max(0, free + 1 - length), len(ids) - length + 1):
-                phrase = tuple(ids[start:start + length])
-                marks = self.marks.get(phrase, set())
-                if None in marks or (marks and start == 0) or (WORD_BREAK in marks and breaks[ids[start - 1]]):
-                    yield start, phrase
-
-
-NOTHING_AVOIDED = AvoidedIds((), {}, frozenset())
-
-
-class _Sentence(NamedTuple):
-    """A sentence of a batch.
-
-    Attributes:
-        source: ids without EOS.
-        limits: limits of its translation.
-        prefix: ids with which its translation begins.
-        avoided: phrases that its translation must not contain.
-        forbidden: sequences of ids that CTranslate2 forbids.
-    """
-
-    source: list[Any]
-    limits: LengthLimits
-    prefix: Ids = ()
-    avoided: AvoidedIds = NOTHING_AVOIDED
-    forbidden: tuple[Ids, ...] = ()
 
 
 class _Hypothesis(NamedTuple):
@@ -172,7 +100,7 @@ class CTranslate2Search:
                 positions.
         """
         check_search(self._search, inputs)
-        sentences = self._sentences(inputs)
+        sentences = sentence_requests(inputs, self._search)
         self._model.check_lengths(*(sentence.limits.most for sentence in sentences))
         found = self._found(sentences, range(len(sentences)))
         doubtful = self._forbid_occurrences(sentences, found)
@@ -180,7 +108,7 @@ class CTranslate2Search:
         ends = self._ends(sentences)
         for row, end in ends.items():
             found[row].append(end)
-        doubtful |= self._with_scores_of_model(sentences, found, forbidding)
+        doubtful |= self._with_scores_of_model(sentences, found, forbidding, ends)
         for hypotheses in found:
             hypotheses.sort(key=self._score, reverse=True)
         self._confirm(sentences, found, ends)
@@ -232,21 +160,6 @@ class CTranslate2Search:
                             inputs["prefix"].shape[-1] if "prefix" in inputs else 0).most
         return self._model.why_too_long(longest)
 
-    def _sentences(self, inputs: Mapping[str, np.ndarray]) -> list[_Sentence]:
-        sentences = []
-        phrases: dict[bytes, AvoidedIds] = {}       # many sentences avoid the same phrases
-        for row, length in enumerate(inputs["source_length"].tolist()):
-            prefix = [id for id in inputs["prefix"][row].tolist() if id != PAD] if "prefix" in inputs else []
-            avoided = NOTHING_AVOIDED
-            if "avoid" in inputs:
-                key = inputs["avoid"][row].tobytes()
-                avoided = phrases[key] if key in phrases else AvoidedIds.of(inputs["avoid"][row])
-                phrases[key] = avoided
-            sentences.append(_Sentence(
-                inputs["source"][row, :length - 1].tolist(), limits_of(self._search, length, len(prefix)),
-                tuple(prefix), avoided, (*avoided.anywhere, *(((PAD,), (BOS,)) if self._samples else ()))))
-        return sentences
-
     @cached_property
     def _breaks(self) -> np.ndarray:
         return Surfaces(self._model.target_vocabulary).breaks
@@ -266,40 +179,59 @@ class CTranslate2Search:
         search = self._search
         return bool(search.min_length or search.min_length_factor or search.no_repeat_ngram)
 
-    def _found(self, sentences: Sequence[_Sentence], rows: Iterable[int]) -> list[list[_Hypothesis]]:
+    def _found(self, sentences: Sequence[SentenceRequest], rows: Iterable[int],
+               one_limit: bool = False) -> list[list[_Hypothesis]]:
         """Return the hypotheses of each of these rows.
 
         Those with a prefix do not end with it: CTranslate2 treats an end at the first free position in another way.
+
+        Args:
+            sentences: the sentences.
+            rows: the rows.
+            one_limit: whether the sentences of a batch have the same maximum length. Otherwise the batch has the
+                largest of them, and sentences with hypotheses that reach their own maximum are translated again.
         """
         rows, begun = list(rows), []
-        for batch in self._batches(sentences, rows):
+        for batch in self._batches(sentences, rows, one_limit):
             together = [sentences[row] for row in batch]
             begun.append((batch, self._begin(together), self._begin_first_attention(together)))
         found = {row: self._hypotheses(result.result(), first and first.result().attention[0][:1])
                  for batch, results, firsts in begun
                  for row, result, first in zip(batch, results, firsts, strict=True)}
+        largest = {row: max(sentences[other].limits.most for other in batch) for batch, _, _ in begun for row in batch}
+        late = [row for row in rows if any(len(one.ids) >= sentences[row].limits.most for one in found[row])
+                and sentences[row].limits.most < largest[row]]
+        if late:
+            found |= zip(late, self._found(sentences, late, one_limit=True), strict=True)
         return [found[row] for row in rows]
 
-    def _batches(self, sentences: Sequence[_Sentence], rows: Iterable[int]) -> Iterator[list[int]]:
+    def _batches(self, sentences: Sequence[SentenceRequest], rows: Sequence[int],
+                 one_limit: bool) -> Iterator[list[int]]:
         """Yield the rows of each batch, the longest sentences first, so that all threads end at about the same time."""
-        def kind(row: int) -> tuple[LengthLimits, int, tuple[Ids, ...]]:
-            sentence = sentences[row]
-            return sentence.limits, len(sentence.prefix) if self._width > 1 else 0, sentence.forbidden
+        one_limit = one_limit or self._samples or patience_of(self._search) == NO_END
 
+        def kind(row: int) -> tuple[int, int, int, tuple[Ids, ...]]:
+            _, limits, prefix, _, forbidden = sentences[row]
+            return limits.most if one_limit else 0, limits.least, len(prefix) if self._width > 1 else 0, forbidden
+
+        share = max(LEAST_SHARE, -(-len(rows) // self._model.engine.num_translators))
         by_kind = sorted(rows, key=lambda row: (kind(row), len(sentences[row].source)), reverse=True)
         for _, group in groupby(by_kind, kind):
             same = list(group)
-            tokens = len(sentences[same[0]].source) + 1
-            size = max(1, min(self._stream.batch_sentences, self._stream.batch_tokens // tokens))
-            yield from (same[start:start + size] for start in range(0, len(same), size))
+            while same:
+                tokens = len(sentences[same[0]].source) + 1
+                size = max(1, min(self._stream.batch_sentences, self._stream.batch_tokens // tokens, share))
+                yield same[:size]
+                same = same[size:]
 
-    def _begin(self, sentences: Sequence[_Sentence]) -> list[Any]:
+    def _begin(self, sentences: Sequence[SentenceRequest]) -> list[Any]:
         """Start the translation of a batch of one kind, and return its asynchronous results."""
         search, model = self._search, self._model
-        (most, least), prefix = sentences[0].limits, len(sentences[0].prefix)
+        most = max(sentence.limits.most for sentence in sentences)
+        least, prefix = sentences[0].limits.least, len(sentences[0].prefix)
         if prefix and self._width > 1:
             least = max(least, prefix + 1)
-        patience = patience_of(search)
+        patience = patience_of(search, prefix)
         selection: dict[str, Any] = {"beam_size": self._width, "patience": patience,
                                      "num_hypotheses": round(self._width * patience)}
         if self._samples:
@@ -315,10 +247,10 @@ class CTranslate2Search:
             suppress_sequences=self._suppressed(sentences[0]), **selection)
         return begun
 
-    def _suppressed(self, sentence: _Sentence) -> list[list[str]] | None:
+    def _suppressed(self, sentence: SentenceRequest) -> list[list[str]] | None:
         return [self._model.target_tokens(ids) for ids in sentence.forbidden] or None
 
-    def _begin_first_attention(self, sentences: Sequence[_Sentence]) -> Sequence[Any]:
+    def _begin_first_attention(self, sentences: Sequence[SentenceRequest]) -> Sequence[Any]:
         """Start the computation of the first token's attention, which all hypotheses of a sentence share.
 
         A beam search of CTranslate2 returns that of another sentence of the batch.
@@ -347,7 +279,7 @@ class CTranslate2Search:
         return [_Hypothesis(self._model.target_ids(tokens), log_prob, (), weights)
                 for log_prob, tokens, weights in zip(result.scores, result.hypotheses, attention, strict=True)]
 
-    def _forbid_occurrences(self, sentences: list[_Sentence], found: list[list[_Hypothesis]]) -> set[int]:
+    def _forbid_occurrences(self, sentences: list[SentenceRequest], found: list[list[_Hypothesis]]) -> set[int]:
         """Search again for sentences with forbidden tokens and phrases, which are then forbidden literally.
 
         PAD and BOS are forbidden only if they occur, because this raises the probabilities of other tokens.
@@ -375,7 +307,7 @@ class CTranslate2Search:
             rows = again
         return doubtful
 
-    def _ends(self, sentences: Sequence[_Sentence]) -> dict[int, _Hypothesis]:
+    def _ends(self, sentences: Sequence[SentenceRequest]) -> dict[int, _Hypothesis]:
         """Return, by row, the hypothesis that ends with the prefix, if a beam may contain it."""
         ends = {}
         for row, (_, limits, prefix, avoided, _) in enumerate(sentences):
@@ -385,34 +317,41 @@ class CTranslate2Search:
                     ends[row] = _Hypothesis(ids, 0.0)
         return ends
 
-    def _with_scores_of_model(self, sentences: Sequence[_Sentence], found: list[list[_Hypothesis]],
-                              forbidding: Sequence[int]) -> set[int]:
+    def _with_scores_of_model(self, sentences: Sequence[SentenceRequest], found: list[list[_Hypothesis]],
+                              forbidding: Sequence[int], ends: Mapping[int, _Hypothesis]) -> set[int]:
         """Replace the log-probabilities of hypotheses by those of the model, if tokens were forced or forbidden.
 
         Args:
             sentences: the sentences.
             found: hypotheses of each sentence.
             forbidding: rows of sentences with forbidden tokens.
+            ends: by row, the last hypothesis, which ends with the prefix.
 
         Returns:
             rows for which CTranslate2 may have kept other hypotheses than the graph.
         """
-        rows = sorted({*forbidding, *(row for row, sentence in enumerate(sentences) if sentence.prefix)})
-        returned = {row: [one.log_prob for one in found[row]] for row in forbidding}
-        self._count_again(sentences, found, [(row, k) for row in rows for k in range(len(found[row]))])
+        returned = {row: [one.log_prob for one in hypotheses] for row, hypotheses in enumerate(found)}
+        # A prefix alone changes all log-probabilities of a sentence by the same value.
+        forced = [row for row, sentence in enumerate(sentences) if sentence.prefix and row not in forbidding]
+        self._count_again(sentences, found, [(row, k) for row in forbidding for k in range(len(found[row]))] + [
+            (row, k) for row in forced for k in (0, *([len(found[row]) - 1] if row in ends else []))])
+        for row in forced:
+            change = found[row][0].log_prob - returned[row][0]
+            for k in range(1, len(found[row]) - (row in ends)):
+                found[row][k] = found[row][k]._replace(log_prob=returned[row][k] + change)
         if self._width == 1 or not self._model.is_exact:
             return set()
         doubtful = set()
-        for row, log_probs in returned.items():
-            # The hypothesis that ends with the prefix, which is not one of CTranslate2, has the log-probability 0.
-            raised = [log_prob - one.log_prob for log_prob, one in zip(log_probs, found[row], strict=True) if log_prob]
+        for row in forbidding:
+            own = len(found[row]) - (row in ends)
+            raised = [log_prob - one.log_prob for log_prob, one in zip(returned[row][:own], found[row], strict=False)]
             if max(raised, default=0.0) > LARGEST_INCREASE:
                 first = self._first_increase(sentences[row])
                 if max(abs(value - first) for value in raised) > LARGEST_INCREASE:
                     doubtful.add(row)
         return doubtful
 
-    def _first_increase(self, sentence: _Sentence) -> float:
+    def _first_increase(self, sentence: SentenceRequest) -> float:
         """Return by how much forbidden tokens raise the log-probabilities at the first free position."""
         prefix, model = list(sentence.prefix), self._model
         tokens = {ids[-1] for ids in sentence.forbidden if prefix[len(prefix) + 1 - len(ids):] == list(ids[:-1])
@@ -427,7 +366,7 @@ class CTranslate2Search:
         forbidden = sum(math.exp(one.log_probs[len(prefix)]) for one in scored)
         return -math.log1p(-forbidden) if forbidden < 1.0 else 0.0
 
-    def _confirm(self, sentences: Sequence[_Sentence], found: list[list[_Hypothesis]],
+    def _confirm(self, sentences: Sequence[SentenceRequest], found: list[list[_Hypothesis]],
                  ends: Mapping[int, _Hypothesis]) -> None:
         """Remove the hypotheses `ends` unless EOS is among the best tokens of the beam after the prefix.
 
@@ -453,7 +392,7 @@ class CTranslate2Search:
             else:
                 del found[row][place]
 
-    def _count_again(self, sentences: Sequence[_Sentence], found: list[list[_Hypothesis]],
+    def _count_again(self, sentences: Sequence[SentenceRequest], found: list[list[_Hypothesis]],
                      places: Iterable[tuple[int, int]]) -> None:
         """Replace the log-probabilities of hypotheses by those that the model gives their tokens.
 
@@ -525,31 +464,3 @@ def _with_end(rows: Sequence[Sequence[float]]) -> np.ndarray:
     """
     weights = np.array(rows, np.float32).reshape(len(rows), -1)
     return np.concatenate([weights, np.maximum(1.0 - weights.sum(1, keepdims=True), 0.0)], 1)
-
-
-def limits_of(search: SearchSettings, source_length: int, prefix_length: int = 0) -> LengthLimits:
-    """Return the limits of a translation.
-
-    Args:
-        search: search settings.
-        source_length: in tokens, EOS included.
-        prefix_length: number of tokens with which the translation begins.
-    """
-    def share(tokens: int, factor: float) -> int:
-        return int(np.floor(np.float32(tokens) * np.float32(factor)))       # as TensorFlow computes it
-
-    most = max(share(source_length, search.max_length_factor) + search.max_length_constant, 1)
-    most = min(most, search.max_tokens) if search.max_tokens else most
-    if prefix_length:
-        most = max(most, prefix_length + max(search.max_length_constant, 1))
-    least = max(share(source_length - 1, search.min_length_factor), search.min_length)
-    return LengthLimits(most, min(least, most))
-
-
-def patience_of(search: SearchSettings) -> float:
-    """Return the number of finished hypotheses that ends a search, divided by the beam size."""
-    if search.beam_size == 1:
-        return 1.0
-    if search.stopping == "first":
-        return math.ceil(search.patience * search.beam_size) / search.beam_size
-    return EXACT_PATIENCE if search.stopping == "exact" and not search.word_reward else NO_END

@@ -50,7 +50,7 @@ class EngineSettings:
         precision: precision of the engine; None means that of `Translator`.
         device: "cpu", "gpu" or "gpu:N"; None means a GPU if available.
         alternatives: maximum number of translations per sentence.
-        alignments: whether translations have word alignments and probabilities, unless the engine is ctranslate2.
+        alignments: whether translations have word alignments and probabilities.
         stream: how sentences are batched.
         search: fields of `SearchSettings` that override those of the model.
         trust_code: whether the code of a model in a package may be executed.
@@ -133,9 +133,10 @@ def open_place(place: str, settings: EngineSettings) -> OpenedModel:
     if settings.engine == "ctranslate2" or (settings.engine == "auto" and (Path(place) / EXPORT_DESCRIPTION).is_file()):
         from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 
-        return _opened(place, CTranslate2Translator(place, beam, n_best=n_best, precision=settings.precision,
-                                             device=settings.device, stream=settings.stream,
-                                             trust_code=settings.trust_code, **search), n_best)
+        return _opened(place, CTranslate2Translator(
+            place, beam, n_best=n_best, precision=settings.precision, device=settings.device, stream=settings.stream,
+            log_probs=settings.alignments, attention=settings.alignments, trust_code=settings.trust_code,
+            **search), n_best, settings.alignments)
     from towernmt.predict.translator import Translator
 
     translator = Translator(place, beam, n_best=n_best, device=settings.device, stream=settings.stream,
