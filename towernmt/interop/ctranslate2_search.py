@@ -39,7 +39,7 @@ GraphSearch = Callable[[Mapping[str, Any]], Callable[..., Found]]
 
 
 class _Hypothesis(NamedTuple):
-    """A hypothesis.
+    """A hypothesis of a sentence.
 
     Attributes:
         ids: tokens, with EOS if it is finished.
@@ -151,7 +151,7 @@ class CTranslate2Search:
 
         Args:
             changed: changed search settings.
-            inputs: inputs of a batch besides `source` and `source_length`, or of one of its sentences.
+            inputs: inputs of a batch in addition to `source` and `source_length`, or of one of its sentences.
         """
         search = dataclasses.replace(self._search, **changed)
         if reason := difference(search, inputs, self._graph is not None):
@@ -370,7 +370,7 @@ class CTranslate2Search:
                  ends: Mapping[int, _Hypothesis]) -> None:
         """Remove the hypotheses `ends` unless EOS is among the best tokens of the beam after the prefix.
 
-        The question is asked only for those among the n best. The answers contain their attention.
+        Only those among the n best are checked, by a search of one step, which also returns their attention.
         """
         search, model, begun = self._search, self._model, []
         for row, end in ends.items():
