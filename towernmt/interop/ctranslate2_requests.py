@@ -77,8 +77,11 @@ def difference(search: SearchSettings, inputs: Collection[str] = (), graph: bool
     if search.beam_size == 1:
         return ""
     forbidding = [f"{name}={getattr(search, name)}" for name, value in FORBIDDING.items()
-                  if getattr(search, name) != value] + ["avoid"] * ("avoid" in inputs)
-    if forbidding and not graph:
+                  if getattr(search, name) != value]
+    # Without a prefix, forbidden tokens are likely at so many positions that the graph would translate most sentences.
+    if "avoid" in inputs and not (graph and "prefix" in inputs):
+        forbidding.append("avoid")
+    if forbidding:
         return f"{forbidding[0]}: it compares hypotheses by probabilities without the forbidden tokens"
     if search.stopping == "first" and (search.length_penalty or search.word_reward):
         return "stopping=first: it drops finished hypotheses before their lengths are compared"

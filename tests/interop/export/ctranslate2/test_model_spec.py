@@ -65,11 +65,11 @@ def of_graph(settings: TransformerSettings, streams: int, attention: bool = Fals
     with tf1.Graph().as_default(), PredictTowerContext(""):
         inputs = [tf1.constant(array) for array in arrays]
         memory = model.encode(*inputs[:2])
+        found = token_log_probabilities(model, memory, *inputs[2:])
         if attention:
             shifted = tf1.pad(inputs[2][:, :-1], [[0, 0], [1, 0]], constant_values=BOS)
-            found = model.decode_with_attention(memory, shifted)[1]
-        else:
-            found = token_log_probabilities(model, memory, *inputs[2:])
+            with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
+                found = model.decode_with_attention(memory, shifted)[1]
         rng = np.random.default_rng(1)
         weights = {v.op.name: rng.normal(0.0, 0.4, v.shape.as_list()).astype(np.float32)
                    for v in tf1.global_variables()}
