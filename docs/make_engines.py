@@ -82,9 +82,7 @@ A line without the option does not change its engine if other lines have the opt
 |---|---|---|---|
 """
 TAIL = """
-`--retry` repeats the search of a faulty line with `no_repeat_ngram`, so the graph translates it again. A line with a
-prefix and phrases to avoid, as in the page's word menu, is translated by CTranslate2. If a forbidden token was likely
-after the first free position, the graph translates the line again.
+`--retry` repeats the search of a faulty line with `no_repeat_ngram`, so the graph translates it again.
 
 ## Other options
 
@@ -123,7 +121,7 @@ def _line_rows() -> Iterator[str]:
 
 def _engine(search: SearchSettings, inputs: Sequence[str] = ()) -> str:
     """Return the cells of the engine and the reason, without the name of the option that begins the reason."""
-    reason = difference(search, inputs, graph=True).partition(": ")[2]
+    reason = difference(search, inputs).partition(": ")[2]
     return f"graph | {reason}" if reason else "CTranslate2 | "
 
 

@@ -43,7 +43,7 @@ def search_engine(arguments: SearchArguments, stream: StreamSettings) -> CTransl
         return CTranslate2Search(model, arguments.search, stream, arguments.log_probs, arguments.attention)
 
     return CTranslate2Engine(arguments.runs[0], arguments.search.averaged, arguments.precision, open_search,
-                             difference(arguments.search, graph=True))
+                             difference(arguments.search))
 
 
 def scoring_engine(run: SavedRun, averaged: bool, precision: str,

@@ -58,7 +58,7 @@ class Obstacle(NamedTuple):
     reason: str
 
 
-def difference(search: SearchSettings, inputs: Collection[str] = (), graph: bool = False) -> str:
+def difference(search: SearchSettings, inputs: Collection[str] = ()) -> str:
     """Return why the result of CTranslate2 would differ from that of the graph; "" if it is the same.
 
     Results are the same except near-ties: sums of float32 in another order can exchange hypotheses with equal scores.
@@ -66,7 +66,6 @@ def difference(search: SearchSettings, inputs: Collection[str] = (), graph: bool
     Args:
         search: settings of the search.
         inputs: names of the inputs of the graph's search.
-        graph: whether the graph translates the sentences for which forbidden tokens may have changed the beam.
     """
     if problem := _unsupported_input(inputs):
         return ": ".join(problem)
@@ -78,9 +77,7 @@ def difference(search: SearchSettings, inputs: Collection[str] = (), graph: bool
         return ""
     forbidding = [f"{name}={getattr(search, name)}" for name, value in FORBIDDING.items()
                   if getattr(search, name) != value]
-    # Without a prefix, forbidden tokens are likely at so many positions that the graph would translate most sentences.
-    if "avoid" in inputs and not (graph and "prefix" in inputs):
-        forbidding.append("avoid")
+    forbidding += ["avoid"] if "avoid" in inputs else []
     if forbidding:
         return f"{forbidding[0]}: it compares hypotheses by probabilities without the forbidden tokens"
     if search.stopping == "first" and (search.length_penalty or search.word_reward):

@@ -154,7 +154,7 @@ class CTranslate2Search:
             inputs: inputs of a batch in addition to `source` and `source_length`, or of one of its sentences.
         """
         search = dataclasses.replace(self._search, **changed)
-        if reason := difference(search, inputs, self._graph is not None):
+        if reason := difference(search, inputs):
             return reason
         longest = limits_of(search, self._stream.max_source_length + 1,
                             inputs["prefix"].shape[-1] if "prefix" in inputs else 0).most
