@@ -37,6 +37,11 @@ towernmt inspect data/de-en --samples 10"""),
         "towernmt.cli.data_commands", "learn a table of likely word translations, for shortlists",
         """towernmt lexicon --data data/de-en --output de-en.lexicon
 towernmt lexicon --model runs/de-en --source train.de --target train.en --output de-en.lexicon"""),
+    "pairs": Command(
+        "towernmt.cli.pairs", "turn translated documents into sentence pairs with scores",
+        """towernmt pairs brief.de.docx brief.en.docx --output pairs.tsv --review review.tsv
+towernmt pairs german/ english/ --languages de-en --output pairs.tsv --threshold 0.3
+towernmt pairs --reviewed review.tsv --output pairs.tsv"""),
     "train": Command(
         "towernmt.cli.train", "train a model, or resume a run",
         """towernmt train --data data/de-en --logdir runs/de-en --set train.minutes=30

@@ -22,7 +22,7 @@ from towernmt.predict.lines.output_file import STDIN, STDOUT, check_apart, descr
 
 WRITTEN: dict[str, dict[str, frozenset[str]]] = {
     "prepare": {"output": frozenset({PREPARATION})}, "load": {"output": frozenset()},
-    "lexicon": {"output": frozenset()},
+    "lexicon": {"output": frozenset()}, "pairs": {"output": frozenset(), "review": frozenset()},
     "train": {"logdir": frozenset({RUN})}, "tune": {"output": frozenset()}, "plot": {"output": frozenset()},
     "compare": {"html": frozenset()},
     "translate": {name: frozenset() for name in ("output", "alignments", "plot", "work_directory")},

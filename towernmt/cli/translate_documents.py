@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from towernmt.checkpoint.package_reader import is_package
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.cli.translation_options import files_of_each_line, files_of_lines
-from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.language_codes import check_code
-from towernmt.documents.formats.text_files import SUFFIXES, have_same_format, opener_of
+from towernmt.documents.formats.text_files import (
+    SUFFIXES,
+    file_content,
+    have_same_format,
+    naming_document,
+    opener_of,
+)
 from towernmt.documents.segments import Document, Mark
 from towernmt.documents.translation import translate_segments
 from towernmt.predict.lines.hypotheses import Hypothesis
@@ -27,8 +31,6 @@ from towernmt.predict.ranges.job import NAME, check_writable_output
 if TYPE_CHECKING:
     from towernmt.predict.line_translator import LineTranslator
 
-LARGEST = 200_000_000
-"""Bytes of a file."""
 _OF_LINES = ("input", "n_best", "scores", "json", "token_scores", "resume", "window", "alignments", "attention", "plot",
              "workers", "ray", "work_directory")
 """Options that are about lines, by their names."""
@@ -66,7 +68,7 @@ def translate_documents(args: argparse.Namespace, make: Callable[[bool], LineTra
     for name, document, output in zip(args.document, documents, outputs, strict=True):
         sentences = _DocumentSentences(translator, name)
         translated = translate_segments(document.segments, sentences.plain, language, sentences.forced)
-        with _naming(name):
+        with naming_document(name):
             content = document.written(translated)
         with output_file(output) as file:
             file.write(content)
@@ -163,27 +165,8 @@ def _opened(name: str) -> Document:
     Raises:
         DataError: the file cannot be read.
     """
-    with _naming(name):
-        opener = opener_of(name)
-        try:
-            with open(name, "rb") as file:
-                content = file.read(LARGEST + 1)    # the size of a device is unknown
-            if len(content) > LARGEST:
-                size = max(os.path.getsize(name), len(content))
-                raise DataError(f"The file has {size // 1_000_000} MB: more than {LARGEST // 1_000_000} MB are not "
-                                "read.")
-            return opener(content)
-        except OSError as error:
-            raise DataError(f"cannot read it ({error.strerror}).") from error
-
-
-@contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Add the name of the file to errors in the block."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{name}: {error}") from error
+    with naming_document(name):
+        return opener_of(name)(file_content(name))
 
 
 def _language(models: Sequence[str]) -> str | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 from xml.parsers import expat
 
@@ -50,7 +51,7 @@ class TranslationMemory(FileSource):
 
     def _read(self, head: Sequence[object], group: Group, position: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
         for unit in self._units(group[0], *position):
-            texts = [_variant(unit.variants, language) for language in self.languages]
+            texts = [variant_in(unit.variants, language) for language in self.languages]
             source, target = texts
             if source is not None and target is not None:
                 yield [*head, unit.lines, unit.byte], Pair(source, target)
@@ -83,6 +84,21 @@ class _TranslationUnit(NamedTuple):
     variants: list[tuple[str, str]]
     lines: int
     byte: int
+
+
+def variants_of_units(content: bytes, name: str) -> Iterator[list[tuple[str, str]]]:
+    """Yield the texts of each unit of a TMX file, with their languages.
+
+    Args:
+        content: content of the file.
+        name: name of the file, for messages.
+
+    Raises:
+        DataError: the content is not a TMX file.
+    """
+    parser = _UnitParser(name, _encoding(content[:1024]), 0, 0)
+    for unit in chain(parser.feed(content), parser.feed(b"", final=True)):
+        yield unit.variants
 
 
 class _UnitParser:
@@ -181,7 +197,7 @@ class _UnitParser:
         return DataError(f"{self._name} line {line}: the file cannot be read as TMX ({problem}). Fix the file.")
 
 
-def _variant(variants: Sequence[tuple[str, str]], wanted: str) -> str | None:
+def variant_in(variants: Sequence[tuple[str, str]], wanted: str) -> str | None:
     """Return the text in a language, or None."""
     wanted = plain_code(wanted)
     codes = [plain_code(language) for language, _ in variants]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import bisect
 import codecs
+import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import PurePath
@@ -302,6 +304,36 @@ def opener_of(name: str) -> Opener:
         raise DataError(f"Files {kind} cannot be translated: the supported suffixes are {', '.join(SUFFIXES)}.")
     opener: Opener = resolve_name(f"towernmt.documents.formats.{_OPENERS[suffix]}")
     return opener
+
+
+LARGEST_FILE = 200_000_000
+"""Maximum number of bytes of a document."""
+
+
+def file_content(name: str) -> bytes:
+    """Return the content of a document's file.
+
+    Raises:
+        DataError: the file cannot be read, or is too large.
+    """
+    try:
+        with open(name, "rb") as file:
+            content = file.read(LARGEST_FILE + 1)   # the size of a device is unknown
+    except OSError as error:
+        raise DataError(f"cannot read it ({error.strerror}).") from error
+    if len(content) > LARGEST_FILE:
+        size = max(os.path.getsize(name), len(content))
+        raise DataError(f"The file has {size // 1_000_000} MB: more than {LARGEST_FILE // 1_000_000} MB are not read.")
+    return content
+
+
+@contextmanager
+def naming_document(name: str) -> Iterator[None]:
+    """Add the name of a document to errors in the block."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from error
 
 
 def have_same_format(name: str, other: str) -> bool:

@@ -1,0 +1,143 @@
+"""Measure the sentence alignment of `towernmt pairs` by precision and recall, next to that of Gale & Church in NLTK.
+
+    python benchmarks/align_sentences.py --source train.de --target train.en --pairs 100 1000 10000 --chapter 300
+
+The gold alignment is made from known sentence pairs: some pairs lose a side, and some neighbours are joined on one
+side, with a fixed seed. With --chapter, that many pairs in a row lose their target. Links are pairs of a source and a
+target sentence. A bead (one or two sentences on a side) is correct only if it is exactly that of the gold alignment.
+Seconds are those of the processor. Without NLTK (`pip install nltk`) its row is left out; it compares all sentences
+with all, so it has at most --nltk pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from towernmt.documents.alignment.document_aligner import AlignedSentences, SentenceTexts, align_sentences
+from towernmt.documents.alignment.sentence_paths import Bead
+
+Pairs = Sequence[tuple[str, str]]
+
+
+class Gold(NamedTuple):
+    """Texts with their correct beads, without gaps."""
+
+    texts: SentenceTexts
+    beads: set[Bead]
+
+
+def changed_pairs(pairs: Pairs, seed: int, joined: float, dropped: float, chapter: int) -> Gold:
+    """Return pairs with joined and dropped sentences.
+
+    Args:
+        pairs: known pairs.
+        seed: seed of the random choices.
+        joined: probability that a side of a pair is joined with that of the next one.
+        dropped: probability that a pair loses a side.
+        chapter: number of pairs in the middle that lose their target.
+    """
+    chosen = random.Random(seed)
+    sides: tuple[list[str], list[str]] = ([], [])
+    beads: set[Bead] = set()
+    index, missing = 0, range(len(pairs) // 2, len(pairs) // 2 + chapter)
+    while index < len(pairs):
+        kind, side = chosen.random(), chosen.randint(0, 1)
+        if index in missing or kind < dropped:
+            side = 0 if index in missing else side
+            sides[side].append(pairs[index][side])
+            index += 1
+            continue
+        taken = pairs[index:index + (2 if kind < dropped + joined and index + 1 not in missing else 1)]
+        begin = len(sides[0]), len(sides[1])
+        sides[side].append(" ".join(pair[side] for pair in taken))
+        sides[1 - side].extend(pair[1 - side] for pair in taken)
+        beads.add(Bead(begin[0], len(sides[0]), begin[1], len(sides[1])))
+        index += len(taken)
+    return Gold(SentenceTexts(*sides), beads)
+
+
+def links_of(beads: set[Bead]) -> set[tuple[int, int]]:
+    """Return the links of beads."""
+    return {(i, j) for bead in beads for i in range(bead.source_first, bead.source_after)
+            for j in range(bead.target_first, bead.target_after)}
+
+
+def figures(found: set[Bead], gold: set[Bead]) -> dict[str, float]:
+    """Return precision and recall of links and of beads, in percent."""
+    made = {}
+    for name, one, other in (("links", links_of(found), links_of(gold)), ("beads", found, gold)):
+        made[f"{name} precision"] = 100 * len(one & other) / max(len(one), 1)
+        made[f"{name} recall"] = 100 * len(one & other) / max(len(other), 1)
+    return made
+
+
+def beads_of_nltk(texts: SentenceTexts) -> set[Bead]:
+    """Return the beads of NLTK's `gale_church`, which returns links."""
+    from nltk.translate.gale_church import align_blocks
+
+    links = align_blocks(*([len(sentence) for sentence in side] for side in texts))
+    groups: list[list[tuple[int, int]]] = []
+    for link in links:
+        if groups and (link[0] == groups[-1][-1][0] or link[1] == groups[-1][-1][1]):
+            groups[-1].append(link)
+        else:
+            groups.append([link])
+    return {Bead(min(i for i, _ in group), max(i for i, _ in group) + 1, min(j for _, j in group),
+                 max(j for _, j in group) + 1) for group in groups}
+
+
+def timed(work: Callable[[], AlignedSentences | set[Bead]]) -> tuple[AlignedSentences | set[Bead], float]:
+    """Return a result, and its processor seconds."""
+    begin = time.process_time()
+    return work(), time.process_time() - begin
+
+
+def main() -> None:
+    """Print a JSON object for each number of pairs and each system or threshold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", type=Path, required=True, help="known pairs: one sentence per line")
+    parser.add_argument("--target", type=Path, required=True, help="their translations, line by line")
+    parser.add_argument("--pairs", type=int, nargs="+", default=[100, 1000], help="numbers of pairs")
+    parser.add_argument("--joined", type=float, default=0.1, help="probability that a pair is joined with the next one")
+    parser.add_argument("--dropped", type=float, default=0.06, help="probability that a pair loses a side")
+    parser.add_argument("--chapter", type=int, default=0, help="pairs in the middle that lose their target")
+    parser.add_argument("--thresholds", type=float, nargs="+", default=[0.0, 0.1, 0.3, 0.5], help="minimum scores")
+    parser.add_argument("--nltk", type=int, default=1000, help="maximum number of pairs for NLTK")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the gold alignment")
+    args = parser.parse_args()
+    lines = [path.read_text(encoding="utf-8").splitlines() for path in (args.source, args.target)]
+    for count in args.pairs:
+        gold = changed_pairs(list(zip(*lines, strict=True))[:count], args.seed, args.joined, args.dropped, args.chapter)
+        sizes = {"pairs": count, "source": len(gold.texts.source), "target": len(gold.texts.target)}
+        aligned, seconds = timed(lambda texts=gold.texts: align_sentences([texts])[0])   # type: ignore[misc]
+        if isinstance(aligned, AlignedSentences):
+            for threshold in args.thresholds:
+                found = {bead for bead, score in zip(aligned.beads, aligned.scores, strict=True)
+                         if score >= threshold and not bead.is_gap}
+                report({**sizes, "system": f"towernmt, score >= {threshold:g}", **figures(found, gold.beads),
+                        "seconds": seconds})
+        if count <= args.nltk:
+            try:
+                beads, seconds = timed(lambda texts=gold.texts: beads_of_nltk(texts))    # type: ignore[misc]
+            except ImportError:
+                continue
+            if isinstance(beads, set):
+                report({**sizes, "system": "NLTK gale_church", **figures(beads, gold.beads), "seconds": seconds})
+    print(json.dumps({"peak memory MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}))
+
+
+def report(row: dict[str, object]) -> None:
+    """Print a row with rounded numbers."""
+    print(json.dumps({name: round(value, 2) if isinstance(value, float) else value for name, value in row.items()}),
+          flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""`towernmt pairs`: from documents to a file of pairs and a table for reviewers, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.documents.alignment.parallel_texts import parallel_sentences, with_changes
+from towernmt.cli import pairs
+from towernmt.cli.main import main
+from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+
+pytest.importorskip("sentencex")
+
+PAIRS = parallel_sentences(120)
+
+
+def write(path: str, sentences: Sequence[str], a_line: int = 4) -> str:
+    """Write a text with several sentences on each line."""
+    Path(path).parent.mkdir(exist_ok=True)
+    Path(path).write_text("".join(" ".join(sentences[first:first + a_line]) + "\n"
+                                  for first in range(0, len(sentences), a_line)))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with a document and its translation."""
+    monkeypatch.chdir(tmp_path)
+    texts, _ = with_changes(PAIRS)
+    write("a.de.txt", texts.source)
+    write("a.en.md", texts.target, a_line=1)
+
+
+def rows(path: str) -> list[list[str]]:
+    return [line.split("\t") for line in Path(path).read_text().splitlines()]
+
+
+def test_pairs_and_a_table_that_reviewers_change(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pairs", "a.de.txt", "a.en.md", "--output", "pairs.tsv", "--review", "review.tsv"]) == 0
+    found, table = rows("pairs.tsv"), rows("review.tsv")
+    exact = {(source, target) for source, target, _ in found} & set(PAIRS)
+    assert len(exact) > 0.8 * len(PAIRS) and min(float(score) for *_, score in found) >= 0.1
+    assert f"{len(found)} pairs with a score of at least 0.1" in capsys.readouterr().err
+    assert table[0][:3] == ["keep", "score", "kind"] and sum(row[0] == "yes" for row in table[1:]) == len(found)
+    assert {"1-1", "1-0", "0-1"} <= {row[2] for row in table[1:]}
+    first = next(number for number, row in enumerate(table) if row[0] == "yes")
+    table[first][0] = "no"
+    Path("review.tsv").write_text("\n".join("\t".join(row) for row in table))
+    assert main(["pairs", "--reviewed", "review.tsv", "--output", "kept.tsv"]) == 0
+    assert rows("kept.tsv") == found[1:]
+
+
+def test_folders_give_the_pairs_of_all_documents_that_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(3):
+        part = PAIRS[number * 40:(number + 1) * 40]
+        write(f"german/part{number}.de.txt", [source for source, _ in part])
+        write(f"english/part{number}.en.txt", [target for _, target in part])
+    Path("german/scan.pdf").write_bytes(b"%PDF-1.4")
+    Path("german/part2.de.txt").write_bytes(b"")
+    write("english/more.txt", ["One."])
+    assert main(["pairs", "german", "english", "--output", "pairs.tsv", "--languages", "de-en"]) == 1
+    assert {(source, target) for source, target, _ in rows("pairs.tsv")} <= set(PAIRS[:80])
+    assert len(rows("pairs.tsv")) > 70
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[:3] == [
+        "towernmt: No counterpart was found for english/more.txt.",
+        "towernmt: These files are not read, because their formats are not supported: german/scan.pdf.",
+        "towernmt: german/part2.de.txt: The document has no text: check that it is the right file, and that its text "
+        "is not an image."]
+    assert errors[-1] == "towernmt: 1 document was left out; the pairs of the others are written."
+
+
+def test_a_model_translates_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    translations = dict(PAIRS)
+
+    class Model:
+        def translate_stream(self, lines: Sequence[str], name: str) -> Any:
+            return (Translation([Hypothesis(translations.get(line, line), 0.0)]) for line in lines)
+
+    monkeypatch.setattr(pairs, "make_translator", lambda args: Model())
+    write("b.de.txt", [source for source, _ in PAIRS[:10]])
+    write("b.en.txt", [target for _, target in PAIRS[:10]])
+    assert main(["pairs", "b.de.txt", "b.en.txt", "--output", "pairs.tsv", "--model", "runs/x", "--threshold", "0.5"
+                 ]) == 0
+    assert {(source, target) for source, target, _ in rows("pairs.tsv")} == set(PAIRS[:10])
+
+
+def test_known_pairs_help_short_documents(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("known.tsv").write_text("".join(f"{source}\t{target}\t0.9\n" for source, target in PAIRS[20:]))
+    write("b.de.txt", [source for source, _ in PAIRS[:10]])
+    write("b.en.txt", [target for _, target in PAIRS[:10]])
+    command = ["pairs", "b.de.txt", "b.en.txt", "--output", "pairs.tsv", "--threshold", "0.3"]
+    assert main([*command, "--known", "known.tsv"]) == 0
+    assert {(source, target) for source, target, _ in rows("pairs.tsv")} == set(PAIRS[:10])
+    assert "which are few to judge by" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), [
+    (["a.de.txt", "missing.txt"], "missing.txt does not exist: pass a document or a folder."),
+    (["a.de.txt", "a.de.txt"], "a.de.txt and a.de.txt are the same file: pass a document and its translation."),
+    (["a.de.txt", "copy.txt"], "a.de.txt and copy.txt have the same text: pass a document and its translation."),
+    (["a.de.txt", "sub"], "a.de.txt and sub: pass two documents or two folders."),
+    (["sub", "sub"], "sub and sub are the same folder: pass --languages, such as --languages de-en, so that the names "
+                     "of the files show their language."),
+    (["a.de.txt", "scan.pdf"], "scan.pdf: PDF files are not read, because their text has no reliable order: convert "
+                               "the file to .docx or .txt, and a scanned one by text recognition (OCR)."),
+    (["empty.txt", "a.en.md"], "empty.txt: The document has no text: check that it is the right file, and that its "
+                               "text is not an image."),
+    (["a.de.txt"], "Pass a document and its translation, two folders, or a table as --reviewed."),
+    (["a.de.txt", "a.en.md", "--threshold", "2"], "--threshold 2.0: pass a number from 0 to 1."),
+    (["--reviewed", "a.de.txt", "--review", "r.tsv"],
+     "--reviewed only writes the kept pairs of a table: leave out --review, --model and --known."),
+    (["--reviewed", "a.de.txt"], "a.de.txt line 1: the columns keep, source, target are missing: pass a table that "
+                                 "`towernmt pairs --review` wrote."),
+])
+def test_each_mistake_is_one_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("copy.txt").write_bytes(Path("a.de.txt").read_bytes())
+    Path("scan.pdf").write_bytes(b"%PDF-1.4\n%\xe2\xe3")
+    Path("empty.txt").write_bytes(b"\n")
+    Path("sub").mkdir()
+    assert main(["pairs", *arguments, "--output", "pairs.tsv"]) == 1
+    assert capsys.readouterr().err == f"towernmt: {sentence}\n"
+    assert not Path("pairs.tsv").exists()
+
+
+def test_documents_that_are_no_translations_of_each_other_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    write("other.txt", [target for _, target in parallel_sentences(100, seed=5)])
+    assert main(["pairs", "a.de.txt", "other.txt", "--output", "pairs.tsv"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("towernmt: a.de.txt and other.txt are probably no translations of each other: ")
+    assert error.count("\n") == 1 and not Path("pairs.tsv").exists()

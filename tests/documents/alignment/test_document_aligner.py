@@ -1,0 +1,105 @@
+"""The alignment of documents: which sentences belong together, how good the scores are, and evidence against it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.documents.alignment.parallel_texts import Links, parallel_sentences, with_changes
+from towernmt.core.errors import DataError
+from towernmt.documents.alignment.document_aligner import AlignedSentences, SentenceTexts, align_sentences
+from towernmt.documents.alignment.document_pairs import (
+    DEFAULT_THRESHOLD,
+    AlignedDocument,
+    joined_sentences,
+    read_review,
+    review_lines,
+)
+from towernmt.documents.alignment.matched_files import MatchedFiles
+
+FILES = MatchedFiles("a.txt", "b.txt")
+
+
+def links_of(aligned: AlignedSentences, threshold: float = 0.0) -> Links:
+    return {(i, j) for bead, score in zip(aligned.beads, aligned.scores, strict=True) if score >= threshold
+            for i in range(bead.source_first, bead.source_after)
+            for j in range(bead.target_first, bead.target_after)}
+
+
+def precision_and_recall(found: Links, gold: Links) -> tuple[float, float]:
+    return len(found & gold) / len(found), len(found & gold) / len(gold)
+
+
+@pytest.fixture(scope="module")
+def text() -> tuple[SentenceTexts, Links, AlignedSentences]:
+    """A text with joined and dropped sentences, its gold links, and its alignment."""
+    texts, gold = with_changes(parallel_sentences(200))
+    return texts, gold, align_sentences([texts])[0]
+
+
+def test_joined_and_dropped_sentences_are_found(text: tuple[SentenceTexts, Links, AlignedSentences]) -> None:
+    texts, gold, aligned = text
+    precision, recall = precision_and_recall(links_of(aligned, DEFAULT_THRESHOLD), gold)
+    assert precision > 0.98 and recall > 0.95
+    assert {(1, 2), (2, 1), (1, 0), (0, 1)} <= {bead.shape for bead in aligned.beads}
+    assert sum(bead.shape[0] for bead in aligned.beads) == len(texts.source)
+
+
+def test_a_document_with_its_copy_is_refused(text: tuple[SentenceTexts, Links, AlignedSentences]) -> None:
+    texts, _, aligned = text
+    AlignedDocument(FILES, texts, aligned).check()
+    same = SentenceTexts(texts.source, texts.source)
+    with pytest.raises(DataError, match="have the same text"):
+        AlignedDocument(FILES, same, align_sentences([same])[0]).check()
+
+
+def test_short_documents_gain_by_other_documents_and_by_known_pairs() -> None:
+    pairs = parallel_sentences(12, seed=3)
+    short, gold = SentenceTexts(*(list(side) for side in zip(*pairs, strict=True))), {(n, n) for n in range(12)}
+    alone = links_of(align_sentences([short])[0], 0.3)
+    with_known = links_of(align_sentences([short], parallel_sentences(150))[0], 0.3)
+    with_others = links_of(align_sentences([with_changes(parallel_sentences(150))[0], short])[1], 0.3)
+    for found in (with_known, with_others):
+        assert precision_and_recall(found, gold) == (1.0, 1.0)
+    assert len(alone) < 12 or alone == gold
+
+
+def test_a_model_aligns_what_lengths_and_words_cannot() -> None:
+    """Few words, no two alike, and sentences of equal lengths: only the translations tell which belong together."""
+    pairs = [(f"quelle {chr(97 + number) * 6}", f"target {chr(122 - number) * 6}") for number in range(20)]
+    texts = SentenceTexts([source for source, _ in pairs], [target for _, target in pairs[4:]])
+    gold = {(number + 4, number) for number in range(16)}
+    translated = dict(pairs)
+    aligned, = align_sentences([texts], translate=lambda sentences: [translated[one] for one in sentences])
+    assert precision_and_recall(links_of(aligned, 0.3), gold) == (1.0, 1.0)
+
+
+def test_a_reviewed_table_keeps_what_people_kept(text: tuple[SentenceTexts, Links, AlignedSentences]) -> None:
+    texts, _, aligned = text
+    quoted = SentenceTexts(['"Ja", sagte er.', *texts.source[1:]], texts.target)
+    document = AlignedDocument(FILES, quoted, aligned)
+    table = "\n".join(review_lines(document.rows(0.5)))
+    pairs = list(document.pairs(0.5))
+    assert [(pair.source, pair.target) for pair in read_review(table, "r.tsv")] == [
+        (pair.source, pair.target) for pair in pairs]
+    head, first, *others = table.split("\n")
+    kept = [line for line in others if line.startswith("yes")]
+    changed = "\r\n".join([head, first.replace("yes", "no"), kept[0].replace("yes", " Y "), *[
+        line.replace("yes", "n") for line in others[1:]], ""])
+    assert len(list(read_review(changed, "r.tsv"))) == 1
+
+
+@pytest.mark.parametrize(("table", "sentence"), [
+    ("source\ttarget\na\tb\n", "line 1: the columns keep are missing"),
+    ("keep\tsource\ttarget\nyes\ta\n", "line 2: 2 columns where 3 were expected"),
+    ("keep\tsource\ttarget\nmaybe\ta\tb\n", "line 2: keep is 'maybe'"),
+    ("keep\tsource\ttarget\nno\ta\t\nyes\ta\t\n", "line 3: the pair is kept, but has no target"),
+    ('keep\tsource\ttarget\nyes\t"a\tb\n', "the quotes do not match"),
+])
+def test_damaged_tables_are_refused(table: str, sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        list(read_review(table, "r.tsv"))
+
+
+def test_sentences_are_joined_by_spaces_where_scripts_have_them() -> None:
+    assert joined_sentences(["One.", "Two."]) == "One. Two."
+    assert joined_sentences(["これは本です。", "はい。"]) == "これは本です。はい。"

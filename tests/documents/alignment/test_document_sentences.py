@@ -1,0 +1,110 @@
+"""The sentences of files of all formats, and files that have none."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from towernmt.core.errors import DataError
+from towernmt.documents.alignment.document_sentences import READABLE_SUFFIXES, document_sentences
+
+pytest.importorskip("sentencex")
+
+WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+TEXT = "urn:oasis:names:tc:opendocument:xmlns:text:1.0"
+OFFICE = "urn:oasis:names:tc:opendocument:xmlns:office:1.0"
+EXPECTED = ["Das ist Dr. Maier.", "Er kommt aus Ulm."]
+
+
+def archive(members: dict[str, str]) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return made.getvalue()
+
+
+FILES: dict[str, str | bytes] = {
+    ".txt": "Das ist Dr. Maier. Er kommt aus Ulm.\n\n* * *\n",
+    ".md": "# Das ist **Dr. Maier.**\n\n    code\n\nEr kommt aus `Ulm`.\n",
+    ".html": "<style>p {}</style><p>Das ist <b>Dr.</b> Maier. Er kommt aus Ulm.</p>",
+    ".srt": "1\n00:00:01,000 --> 00:00:02,000\nDas ist\nDr. Maier.\n\n"
+            "2\n00:00:02,000 --> 00:00:03,000\n<i>Er kommt aus Ulm.</i>\n",
+    ".po": 'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\nmsgid "one"\nmsgstr "Das ist Dr. '
+           'Maier."\n\n'
+           '#, fuzzy\nmsgid "two"\nmsgstr "Falsch."\n\nmsgid "three"\nmsgstr "Er kommt "\n"aus Ulm."\n',
+    ".pot": 'msgid "Das ist Dr. Maier."\nmsgstr ""\n\nmsgid "Er kommt aus Ulm."\nmsgstr ""\n',
+    ".docx": archive({
+        "[Content_Types].xml": '<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Override '
+                               'PartName="/word/document.xml" ContentType="application/vnd.openxmlformats-'
+                               'officedocument.wordprocessingml.document.main+xml"/></Types>',
+        "word/document.xml": f'<w:document xmlns:w="{WORD}"><w:body><w:p><w:r><w:t>Das ist Dr. Maier. Er kommt</w:t>'
+                             '</w:r><w:r><w:t xml:space="preserve"> aus Ulm.</w:t></w:r></w:p></w:body></w:document>'}),
+    ".odt": archive({
+        "mimetype": "application/vnd.oasis.opendocument.text",
+        "content.xml": f'<office:document-content xmlns:office="{OFFICE}" xmlns:text="{TEXT}"><office:body>'
+                       '<office:text><text:p>Das ist <text:span>Dr. Maier.</text:span></text:p>'
+                       '<text:p>Er kommt aus Ulm.</text:p></office:text></office:body></office:document-content>'}),
+    ".tmx": '<tmx version="1.4"><body><tu><tuv xml:lang="en"><seg>This is Dr Maier.</seg></tuv><tuv xml:lang="de-AT">'
+            '<seg>Das ist <ph>{1}</ph>Dr. Maier.</seg></tuv></tu><tu><tuv xml:lang="de"><seg>Er kommt aus Ulm.</seg>'
+            '</tuv></tu></body></tmx>',
+    ".xlf": '<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file source-language="en" '
+            'target-language="de-DE"><body><trans-unit id="1"><source>This is Dr Maier.</source><target>Das ist <g '
+            'id="1">Dr. Maier</g>.<ph id="2">&lt;br/></ph></target><alt-trans><target>Falsch.</target></alt-trans>'
+            '</trans-unit><trans-unit id="2"><source>He is from Ulm.</source><target>Er kommt aus Ulm.</target>'
+            '</trans-unit></body></file></xliff>',
+    ".xliff": '<xliff version="2.0" srcLang="de" trgLang="en" xmlns="urn:oasis:names:tc:xliff:document:2.0"><file '
+              'id="f"><unit id="1"><segment><source>Das ist <pc id="1">Dr. Maier</pc>.</source></segment><segment>'
+              '<source>Er kommt aus Ulm.</source><target>He is from Ulm.</target></segment></unit></file></xliff>'}
+
+
+@pytest.mark.parametrize("suffix", FILES)
+def test_each_format_has_its_sentences(tmp_path: Path, suffix: str) -> None:
+    content = FILES[suffix]
+    path = tmp_path / f"file{suffix}"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert suffix in READABLE_SUFFIXES
+    assert document_sentences(str(path), "de") == EXPECTED
+
+
+def test_lines_stay_as_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text("Das ist gut. Sehr gut.\n12\n\nNein!\u2028Doch!\n")
+    assert document_sentences(str(path), None, by_line=True) == ["Das ist gut. Sehr gut.", "Nein! Doch!"]
+
+
+@pytest.mark.parametrize(("name", "content", "sentence"), [
+    ("scan.pdf", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "PDF files are not read"),
+    ("scan.docx", b"%PDF-1.7\n", "PDF files are not read"),
+    ("letter.docx", b"PK\x03\x04 damaged", "letter.docx: "),
+    ("letter.doc", b"\xd0\xcf\x11\xe0", r"Files with the suffix \.doc are not read: .*\.docx"),
+    ("LICENSE", b"text", "Files without a suffix are not read"),
+    ("empty.txt", b"", "has no text"),
+    ("numbers.txt", b"1\n2\n3\n", "has no text"),
+    ("latin.txt", "Grüße\n".encode("latin-1"), "not encoded as UTF-8"),
+    ("empty.po", b'msgid ""\nmsgstr ""\n', "has no text"),
+    ("memory.tmx", b'<tmx><body><tu><tuv xml:lang="fr"><seg>Oui</seg></tuv></tu></body></tmx>',
+     r"No unit has a text in the language de \(the file has fr\)"),
+    ("file.xlf", b'<xliff><file source-language="fr" target-language="es"/></xliff>', r"\(it has es, fr\)"),
+    ("file.xlf", b"<html/>", "begins with <html> instead of <xliff>"),
+    ("file.xlf", b"<xliff>", "is not XML"),
+    ("bomb.xlf", b'<!DOCTYPE x [<!ENTITY a "aaaa">]><xliff><file source-language="de"><body><trans-unit><source>&a;'
+                 b"</source></trans-unit></body></file></xliff>", "has no text"),
+])
+def test_files_without_sentences_are_refused_in_one_sentence(tmp_path: Path, name: str, content: bytes,
+                                                             sentence: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=sentence) as refused:
+        document_sentences(str(tmp_path / name), "de")
+    assert name in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_files_of_several_languages_need_the_language(tmp_path: Path) -> None:
+    (tmp_path / "memory.tmx").write_text("<tmx><body/></tmx>")
+    with pytest.raises(DataError, match="pass --languages"):
+        document_sentences(str(tmp_path / "memory.tmx"), None)
+    with pytest.raises(DataError, match="cannot read it"):
+        document_sentences(str(tmp_path / "missing.txt"), None)

@@ -1,0 +1,203 @@
+"""`towernmt pairs`: turn translated documents into sentence pairs, or a reviewed table into its kept pairs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from towernmt.cli.translate import add_model_arguments, make_translator
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.sources.open_source import open_source
+from towernmt.dataflow.sources.source import Pair
+from towernmt.dataflow.text.language_codes import Direction, parse_direction
+from towernmt.documents.alignment.document_aligner import SentenceTexts, TranslateTexts, align_sentences
+from towernmt.documents.alignment.document_pairs import (
+    DEFAULT_THRESHOLD,
+    FEWEST_TO_JUDGE,
+    AlignedDocument,
+    ScoredPair,
+    read_review,
+    review_lines,
+)
+from towernmt.documents.alignment.document_sentences import READABLE_SUFFIXES, document_sentences
+from towernmt.documents.alignment.matched_files import MatchedFiles, language_of_name, match_folders
+from towernmt.documents.formats.text_files import decode_file, file_content, naming_document
+from towernmt.predict.lines.text_io import write_lines
+
+_MOST_NAMED = 5
+
+
+def add_pairs_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `towernmt pairs`."""
+    parser.add_argument("source", metavar="PATH", nargs="?",
+                        help=f"a document, or a folder of documents: {', '.join(READABLE_SUFFIXES)}")
+    parser.add_argument("target", metavar="PATH", nargs="?",
+                        help="its translation, or a folder with the same names apart from codes of languages")
+    parser.add_argument("--output", metavar="FILE", required=True,
+                        help="file of the pairs, `source<TAB>target<TAB>score`, for `towernmt prepare --source FILE`")
+    parser.add_argument("--languages", metavar="PAIR",
+                        help="languages of the documents, such as de-en, by whose rules text is split into sentences "
+                             "(default: the codes in the names of the files, or else rules that many languages share)")
+    parser.add_argument("--threshold", type=float, default=DEFAULT_THRESHOLD, metavar="NUMBER",
+                        help="lowest score of the pairs to keep, 0 to 1 (default: %(default)s)")
+    parser.add_argument("--review", metavar="FILE",
+                        help="also write a table of all pairs, and of sentences without a counterpart, for reviewers")
+    parser.add_argument("--reviewed", metavar="FILE",
+                        help="in place of documents: write the pairs that a table of --review keeps")
+    parser.add_argument("--by-line", action="store_true",
+                        help="take each line of a text, and each paragraph of other formats, as one sentence")
+    parser.add_argument("--known", metavar="URI", nargs="+", action="extend", default=[],
+                        help="known sentence pairs (a TSV or another source, as for `towernmt prepare`), from which "
+                             "word translations are also learned; for short documents")
+    add_model_arguments(parser, required=False)
+
+
+def run_pairs(args: argparse.Namespace) -> int:
+    """Write the sentence pairs of documents, and return the exit status."""
+    _check(args)
+    if args.reviewed:
+        with naming_document(args.reviewed):
+            text, _ = decode_file(file_content(args.reviewed))
+        pairs = list(read_review(text, args.reviewed))
+        _write_pairs(args.output, pairs)
+        print(f"{args.reviewed}: {len(pairs):,} pairs kept", file=sys.stderr)
+        return 0
+    languages = parse_direction(args.languages) if args.languages else None
+    known = [(pair.source, pair.target) for uri in args.known for pair in _pairs_of_source(uri)]
+    report = _Report(is_strict=not Path(args.source).is_dir())
+    read = list(_read(_matched(args, languages, report), languages, args.by_line, report))
+    aligned = align_sentences([texts for _, texts in read], known, _translate_of(args))
+    documents = []
+    for (files, texts), alignment in zip(read, aligned, strict=True):
+        document = AlignedDocument(files, texts, alignment)
+        with report.of_document():
+            document.check(known)
+            documents.append(document)
+    if not documents:
+        raise DataError(f"{args.source} and {args.target} have no documents from which pairs can be made; the lines "
+                        "above name the reason for each.")
+    _write_pairs(args.output, [pair for document in documents for pair in document.pairs(args.threshold)])
+    if args.review:
+        write_lines(args.review, list(review_lines(
+            row for document in documents for row in document.rows(args.threshold))))
+    for document in documents:
+        print(_summary(document, args.threshold), file=sys.stderr)
+    return report.exit_status()
+
+
+class _Report:
+    """Problems of single documents: an error if only one document was passed, otherwise lines on standard error.
+
+    Args:
+        is_strict: whether a problem ends the command.
+    """
+
+    def __init__(self, is_strict: bool) -> None:
+        self._is_strict, self._failed = is_strict, 0
+
+    @contextmanager
+    def of_document(self) -> Iterator[None]:
+        """Report a `DataError` of the block, and continue with the next document."""
+        try:
+            yield
+        except DataError as error:
+            if self._is_strict:
+                raise
+            self._failed += 1
+            self.warn(str(error))
+
+    def warn(self, sentence: str) -> None:
+        """Print a sentence about a document."""
+        print(f"towernmt: {sentence}", file=sys.stderr)
+
+    def exit_status(self) -> int:
+        """Return 1 if documents failed, and print how many."""
+        if self._failed:
+            self.warn(f"{self._failed} {'document was' if self._failed == 1 else 'documents were'} left out; the pairs "
+                      "of the others are written.")
+        return int(self._failed > 0)
+
+
+def _check(args: argparse.Namespace) -> None:
+    if bool(args.reviewed) == bool(args.source and args.target):
+        raise SettingsError("Pass a document and its translation, two folders, or a table as --reviewed.")
+    if not 0 <= args.threshold <= 1:
+        raise SettingsError(f"--threshold {args.threshold}: pass a number from 0 to 1.")
+    if args.reviewed:
+        if args.review or args.model or args.known:
+            raise SettingsError("--reviewed only writes the kept pairs of a table: leave out --review, --model and "
+                                "--known.")
+        return
+    source, target = Path(args.source), Path(args.target)
+    for path in (source, target):
+        if not path.exists():
+            raise DataError(f"{path} does not exist: pass a document or a folder.")
+    if source.is_dir() != target.is_dir():
+        raise SettingsError(f"{source} and {target}: pass two documents or two folders.")
+    if source.samefile(target) and not (source.is_dir() and args.languages):
+        fix = ("pass --languages, such as --languages de-en, so that the names of the files show their language."
+               if source.is_dir() else "pass a document and its translation.")
+        raise DataError(f"{source} and {target} are the same {'folder' if source.is_dir() else 'file'}: {fix}")
+
+
+def _matched(args: argparse.Namespace, languages: Direction | None, report: _Report) -> list[MatchedFiles]:
+    """Return the files of each document, and report files without a counterpart."""
+    if not Path(args.source).is_dir():
+        return [MatchedFiles(args.source, args.target)]
+    found = match_folders(args.source, args.target, languages)
+    if found.unmatched:
+        report.warn(f"No counterpart was found for {_named(found.unmatched)}.")
+    if found.unread:
+        report.warn(f"These files are not read, because their formats are not supported: {_named(found.unread)}.")
+    return found.matched
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _read(files: Iterable[MatchedFiles], languages: Direction | None, by_line: bool, report: _Report
+          ) -> Iterator[tuple[MatchedFiles, SentenceTexts]]:
+    """Yield the sentences of each document that can be read."""
+    for one in files:
+        codes = languages or tuple(language_of_name(path) for path in one)
+        with report.of_document():
+            if Path(one.source).samefile(one.target):
+                raise DataError(f"{one.name} are the same file: pass a document and its translation.")
+            yield one, SentenceTexts(*(document_sentences(path, code, by_line)
+                                       for path, code in zip(one, codes, strict=True)))
+
+
+def _pairs_of_source(uri: str) -> Iterator[Pair]:
+    source = open_source(uri)
+    return (pair for _, pair in source.read(source.begin()))
+
+
+def _translate_of(args: argparse.Namespace) -> TranslateTexts | None:
+    """Return the function that translates sentences by --model, or None."""
+    if not args.model:
+        return None
+    translator = make_translator(args)
+
+    def translate(sentences: Sequence[str]) -> list[str]:
+        return [best.text for best, *_ in translator.translate_stream(sentences, "documents")]
+
+    return translate
+
+
+def _write_pairs(path: str, pairs: Sequence[ScoredPair]) -> None:
+    write_lines(path, [f"{pair.source}\t{pair.target}\t{pair.score:.3f}" for pair in pairs])
+
+
+def _summary(document: AlignedDocument, threshold: float) -> str:
+    """Return a line about a document."""
+    sentences = " and ".join(f"{len(side):,}" for side in document.texts)
+    kept = sum(1 for _ in document.pairs(threshold))
+    advice = (", which are few to judge by: check them, or pass --known or --model"
+              if min(map(len, document.texts)) < FEWEST_TO_JUDGE else "")
+    return (f"{document.files.name}: {sentences} sentences, {kept:,} pairs with a score of at least {threshold:g}"
+            f"{advice}")

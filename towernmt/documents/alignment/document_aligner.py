@@ -1,0 +1,172 @@
+"""Alignment of documents sentence by sentence, in passes that learn a lexicon from each other's beads.
+
+1. By the lengths of sentences alone, in a wide band around the diagonal. Short documents also use words that are the
+   same in both languages, such as names and numbers.
+2. By lengths and words, in a narrow band around the path of the pass before. The lexicon is learned from all documents
+   together. This pass runs twice.
+3. With a model: the same again, with the translation of the source in place of the source. Most words of the lexicon
+   are then translated by themselves.
+
+The score of a bead is 1 - 1 / factor, where the factor says how much more probable a word becomes when the other side
+is known, as a geometric mean over the words that the lexicon knows, and over the lengths as one more word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towernmt.dataflow.preparation.alignment_model import swapped
+from towernmt.dataflow.preparation.shards import PairBlock
+from towernmt.documents.alignment.length_gains import LengthGains, LengthModel
+from towernmt.documents.alignment.sentence_paths import Band, Bead, best_path
+from towernmt.documents.alignment.word_gains import (
+    WordGains,
+    WordIds,
+    WordLexicon,
+    same_words,
+    word_frequency,
+    word_pairs,
+)
+
+FEWEST_IN_BAND, SHARE_IN_BAND = 1500, 0.06
+"""Half the width of the band of the first pass: a number of sentences, or a share of those of the longer text."""
+CELLS_WITH_WORDS = 1 << 21
+"""Maximum number of cells for which the first pass compares words, too."""
+HALF_WIDTH = 60
+"""Half the width of the band of later passes, in sentences."""
+PASSES_BY_WORDS = 2
+GOOD_SCORE = 0.3
+"""Score from which a pair is probably a translation."""
+
+
+class SentenceTexts(NamedTuple):
+    """The sentences of a document in both languages."""
+
+    source: Sequence[str]
+    target: Sequence[str]
+
+
+@dataclass(frozen=True)
+class AlignedSentences:
+    """The alignment of a document.
+
+    Attributes:
+        beads: beads and gaps, in order.
+        scores: float32 `[beads]`, 0 to 1; 0 for gaps.
+    """
+
+    beads: list[Bead]
+    scores: NDArray[np.float32]
+
+    def share_in_good_beads(self, good: float = GOOD_SCORE) -> float:
+        """Return the share of the sentences of the shorter side that are in beads with at least this score."""
+        sizes = np.array([bead.shape for bead in self.beads], np.int64).reshape(-1, 2)
+        sentences, in_good = sizes.sum(0), sizes[self.scores >= good].sum(0)
+        return float(max(in_good / np.maximum(sentences, 1)))
+
+
+TranslateTexts = Callable[[Sequence[str]], Sequence[str]]
+"""Return the translation of each sentence."""
+
+
+def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[str, str]] = (),
+                    translate: TranslateTexts | None = None) -> list[AlignedSentences]:
+    """Align the sentences of documents.
+
+    Args:
+        documents: documents of one pair of languages. Each side has at least one sentence.
+        known: further sentence pairs, from which the lexicon is also learned.
+        translate: translates sentences of the source by a model; None for no pass with a model.
+    """
+    lengths = [_Lengths(*(np.array([len(text) for text in side], np.int64) for side in texts)) for texts in documents]
+    passes = _Passes([texts.source for texts in documents], [texts.target for texts in documents], lengths, known)
+    paths = [passes.first_path(number) for number in range(len(documents))]
+    for _ in range(PASSES_BY_WORDS):
+        paths = passes.by_words([found.beads for found in paths])
+    if translate is not None:
+        sources = [translate(texts.source) for texts in documents]
+        passes = _Passes(sources, [texts.target for texts in documents], lengths, is_one_language=True)
+        for _ in range(PASSES_BY_WORDS):
+            paths = passes.by_words([found.beads for found in paths])
+    return paths
+
+
+class _Lengths(NamedTuple):
+    """int64 `[sentences]`, the characters of the sentences of a document."""
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+
+    def of_beads(self, beads: Sequence[Bead]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the characters of both sides of each bead."""
+        ranges = np.array(beads, np.int64).reshape(-1, 4)
+        one, other = (np.concatenate([[0], np.cumsum(side)]) for side in self)
+        return one[ranges[:, 1]] - one[ranges[:, 0]], other[ranges[:, 3]] - other[ranges[:, 2]]
+
+
+class _Passes:
+    """The texts of all documents as words, and the passes over them."""
+
+    def __init__(self, sources: Sequence[Sequence[str]], targets: Sequence[Sequence[str]], lengths: Sequence[_Lengths],
+                 known: Sequence[tuple[str, str]] = (), is_one_language: bool = False) -> None:
+        source_ids, target_ids = WordIds(), WordIds()
+        self._sources = [source_ids.of_texts(texts) for texts in sources]
+        self._targets = [target_ids.of_texts(texts) for texts in targets]
+        known_source, known_target = (ids.of_texts([pair[side] for pair in known])
+                                      for side, ids in enumerate((source_ids, target_ids)))
+        self._known = word_pairs(known_source, known_target,
+                                 [Bead(number, number + 1, number, number + 1) for number in range(len(known))])
+        self._lengths = lengths
+        self._model = LengthModel.of_texts(np.concatenate([one.source for one in lengths]),
+                                           np.concatenate([one.target for one in lengths]))
+        self._source_frequency = word_frequency([*self._sources, known_source], source_ids.size)
+        self._target_frequency = word_frequency([*self._targets, known_target], target_ids.size)
+        self._same = same_words(source_ids.ids, target_ids.ids, self._source_frequency, self._target_frequency,
+                                is_one_language)
+
+    def first_path(self, number: int) -> AlignedSentences:
+        """Align a document by lengths, and by the words of both languages and of known pairs if it is short."""
+        lengths = self._lengths[number]
+        sources, targets = map(len, lengths)
+        band = Band.around_diagonal(sources, targets, max(FEWEST_IN_BAND, int(SHARE_IN_BAND * max(sources, targets))))
+        gains = LengthGains(LengthModel.of_texts(*lengths), *lengths)
+        if band.starts[-1] <= CELLS_WITH_WORDS:
+            return self._aligned(number, band, gains, self._lexicons(self._known))
+        return AlignedSentences(path := best_path(band, gains.of_rectangle), np.zeros(len(path), np.float32))
+
+    def by_words(self, paths: Sequence[Sequence[Bead]]) -> list[AlignedSentences]:
+        """Align all documents by lengths and words, near the paths of an earlier pass."""
+        pairs = [block for source, target, path in zip(self._sources, self._targets, paths, strict=True)
+                 for block in word_pairs(source, target, path)]
+        lexicons = self._lexicons([*self._known, *pairs])
+        singles = [[bead for bead in path if bead.shape == (1, 1)] for path in paths]
+        of_beads = [lengths.of_beads(beads) for lengths, beads in zip(self._lengths, singles, strict=True)]
+        model = LengthModel.of_beads(np.concatenate([source for source, _ in of_beads]),
+                                     np.concatenate([target for _, target in of_beads]), self._model)
+        found = []
+        for number, (path, lengths) in enumerate(zip(paths, self._lengths, strict=True)):
+            band = Band.around_path(path, len(lengths.source), len(lengths.target), HALF_WIDTH)
+            found.append(self._aligned(number, band, LengthGains(model, *lengths), lexicons))
+        return found
+
+    def _lexicons(self, pairs: Sequence[PairBlock]) -> tuple[WordLexicon, WordLexicon]:
+        """Return the lexicons of source words and of target words."""
+        return (WordLexicon.learn([swapped(block) for block in pairs], self._source_frequency, self._same[::-1],
+                                  len(self._target_frequency)),
+                WordLexicon.learn(pairs, self._target_frequency, self._same, len(self._source_frequency)))
+
+    def _aligned(self, number: int, band: Band, lengths: LengthGains, lexicons: tuple[WordLexicon, WordLexicon]
+                 ) -> AlignedSentences:
+        words = WordGains(self._sources[number], self._targets[number], *lexicons)
+        path = best_path(band, lambda *rectangle: lengths.of_rectangle(*rectangle) + words.of_rectangle(*rectangle))
+        is_bead = np.array([not bead.is_gap for bead in path])
+        beads = [bead for bead in path if not bead.is_gap]
+        gains, known = words.of_beads(beads)
+        scores = np.zeros(len(path), np.float32)
+        scores[is_bead] = 1.0 - np.exp(-np.maximum(2.0 * gains + lengths.of_beads(beads), 0.0) / (known + 1.0))
+        return AlignedSentences(path, scores)

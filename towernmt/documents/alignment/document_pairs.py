@@ -1,0 +1,209 @@
+"""Sentence pairs of documents: from aligned sentences, checked by evidence, and in a table for reviewers.
+
+The table has a line for each bead and each sentence without a counterpart, in the order of the documents. People may
+change its first column, `keep`, and both texts.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.word_segmentation import begins_unspaced, may_end_word
+from towernmt.documents.alignment.document_aligner import AlignedSentences, SentenceTexts, align_sentences
+from towernmt.documents.alignment.matched_files import MatchedFiles
+
+DEFAULT_THRESHOLD = 0.1
+"""Score from which pairs are kept."""
+CERTAIN_SHARE, LEAST_SHARE = 0.65, 0.1
+"""Shares of the sentences of the shorter text that are in pairs with `DEFAULT_THRESHOLD`: from the first on, texts are
+certainly translations of each other, and below the second one they are not."""
+LEAST_QUOTIENT = 1.3
+"""Minimum quotient of the share and the highest share of texts in random order, where all pairs are coincidences."""
+_RANDOM_ORDERS, _MOST_IN_RANDOM_ORDER = 4, 2000
+"""Number of random orders, and maximum number of sentences that are compared in them."""
+MOST_EQUAL = 0.5
+"""Maximum share of pairs with the same text on both sides."""
+FEWEST_TO_JUDGE = 30
+"""Number of sentences of the shorter text below which the share is no evidence."""
+_COLUMNS = ("keep", "score", "kind", "document", "source_sentences", "target_sentences", "source", "target")
+_YES, _NO = ("yes", "y", "1", "x", "true"), ("no", "n", "0", "", "false")
+
+
+class ScoredPair(NamedTuple):
+    """A pair of sentences, or of up to two sentences on a side.
+
+    Attributes:
+        source, target: the texts.
+        score: 0 to 1.
+    """
+
+    source: str
+    target: str
+    score: float
+
+
+@dataclass(frozen=True)
+class AlignedDocument:
+    """The alignment of a document.
+
+    Attributes:
+        files: the files of the document.
+        texts: the sentences of both sides.
+        aligned: their alignment.
+    """
+
+    files: MatchedFiles
+    texts: SentenceTexts
+    aligned: AlignedSentences
+
+    def pairs(self, threshold: float) -> Iterator[ScoredPair]:
+        """Yield the pairs with at least a score."""
+        for row in self.rows(threshold):
+            if row.is_kept:
+                yield row.pair
+
+    def rows(self, threshold: float) -> Iterator[ReviewRow]:
+        """Yield the rows of the document in a table for reviewers."""
+        for bead, score in zip(self.aligned.beads, self.aligned.scores.tolist(), strict=True):
+            source = joined_sentences(self.texts.source[bead.source_first:bead.source_after])
+            target = joined_sentences(self.texts.target[bead.target_first:bead.target_after])
+            yield ReviewRow(
+                not bead.is_gap and score >= threshold, "{}-{}".format(*bead.shape), self.files.name,
+                _numbers(bead.source_first, bead.source_after), _numbers(bead.target_first, bead.target_after),
+                ScoredPair(source, target, score))
+
+    def check(self, known: Sequence[tuple[str, str]] = ()) -> None:
+        """Check that the texts are translations of each other.
+
+        Args:
+            known: known sentence pairs; see `align_sentences`.
+
+        Raises:
+            DataError: too few sentences have a counterpart, or both texts are the same.
+        """
+        pairs = list(self.pairs(DEFAULT_THRESHOLD))
+        if pairs and sum(pair.source == pair.target for pair in pairs) > MOST_EQUAL * len(pairs):
+            raise DataError(f"{self.files.name} have the same text: pass a document and its translation.")
+        share = self.aligned.share_in_good_beads(DEFAULT_THRESHOLD)
+        if share >= CERTAIN_SHARE or min(map(len, self.texts)) < FEWEST_TO_JUDGE:
+            return
+        by_chance = self._share_by_chance(known)
+        if share < max(LEAST_SHARE, LEAST_QUOTIENT * by_chance):
+            raise DataError(f"{self.files.name} are probably no translations of each other: {share:.0%} of the "
+                            f"sentences of the shorter one have a counterpart, and {by_chance:.0%} have one by chance "
+                            "if the sentences are in a random order. Check that the documents belong together.")
+
+    def _share_by_chance(self, known: Sequence[tuple[str, str]]) -> float:
+        """Return the highest share of sentences in good pairs if the target is in a random order."""
+        source, target = (list(side[:_MOST_IN_RANDOM_ORDER]) for side in self.texts)
+        orders = [SentenceTexts(source, Random(seed).sample(target, len(target))) for seed in range(_RANDOM_ORDERS)]
+        return max(align_sentences([texts], known)[0].share_in_good_beads(DEFAULT_THRESHOLD) for texts in orders)
+
+
+class ReviewRow(NamedTuple):
+    """A row of a table for reviewers.
+
+    Attributes:
+        is_kept: whether the pair is kept.
+        kind: numbers of source and target sentences, such as `1-2`; `1-0` and `0-1` are sentences without a
+            counterpart.
+        document: the names of the files.
+        source_sentences, target_sentences: numbers of the sentences in the documents, from 1.
+        pair: the texts and the score.
+    """
+
+    is_kept: bool
+    kind: str
+    document: str
+    source_sentences: str
+    target_sentences: str
+    pair: ScoredPair
+
+
+def joined_sentences(sentences: Sequence[str]) -> str:
+    """Return sentences as one text, with spaces between them except in scripts without spaces."""
+    text = ""
+    for sentence in sentences:
+        is_wide = text and begins_unspaced(sentence) and may_end_word(text) and not text[-1].isascii()
+        text += sentence if not text or is_wide else f" {sentence}"
+    return text
+
+
+def review_lines(rows: Iterable[ReviewRow]) -> Iterator[str]:
+    """Yield the lines of a table for reviewers, with the names of the columns first.
+
+    As spreadsheets do, cells with quotes are in quotes, and their quotes are doubled.
+    """
+    yield _line(_COLUMNS)
+    for row in rows:
+        source, target, score = row.pair
+        yield _line(("yes" if row.is_kept else "no", f"{score:.3f}", row.kind, row.document, row.source_sentences,
+                     row.target_sentences, source, target))
+
+
+def _line(cells: Sequence[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, delimiter="\t", lineterminator="").writerow(cells)
+    return text.getvalue()
+
+
+def read_review(text: str, name: str) -> Iterator[ScoredPair]:
+    """Yield the pairs that reviewers kept.
+
+    Args:
+        text: the table.
+        name: name of the file, for messages.
+
+    Raises:
+        DataError: the lines are not such a table, or a kept pair has no text on one side.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True)
+    try:
+        yield from _kept_pairs(reader, name)
+    except csv.Error as error:
+        raise DataError(f"{name} line {reader.line_num}: the quotes do not match ({error}): save the table again as "
+                        "tab-separated text.") from None
+
+
+def _kept_pairs(rows: Iterator[list[str]], name: str) -> Iterator[ScoredPair]:
+    header = next(rows, [])
+    missing = [column for column in ("keep", "source", "target") if column not in header]
+    if missing:
+        raise DataError(f"{name} line 1: the columns {', '.join(missing)} are missing: pass a table that `towernmt "
+                        "pairs --review` wrote.")
+    for number, row in enumerate(rows, start=2):
+        if not row:
+            continue
+        if len(row) != len(header):
+            raise DataError(f"{name} line {number}: {len(row)} columns where {len(header)} were expected: "
+                            "separate them by tabs.")
+        cells = dict(zip(header, row, strict=True))
+        keep = cells["keep"].strip().lower()
+        if keep not in _YES + _NO:
+            raise DataError(f"{name} line {number}: keep is '{cells['keep']}': write yes or no.")
+        if keep in _NO:
+            continue
+        source, target = clean(cells["source"]), clean(cells["target"])
+        if not (source and target):
+            raise DataError(f"{name} line {number}: the pair is kept, but has no {'target' if source else 'source'}: "
+                            "write a text, or change keep to no.")
+        yield ScoredPair(source, target, _score(cells.get("score", "")))
+
+
+def _score(text: str) -> float:
+    try:
+        return float(text.replace(",", "."))
+    except ValueError:
+        return 1.0
+
+
+def _numbers(first: int, after: int) -> str:
+    """Return the numbers of sentences from 1, as `3` or `3-4`."""
+    return "" if after == first else str(after) if after == first + 1 else f"{first + 1}-{after}"

@@ -1,0 +1,149 @@
+"""The sentences of a document in one language: of the formats that are translated, and of TMX, XLIFF and catalogues.
+
+Files with two languages contribute only the text of the wanted one. A catalogue contributes its translations, and a
+template its messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import PurePath
+
+from lxml import etree
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.sources.message_catalogues import parse_po
+from towernmt.dataflow.sources.translation_memory import variant_in, variants_of_units
+from towernmt.dataflow.text.language_codes import plain_code, two_letter_code
+from towernmt.dataflow.text.text_lines import clean
+from towernmt.documents.formats.text_files import SUFFIXES, file_content, has_words, naming_document, opener_of
+from towernmt.documents.segments import plain_text
+from towernmt.documents.source_sentences import sentences_of
+
+DEFAULT_LANGUAGE = "en"
+"""Language for the rules of sentence segmentation if it is unknown: many languages share most of them."""
+_LINE = re.compile(r"[^\r\n]+")
+
+
+def document_sentences(path: str, language: str | None, by_line: bool = False) -> list[str]:
+    """Return the sentences of a document, each cleaned and with at least one letter.
+
+    Args:
+        path: path of the file.
+        language: code of the wanted language; None if it is unknown.
+        by_line: whether each line of a text, and each segment of another format, is one sentence.
+
+    Raises:
+        DataError: the file cannot be read, or has no sentence.
+        SettingsError: the library that splits sentences is not installed.
+    """
+    with naming_document(path):
+        content = file_content(path)
+        if content.startswith(b"%PDF"):
+            raise DataError("PDF files are not read, because their text has no reliable order: convert the file to "
+                            ".docx or .txt, and a scanned one by text recognition (OCR).")
+        suffix = PurePath(path).suffix.lower()
+        if suffix not in READABLE_SUFFIXES:
+            raise DataError(f"Files {f'with the suffix {suffix[:20]}' if suffix else 'without a suffix'} are not read: "
+                            f"the supported suffixes are {', '.join(READABLE_SUFFIXES)}.")
+        texts: Iterable[str] = _texts(path, content, suffix, language, by_line)
+        if not by_line:
+            texts = (sentence for text in texts for sentence in sentences_of(text, language or DEFAULT_LANGUAGE))
+        sentences = [cleaned for text in texts if has_words(cleaned := clean(text))]
+        if not sentences:
+            raise DataError("The document has no text: check that it is the right file, and that its text is not an "
+                            "image.")
+    return sentences
+
+
+def _texts(path: str, content: bytes, suffix: str, language: str | None, by_line: bool) -> Iterator[str]:
+    if suffix in _EXCHANGE_FORMATS:
+        if language is None:
+            raise DataError("The file has several languages: pass --languages, such as --languages de-en.")
+        yield from _EXCHANGE_FORMATS[suffix](content, PurePath(path).name, language)
+    elif suffix in (".po", ".pot"):
+        yield from _catalogue_texts(content, PurePath(path).name)
+    else:
+        for segment in opener_of(path)(content).segments:
+            text = plain_text(segment)
+            yield from _LINE.findall(text) if by_line else [text]
+
+
+def _catalogue_texts(content: bytes, name: str) -> Iterator[str]:
+    """Yield the translations of a catalogue, or its messages if none has a translation."""
+    messages = parse_po(content, name).messages
+    if any(text for message in messages for text in message.translations):
+        for message in messages:
+            yield from message.translations
+    else:
+        for message in messages:
+            yield message.text
+
+
+def _tmx_texts(content: bytes, name: str, language: str) -> Iterator[str]:
+    """Yield the text of each unit of a TMX file in a language."""
+    units = list(variants_of_units(content, name))
+    texts = [text for variants in units if (text := variant_in(variants, language)) is not None]
+    if units and not texts:
+        languages = ", ".join(sorted({code for variants in units for code, _ in variants})) or "none"
+        raise DataError(f"No unit has a text in the language {language} (the file has {languages}): pass the right "
+                        "--languages.")
+    yield from texts
+
+
+_UNITS = ("trans-unit", "segment")
+"""Elements that contain a source and a target, in XLIFF 1 and 2."""
+_CODES = ("bpt", "ept", "it", "ph", "ut")
+"""Elements that contain markup instead of text."""
+
+
+def _xliff_texts(content: bytes, name: str, language: str) -> Iterator[str]:
+    """Yield the text of each unit of an XLIFF file (1.0 to 2.1) in a language."""
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
+    try:
+        root = etree.fromstring(content, parser)
+    except (etree.XMLSyntaxError, ValueError) as error:
+        raise DataError(f"The file is not XML ({error}): save it again as XLIFF.") from None
+    if _local_name(root) != "xliff":
+        raise DataError(f"The file begins with <{_local_name(root)}> instead of <xliff>: save it again as XLIFF.")
+    others: set[str] = set()
+    is_found = False
+    for file in root.iter("{*}file"):
+        named = {"source": file.get("source-language") or root.get("srcLang"),
+                 "target": file.get("target-language") or root.get("trgLang")}
+        side = next((side for side, code in named.items() if code and _are_same_language(code, language)), None)
+        if side is None:
+            others |= {code for code in named.values() if code}
+            continue
+        is_found = True
+        for unit in file.iter(*(f"{{*}}{unit}" for unit in _UNITS)):
+            for child in unit:
+                if _local_name(child) == side:
+                    yield "".join(_text_of(child))
+    if not is_found:
+        raise DataError(f"The file has no text in the language {language} (it has {', '.join(sorted(others)) or 'none'}"
+                        "): pass the right --languages.")
+
+
+def _local_name(element: etree._Element) -> str:
+    return str(element.tag).rpartition("}")[2]
+
+
+def _text_of(element: etree._Element) -> Iterator[str]:
+    """Yield the text in an element, without codes of file formats."""
+    if _local_name(element) not in _CODES and isinstance(element.tag, str):
+        yield element.text or ""
+        for child in element:
+            yield from _text_of(child)
+            yield child.tail or ""
+
+
+def _are_same_language(code: str, wanted: str) -> bool:
+    return plain_code(code) == plain_code(wanted) or two_letter_code(code) == two_letter_code(wanted)
+
+
+_EXCHANGE_FORMATS: dict[str, Callable[[bytes, str, str], Iterator[str]]] = {
+    ".tmx": _tmx_texts, ".xlf": _xliff_texts, ".xliff": _xliff_texts}
+READABLE_SUFFIXES = (*SUFFIXES, *_EXCHANGE_FORMATS)
+"""The suffixes of files whose sentences can be read."""
