@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import run
 from typing import Any
 
 import pytest
@@ -133,3 +136,15 @@ def test_documents_that_are_no_translations_of_each_other_are_refused(capsys: py
     error = capsys.readouterr().err
     assert error.startswith("towernmt: a.de.txt and other.txt are probably no translations of each other: ")
     assert error.count("\n") == 1 and not Path("pairs.tsv").exists()
+
+
+def test_the_tutorial_of_the_manual(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "sentence-pairs.md").read_text(encoding="utf-8")
+    tutorial = page.partition("## Tutorial")[2].partition("\n## ")[0]
+    for name, text in re.findall(r"[Ii]n `([\w.]+)`:\n\n```\w+\n(.*?)^```", tutorial, re.M | re.S):
+        Path(name).write_text(text, encoding="utf-8")
+    for line in "".join(re.findall(r"^```sh\n(.*?)^```", tutorial, re.M | re.S)).splitlines():
+        program, *arguments = shlex.split(line)
+        assert (main(arguments) if program == "towernmt" else run([program, *arguments]).returncode) == 0, line
+    expected, = re.findall(r"^```tsv\n(.*?)^```", tutorial, re.M | re.S)
+    assert ["\t".join(row[:2]) for row in rows("pairs.tsv")] == expected.splitlines()
