@@ -17,7 +17,8 @@ from towernmt.cli.output_paths import DIRECTORIES, NO_PATHS, WRITTEN, check_outp
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.predict.lines.output_file import descriptor_of
 
-PATHS = {"None", "('SOURCE', 'REFERENCE')", "DATA", "DIR", "DIRECTORY", "FILE", "KEY=VALUE", "MODEL", "PATH",
+PATHS = {"None", "('SOURCE', 'REFERENCE')", "DATA", "DIR", "DIRECTORY", "FILE",
+         "FILE.py:FUNCTION", "KEY=VALUE", "MODEL", "PATH",
          "REFERENCE", "RUN", "RUN[:WEIGHT]", "SHORTLIST", "TABLE", "TEXT|FILE", "URI", "[DIRECTION=]MODEL",
          "[NAME=]RUN", "[NAME=]RUN_OR_FILE"}
 """The metavars of options whose values may be paths."""

@@ -28,6 +28,7 @@ from towernmt.dataflow.text.text_lines import clean_lines
 from towernmt.dataflow.text.validation_set import check_has_text
 from towernmt.evaluate.buckets import FREQUENCIES, LENGTHS, TermAccuracy, count_words, term_accuracy, wanted_phrases
 from towernmt.evaluate.comparison import SignificanceSettings, System, check_sentences, sentence_attention
+from towernmt.evaluate.custom_metric import CustomMetric
 from towernmt.evaluate.metrics import METRICS, TOKENIZERS, MetricSettings, make_metrics, score_corpus
 from towernmt.evaluate.report import (
     Report,
@@ -164,6 +165,9 @@ def add_test_arguments(parser: argparse.ArgumentParser, beside_runs: bool = Fals
 def _add_metric_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metrics", nargs="+", choices=METRICS, metavar="NAME",
                         help=f"{', '.join(METRICS)} (default: bleu chrf; for several systems all)")
+    parser.add_argument("--metric", metavar="FILE.py:FUNCTION", nargs="+", action="extend", default=[],
+                        help="also score by functions of sources, translations and references, which return a number "
+                             "for each translation")
     parser.add_argument("--tokenize", choices=TOKENIZERS, metavar="NAME",
                         help=f"sacreBLEU's tokeniser for BLEU: {', '.join(TOKENIZERS)} (default: by --target-language, "
                              "else 13a)")
@@ -194,8 +198,9 @@ def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--examples", type=int, metavar="N",
                         help="print the N worst and best sentences, and the N with the largest differences between "
                              "systems")
-    parser.add_argument("--examples-by", choices=("chrf", "bleu"), default="chrf",
-                        help="metric that orders the examples (default: %(default)s)")
+    parser.add_argument("--examples-by", metavar="NAME", default="chrf",
+                        help="metric that orders the examples: chrf, bleu, or the name of a function of --metric "
+                             "(default: %(default)s)")
 
 
 def run_evaluate(args: argparse.Namespace) -> int:
@@ -232,16 +237,18 @@ def evaluation_output(args: argparse.Namespace, arguments: Sequence[SystemArgume
     if arguments:
         return ({**report_as_json(report), **_terms_as_json(systems, terms)} if args.json
                 else "\n\n".join([score_table(report), *_more(args, report, terms)]))
-    scores = {**_plain(systems[0], references, settings.metrics), **_terms_as_json(systems, terms)}
+    scores = {**_plain(systems[0], references, settings.metrics, source), **_terms_as_json(systems, terms)}
     if args.json:
         return {**scores, **(report_as_json(report) if _asks_for_more(args) else {})}
-    return "\n\n".join([_readable(scores), *_more(args, report, terms)])
+    names = [metric.name for metric in settings.metrics.custom]
+    return "\n\n".join([_readable(scores, names), *_more(args, report, terms)])
 
 
 def _settings(args: argparse.Namespace, several: bool) -> ReportSettings:
     default = METRICS if several else ("bleu", "chrf")
     return ReportSettings(
-        metrics=MetricSettings(tuple(args.metrics or default), args.tokenize, args.lowercase, args.target_language),
+        metrics=MetricSettings(tuple(args.metrics or default), args.tokenize, args.lowercase, args.target_language,
+                               tuple(map(CustomMetric.load, args.metric))),
         significance=SignificanceSettings(args.bootstrap_samples, args.randomization_trials, args.significance_seed),
         length_bounds=tuple(args.lengths), frequency_bounds=tuple(args.frequencies),
         examples_by=args.examples_by, **({} if args.examples is None else {"examples": args.examples}))
@@ -382,10 +389,12 @@ def _more(args: argparse.Namespace, report: Report, terms: Sequence[TermAccuracy
             *([bucket_tables(report)] if args.buckets else []), *([example_list(report)] if args.examples else [])]
 
 
-def _plain(system: System, references: list[list[str]], metrics: MetricSettings) -> dict[str, Any]:
+def _plain(system: System, references: list[list[str]], metrics: MetricSettings, source: list[str] | None
+           ) -> dict[str, Any]:
     """Return the scores of one system by the names in `towernmt evaluate --json`."""
-    keys = {"BLEU": ("bleu", "signature"), "chrF2": ("chrf", "chrf_signature"), "TER": ("ter", "ter_signature")}
-    scores = score_corpus(system.hypotheses, references, metrics)
+    keys = {"BLEU": ("bleu", "signature"), "chrF2": ("chrf", "chrf_signature"), "TER": ("ter", "ter_signature"),
+            **{metric.name: (metric.name, f"{metric.name}_signature") for metric in metrics.custom}}
+    scores = score_corpus(system.hypotheses, references, metrics, source)
     result: dict[str, Any] = {keys[name][0]: score for name, (score, _) in scores.items()}
     result.update({keys[name][1]: signature for name, (_, signature) in scores.items()})
     result["sentences"] = len(system.hypotheses)
@@ -395,8 +404,9 @@ def _plain(system: System, references: list[list[str]], metrics: MetricSettings)
     return result
 
 
-def _readable(result: dict[str, Any]) -> str:
-    shown = (("BLEU", "bleu", "signature"), ("chrF", "chrf", "chrf_signature"), ("TER", "ter", "ter_signature"))
+def _readable(result: dict[str, Any], custom: Sequence[str]) -> str:
+    shown = (("BLEU", "bleu", "signature"), ("chrF", "chrf", "chrf_signature"), ("TER", "ter", "ter_signature"),
+             *((name, name, f"{name}_signature") for name in custom))
     lines = [f"{name} = {result[score]:.2f}  {result[signature]}"
              for name, score, signature in shown if score in result]
     if "seconds" in result:

@@ -69,7 +69,8 @@ class FrequencyBucket:
 
 
 def by_length(lengths: Sequence[int], systems: Sequence[System], references: Sequence[Sequence[str]],
-              metrics: MetricSettings, bounds: Sequence[int] = LENGTHS) -> list[LengthBucket]:
+              metrics: MetricSettings, bounds: Sequence[int] = LENGTHS, source: Sequence[str] | None = None
+              ) -> list[LengthBucket]:
     """Score the sentences of each range of lengths; empty ranges are left out.
 
     Args:
@@ -78,6 +79,7 @@ def by_length(lengths: Sequence[int], systems: Sequence[System], references: Seq
         references: all sentences by each translator.
         metrics: the metrics.
         bounds: maximum length of each range except the last.
+        source: the source text for custom metrics, or None.
 
     Raises:
         SettingsError: `bounds` are not in ascending order.
@@ -90,7 +92,8 @@ def by_length(lengths: Sequence[int], systems: Sequence[System], references: Seq
         if not chosen:
             continue
         subset = [[lines[i] for i in chosen] for lines in references]
-        results = [score_corpus([system.hypotheses[i] for i in chosen], subset, metrics) for system in systems]
+        sources = None if source is None else [source[i] for i in chosen]
+        results = [score_corpus([system.hypotheses[i] for i in chosen], subset, metrics, sources) for system in systems]
         buckets.append(LengthBucket(label, len(chosen), {
             metric: [scores[metric][0] for scores in results] for metric in results[0]}))
     return buckets

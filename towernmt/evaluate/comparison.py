@@ -14,7 +14,7 @@ from sacrebleu.significance import PairedTest
 from towernmt.core.errors import DataError
 from towernmt.core.settings import check_ranges, setting
 from towernmt.dataflow.vocabulary.base import Vocabulary
-from towernmt.evaluate.metrics import MetricSettings, make_metrics
+from towernmt.evaluate.metrics import MetricSettings, NamedMetrics, make_metrics
 from towernmt.predict.lines.hypotheses import TokenDetails
 
 _DIGITS = np.array(list("0123456789abcdefghijklmnopqrstuvwxyz"))
@@ -127,7 +127,7 @@ class Comparison:
 
 
 def compare(systems: Sequence[System], references: Sequence[Sequence[str]], metrics: MetricSettings,
-            significance: SignificanceSettings) -> Comparison:
+            significance: SignificanceSettings, source: Sequence[str] | None = None) -> Comparison:
     """Score systems, and compare each with the first by paired bootstrap and paired approximate randomisation.
 
     Sources: Koehn 2004 (bootstrap); Riezler and Maxwell 2005 (randomisation); both are sacreBLEU's.
@@ -137,6 +137,7 @@ def compare(systems: Sequence[System], references: Sequence[Sequence[str]], metr
         references: all sentences by each translator.
         metrics: the metrics.
         significance: settings of the tests.
+        source: the source text for custom metrics, or None.
 
     Raises:
         DataError: there are no sentences, or a system has another number of sentences than a reference.
@@ -144,12 +145,12 @@ def compare(systems: Sequence[System], references: Sequence[Sequence[str]], metr
     """
     check_sentences(systems, references)
     named = [(system.name, list(system.hypotheses)) for system in systems]
-    signatures, bootstrap = _test("bs", named, references, metrics, significance)
+    signatures, bootstrap = _test("bs", named, make_metrics(metrics, references, source), significance)
     if len(systems) == 1:
         scores = {metric: [SystemScore(float(one.score), float(one.mean), float(one.ci))]
                   for metric, (one,) in bootstrap.items()}
         return Comparison(scores, signatures, {})
-    others, randomization = _test("ar", named, references, metrics, significance)
+    others, randomization = _test("ar", named, make_metrics(metrics, references, source), significance)
     scores = {metric: [SystemScore(float(b.score), float(b.mean), float(b.ci), b.p_value, r.p_value,
                                    b.score != results[0].score)
                        for b, r in zip(results, randomization[metric], strict=True)]
@@ -172,12 +173,12 @@ def check_sentences(systems: Sequence[System], references: Sequence[Sequence[str
                                 "pass one line for each sentence.")
 
 
-def _test(kind: str, named: list[tuple[str, list[str]]], references: Sequence[Sequence[str]], metrics: MetricSettings,
-          significance: SignificanceSettings) -> tuple[dict[str, str], dict[str, list]]:
+def _test(kind: str, named: list[tuple[str, list[str]]], metrics: NamedMetrics, significance: SignificanceSettings
+          ) -> tuple[dict[str, str], dict[str, list]]:
     """Return signatures and results by metric of sacreBLEU's test "bs" or "ar"."""
     draws = significance.samples if kind == "bs" else significance.trials
     with _seed(significance.seed):
-        test = PairedTest(named, make_metrics(metrics, references), None, test_type=kind, n_samples=draws)
+        test = PairedTest(named, metrics, None, test_type=kind, n_samples=draws)
     signatures, results = test()
     return ({name: str(signature) for name, signature in signatures.items()},
             {name: results[name] for name in signatures})

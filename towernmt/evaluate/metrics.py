@@ -10,12 +10,14 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.language_codes import check_code, written_language
+from towernmt.evaluate.custom_metric import CustomMetric, SegmentMetric
 
 METRICS = ("bleu", "chrf", "ter")
 UNSPACED = ("th", "lo", "km", "my", "bo", "dz")
 """Languages without spaces between words for which sacreBLEU has no tokeniser."""
 LOWER_IS_BETTER = ("TER",)
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
+_PRINTED_NAMES = {"BLEU": "BLEU", "CHRF": "chrF2", "TER": "TER"}
 
 NamedMetrics = dict[str, Any]
 """sacreBLEU's metric objects by the names that it prints, in the requested order."""
@@ -32,6 +34,7 @@ class MetricSettings:
         target_language: BCP 47 code of the translations' language, stored as its two-letter code. BLEU has tokenisers
             for zh, ja and ko, and counts characters in other languages that are written without spaces between words.
             TER counts characters in zh and ja.
+        custom: further metrics, with different names.
 
     Raises:
         SettingsError: a metric or the tokeniser is unknown.
@@ -41,6 +44,7 @@ class MetricSettings:
     tokenizer: str | None = None
     lowercase: bool = False
     target_language: str = ""
+    custom: tuple[CustomMetric, ...] = ()
 
     def __post_init__(self) -> None:
         if self.target_language.strip():
@@ -49,6 +53,11 @@ class MetricSettings:
         for name in self.names:
             if name not in METRICS:
                 raise SettingsError(f"metric '{name}': choose among {', '.join(METRICS)}.")
+        taken = {*METRICS, *_PRINTED_NAMES.values()}
+        for custom in self.custom:
+            if custom.name in taken:
+                raise SettingsError(f"metric '{custom.name}': two metrics have this name: rename the function.")
+            taken.add(custom.name)
         if self.tokenizer is not None and self.tokenizer not in TOKENIZERS:
             raise SettingsError(f"tokenizer '{self.tokenizer}': choose among {', '.join(TOKENIZERS)}.")
 
@@ -58,32 +67,45 @@ class MetricSettings:
         return self.tokenizer or ("char" if self.target_language in UNSPACED else None)
 
 
-def make_metrics(settings: MetricSettings, references: Sequence[Sequence[str]] | None = None) -> NamedMetrics:
+    def is_lower_better(self, name: str) -> bool:
+        """Return whether a lower score is better.
+
+        Args:
+            name: name of the metric, as it is printed.
+        """
+        return name in LOWER_IS_BETTER or any(metric.lower_is_better for metric in self.custom if metric.name == name)
+
+
+def make_metrics(settings: MetricSettings, references: Sequence[Sequence[str]] | None = None,
+                 source: Sequence[str] | None = None) -> NamedMetrics:
     """Return the metrics, with the n-grams of the references counted once for all systems.
 
     Args:
         settings: the metrics.
         references: all sentences by each translator, or None.
+        source: the source text for custom metrics, or None.
 
     Raises:
         SettingsError: a package or a model of the tokeniser is missing.
     """
     metrics = (_make(name, settings, None if references is None else [list(lines) for lines in references])
             for name in dict.fromkeys(settings.names))
-    return {{"BLEU": "BLEU", "CHRF": "chrF2", "TER": "TER"}[type(metric).__name__]: metric for metric in metrics}
+    named = {_PRINTED_NAMES[type(metric).__name__]: metric for metric in metrics}
+    return {**named, **{metric.name: SegmentMetric(metric, source, references or []) for metric in settings.custom}}
 
 
-def score_corpus(hypotheses: Sequence[str], references: Sequence[Sequence[str]],
-                 settings: MetricSettings) -> dict[str, tuple[float, str]]:
+def score_corpus(hypotheses: Sequence[str], references: Sequence[Sequence[str]], settings: MetricSettings,
+                 source: Sequence[str] | None = None) -> dict[str, tuple[float, str]]:
     """Return score and signature of each metric, by name.
 
     Args:
         hypotheses: translations, one per sentence.
         references: all sentences by each translator.
         settings: the metrics.
+        source: the source text for custom metrics, or None.
     """
     return {name: (float(metric.corpus_score(list(hypotheses), None).score), str(metric.get_signature()))
-            for name, metric in make_metrics(settings, references).items()}
+            for name, metric in make_metrics(settings, references, source).items()}
 
 
 def _make(name: str, settings: MetricSettings, references: list[list[str]] | None) -> Any:
@@ -107,15 +129,19 @@ def _make(name: str, settings: MetricSettings, references: list[list[str]] | Non
 
 
 def sentence_scores(name: str, settings: MetricSettings, hypotheses: Sequence[str],
-                    references: Sequence[Sequence[str]]) -> list[float]:
+                    references: Sequence[Sequence[str]], source: Sequence[str] | None = None) -> list[float]:
     """Return the score of each sentence; BLEU has the effective order, as sacreBLEU recommends.
 
     Args:
-        name: "bleu" or "chrf".
+        name: "bleu", "chrf", or the name of a custom metric.
         settings: tokeniser, case and language.
         hypotheses: translations, one per sentence.
         references: all sentences by each translator.
+        source: the source text for custom metrics, or None.
     """
+    for custom in settings.custom:
+        if custom.name == name:
+            return custom.scores(source, hypotheses, references)
     metric = _make(name, settings, None)
     if name == "bleu":
         metric.effective_order = True

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from towernmt.core.errors import SettingsError
 from towernmt.core.settings import check_ranges, setting
 from towernmt.dataflow.text.word_segmentation import words
 from towernmt.evaluate.buckets import (
@@ -75,10 +76,13 @@ class ReportSettings:
     length_bounds: Sequence[int] = LENGTHS
     frequency_bounds: Sequence[int] = FREQUENCIES
     examples: int = setting(5, "Maximum number of worst, best, lost and gained sentences each.", at_least=0)
-    examples_by: str = setting("chrf", "Score by which sentences are chosen.", ("chrf", "bleu"))
+    examples_by: str = setting("chrf", "Score by which sentences are chosen: chrf, bleu, or a custom metric's name.")
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        known = ("chrf", "bleu", *(metric.name for metric in self.metrics.custom))
+        if self.examples_by not in known:
+            raise SettingsError(f"--examples-by {self.examples_by}: choose among {', '.join(known)}.")
         labels(self.length_bounds, 0)
         labels(self.frequency_bounds, 0)
 
@@ -121,13 +125,15 @@ class Report:
     @cached_property
     def comparison(self) -> Comparison:
         """Scores and significance of all systems."""
-        return compare(self.systems, self.references, self.settings.metrics, self.settings.significance)
+        return compare(self.systems, self.references, self.settings.metrics, self.settings.significance,
+                       self.source)
 
     @cached_property
     def lengths(self) -> list[LengthBucket]:
         """Scores by sentence length."""
         lengths = [len(words(line)) for line in (self.references[0] if self.source is None else self.source)]
-        return by_length(lengths, self.systems, self.references, self.settings.metrics, self.settings.length_bounds)
+        return by_length(lengths, self.systems, self.references, self.settings.metrics, self.settings.length_bounds,
+                         self.source)
 
     @cached_property
     def frequencies(self) -> list[FrequencyBucket]:
@@ -139,13 +145,14 @@ class Report:
     @cached_property
     def sentence_scores(self) -> list[list[float]]:
         """For each system, the score `examples_by` of each sentence."""
-        return [sentence_scores(self.settings.examples_by, self.settings.metrics, system.hypotheses, self.references)
-                for system in self.systems]
+        return [sentence_scores(self.settings.examples_by, self.settings.metrics, system.hypotheses, self.references,
+                                self.source) for system in self.systems]
 
     @cached_property
     def picks(self) -> Picks:
         """The worst, best, lost and gained sentences."""
-        return pick(self.sentence_scores, self.settings.examples)
+        sign = -1 if self.settings.metrics.is_lower_better(self.settings.examples_by) else 1
+        return pick([[sign * score for score in scores] for scores in self.sentence_scores], self.settings.examples)
 
 
 def report_as_json(report: Report) -> dict[str, Any]:

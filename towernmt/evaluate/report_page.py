@@ -13,7 +13,6 @@ from typing import Any
 
 from towernmt.dataflow.text.word_segmentation import word_spans, words
 from towernmt.evaluate.comparison import System, SystemScore
-from towernmt.evaluate.metrics import LOWER_IS_BETTER
 from towernmt.evaluate.report import Report
 from towernmt.evaluate.robustness import RobustnessScore, robustness_rows
 
@@ -180,8 +179,9 @@ def report_page_data(report: Report) -> dict[str, Any]:
             "changes": [marked(text, hypotheses[:1]) for text in hypotheses[1:]],
             "scores": [round(scores[i], 1) for scores in report.sentence_scores],
             "attention": [_attention(system, i) for system in report.systems]})
-    return {"names": [system.name for system in report.systems], "sentences": sentences,
-            "metric": SENTENCE_METRICS[report.settings.examples_by], "lengthsOf": report.lengths_of}
+    metric = SENTENCE_METRICS.get(report.settings.examples_by, report.settings.examples_by)
+    return {"names": [system.name for system in report.systems], "sentences": sentences, "metric": metric,
+            "lengthsOf": report.lengths_of}
 
 
 def _attention(system: System, sentence: int) -> dict[str, Any] | None:
@@ -213,15 +213,17 @@ def _systems(report: Report) -> Iterator[str]:
 
 def _scores(report: Report) -> Iterator[str]:
     scores = report.comparison.scores
-    yield f"<thead><tr><th>system</th>{''.join(map(_metric, scores))}</tr></thead><tbody>"
+    yield f"<thead><tr><th>system</th>{''.join(_metric(report, name) for name in scores)}</tr></thead><tbody>"
     for i, system in enumerate(report.systems):
-        cells = (_score(column[i], column, metric in LOWER_IS_BETTER) for metric, column in scores.items())
+        cells = (_score(column[i], column, report.settings.metrics.is_lower_better(metric))
+                 for metric, column in scores.items())
         yield f"<tr><th>{escape(system.name)}</th>{''.join(cells)}</tr>"
     yield "</tbody>"
 
 
-def _metric(name: str) -> str:
-    return f"<th>{escape(name)}{' <small>(less is better)</small>' if name in LOWER_IS_BETTER else ''}</th>"
+def _metric(report: Report, name: str) -> str:
+    note = " <small>(less is better)</small>" if report.settings.metrics.is_lower_better(name) else ""
+    return f"<th>{escape(name)}{note}</th>"
 
 
 def _score(one: SystemScore, column: Sequence[SystemScore], lower_is_better: bool) -> str:
@@ -246,7 +248,7 @@ def _charts(report: Report) -> Iterator[str]:
     for metric in report.comparison.scores:
         values = [[bucket.scores[metric][i] for bucket in report.lengths] for i in range(len(names))]
         title = f"{metric} by the length of the {report.lengths_of}"
-        title += ", less is better" if metric in LOWER_IS_BETTER else ""
+        title += ", less is better" if report.settings.metrics.is_lower_better(metric) else ""
         yield _figure(title, "words", labels, notes, names, values)
     values = [[100 * bucket.matches[i].f1 for bucket in report.frequencies] for i in range(len(names))]
     yield _figure(f"F1 of words by their frequency in {report.frequency_text}", "frequency",

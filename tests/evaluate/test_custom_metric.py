@@ -1,0 +1,117 @@
+"""Functions as metrics: their scores, significance, reports, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towernmt.cli.main import main
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.evaluate.comparison import SignificanceSettings, compare
+from towernmt.evaluate.custom_metric import CustomMetric
+from towernmt.evaluate.metrics import MetricSettings, score_corpus
+from towernmt.evaluate.report import Report, ReportSettings
+from towernmt.evaluate.report_page import report_page_data
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+DRAWS = SignificanceSettings(samples=200, trials=300, seed=7)
+
+
+def share_of_words(sources: Any, translations: Any, references: Any) -> list[float]:
+    """100 * the share of the words of the first reference that a translation has."""
+    return [100 * len(set(one.split()) & set(other.split())) / len(set(other.split()))
+            for one, other in zip(translations, references[0], strict=True)]
+
+
+def settings(function: Any = share_of_words, name: str = "words") -> MetricSettings:
+    return MetricSettings(("bleu",), custom=(CustomMetric(name, function),))
+
+
+def test_the_score_is_the_mean_and_the_tests_draw_sentences(systems: Any, references: Any) -> None:
+    found = compare(systems, references, settings(), DRAWS)
+    by_hand = [np.array(share_of_words(None, system.hypotheses, references)) for system in systems]
+    for one, scores in zip(found.scores["words"], by_hand, strict=True):
+        assert one.score == pytest.approx(scores.mean())
+        assert one.interval == pytest.approx(1.96 * scores.std() / len(scores) ** 0.5, rel=0.25)
+    baseline, better, same = found.scores["words"]
+    assert baseline.bootstrap_p is None
+    assert [sure for _, _, sure in better.chances] == [True, True]
+    differences = by_hand[2] - by_hand[0]
+    signs = np.random.default_rng(1).choice([-1, 1], (2000, len(differences)))
+    by_chance = np.mean(np.abs((signs * differences).mean(1)) >= abs(differences.mean()))
+    assert same.randomization_p == pytest.approx(by_chance, abs=0.1)
+    assert found.signatures["words"].startswith("nrefs:2|bs:200|seed:7|function:words|version:")
+
+
+def test_equal_sentences_are_scored_once_and_sources_are_passed() -> None:
+    calls: list[tuple[Any, Any, Any]] = []
+
+    def metric(sources: Any, translations: Any, references: Any) -> list[int]:
+        calls.append((sources, translations, references))
+        return [len(text) for text in translations]
+
+    one = CustomMetric("length", metric)
+    for source in (["a", "b", "a"], ["a", "b", "c"]):
+        assert one.scores(source, ["x", "yy", "x"], [["r", "s", "r"], ["t", "u", "t"]]) == [1, 2, 1]
+    assert calls == [(["a", "b"], ["x", "yy"], [["r", "s"], ["t", "u"]]), (["c"], ["x"], [["r"], ["t"]])]
+
+
+def test_reports_order_examples_by_the_function(systems: Any, references: Any) -> None:
+    def mistakes(sources: Any, translations: Any, references: Any) -> list[float]:
+        return [100 - score for score in share_of_words(sources, translations, references)]
+
+    mistakes.lower_is_better = True     # type: ignore[attr-defined]
+    reports = [Report(systems, references, None, ReportSettings(settings(function, name), DRAWS, examples_by=name))
+               for function, name in ((share_of_words, "words"), (mistakes, "mistakes"))]
+    assert reports[0].picks == reports[1].picks
+    assert report_page_data(reports[0])["metric"] == "words"
+    assert [set(bucket.scores) for bucket in reports[0].lengths] == [{"BLEU", "words"}] * len(reports[0].lengths)
+    with pytest.raises(SettingsError, match="--examples-by ter: choose among chrf, bleu, words"):
+        ReportSettings(settings(), examples_by="ter")
+
+
+@pytest.mark.parametrize(("result", "sentence"), [
+    ([1.0], "returned 1 scores for 2 translations"), ([1.0, float("nan")], "returned nan for 'b'"),
+    ([1.0, "x"], "returned 'x' for 'b'")])
+def test_results_that_are_no_scores_are_refused(result: list[Any], sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        score_corpus(["a", "b"], [["a", "c"]], settings(lambda *_: result))
+
+
+def test_a_command_uses_the_function_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                               capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def length(sources, translations, references):\n"
+                               "    return [len(text.split()) for text in translations]\n\ndef bleu(a, b, c): ...\n\n"
+                               "def one(a): ...\n")
+    Path("ref").write_text("a b c\nd e\n")
+    Path("hyp").write_text("a b\nd e f g\n")
+    command = ["evaluate", "--reference", "ref", "--hypothesis-file", "hyp", "--metric"]
+    assert main([*command, "mine.py:length"]) == 0
+    assert "length = 3.00  nrefs:1|function:length|version:" in capsys.readouterr().out
+    assert main(["evaluate", "--reference", "ref", "--system", "hyp", "ref", "--metric", "mine.py:length",
+                 "--html", "page.html", "--bootstrap-samples", "20", "--randomization-trials", "20"]) == 0
+    assert "length" in capsys.readouterr().out and "<th>length</th>" in Path("page.html").read_text()
+    for name, sentence in (("mine.py:bleu", "two metrics have this name"), ("mine.py:missing", "has no 'missing'"),
+                           ("mine.py:one", "expected a function of sources, translations and references")):
+        assert main([*command, name]) == 1
+        assert sentence in capsys.readouterr().err
+
+
+def test_the_example_runs_comet_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """COMET's functions are replaced by a module with the same interface, since its models have gigabytes."""
+    (tmp_path / "comet.py").write_text(
+        "class Model:\n    def predict(self, data, batch_size, gpus):\n        print('noise')\n"
+        "        self.scores = [len(row['mt']) / len(row['src'] + row['ref']) for row in data]\n        return self\n\n"
+        "def download_model(name): return name\n\ndef load_from_checkpoint(path): return Model()\n")
+    metric = CustomMetric.load(f"{EXAMPLES / 'comet_metric.py'}:comet")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert metric.scores(["aaaa", "b"], ["cc", "d"], [["ee", "f"]]) == pytest.approx([100 / 3, 50])
+    with pytest.raises(SettingsError, match="pass --source"):
+        metric.scores(None, ["x"], [["y"]])
+    monkeypatch.setenv("PYTHONPATH", "")
+    with pytest.raises(DataError, match=r"COMET failed \(ModuleNotFoundError.*set COMET_PYTHON"):
+        metric.scores(["new"], ["x"], [["y"]])

@@ -1,0 +1,133 @@
+"""Custom metrics: functions that score each translation, used like sacreBLEU's metrics.
+
+The score of a test set is the mean of its sentences. sacreBLEU's significance tests draw sentences, so they apply to
+such a metric as they do to its own: each sentence has the statistics (score, 1).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from sacrebleu.metrics.base import Metric, Score, Signature
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.models.model_location import find_place, load_attribute
+
+SegmentFunction = Callable[[Sequence[str] | None, Sequence[str], Sequence[Sequence[str]]], Sequence[float]]
+"""Return a score for each translation, given the sources or None, the translations, and all references by each
+translator. The function may have an attribute `lower_is_better`."""
+
+
+@dataclass(frozen=True)
+class CustomMetric:
+    """A function that scores translations. Equal sentences are scored once.
+
+    Attributes:
+        name: name of the function.
+        function: scores translations.
+    """
+
+    name: str
+    function: SegmentFunction
+    _known: dict[tuple[str | None, str, tuple[str, ...]], float] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def load(cls, location: str) -> CustomMetric:
+        """Load a function.
+
+        Args:
+            location: FILE.py:FUNCTION, or MODULE:FUNCTION of an importable module.
+
+        Raises:
+            SettingsError: the function does not exist, or does not accept three arguments.
+        """
+        place = find_place(location)
+        function = load_attribute(place)
+        try:
+            inspect.signature(function).bind(None, [], [])
+        except (TypeError, ValueError):
+            raise SettingsError(f"--metric {location}: expected a function of sources, translations and references "
+                                "that returns a score for each translation.") from None
+        return cls(place.attribute.rpartition(".")[2], function)
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether a lower score is better."""
+        return bool(getattr(self.function, "lower_is_better", False))
+
+    def scores(self, source: Sequence[str] | None, hypotheses: Sequence[str], references: Sequence[Sequence[str]]
+               ) -> list[float]:
+        """Return the score of each translation.
+
+        Args:
+            source: the source text, or None.
+            hypotheses: translations, one per sentence.
+            references: all sentences by each translator.
+
+        Raises:
+            DataError: the function does not return a finite number for each translation.
+        """
+        sources_or_none: Sequence[str | None] = [None] * len(hypotheses) if source is None else source
+        keys = list(zip(sources_or_none, hypotheses, zip(*references, strict=True), strict=True))
+        new = list(dict.fromkeys(key for key in keys if key not in self._known))
+        if new:
+            sources, texts, others = zip(*new, strict=True)
+            found = list(self.function(None if source is None else list(sources), list(texts),
+                                       [list(lines) for lines in zip(*others, strict=True)]))
+            if len(found) != len(new):
+                raise DataError(f"The metric {self.name} returned {len(found)} scores for {len(new)} translations: it "
+                                "must return one for each.")
+            for (_, text, _), score in zip(new, found, strict=True):
+                if not isinstance(score, (int, float, np.number)) or not math.isfinite(score):
+                    raise DataError(f"The metric {self.name} returned {score!r} for '{text[:80]}': it must return a "
+                                    "finite number.")
+            self._known.update(zip(new, map(float, found), strict=True))
+        return [self._known[key] for key in keys]
+
+
+class SegmentMetric(Metric):
+    """A custom metric with the interface of sacreBLEU's metrics.
+
+    Args:
+        metric: the metric.
+        source: the source text, or None.
+        references: all sentences by each translator.
+    """
+
+    def __init__(self, metric: CustomMetric, source: Sequence[str] | None, references: Sequence[Sequence[str]]) -> None:
+        super().__init__()
+        self._metric, self._source, self._references = metric, source, references
+        self.num_refs = len(references)
+
+    def corpus_score(self, hypotheses: Sequence[str], references: Any = None, n_bootstrap: int = 1) -> Score:
+        """Return the mean score of translations."""
+        return self._aggregate_and_compute(self._extract_corpus_statistics(hypotheses, references))
+
+    def get_signature(self) -> Signature:
+        """Return the signature, with the name of the function."""
+        signature = Signature({"num_refs": self.num_refs})
+        signature.update("function", self._metric.name)
+        return signature
+
+    def _extract_corpus_statistics(self, hypotheses: Sequence[str], references: Any) -> list[list[float]]:
+        return [[score, 1.0] for score in self._metric.scores(self._source, hypotheses, self._references)]
+
+    def _aggregate_and_compute(self, stats: Any) -> Score:
+        return self._compute_score_from_stats(np.asarray(stats, np.float64).sum(0))
+
+    def _compute_score_from_stats(self, stats: Any) -> Score:
+        return Score(self._metric.name, float(stats[0] / stats[1]))
+
+    def _preprocess_segment(self, sent: str) -> str:
+        return sent
+
+    def _extract_reference_info(self, refs: Sequence[str]) -> dict[str, Any]:
+        return {}
+
+    def _compute_segment_statistics(self, hypothesis: str, ref_kwargs: dict[str, Any]) -> list[Any]:
+        raise NotImplementedError("The statistics of all sentences are computed together.")
