@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import yaml
 from tensorpack.callbacks import Callback
+from tensorpack.callbacks.monitor import MonitorBase
 from tensorpack.tfutils.sessinit import ChainInit, SessionInit
 from tensorpack.utils import logger
 
@@ -54,6 +55,7 @@ from towernmt.run.directory import RunDirectory, differing_vocabulary, model_fro
 from towernmt.run.run_settings import InitSettings, Settings, TrainSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.monitors import EventWriter, StatsWriter
+from towernmt.train.tracker_monitor import TrackerMonitor, make_tracker
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 
@@ -301,9 +303,18 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
     config = TrainConfig(
         model=model, data=source, update_cycle=settings.train.update_cycle,
         callbacks=[*make_callbacks(settings, data, run, model, source, components), stop],
-        monitors=[EventWriter(run.log, flatten(settings)), StatsWriter(run.log)], summary_steps=settings.log.steps,
+        monitors=_monitors_of_run(settings, run), summary_steps=settings.log.steps,
         **({"session_init": first} if first else {}))
     return config, stop
+
+
+def _monitors_of_run(settings: Settings, run: RunDirectory) -> list[MonitorBase]:
+    values = flatten(settings)
+    monitors: list[MonitorBase] = [EventWriter(run.log, values), StatsWriter(run.log)]
+    if settings.log.tracker != "none":
+        tracker = make_tracker(settings.log.tracker, settings.log.tracker_project, run.path.name)
+        monitors.append(TrackerMonitor(tracker, run.log, values))
+    return monitors
 
 
 def graph_settings(settings: Settings) -> GraphSettings:

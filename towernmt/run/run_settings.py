@@ -138,6 +138,10 @@ class LogSettings:
         at_least=0, at_most=100)
     histograms: int = setting(
         0, "interval of histograms of parameters and gradients for TensorBoard, in updates; 0 for none", at_least=0)
+    tracker: str = setting(
+        "none", "experiment tracker that also receives all scalars and the settings: mlflow (needs towernmt[mlflow]), "
+        "wandb or trackio (each needs its package)", choices=("none", "mlflow", "wandb", "trackio"))
+    tracker_project: str = setting("towernmt", "name of the tracker's project or experiment")
 
 
 @dataclass
