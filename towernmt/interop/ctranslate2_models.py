@@ -119,11 +119,6 @@ class ExportedModel:
             raise SettingsError(
                 f"{directory}: CTranslate2 cannot load this export ({error}); export the model again.") from error
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether the model computes in float32, so that its log-probabilities do not depend on the batch."""
-        return self.description.precision == "float32"
-
     def source_tokens(self, ids: Sequence[Any]) -> list[str]:
         """Return the tokens of a source sentence for CTranslate2.
 

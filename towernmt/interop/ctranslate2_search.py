@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
@@ -29,13 +28,6 @@ from towernmt.predict.search.search_settings import SearchSettings, StreamSettin
 from towernmt.predict.search.surfaces import Surfaces
 
 NO_PENALTY = 1e-9
-LARGEST_INCREASE = 1e-3
-"""Forbidden tokens raise the log-probabilities of hypotheses. If they raise one by more (nats) after its first free
-token, which all hypotheses of a sentence share, the beam may differ from that of the graph."""
-MOST_FIRST_TOKENS = 64
-"""Maximum number of tokens forbidden at the first free position whose probabilities are computed."""
-GraphSearch = Callable[[Mapping[str, Any]], Callable[..., Found]]
-"""Returns the graph's search with some settings changed."""
 
 
 class _Hypothesis(NamedTuple):
@@ -46,14 +38,12 @@ class _Hypothesis(NamedTuple):
         log_prob: sum of the log-probabilities of its tokens.
         log_probs: log-probability of each token; empty if not computed.
         attention: float32 `[tokens, source tokens]`, EOS included; None if not requested.
-        score: its score; None for a score that is computed from the log-probability.
     """
 
     ids: list[int]
     log_prob: float
     log_probs: Sequence[float] = ()
     attention: np.ndarray | None = None
-    score: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -69,7 +59,6 @@ class CTranslate2Search:
         stream: limits of the batches.
         log_probs: whether to return the log-probability of each token.
         attention: whether to return the attention of each token.
-        graph: see `with_graph`; None keeps the results of CTranslate2.
 
     Attributes:
         engine: name, version and precision of the engine.
@@ -79,13 +68,12 @@ class CTranslate2Search:
     """
 
     def __init__(self, model: ExportedModel, search: SearchSettings, stream: StreamSettings,
-                 log_probs: bool = False, attention: bool = False, graph: GraphSearch | None = None) -> None:
+                 log_probs: bool = False, attention: bool = False) -> None:
         check_search(search)
         longest = stream.max_source_length + 1
         model.check_lengths(longest, limits_of(search, longest).most)
         self._model, self._search, self._stream = model, search, stream
-        self._log_probs, self._attention, self._graph = log_probs, attention, graph
-        self.engine = model.name
+        self._log_probs, self._attention, self.engine = log_probs, attention, model.name
 
     def __call__(self, **inputs: np.ndarray) -> Found:
         """Translate a batch.
@@ -103,21 +91,16 @@ class CTranslate2Search:
         sentences = sentence_requests(inputs, self._search)
         self._model.check_lengths(*(sentence.limits.most for sentence in sentences))
         found = self._found(sentences, range(len(sentences)))
-        doubtful = self._forbid_occurrences(sentences, found)
+        self._forbid_occurrences(sentences, found)
         forbidding = [row for row, sentence in enumerate(sentences) if sentence.forbidden or self._forbids]
         ends = self._ends(sentences)
         for row, end in ends.items():
             found[row].append(end)
-        doubtful |= self._with_scores_of_model(sentences, found, forbidding, ends)
+        self._score_by_model(sentences, found, forbidding, ends)
         for hypotheses in found:
             hypotheses.sort(key=self._score, reverse=True)
         self._confirm(sentences, found, ends)
         best = [hypotheses[:self._search.n_best] for hypotheses in found]
-        if doubtful and self._graph is not None:
-            rows = sorted(doubtful)
-            answers = self._graph({})(**{name: array[rows] for name, array in inputs.items()})
-            for number, row in enumerate(rows):
-                best[row] = _hypotheses_of(answers, number)
         if self._log_probs:
             self._count_again(sentences, best, [(row, k) for row, hypotheses in enumerate(best)
                                                 for k, one in enumerate(hypotheses) if not len(one.log_probs)])
@@ -130,21 +113,11 @@ class CTranslate2Search:
             SettingsError: a value is invalid, or CTranslate2 does not support it.
         """
         search = dataclasses.replace(self._search, **changed)
-        graph = self._graph
-        return CTranslate2Search(self._model, search, self._stream, self._log_probs, self._attention,
-                                 None if graph is None else lambda further: graph({**changed, **further}))
-
-    def with_graph(self, graph: GraphSearch) -> CTranslate2Search:
-        """Return the same search, in which the graph translates sentences for which its beam may differ.
-
-        Args:
-            graph: returns the graph's search with some settings changed.
-        """
-        return CTranslate2Search(self._model, self._search, self._stream, self._log_probs, self._attention, graph)
+        return CTranslate2Search(self._model, search, self._stream, self._log_probs, self._attention)
 
     def without_details(self) -> CTranslate2Search:
         """Return the same search without log-probabilities and attention."""
-        return CTranslate2Search(self._model, self._search, self._stream, graph=self._graph)
+        return CTranslate2Search(self._model, self._search, self._stream)
 
     def difference(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> str:
         """Return why the result of a request would differ from that of the graph, a clause; "" if it is the same.
@@ -279,17 +252,14 @@ class CTranslate2Search:
         return [_Hypothesis(self._model.target_ids(tokens), log_prob, (), weights)
                 for log_prob, tokens, weights in zip(result.scores, result.hypotheses, attention, strict=True)]
 
-    def _forbid_occurrences(self, sentences: list[SentenceRequest], found: list[list[_Hypothesis]]) -> set[int]:
+    def _forbid_occurrences(self, sentences: list[SentenceRequest], found: list[list[_Hypothesis]]) -> None:
         """Search again for sentences with forbidden tokens and phrases, which are then forbidden literally.
 
         PAD and BOS are forbidden only if they occur, because this raises the probabilities of other tokens.
         CTranslate2 has neither `WORD_BREAK` nor BOS in a phrase. A phrase after a `WORD_BREAK` is forbidden after the
         token that precedes it, and a phrase at the beginning is forbidden everywhere.
-
-        Returns:
-            rows of sentences with a phrase at the beginning, whose translations may differ from those of the graph.
         """
-        rows, doubtful = list(range(len(sentences))), set[int]()
+        rows = list(range(len(sentences)))
         while rows:
             again = []
             for row in rows:
@@ -297,7 +267,6 @@ class CTranslate2Search:
                 for one in found[row]:
                     new |= {(id,) for id in (PAD, BOS) if id in one.ids}
                     for start, phrase in sentence.avoided.occurrences(one.ids, len(sentence.prefix), self._breaks):
-                        doubtful |= set() if start else {row}
                         new.add((one.ids[start - 1], *phrase) if start else phrase)
                 if not new <= set(sentence.forbidden):
                     sentences[row] = sentence._replace(forbidden=(*sentence.forbidden, *sorted(new)))
@@ -305,7 +274,6 @@ class CTranslate2Search:
             for row, hypotheses in zip(again, self._found(sentences, again), strict=True):
                 found[row] = hypotheses
             rows = again
-        return doubtful
 
     def _ends(self, sentences: Sequence[SentenceRequest]) -> dict[int, _Hypothesis]:
         """Return, by row, the hypothesis that ends with the prefix, if a beam may contain it."""
@@ -317,8 +285,8 @@ class CTranslate2Search:
                     ends[row] = _Hypothesis(ids, 0.0)
         return ends
 
-    def _with_scores_of_model(self, sentences: Sequence[SentenceRequest], found: list[list[_Hypothesis]],
-                              forbidding: Sequence[int], ends: Mapping[int, _Hypothesis]) -> set[int]:
+    def _score_by_model(self, sentences: Sequence[SentenceRequest], found: list[list[_Hypothesis]],
+                        forbidding: Sequence[int], ends: Mapping[int, _Hypothesis]) -> None:
         """Replace the log-probabilities of hypotheses by those of the model, if tokens were forced or forbidden.
 
         Args:
@@ -326,9 +294,6 @@ class CTranslate2Search:
             found: hypotheses of each sentence.
             forbidding: rows of sentences with forbidden tokens.
             ends: by row, the last hypothesis, which ends with the prefix.
-
-        Returns:
-            rows for which CTranslate2 may have kept other hypotheses than the graph.
         """
         returned = {row: [one.log_prob for one in hypotheses] for row, hypotheses in enumerate(found)}
         # A prefix alone changes all log-probabilities of a sentence by the same value.
@@ -339,32 +304,6 @@ class CTranslate2Search:
             change = found[row][0].log_prob - returned[row][0]
             for k in range(1, len(found[row]) - (row in ends)):
                 found[row][k] = found[row][k]._replace(log_prob=returned[row][k] + change)
-        if self._width == 1 or not self._model.is_exact:
-            return set()
-        doubtful = set()
-        for row in forbidding:
-            own = len(found[row]) - (row in ends)
-            raised = [log_prob - one.log_prob for log_prob, one in zip(returned[row][:own], found[row], strict=False)]
-            if max(raised, default=0.0) > LARGEST_INCREASE:
-                first = self._first_increase(sentences[row])
-                if max(abs(value - first) for value in raised) > LARGEST_INCREASE:
-                    doubtful.add(row)
-        return doubtful
-
-    def _first_increase(self, sentence: SentenceRequest) -> float:
-        """Return by how much forbidden tokens raise the log-probabilities at the first free position."""
-        prefix, model = list(sentence.prefix), self._model
-        tokens = {ids[-1] for ids in sentence.forbidden if prefix[len(prefix) + 1 - len(ids):] == list(ids[:-1])
-                  and len(ids) <= len(prefix) + 1}
-        if prefix or sentence.limits.least:
-            tokens.add(EOS)
-        if len(tokens) > MOST_FIRST_TOKENS:
-            return 0.0
-        targets = [prefix if token == EOS else [*prefix, token] for token in sorted(tokens)]
-        scored = model.engine.score_batch([model.source_tokens(sentence.source)] * len(targets),
-                                          [model.target_tokens(ids) for ids in targets], max_input_length=0)
-        forbidden = sum(math.exp(one.log_probs[len(prefix)]) for one in scored)
-        return -math.log1p(-forbidden) if forbidden < 1.0 else 0.0
 
     def _confirm(self, sentences: Sequence[SentenceRequest], found: list[list[_Hypothesis]],
                  ends: Mapping[int, _Hypothesis]) -> None:
@@ -417,8 +356,6 @@ class CTranslate2Search:
                 found[row][k] = found[row][k]._replace(log_prob=float(np.sum(log_probs)), log_probs=log_probs)
 
     def _score(self, one: _Hypothesis) -> float:
-        if one.score is not None:
-            return one.score
         if self._samples:
             return one.log_prob
         search, tokens = self._search, len(one.ids)
@@ -441,19 +378,6 @@ class CTranslate2Search:
                 if attention is not None and one.attention is not None:
                     attention[row, k, :len(one.ids), :one.attention.shape[1]] = one.attention
         return Found(tokens, scores, log_probs, attention)
-
-
-def _hypotheses_of(found: Found, row: int) -> list[_Hypothesis]:
-    """Return the hypotheses of a row of the graph's result."""
-    hypotheses = []
-    for k, score in enumerate(found.scores[row].tolist()):
-        if math.isfinite(score):
-            ids, ended = found.text_ids(row, k)
-            ids = [*ids, *([EOS] if ended else [])]
-            hypotheses.append(_Hypothesis(
-                ids, 0.0, () if found.log_probs is None else found.log_probs[row, k, :len(ids)].tolist(),
-                None if found.attention is None else found.attention[row, k, :len(ids)], score))
-    return hypotheses
 
 
 def _with_end(rows: Sequence[Sequence[float]]) -> np.ndarray:

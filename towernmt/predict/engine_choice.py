@@ -91,13 +91,6 @@ class FastSearch(Search, Protocol):
             inputs: inputs in addition to `source` and `source_length`, of one line or of a batch.
         """
 
-    def with_graph(self, graph: Callable[[Mapping[str, Any]], Callable[..., Found]]) -> FastSearch:
-        """Return the same search, in which the graph translates sentences for which its beam may differ.
-
-        Args:
-            graph: returns the graph's search with some settings changed.
-        """
-
 
 def _log_graph(run: SavedRun, reason: str) -> None:
     log.info("%s: TensorFlow's graph is used, because %s.", run.name, reason)
@@ -301,8 +294,8 @@ class ChosenSearch:
 
     def __init__(self, fast: FastSearch, graph: Callable[[], SearchTowers], report: Callable[[str], None],
                  process: int) -> None:
-        self._fast, self._graph, self._report, self._process = fast.with_graph(self._again), graph, report, process
-        self._plain_difference = self._fast.difference({}, {})
+        self._fast, self._graph, self._report, self._process = fast, graph, report, process
+        self._plain_difference = fast.difference({}, {})
         self._fast_without_details = self._fast.without_details()
 
     def __call__(self, **inputs: np.ndarray) -> Found:
@@ -329,12 +322,6 @@ class ChosenSearch:
             self._report(reason)
         search: Search = self._graph() if reason else self._fast if details else self._fast_without_details
         return (search.with_settings(changed) if changed else search)(**inputs)
-
-    def _again(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
-        """Return the graph's search for sentences for which the beam of the fast engine may differ."""
-        self._report("their forbidden tokens may have changed the beam of the fast engine")
-        graph = self._graph()
-        return graph.with_settings(changed) if changed else graph
 
     def _difference(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> str:
         return self._fast.difference(changed, inputs) if changed or inputs else self._plain_difference

@@ -82,18 +82,6 @@ def test_each_line_has_its_engine_and_its_place(exported_run: Path, graph: Trans
     assert any("temperature=2.0" in text for text in reasons) and any("constraints" in text for text in reasons)
 
 
-def test_sentences_for_which_forbidden_phrases_may_change_the_beam_are_those_of_the_graph(
-        exported_run: Path, graph: Translator, lines: list[str], built: list[SearchTowers],
-        caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "towernmt")
-    options = [LineOptions(prefix="w1" if number % 2 else "", avoid=["w6 w6", "w9"], n_best=2)
-               for number in range(len(lines))]
-    translator = Translator(exported_run, device="cpu")
-    found, expected = (one.translate_nbest(lines, options=options) for one in (translator, graph))
-    assert [[one.text for one in line] for line in found] == [[one.text for one in line] for line in expected]
-    assert built and any("avoid: it compares" in record.getMessage() for record in caplog.records)
-
-
 @pytest.mark.slow
 def test_each_search_of_the_manual_by_ctranslate2_has_the_result_of_the_graph(
         exported_run: Path, graph: Translator, lines: list[str], built: list[SearchTowers]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,13 @@ import pytest
 
 from tests.interop.conftest import WORDS, write_run
 from tests.interop.export.conftest import LINES, random_run
-from towernmt.checkpoint.packaged_run import open_run
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.interop.ctranslate2_engine import CTranslate2Translator
-from towernmt.interop.ctranslate2_search import CTranslate2Search
 from towernmt.interop.export import export_model
-from towernmt.predict.line_translator import LineTranslator, SearchArguments
-from towernmt.predict.lines.hypotheses import Found, Translation
+from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
-from towernmt.predict.search_towers import build_towers
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
 
@@ -149,54 +144,35 @@ def test_translations_begin_with_a_prefix_as_those_of_the_graph(ending_run: Path
     assert search == BEAMS["greedy"] or (any(map(any, ends)) and not all(map(any, ends)))
 
 
-class CountedGraph:
-    """The graph's search, which counts the sentences.
-
-    Attributes:
-        sentences: number of translated sentences.
-    """
-
-    def __init__(self, run: Path, search: SearchSettings) -> None:
-        self.sentences = 0
-        self._towers = build_towers(SearchArguments([open_run(run, False)], ["step-1"], [None], None, "cpu", search, (),
-                                                    log_probs=True, attention=True))
-
-    def __call__(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
-        predict = self._towers.with_settings(changed) if changed else self._towers
-
-        def counted(**inputs: np.ndarray) -> Found:
-            self.sentences += len(inputs["source_length"])
-            return predict(**inputs)
-        return counted
+AVOIDED = {"words": [["w9"], ["w1 w6", "W3"], ["w6 w6"], ["w0 </s>", "w4 w4"], ["nothing"]],
+           "pieces": [["h"], ["der", "e e"], ["hund </s>"], ["d i", "am"], ["e"]]}
 
 
-AVOIDED = {"words": [["w9"], ["w1 w6", "W3"], ["<s> w8", "w6 w6"], ["w0 </s>", "w4 w4"], ["nothing"]],
-           "pieces": [["h"], ["der", "e e"], ["<s> der", "hund </s>"], ["d i", "am"], ["<s> e"]]}
-FORBIDDING: dict[str, dict[str, Any]] = {
-    "beam": {"n_best": 4}, "greedy": {"beam_size": 1}, "beam of long translations": {"n_best": 4, "min_length": 3},
-    "beam without repeated bigrams": {"n_best": 2, "no_repeat_ngram": 2}}
-
-
-@pytest.mark.parametrize(("kind", "search"), [
-    pytest.param(kind, search, id=f"{kind}, {name}", marks=[] if (kind, name) == ("words", "beam") else [
-        pytest.mark.thorough]) for kind in AVOIDED for name, search in FORBIDDING.items()])
-def test_forbidden_phrases_change_the_result_as_in_the_graph(kind: str, search: dict[str, Any], ending_run: Path,
-                                                             lines: list[str], tmp_path: Path) -> None:
-    """Sentences for which they may have changed the beam are translated by the graph."""
+@pytest.mark.parametrize("kind", [
+    pytest.param(kind, marks=[] if kind == "words" else [pytest.mark.thorough]) for kind in AVOIDED])
+def test_greedy_translations_avoid_phrases_as_those_of_the_graph(kind: str, ending_run: Path, lines: list[str],
+                                                                 tmp_path: Path) -> None:
     run = ending_run if kind == "words" else random_run(tmp_path / "run")
     prefixes = ["", "w9", "", "", "w0"] if kind == "words" else ["", "der", "", "", "e"]
     many, options = zip(*((line, LineOptions(avoid=phrases, prefix=prefix))
                           for line in (lines if kind == "words" else LINES)
                           for phrases, prefix in zip(AVOIDED[kind], prefixes, strict=True)), strict=True)
-    expected = Translator(run, checkpoint="step-1", device="cpu", engine="graph", log_probs=True, attention=True,
-                          **search).translate_nbest(many, options=options)
-    opened = CTranslate2Translator(run, checkpoint="step-1", device="cpu", **search)
-    graph = CountedGraph(run, opened.search)
-    translator = LineTranslator(
-        CTranslate2Search(opened.model, opened.search, STREAM, True, True, graph), opened.source_vocabulary,
-        opened.target_vocabulary, checkpoint="", search=opened.search, stream=StreamSettings(threads=1))
-    assert_same(translator.translate_nbest(many, options=options), expected)
-    assert {"min_length", "no_repeat_ngram"} & search.keys() or graph.sentences <= sum(map(bool, many)) * 0.6
+    arguments: dict[str, Any] = {"checkpoint": "step-1", "device": "cpu", "log_probs": True, "attention": True}
+    expected = Translator(run, 1, engine="graph", **arguments).translate_nbest(many, options=options)
+    found = CTranslate2Translator(run, 1, stream=STREAM, **arguments)
+    assert_same(found.translate_nbest(many, options=options), expected)
+
+
+def test_a_beam_avoids_phrases_and_has_the_scores_of_the_model(ending_run: Path, lines: list[str]) -> None:
+    """The beams may differ, because CTranslate2 compares probabilities without the forbidden tokens."""
+    found = CTranslate2Translator(ending_run, device="cpu", n_best=3, length_penalty=0.0).translate_nbest(
+        lines, options=[LineOptions(avoid=["w9", "w6 w6"], prefix="w3")] * len(lines))
+    pairs = [(line, one) for line, hypotheses in zip(lines, found, strict=True) for one in hypotheses if line]
+    assert all("w9" not in one.text.split() and "w6 w6" not in one.text for _, one in pairs)
+    ended = Scorer(ending_run, device="cpu").score([(line, one.text) for line, one in pairs], per_token=True)
+    for (line, one), whole in zip(pairs, ended, strict=True):
+        at_limit = one.score != pytest.approx(whole.log_prob, abs=1e-4)
+        assert not at_limit or one.score == pytest.approx(sum((whole.log_probs or ())[:-1]), abs=1e-4), (line, one)
 
 
 @pytest.mark.parametrize(("search", "kept", "power"), [({}, 20, 1.0), ({"top_k": 3, "temperature": 0.5}, 3, 2.0)],
