@@ -9,7 +9,7 @@ import pytest
 METHODS = {
     "/health": "GET", "/ready": "GET", "/metrics": "GET", "/admin/exchange": "POST",
     "/translate": "GET POST", "/languages": "GET", "/detect": "POST", "/translate_file": "POST",
-    "/download_file/1/2": "GET", "/frontend/settings": "GET",
+    "/download_file/1/2": "GET", "/frontend/settings": "GET", "/suggest": "POST",
     "/v2/translate": "GET POST", "/v2/languages": "GET POST", "/v2/usage": "GET POST", "/v2/document": "POST",
     "/v2/document/1": "GET POST", "/v2/document/1/result": "GET POST",
     "/v2/glossary-language-pairs": "GET", "/v2/glossaries": "GET POST", "/v2/glossaries/1": "GET DELETE",

@@ -29,6 +29,7 @@ from towernmt.predict.stream import batching_for, uses_gpu
 from towernmt.serve.glossaries import Glossaries
 from towernmt.serve.model_loading import ENGINES, EngineSettings, ModelPlace, direction_of, open_place, parse_model
 from towernmt.serve.request_limits import ServerLimits
+from towernmt.serve.suggestions import Suggestions
 from towernmt.serve.web.callers import KeysFile, Proxies, add_key, read_keys, remove_key
 from towernmt.serve.web.observability import log_as_json
 
@@ -57,6 +58,10 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
                         help="maximum characters per minute, in the same way (default: 0)")
     parser.add_argument("--glossaries", metavar="FILE",
                         help="store the glossaries of callers in this file (default: in memory)")
+    parser.add_argument("--suggestions", metavar="FILE",
+                        help="accept suggestions of better translations, and append them to this file: a line with "
+                             "time, model, source, translation and suggestion, separated by tabs (default: accept "
+                             "none)")
     parser.add_argument("--cors", metavar="ORIGIN", nargs="+", action="extend", default=[],
                         help="accept requests from pages of this web site, as https://example.org; * for all")
     parser.add_argument("--trusted-proxy", metavar="ADDRESS", nargs="+", action="extend", default=[],
@@ -82,6 +87,7 @@ def run_serve(args: argparse.Namespace) -> int:
     limits = ServerLimits(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ServerLimits)})
     settings = _engine_settings(args)
     keys = None if args.keys is None else KeysFile(args.keys)
+    suggestions = Suggestions(None if args.suggestions is None else Path(args.suggestions))
     proxies = Proxies(args.trusted_proxy)
     try:
         from towernmt.serve.server import bind, serve
@@ -93,12 +99,12 @@ def run_serve(args: argparse.Namespace) -> int:
     log_as_json()
     access = Access(keys, args.rate, args.rate_characters, args.cors, proxies)
     glossaries = Glossaries(None if args.glossaries is None else Path(args.glossaries))
-    serve(open_service(places, settings, limits, access, glossaries, args.page), opened)
+    serve(open_service(places, settings, limits, access, glossaries, args.page, suggestions), opened)
     return 0
 
 
 def open_service(places: list[ModelPlace], settings: EngineSettings, limits: ServerLimits, access: Access,
-                 glossaries: Glossaries, page: bool = True) -> Service:
+                 glossaries: Glossaries, page: bool = True, suggestions: Suggestions | None = None) -> Service:
     """Return the service with its models loaded and warmed up.
 
     Raises:
@@ -113,7 +119,8 @@ def open_service(places: list[ModelPlace], settings: EngineSettings, limits: Ser
         direction = given or direction_of(place)
         models.append(ServedModel(direction, place, lambda place=place: open_place(place, settings),  # type: ignore[misc]
                                   settings.round_size, limits.max_queue, watch_rounds(metrics, direction)))
-    return Service(Models(models), limits, access, metrics, glossaries=glossaries, page=page)
+    return Service(Models(models), limits, access, metrics, glossaries=glossaries, page=page,
+                   suggestions=suggestions or Suggestions())
 
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:

@@ -17,6 +17,7 @@ from towernmt.serve.document_jobs import Documents
 from towernmt.serve.glossaries import Glossaries
 from towernmt.serve.request_limits import Refusal, ServerLimits, busy
 from towernmt.serve.served_models import Models
+from towernmt.serve.suggestions import Suggestions
 from towernmt.serve.web.callers import KeysFile, Proxies, Rates
 from towernmt.serve.web.observability import SECONDS, SENTENCES, Metrics
 
@@ -54,6 +55,7 @@ class Service:
         limits: limits of requests and documents.
         access: access control.
         glossaries: glossaries of callers.
+        suggestions: suggestions of better translations.
         characters: number of translated characters by caller.
         page: whether to serve the page for browsers.
         documents: documents of callers.
@@ -66,6 +68,7 @@ class Service:
     metrics: Metrics = field(default_factory=lambda: server_metrics())
     rates: Rates = field(default_factory=Rates)
     glossaries: Glossaries = field(default_factory=Glossaries)
+    suggestions: Suggestions = field(default_factory=Suggestions)
     characters: dict[str, int] = field(default_factory=dict)
     page: bool = True
     stopping: bool = False

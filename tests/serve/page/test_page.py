@@ -532,3 +532,21 @@ def test_a_phone_shows_all_of_it_and_everything_has_a_name(browser, toys, scheme
     page.get_by_role("button", name="Light mode" if scheme == "dark" else "Dark mode").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
     context.close()
+
+
+def test_a_better_translation_is_suggested_where_the_server_accepts_it(page, toys, server_process, tmp_path):
+    opened(page, toys, "der hund")
+    expect(page.get_by_role("button", name="Copy")).to_be_visible()
+    expect(page.get_by_role("button", name="Suggest")).to_be_hidden()
+    file = tmp_path / "suggestions.tsv"
+    server = server_process("--model", f"de-en={ENGINES}:Toy", "--suggestions", str(file))
+    page.goto(server.url)
+    source(page).fill("der hund")
+    page.get_by_role("button", name="Suggest").click()
+    better = page.get_by_role("textbox", name="Better translation")
+    expect(better).to_have_value("dog the")
+    better.fill("the dog")
+    page.get_by_role("button", name="Send").click()
+    expect(page.locator("#status")).to_have_text("Thank you. The suggestion is stored.")
+    assert file.read_text().split("\t")[2:] == ["der hund", "dog the", "the dog\n"]
+    server.stop()

@@ -94,6 +94,22 @@ async def download_file(call: Call) -> Response:
     return as_file(call.service.documents.get(path["number"], path["key"]))
 
 
+async def suggest(call: Call) -> Response:
+    """Answer `/suggest`: `q` (source text), `s` (a better translation), `source`, `target`.
+
+    `translation`, which LibreTranslate does not have, is the translation that the suggestion improves.
+    """
+    if not call.service.suggestions.accepted:
+        raise Refusal(403, "Suggestions are disabled on this server.")
+    q, suggestion, source, target = (_required(call, name) for name in ("q", "s", "source", "target"))
+    translation = call.parameters.text("translation") or ""
+    check_texts(call, None, [q, suggestion, translation])
+    model, _ = call.service.models.find(source, target, q)
+    store = partial(call.service.suggestions.add, f"{model.direction}={model.place}", q, translation, suggestion)
+    await call.in_thread(store)
+    return JSONResponse({"success": True})
+
+
 async def settings(call: Call) -> Response:
     """Answer `/frontend/settings`, which LibreTranslate's own page requests first."""
     models, limits = call.service.models, call.service.limits
@@ -101,7 +117,8 @@ async def settings(call: Call) -> Response:
     target = models.targets_of(source)[0]
     return JSONResponse({
         "apiKeys": call.service.access.keys is not None, "charLimit": limits.max_characters, "frontendTimeout": 500,
-        "keyRequired": call.service.access.keys is not None, "suggestions": False, "filesTranslation": True,
+        "keyRequired": call.service.access.keys is not None, "suggestions": call.service.suggestions.accepted,
+        "filesTranslation": True,
         "supportedFilesFormat": list(SUFFIXES),
         "language": {"source": {"code": source, "name": language_name(source)},
                      "target": {"code": target, "name": language_name(target)}}})
@@ -118,6 +135,7 @@ def routes() -> list[Route]:
               methods=["POST"]),
         Route("/download_file/{number}/{key}", endpoint(download_file, libretranslate_error, open_to_all=True),
               methods=["GET"], name="download_file"),
+        Route("/suggest", endpoint(suggest, libretranslate_error), methods=["POST"]),
         Route("/frontend/settings", endpoint(settings, libretranslate_error, open_to_all=True), methods=["GET"])]
 
 

@@ -6,6 +6,7 @@ import {watchFiles} from "./files.js";
 import {beginEntry, remember, watchHistory} from "./history.js";
 import {Refused, served, translate, useKey} from "./server.js";
 import {lightSource, setSource, watchSource} from "./source-box.js";
+import {offerSuggestion, watchSuggestion} from "./suggestion.js";
 import {closeHint, shade, showHint, watchSwitches} from "./switches.js";
 import {lightTarget, redraw, sentenceAt, showLine, showLines, showText, sourceStart, translation, watchTarget} from "./target-box.js";
 import {located, wordsOf} from "./texts.js";
@@ -88,6 +89,7 @@ function swap() {
 function changed() {
   showCount();
   element("clear").hidden = !source.value;
+  offerSuggestion(false);       // until the translation is there
   if (!source.value.trim()) { element("copy").hidden = true; closeHint(); }
   running?.abort();
   clearTimeout(timer);
@@ -145,6 +147,7 @@ function finish() {
   const text = result();
   canSwap();
   element("copy").hidden = !text.trim();
+  offerSuggestion(server.settings.suggestions && Boolean(text.trim()) && !html.checked);
   if (!html.checked && text.trim()) showHint();
   element("status").textContent = text.trim() ? told() : "";
   remember({text: source.value, translation: text, source: from.value, target: to.value, time: Date.now()});
@@ -277,6 +280,8 @@ watchSwitches();
 watchCard();
 watchSource(changed, lookAtSource);
 watchTarget(lookAtTarget, chooseAt);
+watchSuggestion(() => ({q: source.value, translation: result(), ...languages()}),
+                () => { element("status").textContent = "Thank you. The suggestion is stored."; });
 watchHistory(entry => {
   if (server) { chooseSource(entry.source); chooseTarget(entry.target); }
   setSource(entry.text);

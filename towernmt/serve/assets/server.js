@@ -85,6 +85,11 @@ export async function translateSentence(body, signal) {
   return answer.translations[0].sentences[0]?.translations ?? [];
 }
 
+/** Send a better translation: {q, s, source, target, translation}. */
+export function sendSuggestion(body) {
+  return ask("suggest", {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)});
+}
+
 const documentAddress = ({id}, part = "") => `api/v1/documents/${encodeURIComponent(id)}${part}`;
 const documentKey = ({key: value}) => ({"X-Document-Key": value});
 

@@ -1,0 +1,94 @@
+"""Suggestions of better translations: a file with one line for each, which only grows.
+
+A line has five fields, separated by tabs: time (ISO 8601, UTC), model, source, translation, suggestion. The texts are
+written to this file alone, and never to a log.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.text.text_lines import clean
+from towernmt.serve.request_limits import Refusal, busy
+
+MOST_BYTES = 1 << 30
+"""Maximum size of the file; further suggestions are refused."""
+
+
+class Suggestions:
+    """The file of suggestions. Thread-safe.
+
+    Args:
+        file: file to append to; None if the server accepts no suggestions.
+
+    Raises:
+        SettingsError: the file cannot be written.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file, self._lock = file, threading.Lock()
+        if file is not None:
+            try:
+                os.close(self._open(file))
+            except OSError as error:
+                raise SettingsError(f"--suggestions {file}: cannot write to the file ({error.strerror}): choose "
+                                    "another file.") from error
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the server accepts suggestions."""
+        return self._file is not None
+
+    def add(self, model: str, source: str, translation: str, suggestion: str) -> None:
+        """Append a suggestion, and flush it to the disk.
+
+        Texts with equal numbers of lines are written line by line. Lines without a suggestion are left out.
+
+        Args:
+            model: name of the model, for example its path.
+            source: source text.
+            translation: translation by the model; may be empty if it is not known.
+            suggestion: the better translation.
+
+        Raises:
+            Refusal: the server accepts no suggestions, a text is empty, or the file is full or cannot be written.
+        """
+        if self._file is None:
+            raise Refusal(403, "Suggestions are disabled on this server.")
+        rows = suggestion_rows(source, translation, suggestion)
+        if not rows:
+            raise Refusal(400, "Invalid request: q and s must contain text")
+        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        content = "".join("\t".join([time, clean(model), *row]) + "\n" for row in rows).encode()
+        with self._lock:
+            try:
+                descriptor = self._open(self._file)
+                try:
+                    if os.fstat(descriptor).st_size + len(content) > MOST_BYTES:
+                        raise busy("The file of suggestions is full.", 3600.0)
+                    os.write(descriptor, content)
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
+            except OSError as error:
+                raise busy(f"The suggestion cannot be stored ({error.strerror}).", 60.0) from error
+
+    @staticmethod
+    def _open(file: Path) -> int:
+        """Open the file for appending; a new file is readable by its owner only."""
+        return os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+
+def suggestion_rows(source: str, translation: str, suggestion: str) -> list[tuple[str, str, str]]:
+    """Return source, translation and suggestion of each line, cleaned; of the whole text if its lines do not match."""
+    sides = [text.strip().splitlines() for text in (source, translation, suggestion)]
+    if len(sides[0]) != len(sides[2]):
+        sides = [[" ".join(lines)] for lines in sides]
+    elif len(sides[1]) != len(sides[0]):
+        sides[1] = [""] * len(sides[0])
+    rows = [(clean(row[0]), clean(row[1]), clean(row[2])) for row in zip(*sides, strict=True)]
+    return [row for row in rows if row[0] and row[2]]
