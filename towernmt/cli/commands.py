@@ -91,6 +91,10 @@ towernmt align --links train.links --gold gold.links"""),
     --licence CC-BY-4.0 --test test.de test.en
 towernmt package --model runs/de-en --output de-en.towernmt.zip --card card.yaml --precision int8 \\
     --include ctranslate2:int8"""),
+    "adapt": Command(
+        "towernmt.cli.adapt", "adapt a model to corrections, and package it if it became better",
+        """towernmt adapt --model de-en.towernmt.zip --corrections suggestions.tsv --test test.de test.en \\
+    --output better.towernmt.zip"""),
     "serve": Command(
         "towernmt.cli.server_commands", "serve trained models over HTTP, as LibreTranslate and DeepL do",
         """towernmt serve --model de-en=runs/de-en

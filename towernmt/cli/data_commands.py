@@ -29,7 +29,7 @@ from towernmt.dataflow.sources.corpora import Corpora, read_corpora
 from towernmt.dataflow.sources.database_load import BATCH_PAIRS, load_table
 from towernmt.dataflow.sources.mixture import Mixture
 from towernmt.dataflow.sources.open_source import open_source
-from towernmt.dataflow.vocabulary.base import SUFFIXES, Vocabulary
+from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.predict.search.lexical_table import (
     Lexicon,
     blocks_of_prepared,
@@ -83,42 +83,10 @@ def run_prepare(args: argparse.Namespace) -> int:
     settings = PrepareSettings(**{field.name: getattr(args, field.name) for field in _options()})
     if args.vocabulary_of is None:
         return _prepare_and_report(settings, None)
-    from towernmt.interop.starting_models import vocabulary_of_model  # imports TensorFlow
+    from towernmt.interop.starting_models import vocabulary_of_model, with_vocabulary_of  # imports TensorFlow
 
     with vocabulary_of_model(args.vocabulary_of, "--vocabulary-of") as directory:
         return _prepare_and_report(with_vocabulary_of(settings, args.vocabulary_of, directory), args.vocabulary_of)
-
-
-_OF_VOCABULARY = ("vocab_kind", "vocab_size", "shared_vocab", "source_vocab", "target_vocab", "character_coverage",
-                  "byte_fallback", "vocab_symbols", "vocab_sentences")
-"""Settings of `prepare` that the vocabularies of a trained model exclude."""
-
-
-def with_vocabulary_of(settings: PrepareSettings, model: str, directory: Path) -> PrepareSettings:
-    """Return the settings with the vocabularies and the number of source factors of a trained model.
-
-    Args:
-        settings: settings of the preparation.
-        model: the value of `--vocabulary-of`, for messages.
-        directory: directory of its vocabularies.
-
-    Raises:
-        SettingsError: a setting contradicts the vocabularies.
-    """
-    for name in _OF_VOCABULARY:
-        value = getattr(settings, name)
-        if value != getattr(PrepareSettings, name):
-            option = f"--{name.replace('_', '-')}"
-            shown = option if isinstance(value, bool) else f"{option} {value}"
-            raise SettingsError(f"{shown}: the vocabularies are those of --vocabulary-of {model}: leave out {option}.")
-    files = {side: next(file for suffix in SUFFIXES if (file := directory / f"{side}{suffix}").is_file())
-             for side in ("source", "target")}
-    factors = len([*directory.glob("source_factor_*.words")])
-    if settings.factors not in (0, factors):
-        raise SettingsError(f"The text has {settings.factors} source factors, but --vocabulary-of {model} has "
-                            f"{factors}: pass text with {factors} source factors.")
-    return dataclasses.replace(settings, source_vocab=str(files["source"]), target_vocab=str(files["target"]),
-                               source_factors=0 if settings.source_factor_files else factors)
 
 
 def _prepare_and_report(settings: PrepareSettings, model: str | None) -> int:

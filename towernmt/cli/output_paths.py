@@ -29,14 +29,17 @@ WRITTEN: dict[str, dict[str, frozenset[str]]] = {
     "evaluate": {"hypothesis": frozenset(), "html": frozenset()}, "score": {"output": frozenset()},
     "rerank": {"output": frozenset()}, "align": {"output": frozenset()}, "export": {"output": frozenset()},
     "package": {"output": frozenset()}, "average": {"output": frozenset({AVERAGES})}, "grow": {"output": frozenset()},
-    "import": {"output": frozenset()}, "serve": {"glossaries": frozenset()}, "serve-keys": {"keys": frozenset()},
+    "import": {"output": frozenset()}, "adapt": {"output": frozenset(), "work_directory": frozenset()},
+    "serve": {"glossaries": frozenset(), "suggestions": frozenset()}, "serve-keys": {"keys": frozenset()},
     "inspect": {}, "check": {}, "devices": {}, "completion": {}}
 """For each command, its options that name what it writes, and the kinds of directories that it may write into."""
 DIRECTORIES = frozenset({"prepare.output", "train.logdir", "tune.output", "export.output", "average.output",
-                         "grow.output", "import.output", "translate.work_directory"})
+                         "grow.output", "import.output", "translate.work_directory", "adapt.work_directory"})
 """The options among them that name a directory; the others name a file."""
-_MAKES_FOLDERS = frozenset({"lexicon.output", "package.output", "serve.glossaries", "serve-keys.keys"})
+_MAKES_FOLDERS = frozenset({"lexicon.output", "package.output", "adapt.output", "serve.glossaries", "serve-keys.keys"})
 """Files that the command replaces as a whole, and whose folder it makes."""
+_REPLACES_PACKAGES = frozenset({"adapt.output"})
+"""Files that may be packages, which the command replaces by better ones."""
 
 NO_PATHS = frozenset(
     "ADDRESS ALPHA CALLER CODE CODE[:NAME] COUNT FACTOR,CONSTANT FIRST,LAST FORMAT FORMAT[:PRECISION] K LINES M METHOD "
@@ -126,7 +129,7 @@ def _check_writable(command: str, dest: str, name: str, output: str) -> None:
         raise SettingsError(f"{name} {output} is a pipe, a device or a standard stream, which the file would replace: "
                             "pass a regular file.")
     if found is not None:
-        if not is_directory and stat.S_ISREG(found.st_mode) and _is_package(output):
+        if not is_directory and stat.S_ISREG(found.st_mode) and place not in _REPLACES_PACKAGES and _is_package(output):
             raise SettingsError(f"{name} {output} is a package, which would be replaced: pass another path.")
         return
     folder = Path(os.path.realpath(output)).parent

@@ -106,6 +106,30 @@ def card_text(file: str | Path | None, options: Mapping[str, Any]) -> CardText:
     return text
 
 
+def card_text_of_package(card: Mapping[str, Any], options: Mapping[str, Any]) -> CardText:
+    """Return the user's statements on the card of a package, for a package of a model that was made from it.
+
+    Args:
+        card: content of `model-card.json`.
+        options: values that override those of the card, unless they are None.
+
+    Raises:
+        SettingsError: the card has other fields than a package of towernmt, or the languages are not a pair.
+    """
+    names = {field.name for field in dataclasses.fields(CardText)} - {"languages", "data"}
+    content = {name: value for name, value in card.items() if name in names}
+    languages, sources = card.get("languages"), (card.get("training_data") or {}).get("sources", [])
+    if languages:
+        content["languages"] = f"{languages.get('source')}-{languages.get('target')}"
+    try:
+        text = typed_value({**content, "data": sources}, CardText)
+    except JSONError as error:
+        raise SettingsError(f"The model card of the package is damaged: {error}.") from None
+    text = dataclasses.replace(text, **{name: value for name, value in options.items() if value is not None})
+    text.pair()
+    return text
+
+
 def _from_file(file: Path) -> CardText:
     try:
         content = load_strict(read_yaml_text(file))

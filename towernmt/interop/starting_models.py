@@ -25,6 +25,8 @@ from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import directory_kind
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import PLACE_VARIABLE, is_undamaged, user_cache, write_checksums
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.vocabulary.base import SUFFIXES
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.interop.foreign_model import ForeignModel, ImportRequest
 from towernmt.interop.import_formats import detect_system, foreign_format
@@ -79,6 +81,38 @@ def vocabulary_of_model(location: str, option: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="towernmt-") as directory:
         save_vocabularies(model.source, model.target, directory)
         yield Path(directory)
+
+
+_OF_VOCABULARY = ("vocab_kind", "vocab_size", "shared_vocab", "source_vocab", "target_vocab", "character_coverage",
+                  "byte_fallback", "vocab_symbols", "vocab_sentences")
+"""Settings of `prepare` that the vocabularies of a trained model exclude."""
+
+
+def with_vocabulary_of(settings: PrepareSettings, model: str, directory: Path) -> PrepareSettings:
+    """Return the settings with the vocabularies and the number of source factors of a trained model.
+
+    Args:
+        settings: settings of the preparation.
+        model: the value of `--vocabulary-of`, for messages.
+        directory: directory of its vocabularies.
+
+    Raises:
+        SettingsError: a setting contradicts the vocabularies.
+    """
+    for name in _OF_VOCABULARY:
+        value = getattr(settings, name)
+        if value != getattr(PrepareSettings, name):
+            option = f"--{name.replace('_', '-')}"
+            shown = option if isinstance(value, bool) else f"{option} {value}"
+            raise SettingsError(f"{shown}: the vocabularies are those of --vocabulary-of {model}: leave out {option}.")
+    files = {side: next(file for suffix in SUFFIXES if (file := directory / f"{side}{suffix}").is_file())
+             for side in ("source", "target")}
+    factors = len([*directory.glob("source_factor_*.words")])
+    if settings.factors not in (0, factors):
+        raise SettingsError(f"The text has {settings.factors} source factors, but --vocabulary-of {model} has "
+                            f"{factors}: pass text with {factors} source factors.")
+    return dataclasses.replace(settings, source_vocab=str(files["source"]), target_vocab=str(files["target"]),
+                               source_factors=0 if settings.source_factor_files else factors)
 
 
 def read_foreign_model(location: str, option: str) -> ForeignModel:

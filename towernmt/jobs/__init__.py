@@ -1,1 +1,1 @@
-"""Training by several supervised workers on Ray, and searches for settings with Ray Tune."""
+"""Training by several supervised workers on Ray, searches for settings with Ray Tune, and adaptation to corrections."""

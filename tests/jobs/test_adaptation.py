@@ -1,0 +1,144 @@
+"""Adapt a model to corrections: how they are read and divided, what decides, and an adaptation of a toy model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from towernmt.checkpoint.packaged_run import PackagedRun
+from towernmt.cli.main import main
+from towernmt.core.errors import DataError
+from towernmt.core.tf_compat import tf
+from towernmt.interop.model_card import CardText, DataSource, card_text_of_package, make_card
+from towernmt.jobs.adaptation import (
+    LEAST,
+    Correction,
+    SetResult,
+    _refusal,
+    divide_corrections,
+    read_corrections,
+)
+
+
+def write_corrections(file: Path, pairs: list[tuple[str, str]], direction: str = "de-en") -> Path:
+    """Append corrections as the server does."""
+    with file.open("a") as lines:
+        lines.writelines(f"2026-11-26T08:00:00Z\t{direction}=runs/a\t{source}\told\t{target}\n"
+                         for source, target in pairs)
+    return file
+
+
+def test_the_last_correction_of_a_source_counts_and_empty_ones_do_not(tmp_path: Path) -> None:
+    file = write_corrections(tmp_path / "a.tsv", [("x", "y"), ("u", "v"), ("x", "z"), (" ", "v"), ("q", "")])
+    assert read_corrections(file) == [Correction("x", "z"), Correction("u", "v")]
+
+
+def test_corrections_of_several_directions_need_one_to_be_named(tmp_path: Path) -> None:
+    file = write_corrections(tmp_path / "a.tsv", [("x", "y")])
+    write_corrections(file, [("u", "v")], "en-de")
+    with pytest.raises(DataError, match=r"corrections of several directions \(de-en, en-de\): select one with --dir"):
+        read_corrections(file)
+    assert read_corrections(file, "en-de") == [Correction("u", "v")]
+    with pytest.raises(DataError, match="a.tsv has no corrections of the direction fr-en: pass a file"):
+        read_corrections(file, "fr-en")
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ("a\tb\n", "a.tsv line 1: 2 fields where 5 were expected .time, model, source, translation, suggestion"),
+    ("\n", "a.tsv line 1: 1 fields where 5"), ("a\tb=c\t\td\te\n", "a.tsv has no corrections")])
+def test_another_file_is_one_clear_sentence(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "a.tsv").write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_corrections(tmp_path / "a.tsv")
+
+
+def test_a_correction_keeps_its_part_while_the_file_grows() -> None:
+    pairs = [Correction(f"source {number}", "s") for number in range(300)]
+    few, many = divide_corrections(pairs[:200], "a"), divide_corrections(pairs, "a")
+    for name, part in few.items():
+        assert set(part) <= set(many[name]) and len(part) >= LEAST[name]
+    assert sum(map(len, many.values())) == 300
+    assert [round(len(many[name]) / 300, 1) for name in ("train", "valid", "test")] == [0.7, 0.1, 0.2]
+    with pytest.raises(DataError, match="a has 30 different corrections, which is too few"):
+        divide_corrections(pairs[:30], "a")
+
+
+@pytest.mark.parametrize(("corrections", "test", "refusal"), [
+    ((10.0, 12.0, 0.3), (30.0, 30.0, 1.0), ""), ((10.0, 12.0, 0.3), (30.0, 29.0, 0.2), ""),
+    ((10.0, 12.0, 0.01), (30.0, 29.0, 0.04), "the new model is significantly worse on the old test set"),
+    ((10.0, 12.0, 0.01), (30.0, 33.0, 0.04), ""),
+    ((10.0, 10.0, 1.0), (30.0, 33.0, 0.04), "the new model is not better on the held-out corrections"),
+    ((10.0, 9.0, 0.6), (30.0, 30.0, 1.0), "the new model is not better on the held-out corrections")])
+def test_a_model_is_packaged_if_it_is_better_on_corrections_and_not_significantly_worse_before(
+        corrections: tuple[float, ...], test: tuple[float, ...], refusal: str) -> None:
+    assert _refusal(SetResult("corrections", 9, *corrections), SetResult("test", 9, *test)) == refusal
+
+
+def test_the_statements_of_a_package_are_those_of_the_package_that_is_made_from_it() -> None:
+    text = CardText(licence="CC0-1.0", languages="de-en", name="A", authors=["B"], data=[DataSource("C", pairs=3)])
+    facts = {"date": "2026-01-01", "model": {}, "training_data": {"pairs": 3}, "scores": [], "settings": {},
+             "versions": {}, "exports": []}
+    card = make_card(text, facts)
+    assert card_text_of_package(card, {"licence": None, "languages": None}) == text
+    assert card_text_of_package(card, {"licence": "MIT"}).licence == "MIT"
+
+
+def run_command(*arguments: Any) -> int:
+    """Run a command of towernmt in a graph of its own, and return its status."""
+    with tf.Graph().as_default():
+        return main([*map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The files of a toy language, each of whose words is turned round, and a model that has hardly learned it."""
+    place, chance = tmp_path_factory.mktemp("toy"), random.Random(3)
+    words = [first + second for first in "bdfgkl" for second in "aeio"]
+    sources = [" ".join(chance.choices(words, k=chance.randint(3, 6))) for _ in range(700)]
+    pairs = [(line, " ".join(word[::-1] for word in line.split())) for line in sources]
+    for name, part in (("train", pairs[:400]), ("test", pairs[400:460])):
+        for side, lines in zip(("source", "target"), zip(*part, strict=True), strict=True):
+            (place / f"{name}.{side}").write_text("".join(f"{line}\n" for line in lines))
+    write_corrections(place / "corrections", pairs[460:])
+    write_corrections(place / "reversed", [(target, source) for source, target in pairs[460:]])
+    text = ["--source", place / "train.source", "--target", place / "train.target"]
+    assert run_command("prepare", *text, "--vocab-kind", "word", "--output", place / "data") == 0
+    assert run_command("train", "--data", place / "data", "--logdir", place / "run", "--defaults", "fixed", "--set",
+                       "train.steps=60", "model.hidden_size=32", "model.filter_size=64", "model.heads=2",
+                       "model.encoder_layers=1", "model.decoder_layers=1", "data.batch_tokens=512",
+                       "optimizer.learning_rate=0.01", "schedule.warmup_steps=10", "search.beam_size=2") == 0
+    return lambda name: place / name
+
+
+@pytest.mark.thorough
+def test_a_better_model_replaces_the_package_and_another_does_not(toy: Callable[[str], Path], tmp_path: Path,
+                                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    package = tmp_path / "served.towernmt.zip"
+    package.write_bytes(b"an older package")
+    command = ["adapt", "--model", toy("run"), "--corrections", toy("corrections"), "--test", toy("test.source"),
+               toy("test.target"), "--output", package, "--licence", "CC0-1.0", "--languages", "de-en", "--set",
+               "train.precision=float32", "data.batch_tokens=512"]
+    idle = [*command, "train.steps=1", "optimizer.learning_rate=0.0000000001", "--work-directory", tmp_path / "idle"]
+    assert run_command(*idle) == 1
+    assert "No package was written, because the new model is not better on the held-out" in capsys.readouterr().out
+    assert package.read_bytes() == b"an older package"
+
+    assert run_command(*command, "train.steps=80", "optimizer.learning_rate=0.01") == 0
+    output = capsys.readouterr().out
+    assert "held-out corrections: " in output and "test set: 60 sentences, BLEU " in output
+    assert PackagedRun(package).card["licence"] == "CC0-1.0"
+    assert not package.with_name("served.towernmt.zip.new").exists()
+
+
+@pytest.mark.thorough
+def test_corrections_in_the_opposite_direction_are_one_clear_sentence(toy: Callable[[str], Path], tmp_path: Path,
+                                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("adapt", "--model", toy("run"), "--corrections", toy("reversed"), "--test", toy("test.source"),
+                       toy("test.target"), "--output", tmp_path / "new.zip", "--licence", "CC0-1.0") == 1
+    error = capsys.readouterr().err
+    assert "run translates in the opposite direction: by its probabilities, the sources are translations of" in error
+    assert not list(tmp_path.iterdir())

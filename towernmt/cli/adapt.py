@@ -1,0 +1,68 @@
+"""`towernmt adapt`: adapt a model to corrections of its translations, and package it if it became better."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from towernmt.core.settings import parse_assignments
+
+
+def add_adapt_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `towernmt adapt`."""
+    parser.add_argument("--model", metavar="MODEL", required=True,
+                        help="the model to adapt: a run, a package, or a model of another system (see `towernmt train "
+                             "--start`)")
+    parser.add_argument("--corrections", metavar="FILE", required=True,
+                        help="corrections: a file of `towernmt serve --suggestions`, or lines with time, model, "
+                             "source, translation and suggestion, separated by tabs")
+    parser.add_argument("--test", nargs=2, metavar=("SOURCE", "REFERENCE"), required=True,
+                        help="test set of the old domain, on which the new model must not be significantly worse")
+    parser.add_argument("--output", metavar="FILE", required=True,
+                        help="file of the new package; an older package is replaced only by a better model")
+    parser.add_argument("--general", metavar="DATA",
+                        help="prepared data of the old domain, which are mixed in (see `towernmt train --general`)")
+    parser.add_argument("--direction", metavar="CODE", help="direction of the corrections, as de-en, if the file has "
+                                                            "several")
+    parser.add_argument("--minutes", type=float, default=5.0, metavar="N",
+                        help="maximum training time (default: %(default)s)")
+    parser.add_argument("--licence", "--license", metavar="NAME",
+                        help="licence of the package (default: that of the package to adapt)")
+    parser.add_argument("--languages", metavar="PAIR",
+                        help="source and target of the package, as de-en (default: those of the package to adapt)")
+    parser.add_argument("--work-directory", metavar="DIRECTORY",
+                        help="directory of the prepared corrections and the run, from which an interrupted adaptation "
+                             "resumes (default: OUTPUT.work)")
+    parser.add_argument("--set", dest="assignments", nargs="+", action="extend", default=[], metavar="KEY=VALUE",
+                        help="settings of the training, as for `towernmt train`")
+    parser.add_argument("--trust-code", action="store_true", help="execute the code of a custom model in a package")
+
+
+def run_adapt(options: argparse.Namespace) -> int:
+    """Adapt a model, print the comparison, and return the exit status: 1 if no package was written."""
+    overrides = {"train.minutes": options.minutes, **parse_assignments(options.assignments)}
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+    from towernmt.checkpoint.packaged_run import PackagedRun
+    from towernmt.core.terminal_log import configure_terminal_log
+    from towernmt.interop.model_card import card_text, card_text_of_package
+    from towernmt.interop.starting_models import open_starting_model
+    from towernmt.jobs.adaptation import AdaptationOrder, adapt_model  # imports TensorFlow
+
+    model = open_starting_model(options.model, "--model", options.trust_code)
+    given = {name: getattr(options, name) for name in ("licence", "languages")}
+    card = card_text_of_package(model.run.card, given) if isinstance(model.run, PackagedRun) else card_text(None, given)
+    configure_terminal_log(verbose=False)
+    work = Path(options.work_directory or f"{options.output}.work")
+    order = AdaptationOrder(model, Path(options.corrections), tuple(options.test), Path(options.output), work, card,
+                            options.direction, options.general, overrides)
+    result = adapt_model(order, lambda text: print(text, flush=True))
+    if result.status:
+        return result.status
+    if result.refusal:
+        print(f"No package was written, because {result.refusal}.")
+        return 1
+    print(f"{options.output}: the adapted model. A server that serves this file takes it up without a pause after "
+          "SIGHUP or POST /admin/exchange.")
+    return 0

@@ -1,0 +1,297 @@
+"""Adapt a model to corrections of its translations: train, compare with the old model, and package the better one.
+
+The corrections are divided by a hash of their source: 70 % for training, 10 % for validation, and 20 % that are held
+out for the comparison. A correction keeps its part while the file grows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from towernmt.core.errors import DataError
+from towernmt.core.files import sha256_of, write_text
+from towernmt.dataflow.batches.training_data import TrainingData, with_general_data
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.text.text_lines import clean
+from towernmt.evaluate.comparison import LEVEL, SignificanceSettings, System, compare
+from towernmt.evaluate.metrics import MetricSettings
+from towernmt.interop.model_card import CardText
+from towernmt.interop.package_build import PackageOrder, package_run
+from towernmt.interop.starting_models import with_vocabulary_of
+from towernmt.predict.lines.text_io import read_text
+from towernmt.predict.scorer import Scorer
+from towernmt.predict.search.search_settings import SearchSettings
+from towernmt.predict.trained_model import TrainedModel
+from towernmt.predict.translator import Translator
+from towernmt.run.assemble import AutomaticSettingsRecord
+from towernmt.run.directory import RunDirectory
+from towernmt.run.launch import train
+from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
+from towernmt.run.started_run import StartingModel
+
+FIELDS = ("time", "model", "source", "translation", "suggestion")
+"""The fields of a line of the file of `towernmt serve --suggestions`."""
+TENTHS = {"test": range(2), "valid": range(2, 3), "train": range(3, 10)}
+"""For each part of the corrections, the remainders of the hash of a source divided by ten."""
+LEAST = {"test": 10, "valid": 5, "train": 20}
+"""Minimum number of corrections of each part."""
+SCORED = 100
+"""Maximum number of corrections whose direction is checked by the model."""
+
+
+class Correction(NamedTuple):
+    """A source sentence and its corrected translation."""
+
+    source: str
+    suggestion: str
+
+
+def read_corrections(file: str | Path, direction: str | None = None) -> list[Correction]:
+    """Read the corrections of one direction; of several for the same source, the last one.
+
+    Args:
+        file: file of `towernmt serve --suggestions`.
+        direction: direction such as de-en, which the field `model` begins with; None if the file has only one.
+
+    Raises:
+        DataError: a line has other fields, the file has several directions, or no correction.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for number, line in enumerate(_lines(Path(file)), 1):
+        fields = line.split("\t")
+        if len(fields) != len(FIELDS):
+            raise DataError(f"{file} line {number}: {len(fields)} fields where {len(FIELDS)} were expected "
+                            f"({', '.join(FIELDS)}, separated by tabs): pass a file of `towernmt serve --suggestions`.")
+        source, suggestion = clean(fields[2]), clean(fields[4])
+        if source and suggestion:
+            found.setdefault(fields[1].partition("=")[0], {})[source] = suggestion
+    if direction is None and len(found) > 1:
+        raise DataError(f"{file} has corrections of several directions ({', '.join(sorted(found))}): select one with "
+                        "--direction.")
+    if direction is not None:
+        found = {name: pairs for name, pairs in found.items() if name == direction}
+    if not found:
+        of_direction = f" of the direction {direction}" if direction else ""
+        raise DataError(f"{file} has no corrections{of_direction}: pass a file with a source and a suggestion in each "
+                        "line.")
+    (pairs,) = found.values()
+    return [Correction(source, suggestion) for source, suggestion in pairs.items()]
+
+
+def _lines(file: Path) -> list[str]:
+    """Return the lines of a file, with their tabs."""
+    try:
+        return file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
+    except OSError as error:
+        raise DataError(f"{file}: cannot read the corrections ({error.strerror}).") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file}: the corrections are not UTF-8 text ({error.reason} at byte {error.start})."
+                        ) from error
+
+
+def divide_corrections(corrections: Sequence[Correction], file: str | Path) -> dict[str, list[Correction]]:
+    """Return the corrections for training, validation and the comparison, by the names in `TENTHS`.
+
+    Raises:
+        DataError: a part has too few corrections.
+    """
+    parts: dict[str, list[Correction]] = {name: [] for name in TENTHS}
+    for one in corrections:
+        remainder = int.from_bytes(hashlib.sha256(one.source.encode()).digest()[:8], "big") % 10
+        parts[next(name for name, tenths in TENTHS.items() if remainder in tenths)].append(one)
+    if any(len(parts[name]) < least for name, least in LEAST.items()):
+        raise DataError(f"{file} has {len(corrections)} different corrections, which is too few to train on 70 % of "
+                        "them and to compare on 20 %: collect at least about 80.")
+    return parts
+
+
+def check_direction(model: StartingModel, corrections: Sequence[Correction], file: str | Path) -> None:
+    """Refuse corrections that are more probable from suggestion to source than from source to suggestion.
+
+    Raises:
+        DataError: the corrections seem to have the opposite direction.
+    """
+    some = corrections[:SCORED]
+    scorer = Scorer(model.run, device="cpu")
+
+    def mean(pairs: Sequence[tuple[str, str]]) -> float:
+        scores = scorer.score(list(pairs))
+        return sum(one.log_prob for one in scores) / sum(one.tokens for one in scores)
+
+    forward = mean([(one.source, one.suggestion) for one in some])
+    backward = mean([(one.suggestion, one.source) for one in some])
+    if backward > forward:
+        raise DataError(f"{file}: {model.name} translates in the opposite direction: by its probabilities, the sources "
+                        f"are translations of the suggestions ({backward:.2f} and {forward:.2f} nats per token): pass "
+                        "corrections of this direction, or the model of the other one.")
+
+
+@dataclass(frozen=True)
+class AdaptationOrder:
+    """What to adapt, on which text, and what to write.
+
+    Attributes:
+        model: the old model.
+        corrections: file of corrections.
+        test: source and reference file of the old test set.
+        output: file of the new package.
+        work: directory for the prepared data and the run, by the content of the corrections.
+        card: the user's statements for the model card.
+        direction: direction of the corrections; None if the file has only one.
+        general: prepared data that are mixed in; None for no general data.
+        overrides: settings of the training, by dotted key.
+        significance: settings of the significance test.
+    """
+
+    model: StartingModel
+    corrections: Path
+    test: tuple[str, str]
+    output: Path
+    work: Path
+    card: CardText
+    direction: str | None = None
+    general: str | None = None
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    significance: SignificanceSettings = field(default_factory=SignificanceSettings)
+
+
+@dataclass(frozen=True)
+class SetResult:
+    """The BLEU of both models on one set.
+
+    Attributes:
+        name: name of the set.
+        sentences: number of sentences.
+        old, new: BLEU of both models.
+        p: p-value of the difference by paired bootstrap.
+    """
+
+    name: str
+    sentences: int
+    old: float
+    new: float
+    p: float
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the new model has the higher score."""
+        return self.new > self.old
+
+    @property
+    def is_significantly_worse(self) -> bool:
+        """Whether the new model has a lower score, and the difference is significant."""
+        return self.new < self.old and self.p < LEVEL
+
+    @property
+    def line(self) -> str:
+        """The result as a line of text."""
+        return (f"{self.name}: {self.sentences} sentences, BLEU {self.old:.2f} before and {self.new:.2f} after "
+                f"(p = {self.p:.3f}, paired bootstrap)")
+
+
+@dataclass(frozen=True)
+class AdaptationResult:
+    """The result of an adaptation.
+
+    Attributes:
+        status: exit status of the training; the comparison is missing if a signal stopped it.
+        corrections, test: the comparison on the held-out corrections and on the old test set; None if missing.
+        refusal: why no package was written; "" if one was written.
+    """
+
+    status: int = 0
+    corrections: SetResult | None = None
+    test: SetResult | None = None
+    refusal: str = ""
+
+
+def adapt_model(order: AdaptationOrder, report: Callable[[str], None]) -> AdaptationResult:
+    """Adapt a model to corrections, and write a package if it is better on them and not worse on the old test set.
+
+    The same order resumes an interrupted adaptation. A better model replaces an existing package at `output`.
+
+    Args:
+        order: what to do.
+        report: called with sentences for the user.
+
+    Raises:
+        TowerNMTError: a file cannot be read, the corrections do not fit the model, or a setting is invalid.
+    """
+    parts = divide_corrections(read_corrections(order.corrections, order.direction), order.corrections)
+    test = [read_text(file) for file in order.test]
+    check_direction(order.model, parts["train"], order.corrections)
+    report(f"Corrections: {len(parts['train'])} for training, {len(parts['valid'])} for validation, "
+           f"{len(parts['test'])} held out.")
+    place = order.work / _key(order)
+    run = RunDirectory(place / "run")
+    status = _train(order, with_general_data(_prepared(order.model, parts, place), order.general), run)
+    if status:
+        return AdaptationResult(status)
+    old, new = Translator(order.model.run), Translator(run)
+    held_out = [[one.source for one in parts["test"]], [one.suggestion for one in parts["test"]]]
+    results = [_compared(name, old, new, source, reference, order.significance)
+               for name, (source, reference) in (("held-out corrections", held_out), ("test set", test))]
+    for one in results:
+        report(one.line)
+    refusal = _refusal(*results)
+    if not refusal:
+        _write_package(order, run)
+    return AdaptationResult(0, *results, refusal)
+
+
+def _key(order: AdaptationOrder) -> str:
+    """Return a name for the directory of this adaptation, which another model or other corrections do not share."""
+    content = f"{order.model.location} {sha256_of(order.corrections)} {order.direction} {order.general}"
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _prepared(model: StartingModel, parts: Mapping[str, Sequence[Correction]], place: Path) -> TrainingData:
+    for name in ("train", "valid"):
+        for side, lines in zip(("source", "target"), zip(*parts[name], strict=True), strict=True):
+            write_text(place / f"{name}.{side}", "".join(f"{line}\n" for line in lines))
+    settings = PrepareSettings(
+        source=str(place / "train.source"), target=str(place / "train.target"), valid_name=["corrections"],
+        valid_source=str(place / "valid.source"), valid_target=str(place / "valid.target"), output=str(place / "data"),
+        workers=1)
+    return prepare(with_vocabulary_of(settings, model.name, model.run.vocabulary))
+
+
+def _train(order: AdaptationOrder, data: TrainingData, run: RunDirectory) -> int:
+    resolved = resolve_settings(SettingsSources(
+        run=run if run.exists() else None, start=order.model, overrides=(Overrides("--set", order.overrides),),
+        defaults="automatic", open_data=lambda: data))
+    automatic = resolved.automatic
+    return train(resolved.settings, data, run.path, None, resolved.towers,
+                 callbacks_before=lambda: [] if automatic is None else [AutomaticSettingsRecord(automatic, run.path)])
+
+
+def _compared(name: str, old: Translator, new: Translator, source: Sequence[str], reference: Sequence[str],
+              significance: SignificanceSettings) -> SetResult:
+    systems = [System(label, translator.translate(list(source))) for label, translator in (("old", old), ("new", new))]
+    before, after = compare(systems, [reference], MetricSettings(("bleu",)), significance).scores["BLEU"]
+    return SetResult(name, len(source), before.score, after.score,
+                     after.bootstrap_p if after.bootstrap_p is not None and after.differs else 1.0)
+
+
+def _refusal(corrections: SetResult, test: SetResult) -> str:
+    """Return why the new model is not packaged, or ""."""
+    if not corrections.is_better:
+        return "the new model is not better on the held-out corrections"
+    if test.is_significantly_worse:
+        return "the new model is significantly worse on the old test set"
+    return ""
+
+
+def _write_package(order: AdaptationOrder, run: RunDirectory) -> None:
+    unfinished = order.output.with_name(f"{order.output.name}.new")
+    unfinished.unlink(missing_ok=True)
+    averaged = run.group("search", SearchSettings()).averaged
+    with TrainedModel(run, None, device="cpu", averaged=averaged) as trained:
+        package_run(trained, unfinished, order.card, PackageOrder(tests=[order.test]))
+    os.replace(unfinished, order.output)
