@@ -134,7 +134,7 @@ def check_direction(model: StartingModel, corrections: Sequence[Correction], fil
 
 @dataclass(frozen=True)
 class AdaptationOrder:
-    """What to adapt, on which text, and what to write.
+    """The model to adapt, its text, its settings, and the output.
 
     Attributes:
         model: the old model.

@@ -40,7 +40,7 @@ class StartingModel(NamedTuple):
 
 
 _CHANGEABLE = ("model.lhuc", "model.kernels", "model.guided_alignment_layer")
-"""Model settings that need no other parameters than those of the starting model, besides those of training."""
+"""Model settings that fit the parameters of any starting model. Settings of training, such as dropout, fit, too."""
 _EMBEDDINGS = ("init.source_embeddings", "init.target_embeddings")
 
 
