@@ -17,6 +17,7 @@ from towernmt.checkpoint.saved_run import IMPORTED
 from towernmt.checkpoint.weights import KEY as WEIGHTS
 from towernmt.checkpoint.weights import weights_of_graph
 from towernmt.core.errors import CheckpointError, SettingsError
+from towernmt.core.graph_state import BUILDING
 from towernmt.core.session import session_config, use_no_gpu
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
@@ -102,7 +103,7 @@ def write_imported_run(model: ForeignModel, output: str | Path) -> Path:
 def _write_weights(tower: NMTModel, model: ForeignModel, output: Path, made_from: dict[str, str]) -> Path:
     state: dict[str, Any] = {"step": 0, "position": None, "callbacks": {}, MADE_FROM: made_from}
     use_no_gpu()
-    with tf.Graph().as_default(), tf1.Session(config=session_config(on_cpu=True)) as session:
+    with BUILDING, tf.Graph().as_default(), tf1.Session(config=session_config(on_cpu=True)) as session:
         with PredictTowerContext(""):
             tower.build_graph(*[tf1.placeholder(spec.dtype, spec.shape) for spec in tower.inputs()])
         variables = {variable.op.name: variable for variable in tf1.global_variables()}

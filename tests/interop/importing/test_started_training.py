@@ -48,7 +48,7 @@ def bergamot_model(place: Path) -> Path:
 
 
 def opennmt_tf_model(place: Path) -> Path:
-    return opennmt_tf.write_model(place / "onmt", opennmt_tf.random_values(shared=False)).parent
+    return opennmt_tf.write_model(place / "onmt", opennmt_tf.random_values(False, relative=True)).parent
 
 
 def thumt_model(place: Path) -> Path:
