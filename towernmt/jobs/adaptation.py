@@ -242,7 +242,7 @@ def adapt_model(order: AdaptationOrder, report: Callable[[str], None]) -> Adapta
     refusal = _refusal(*results)
     if not refusal:
         _write_package(order, run)
-    return AdaptationResult(0, *results, refusal)
+    return AdaptationResult(0, results[0], results[1], refusal)
 
 
 def _key(order: AdaptationOrder) -> str:
