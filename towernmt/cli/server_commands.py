@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 
 from towernmt.cli.translation_options import (
     add_device_options,
+    add_protect_option,
     add_search_options,
+    add_special_line_options,
     add_trust_option,
     check_search_options,
     device_of,
     search_options,
+    special_line_settings,
 )
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
@@ -71,6 +74,11 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
                         help="serve a web page for translation (default: --page)")
     add_trust_option(parser)
     _add_engine(parser)
+    parser.add_argument("--retry", action=argparse.BooleanOptionalAction, default=True,
+                        help="if a translation is empty, repetitive or cut at the length limit, search again without "
+                             "repetitions, and keep the better one (default: --retry)")
+    add_special_line_options(parser)
+    add_protect_option(parser)
     group = parser.add_argument_group("limits")
     types = typing.get_type_hints(ServerLimits)
     for field in dataclasses.fields(ServerLimits):
@@ -117,8 +125,8 @@ def open_service(places: list[ModelPlace], settings: EngineSettings, limits: Ser
     models = []
     for given, place in places:
         direction = given or direction_of(place)
-        models.append(ServedModel(direction, place, lambda place=place: open_place(place, settings),  # type: ignore[misc]
-                                  settings.round_size, limits.max_queue, watch_rounds(metrics, direction)))
+        models.append(ServedModel(direction, place, lambda place=place, direction=direction: open_place(  # type: ignore[misc]
+            place, settings, direction), settings.round_size, limits.max_queue, watch_rounds(metrics, direction)))
     return Service(Models(models), limits, access, metrics, glossaries=glossaries, page=page,
                    suggestions=suggestions or Suggestions())
 
@@ -165,7 +173,8 @@ def _engine_settings(args: argparse.Namespace) -> EngineSettings:
     stream = batching_for("gpu" if on_gpu else "cpu", args.batch_tokens, sentences,
                           max_source_length=args.max_source_length, threads=args.threads or int(on_gpu))
     return EngineSettings(args.engine, args.precision, device, args.alternatives, args.alignments,
-                          stream, tuple(search_options(args).items()), args.trust_code)
+                          stream, tuple(search_options(args).items()), args.trust_code, args.retry,
+                          special_line_settings(args), tuple(args.protect))
 
 
 def add_serve_keys_arguments(parser: argparse.ArgumentParser) -> None:

@@ -27,6 +27,7 @@ from towernmt.cli.translation_options import (
     add_model_options,
     add_reranking_options,
     add_search_options,
+    add_special_line_options,
     check_search_options,
     device_of,
     engine_of,
@@ -39,6 +40,7 @@ from towernmt.cli.translation_options import (
     options_of_each_line,
     reranking_search_options,
     search_options,
+    special_line_settings,
 )
 from towernmt.cli.translation_output import (
     BEHIND,
@@ -244,6 +246,7 @@ def add_translator_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replace-unknown", nargs="?", const=True, default=False, metavar="TABLE",
                         help="replace an unknown word by the source word with the most attention, or by its "
                              "translation in a table, `source target probability` per line")
+    add_special_line_options(parser)
     add_device_options(parser)
 
 
@@ -287,7 +290,8 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
         return CTranslate2Translator(args.model[0], checkpoint=args.checkpoint[0] if args.checkpoint else None,
                                      precision=args.precision, device=device, stream=stream, options=options,
                                      retry=retry, reranker=make_reranker(args, device), replace_unknown=unknown,
-                                     log_probs=log_probs, attention=attention, trust_code=args.trust_code, **search)
+                                     log_probs=log_probs, attention=attention, trust_code=args.trust_code,
+                                     special_lines=special_line_settings(args), **search)
     from towernmt.predict.translator import Translator
 
     log_to_stderr()
@@ -295,7 +299,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
     return Translator(**models, device=device, stream=stream, reranker=make_reranker(args, device),
                       log_probs=log_probs, attention=attention, options=options, retry=retry,
                       replace_unknown=unknown, engine=engine, export_first=export_first,
-                      precision=args.precision, **search)
+                      precision=args.precision, special_lines=special_line_settings(args), **search)
 
 
 def log_without_tensorpack() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from towernmt.checkpoint.package_reader import is_package
 from towernmt.checkpoint.packaged_run import PackagedRun
-from towernmt.cli.translation_options import files_of_each_line, files_of_lines
+from towernmt.cli.translation_options import files_of_each_line, files_of_lines, protection_of
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.language_codes import check_code
 from towernmt.documents.formats.text_files import (
@@ -60,6 +60,7 @@ def translate_documents(args: argparse.Namespace, make: Callable[[bool], LineTra
     """
     _check(args)
     outputs = _outputs(args)
+    protection = protection_of(args)
     documents = [_opened(name) for name in args.document]
     has_marks = any(isinstance(part, Mark) for document in documents for segment in document.segments
                     for part in segment)
@@ -67,7 +68,7 @@ def translate_documents(args: argparse.Namespace, make: Callable[[bool], LineTra
     language = args.language or _language(args.model) or "en"
     for name, document, output in zip(args.document, documents, outputs, strict=True):
         sentences = _DocumentSentences(translator, name)
-        translated = translate_segments(document.segments, sentences.plain, language, sentences.forced)
+        translated = translate_segments(document.segments, sentences.plain, language, sentences.forced, protection)
         with naming_document(name):
             content = document.written(translated)
         with output_file(output) as file:

@@ -29,9 +29,17 @@ from towernmt.predict.engine_choice import GRAPH, open_scorer
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.terminology import Terminology
 from towernmt.predict.lines.text_io import open_input, read_text
-from towernmt.predict.search.search_settings import MEANS, SAMPLING_ALONE, EnsembleSettings, SearchSettings
+from towernmt.predict.search.search_settings import (
+    MEANS,
+    SAMPLING_ALONE,
+    SWITCH,
+    EnsembleSettings,
+    SearchSettings,
+    SpecialLineSettings,
+)
 
 if TYPE_CHECKING:
+    from towernmt.documents.shields import Protection
     from towernmt.predict.reranking import Reranker
 
 ENGINES = (*TRANSLATOR_ENGINES, "ctranslate2")
@@ -216,6 +224,37 @@ def _of_a_sentence(text: str) -> str:
     return text if text[:2].isupper() and text[1:2] != " " else text[0].lower() + text[1:]
 
 
+def add_special_line_options(parser: argparse.ArgumentParser) -> None:
+    """Add an option for each field of `SpecialLineSettings`."""
+    group = parser.add_argument_group("lines that models are not trained for")
+    for field in dataclasses.fields(SpecialLineSettings):
+        group.add_argument(f"--{field.name.replace('_', '-')}", choices=SWITCH, default=field.default,
+                           help=f"{_of_a_sentence(field.metadata['help'])} (default: %(default)s)")
+
+
+def add_protect_option(parser: Any) -> None:
+    """Add `--protect`."""
+    parser.add_argument("--protect", metavar="REGEX", action="append", default=[],
+                        help="words that translations must not change, as a regular expression; may be repeated")
+
+
+def special_line_settings(args: argparse.Namespace) -> SpecialLineSettings:
+    """Return the settings of the options of `add_special_line_options`."""
+    return SpecialLineSettings(**{field.name: getattr(args, field.name)
+                                  for field in dataclasses.fields(SpecialLineSettings)})
+
+
+def protection_of(args: argparse.Namespace) -> Protection:
+    """Return the words and symbols that the options protect in documents.
+
+    Raises:
+        SettingsError: --protect is not a regular expression.
+    """
+    from towernmt.documents.shields import Protection  # compiles many patterns, which takes time
+
+    return Protection(args.protection == SWITCH[0], tuple(args.protect))
+
+
 def add_line_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `LineOptions`."""
     group = parser.add_argument_group("requests for translations")
@@ -231,6 +270,7 @@ def add_line_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--terminology", metavar="FILE",
                        help="terms that translations must contain if the line contains the source term: `source "
                             "term<TAB>target term` per line, optionally with `<TAB>any` to ignore case")
+    add_protect_option(group)
 
 
 def options_of_all_lines(args: argparse.Namespace) -> LineOptions:
@@ -242,7 +282,8 @@ def options_of_all_lines(args: argparse.Namespace) -> LineOptions:
     prefix = "" if args.prefix is None or _file(args.prefix) else args.prefix
     avoid = [phrase for phrase in read_text(args.avoid) if phrase.strip()] if args.avoid else []
     terminology = Terminology.read(args.terminology) if args.terminology else None
-    return LineOptions(prefix=prefix, partial_word=args.partial_word, avoid=avoid, terminology=terminology)
+    return LineOptions(prefix=prefix, partial_word=args.partial_word, avoid=avoid, terminology=terminology,
+                       protect=args.protect)
 
 
 def options_of_each_line(args: argparse.Namespace, first: int = 1) -> Iterator[LineOptions] | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import regex  # type: ignore[import-untyped]
 
 from towernmt.documents.segments import Mark, Part, Shielded, Tag, plain_text
-from towernmt.documents.shields import Attached, addresses_in, continues, with_shields
+from towernmt.documents.shields import EVERYTHING, Attached, Protection, addresses_in, continues, with_shields
 
 _LAST_WORD = regex.compile(r"(?r)[\p{L}\p{N}]+$")
 _FIRST_WORD = regex.compile(r"[\p{L}\p{N}]+")
@@ -49,15 +49,17 @@ class ShieldedWithMarks(Shielded):
         return ShieldedWithMarks(self.text, tuple(part for part in self.content if id(part) not in crossing))
 
 
-def protected(tagged: Sequence[Tagged]) -> Iterator[Tagged]:
+def protected(tagged: Sequence[Tagged], protection: Protection = EVERYTHING) -> Iterator[Tagged]:
     """Yield the parts of a segment, with protected words as `Shielded` and symbols as marks.
 
     Args:
         tagged: parts whose marks have roles.
+        protection: the words and symbols to protect.
     """
-    for part in _with_joined_addresses(_with_raised_signs(tagged)):
+    raised = _with_raised_signs(tagged)
+    for part in _with_joined_addresses(raised) if protection.is_on else raised:
         if isinstance(part, str):
-            for found in with_shields(part):
+            for found in with_shields(part, protection):
                 yield Tag(found, "single") if isinstance(found, Attached) else found
         else:
             yield part

@@ -9,16 +9,20 @@ r"""Find words and symbols in plain text that a translation must not change, and
   word. Adjacent placeholders are one match, so they keep their order.
 - Symbols: emoji, musical notes, arrows, bullets, trademarks. The model does not see them, because most vocabularies
   lack them and they do not influence the translation.
+- Words of the user: matches of regular expressions.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count, islice
 
 import regex  # type: ignore[import-untyped]
 
+from towernmt.core.errors import SettingsError
 from towernmt.documents.segments import Mark, Shielded, plain_text
 
 UNSPACED = ("\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
@@ -203,15 +207,61 @@ _STAND_INS = re.compile(rf"(?<![^\W\d_{UNSPACED}])[xX]\d+")
 _LIKE_STAND_INS = re.compile(r"[xX](\d+)")
 
 
-def with_shields(text: str) -> Iterator[str | PlainShielded | Attached]:
-    """Yield plain text, and the addresses, placeholders and symbols in it."""
-    found = [(start, end, False) for finder in (addresses_in, formulas_in, placeholders_in)
-             for start, end in finder(text)]
-    found += [(start, end, True) for start, end in symbols_in(text)]
+@dataclass(frozen=True)
+class Protection:
+    """The words and symbols of plain text that a translation must not change.
+
+    Attributes:
+        is_on: whether addresses, formulas, placeholders and symbols are protected.
+        patterns: regular expressions of further words.
+
+    Raises:
+        SettingsError: a pattern is not a regular expression.
+    """
+
+    is_on: bool = True
+    patterns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for pattern in self.patterns:
+            compiled_pattern(pattern)
+
+    def spans(self, text: str) -> Iterator[tuple[int, int, bool]]:
+        """Yield start and end of each protected span in order, without overlaps, and whether it is a symbol."""
+        found = [(*match.span(), False) for pattern in self.patterns
+                 for match in compiled_pattern(pattern).finditer(text) if match[0].strip()]
+        done = 0
+        if self.is_on:
+            found += [(start, end, False) for finder in (addresses_in, formulas_in, placeholders_in)
+                      for start, end in finder(text)]
+            found += [(start, end, True) for start, end in symbols_in(text)]
+        for start, end, is_symbol in sorted(found, key=lambda one: (one[0], one[2], -one[1])):
+            if start >= done:
+                yield start, end, is_symbol
+                done = end
+
+
+EVERYTHING, NOTHING = Protection(), Protection(False)
+
+
+@lru_cache(256)
+def compiled_pattern(pattern: str) -> regex.Pattern[str]:
+    """Return a regular expression of words to protect.
+
+    Raises:
+        SettingsError: it is not a regular expression.
+    """
+    try:
+        return regex.compile(pattern)
+    except regex.error as error:
+        raise SettingsError(f"protect '{pattern}': this is not a regular expression ({error}): correct it, and write a "
+                            "backslash before each sign that stands for itself.") from None
+
+
+def with_shields(text: str, protection: Protection = EVERYTHING) -> Iterator[str | PlainShielded | Attached]:
+    """Yield plain text, and the protected words and symbols in it."""
     done = 0
-    for start, end, is_symbol in sorted(found, key=lambda one: (one[0], one[2], -one[1])):
-        if start < done:
-            continue
+    for start, end, is_symbol in protection.spans(text):
         if start > done:
             yield text[done:start]
         yield Attached("single", -1, (text[start:end],)) if is_symbol else PlainShielded(text[start:end], None)

@@ -11,10 +11,12 @@ from towernmt.dataflow.text.language_codes import written_language
 from towernmt.dataflow.text.word_segmentation import is_unspaced
 from towernmt.documents.protection import ShieldedWithMarks, protected
 from towernmt.documents.segments import Atom, Mark, Segment, Shielded, Tag, runs_by_kind
-from towernmt.documents.shields import Attached, make_placeholders
+from towernmt.documents.shields import EVERYTHING, Attached, Protection, make_placeholders
 
 Gap = list[str | Tag]
 """White space and marks between two atoms."""
+_CLOSING = (".", ",", ";", ":", "!", "?", "…", ")", "]", "}")
+"""Signs that have no space before them in most languages."""
 
 
 @dataclass(frozen=True)
@@ -103,17 +105,18 @@ class SplitSegment:
     source: Segment
 
 
-def split_segment(segment: Segment, language: str | None) -> SplitSegment:
+def split_segment(segment: Segment, language: str | None, protection: Protection = EVERYTHING) -> SplitSegment:
     """Divide a segment into sentences with the library `sentencex`.
 
     Args:
         segment: the segment.
         language: language of the text; None to treat the segment as one sentence.
+        protection: the words and symbols to protect.
 
     Raises:
         SettingsError: the library is not installed.
     """
-    atoms, gaps = _atoms_and_gaps(segment)
+    atoms, gaps = _atoms_and_gaps(segment, protection)
     made = SplitSegment([], [[]], segment)
     pairs = _gaps_of_pairs(gaps)
     done = 0        # number of items in the gap before a sentence that belong to the previous sentence
@@ -162,7 +165,7 @@ def _as_parts(gap: Gap) -> Iterable[str | Mark]:
     return (thing.mark if isinstance(thing, Tag) else thing for thing in gap)
 
 
-def _atoms_and_gaps(segment: Segment) -> tuple[list[Atom], list[Gap]]:
+def _atoms_and_gaps(segment: Segment, protection: Protection) -> tuple[list[Atom], list[Gap]]:
     """Return the atoms, and the gaps before each and after the last one."""
     atoms: list[Atom] = []
     gaps: list[Gap] = [[]]
@@ -171,7 +174,7 @@ def _atoms_and_gaps(segment: Segment) -> tuple[list[Atom], list[Gap]]:
         atoms.append(atom)
         gaps.append([])
 
-    for part in protected(_tagged(segment)):
+    for part in protected(_tagged(segment), protection):
         if isinstance(part, Tag):
             gaps[-1].append(part)
         elif isinstance(part, Shielded):
@@ -216,7 +219,9 @@ def _has_space(before: Atom, gap: Gap, after: Atom) -> bool:
     placeholders of shielded words, which must not become parts of other words.
     """
     if any(isinstance(thing, str) for thing in gap):
-        return True
+        # In `a ☺.` the space belongs to the symbol.
+        is_after_symbol = isinstance(thing := gap[-1], Tag) and isinstance(thing.mark, Attached)
+        return not (is_after_symbol and after.text in _CLOSING)
     if not (before.is_word and after.is_word):
         return False
     return (before.shield is not None or after.shield is not None

@@ -16,7 +16,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.documents.atom_alignment import Link, TargetAtom, align_atoms
 from towernmt.documents.mark_placement import LONGEST_WORD, place_marks
 from towernmt.documents.segments import Part, Segment
-from towernmt.documents.shields import find_placeholders
+from towernmt.documents.shields import EVERYTHING, Protection, find_placeholders
 from towernmt.documents.source_sentences import SourceSentence, SplitSegment, split_segment
 from towernmt.documents.writing import to_segment, without_empty_pairs, written_parts
 
@@ -46,6 +46,7 @@ class SentencesOf:
     Args:
         segments: the segments.
         language: language of the text; None to treat each segment as one sentence.
+        protection: the words and symbols to protect.
 
     Attributes:
         sentences: the sentences of all segments.
@@ -54,8 +55,8 @@ class SentencesOf:
         SettingsError: the library that splits sentences is not installed.
     """
 
-    def __init__(self, segments: Iterable[Segment], language: str | None) -> None:
-        self._segments: list[SplitSegment] = [split_segment(segment, language) for segment in segments]
+    def __init__(self, segments: Iterable[Segment], language: str | None, protection: Protection = EVERYTHING) -> None:
+        self._segments: list[SplitSegment] = [split_segment(segment, language, protection) for segment in segments]
         self.sentences: list[SourceSentence] = [one for segment in self._segments for one in segment.sentences]
 
     def segments(self, found: Sequence[Translated]) -> list[Segment]:
@@ -72,7 +73,7 @@ class SentencesOf:
 
 
 def translate_segments(segments: Iterable[Segment], translate: Translate, language: str | None,
-                       forced: Forced | None = None) -> list[Segment]:
+                       forced: Forced | None = None, protection: Protection = EVERYTHING) -> list[Segment]:
     """Translate segments, with their marks and protected words.
 
     Args:
@@ -81,11 +82,12 @@ def translate_segments(segments: Iterable[Segment], translate: Translate, langua
         language: language of the text; see `SentencesOf`.
         forced: translates a sentence again if a placeholder is missing from its translation. Without it, or if it
             raises `SettingsError` or `DataError`, the protected words are inserted next to their neighbours.
+        protection: the words and symbols to protect.
 
     Raises:
         SettingsError: the library that splits sentences is not installed.
     """
-    split_up = SentencesOf(segments, language)
+    split_up = SentencesOf(segments, language, protection)
     found = list(translate([sentence.text for sentence in split_up.sentences]))
     again = [index for index, sentence in enumerate(split_up.sentences) if lost(sentence, found[index].text)]
     if again and forced is not None:

@@ -19,12 +19,12 @@ from towernmt.interop.ctranslate2_models import FORMAT, Description, ExportedMod
 from towernmt.interop.ctranslate2_requests import check_line, check_requests, check_search
 from towernmt.interop.ctranslate2_search import CTranslate2Search
 from towernmt.interop.export import export_format
-from towernmt.predict.line_translator import LineTranslator, search_settings
+from towernmt.predict.line_translator import LineTranslator, languages_of, search_settings
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.lines.unknown_words import UnknownWords
 from towernmt.predict.pair_scorer import PairScorer, token_batches
 from towernmt.predict.reranking import Reranker
-from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
+from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings, StreamSettings
 
 
 class CTranslate2Scorer(PairScorer):
@@ -70,7 +70,7 @@ class CTranslate2Translator(LineTranslator):
             export, of the package's first export, or float32.
         device: "cpu", "gpu" or "gpu:N"; None for a GPU if CTranslate2 finds one.
         beam_size, n_best, checkpoint, stream, options, retry, reranker, replace_unknown, log_probs, attention,
-            trust_code, search: see `Translator`.
+            trust_code, special_lines, languages, search: see `Translator`.
 
     Attributes:
         checkpoint: prefix of the run's checkpoint files, or directory of the export.
@@ -85,7 +85,9 @@ class CTranslate2Translator(LineTranslator):
                  stream: StreamSettings = StreamSettings(), options: LineOptions = PLAIN,  # noqa: B008 -- immutable
                  retry: bool = False, reranker: Reranker | None = None,
                  replace_unknown: bool | Mapping[str, str] = False, log_probs: bool = False, attention: bool = False,
-                 trust_code: bool = False, **search: Any) -> None:
+                 trust_code: bool = False,
+                 special_lines: SpecialLineSettings = SpecialLineSettings(),  # noqa: B008 -- immutable
+                 languages: tuple[str, str] | None = None, **search: Any) -> None:
         opened = open_exported(model, trust_code)
         saved = opened.group("search", SearchSettings()) if isinstance(opened, SavedRun) else (
             Description.read(opened).search)
@@ -104,7 +106,10 @@ class CTranslate2Translator(LineTranslator):
             CTranslate2Search(self.model, settings, stream, log_probs, attention), *vocabularies,
             checkpoint=checkpoint, search=settings, stream=everything, options=options, retry=retry, reranker=reranker,
             unknown=None if replace_unknown is False else UnknownWords(
-                *vocabularies, None if replace_unknown is True else replace_unknown))
+                *vocabularies, None if replace_unknown is True else replace_unknown),
+            special_lines=special_lines,
+            languages=languages or (languages_of(opened) if isinstance(opened, SavedRun) else ("", "")),
+            constrains=False)
 
     def requests(self, lines: Iterable[str | bytes | LineRequest], name: str, first: int,
                  options: Iterable[LineOptions] | None) -> Iterator[LineRequest]:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 import numpy as np
 
 from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
+from towernmt.dataflow.text.language_codes import written_language
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.lines.batch_inputs import LineInputs, LinePiece
@@ -20,9 +22,15 @@ from towernmt.predict.lines.faults import FaultCounts, counted, retry_settings
 from towernmt.predict.lines.hypotheses import Found, Translation
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest, line_requests
 from towernmt.predict.lines.request_encoder import RequestEncoder
+from towernmt.predict.lines.special_lines import SpecialLines
 from towernmt.predict.lines.unknown_words import UnknownWords
 from towernmt.predict.reranking import WINDOW, Reranker, reranked
-from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings, StreamSettings
+from towernmt.predict.search.search_settings import (
+    EnsembleSettings,
+    SearchSettings,
+    SpecialLineSettings,
+    StreamSettings,
+)
 from towernmt.predict.stream import Searches, translate_stream
 
 if TYPE_CHECKING:
@@ -100,12 +108,16 @@ class LineTranslator:
         retry: whether to repeat the search for faulty translations.
         reranker: reranker of the translations of each line.
         unknown: replaces unknown tokens by words.
+        special_lines: translation of lines that the model may not be trained for.
+        languages: ISO 639-1 codes of source and target, or "", for the letter case of lines in capitals.
+        constrains: whether the search supports lexical constraints.
 
     Attributes:
         checkpoint: checkpoint of the model.
         search: settings of the search.
         stream: settings of the batches.
         source_vocabulary, target_vocabulary: the model's.
+        retry: changed search settings of the second search for faulty translations; empty for no second search.
         faults: counts of faults of all streams; None: each stream logs its own at its end.
         engine: name of the engine of lines without options, with its version and precision if they affect results.
     """
@@ -115,14 +127,17 @@ class LineTranslator:
 
     def __init__(self, finds: Search, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, *, checkpoint: str,
                  search: SearchSettings, stream: StreamSettings, options: LineOptions = PLAIN, retry: bool = False,
-                 reranker: Reranker | None = None, unknown: UnknownWords | None = None) -> None:
+                 reranker: Reranker | None = None, unknown: UnknownWords | None = None,
+                 special_lines: SpecialLineSettings = SpecialLineSettings(),  # noqa: B008 -- immutable
+                 languages: tuple[str, str] = ("", ""), constrains: bool = True) -> None:
         self.checkpoint, self.search, self.stream = checkpoint, search, stream
         self.source_vocabulary, self.target_vocabulary = source_vocabulary, target_vocabulary
         self._search, self._reranker, self._unknown = finds, reranker, unknown
-        self._retry = retry_settings(search) if retry else None
+        self.retry = retry_settings(search) if retry else {}
         self._options = options
         self._encoder, self._checker = (RequestEncoder(search, target_vocabulary) for _ in range(2))
         self._encoder.check(options)
+        self._special_lines = SpecialLines(special_lines, source_vocabulary, search, languages, constrains)
 
     def check(self, options: LineOptions) -> None:
         """Check whether a line can have these options. Threads can call it during a translation.
@@ -208,12 +223,16 @@ class LineTranslator:
             requests, copies = tee(map(self._with_all_hypotheses, requests))
             sources = (request.text for request in copies)
         search = self.current_search()
-        translations = translate_stream(
-            search, self.source_vocabulary, self.target_vocabulary, requests, self.stream, name, self._encoder,
-            Searches(search.with_settings, True, self._retry, *(
-                (search.is_undivided, search.without_details) if isinstance(search, DividingSearch) else ())), first)
-        if self._unknown is not None:
-            translations = map(self._unknown.replace, translations)
+
+        def translate(some: Iterable[LineRequest], *, again: bool) -> Iterator[Translation]:
+            found = translate_stream(
+                search, self.source_vocabulary, self.target_vocabulary, some, self.stream, "" if again else name,
+                self._encoder, Searches(search.with_settings, True, self.retry or None, *(
+                    (search.is_undivided, search.without_details) if isinstance(search, DividingSearch) else ())),
+                first)
+            return found if self._unknown is None else map(self._unknown.replace, found)
+
+        translations = self._special_lines.translated(requests, translate, self.stream.window)
         if self._reranker is not None:
             translations = reranked(translations, self._reranker, sources, min(WINDOW, self.stream.window), name)
         return counted(translations, name, first, self.faults)
@@ -252,3 +271,13 @@ def search_settings(saved: SearchSettings, beam_size: int | None, n_best: int | 
     if beam_size is None:
         beam_size = max(saved.beam_size, n_best or 1)
     return dataclasses.replace(saved, beam_size=beam_size, n_best=1 if n_best is None else n_best, **others)
+
+
+def languages_of(run: SavedRun) -> tuple[str, str]:
+    """Return the ISO 639-1 codes of source and target that a package or the settings of a run contain, or ""."""
+    recorded = run.languages if isinstance(run, PackagedRun) else None
+    if recorded is None:
+        settings = run.saved_settings() if run.exists() else {}
+        source, _, target = str(settings.get("data.modifier_languages", "")).partition("-")
+        return source, target
+    return written_language(recorded[0]), written_language(recorded[1])

@@ -149,7 +149,7 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
         target_vocabulary: vocabulary of the target.
         requests: requests of the lines.
         settings: settings of the batches.
-        name: name of the input, for warnings and errors.
+        name: name of the input, for warnings and errors; "" for no warnings.
         encoder: encodes the options of lines; None means an encoder with the default search settings.
         searches: additional searches and checks.
         first: number of the first line.
@@ -273,7 +273,7 @@ def _encode(window: Sequence[LineRequest], name: str, first: int, vocabulary: Vo
     for number, (request, ids) in enumerate(zip(window, encoded, strict=False), start=first):
         is_blank = not ids or not request.text.strip()
         cuts = [] if is_blank else [ids] if len(ids) <= limit else cut_line(request.text, ids, vocabulary, limit)
-        if len(cuts) > 1:
+        if len(cuts) > 1 and name:
             log.warning("%s line %d: its %d tokens are more than %d; translated in %d pieces.",
                         name, number, len(ids), limit, len(cuts))
         try:

@@ -11,7 +11,7 @@ from towernmt.checkpoint.packaged_run import open_run
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.machine import processors
 from towernmt.predict.engine_choice import ENGINES, GRAPH, EngineChoice, default_precision, open_engines
-from towernmt.predict.line_translator import LineTranslator, Search, SearchArguments, search_settings
+from towernmt.predict.line_translator import LineTranslator, Search, SearchArguments, languages_of, search_settings
 from towernmt.predict.lines.batch_inputs import LineInputs
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
@@ -19,7 +19,13 @@ from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.unknown_words import UnknownWords
 from towernmt.predict.reranking import Reranker
 from towernmt.predict.search.lexical_table import Lexicon
-from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings, StreamSettings, several
+from towernmt.predict.search.search_settings import (
+    EnsembleSettings,
+    SearchSettings,
+    SpecialLineSettings,
+    StreamSettings,
+    several,
+)
 from towernmt.predict.stream import batching_for, uses_gpu
 
 if TYPE_CHECKING:
@@ -65,6 +71,9 @@ class Translator(LineTranslator):
             (GPUs). Or int8 or int16, the precision of the weights in CTranslate2; the graph then uses float32. None:
             int8 for a package in which its BLEU was measured, on a processor; otherwise float32.
         trust_code: whether the code of a model in a package may be executed.
+        special_lines: translation of lines that the model may not be trained for, such as lines in capitals.
+        languages: ISO 639-1 codes of source and target, for the letter case of lines in capitals; by default those of
+            a package, or of the run's setting data.modifier_languages.
         search: other fields of `SearchSettings`, such as `length_penalty`; by default those of the run's settings.
 
     Attributes:
@@ -86,7 +95,8 @@ class Translator(LineTranslator):
                  reranker: Reranker | None = None, replace_unknown: bool | Mapping[str, str] = False,
                  engine: str = ENGINES[0], export_first: bool = False, precision: str | None = None,
                  trust_code: bool = False,
-                 **search: Any) -> None:
+                 special_lines: SpecialLineSettings = SpecialLineSettings(),  # noqa: B008 -- immutable
+                 languages: tuple[str, str] | None = None, **search: Any) -> None:
         runs = [open_run(place, trust_code) for place in several(run_dir)]
         settings = search_settings(runs[0].group("search", SearchSettings()), beam_size, n_best, search)
         stream = stream or batching_for(device, batch_tokens, batch_sentences)
@@ -103,7 +113,8 @@ class Translator(LineTranslator):
             self._searches, *vocabularies, checkpoint=self._searches.checkpoint, search=settings, stream=stream,
             options=options, retry=retry, reranker=reranker,
             unknown=None if replace_unknown is False else UnknownWords(
-                *vocabularies, None if replace_unknown is True else replace_unknown))
+                *vocabularies, None if replace_unknown is True else replace_unknown),
+            special_lines=special_lines, languages=languages or languages_of(runs[0]))
 
     @property
     def engine(self) -> str:  # type: ignore[override]

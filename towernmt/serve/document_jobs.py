@@ -66,7 +66,7 @@ class OpenedFile:
             Refusal: it has too many sentences, or the model cannot do what is requested.
         """
         options = check_model(model, TextRequest(glossary))
-        sentences = SentencesOf(self._document.segments, base_code(model.direction.source))
+        sentences = SentencesOf(self._document.segments, base_code(model.direction.source), model.model.protection)
         self._check_sentences(len(sentences.sentences))
         options = with_writable_terms(model, options, sentences.sentences)
         return SplitFile(len(sentences.sentences), lambda ticket, turn, told: translate_document(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from towernmt.checkpoint.package_reader import is_package
@@ -16,12 +17,13 @@ from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.core.directories import EXPORT_DESCRIPTION
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.machine import processors
-from towernmt.dataflow.text.language_codes import Direction, parse_direction, plain_code
+from towernmt.dataflow.text.language_codes import Direction, parse_direction, plain_code, written_language
+from towernmt.documents.shields import EVERYTHING, Protection
 from towernmt.predict.engine_choice import ENGINES as TRANSLATOR_ENGINES
 from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import LineOptions
-from towernmt.predict.search.search_settings import StreamSettings
+from towernmt.predict.search.search_settings import SWITCH, SpecialLineSettings, StreamSettings
 from towernmt.serve.batcher import EngineError, Translate, check_translations
 
 ENGINES = (*TRANSLATOR_ENGINES, "ctranslate2")
@@ -54,6 +56,9 @@ class EngineSettings:
         stream: how sentences are batched.
         search: fields of `SearchSettings` that override those of the model.
         trust_code: whether the code of a model in a package may be executed.
+        retry: whether the search is repeated for translations that are empty, repetitive or cut.
+        special_lines: as in `Translator`.
+        protect: regular expressions of words that translations must not change.
     """
 
     engine: str = ENGINES[0]
@@ -64,6 +69,14 @@ class EngineSettings:
     stream: StreamSettings = StreamSettings()
     search: tuple[tuple[str, Any], ...] = ()
     trust_code: bool = False
+    retry: bool = True
+    special_lines: SpecialLineSettings = SpecialLineSettings()
+    protect: tuple[str, ...] = ()
+
+    @property
+    def protection(self) -> Protection:
+        """The words and symbols that the translation of a text must not change."""
+        return Protection(self.special_lines.protection == SWITCH[0], self.protect)
 
     @property
     def round_size(self) -> int:
@@ -83,6 +96,8 @@ class OpenedModel(NamedTuple):
         card: content of `model-card.json` of a package; None for other models.
         check: raises `SettingsError` or `DataError` for options that the model cannot satisfy, such as words that its
             vocabulary cannot write. Thread-safe.
+        protection: the words and symbols of texts that become placeholders.
+        retry: changed search settings of the second search for faulty translations; empty for no second search.
     """
 
     translate: Translate
@@ -92,6 +107,8 @@ class OpenedModel(NamedTuple):
     constrains: bool = False
     card: Mapping[str, Any] | None = None
     check: Callable[[LineOptions], None] = lambda _: None
+    protection: Protection = EVERYTHING
+    retry: Mapping[str, Any] = MappingProxyType({})
 
 
 def parse_model(text: str) -> ModelPlace:
@@ -119,14 +136,22 @@ def direction_of(place: str) -> Direction:
     return Direction(*map(plain_code, languages))
 
 
-def open_place(place: str, settings: EngineSettings) -> OpenedModel:
+def open_place(place: str, settings: EngineSettings, direction: Direction | None = None) -> OpenedModel:
     """Load the model at a place.
+
+    Args:
+        place: path of the model, or name of a custom engine.
+        settings: options for opening models.
+        direction: translation direction, for the letter case; None if it is unknown.
 
     Raises:
         TowerNMTError: the model does not exist, or does not support the settings.
     """
     if _CUSTOM_ENGINE.fullmatch(place):
-        return _custom_engine(place)
+        return _custom_engine(place)._replace(protection=settings.protection)
+    languages = None if direction is None else (written_language(direction.source), written_language(direction.target))
+    common: dict[str, Any] = {"options": LineOptions(protect=settings.protect), "retry": settings.retry,
+                              "special_lines": settings.special_lines, "languages": languages}
     search = dict(settings.search)
     beam = search.pop("beam_size", None)
     n_best = settings.alternatives if beam is None else min(settings.alternatives, beam)
@@ -136,17 +161,17 @@ def open_place(place: str, settings: EngineSettings) -> OpenedModel:
         return _opened(place, CTranslate2Translator(
             place, beam, n_best=n_best, precision=settings.precision, device=settings.device, stream=settings.stream,
             log_probs=settings.alignments, attention=settings.alignments, trust_code=settings.trust_code,
-            **search), n_best, settings.alignments)
+            **common, **search), settings.protection, n_best, settings.alignments)
     from towernmt.predict.translator import Translator
 
     translator = Translator(place, beam, n_best=n_best, device=settings.device, stream=settings.stream,
                             attention=settings.alignments, log_probs=settings.alignments,
                             engine=settings.engine, precision=settings.precision,
-                            trust_code=settings.trust_code, **search)
-    return _opened(place, translator, n_best, settings.alignments, True)
+                            trust_code=settings.trust_code, **common, **search)
+    return _opened(place, translator, settings.protection, n_best, settings.alignments, True)
 
 
-SENTENCE, OTHER = "1 2 3.", "a b c"
+SENTENCE, OTHER = "a 1 2 3.", "a b c"
 
 
 def warm_up(model: OpenedModel, place: str) -> None:
@@ -180,6 +205,8 @@ def search_kind(options: LineOptions) -> frozenset[str]:
 COMMON = [frozenset(names) for names in (
     {"constraints"}, {"prefix"}, {"prefix", "partial_word"}, {"avoid"}, {"prefix", "avoid"})]
 """Kinds of search that every server prepares: those of glossaries, of placeholders and of the page."""
+RETRY = frozenset({"retry"})
+"""The kind of the second search for faulty translations, which a server prepares after the common ones."""
 
 
 def kinds_of(model: OpenedModel) -> set[frozenset[str]]:
@@ -188,7 +215,8 @@ def kinds_of(model: OpenedModel) -> set[frozenset[str]]:
         return set()
     prefixes: list[set[str]] = [set(), {"prefix"}, {"prefix", "partial_word"}]
     others: list[set[str]] = [set(), {"constraints"}, {"avoid"}, {"constraints", "avoid"}]
-    return {frozenset(prefix | other) for prefix in prefixes for other in others if prefix or other}
+    kinds = {frozenset(prefix | other) for prefix in prefixes for other in others if prefix or other}
+    return kinds | ({RETRY} if model.retry else set())
 
 
 def warm_up_kind(model: OpenedModel, kind: frozenset[str], word: str) -> None:
@@ -203,18 +231,20 @@ def warm_up_kind(model: OpenedModel, kind: frozenset[str], word: str) -> None:
         TowerNMTError: the model does not translate.
     """
     options = LineOptions(prefix=word if "prefix" in kind else "", partial_word="partial_word" in kind, n_best=1,
-                          constraints=[word] if "constraints" in kind else [], avoid=[OTHER] if "avoid" in kind else [])
+                          constraints=[word] if "constraints" in kind else [], avoid=[OTHER] if "avoid" in kind else [],
+                          search=model.retry if kind == RETRY else {})
     with suppress(SettingsError, DataError):    # a word that its vocabulary does not write again: requests name others
         model.translate([SENTENCE], [options])
 
 
-def _opened(place: str, translator: LineTranslator, n_best: int, aligns: bool = False,
+def _opened(place: str, translator: LineTranslator, protection: Protection, n_best: int, aligns: bool = False,
             constrains: bool = False) -> OpenedModel:
     def translate(lines: Sequence[str], options: Sequence[LineOptions] | None) -> list[Translation]:
         return list(translator.translate_stream(lines, "sentence", options=options))
 
     return OpenedModel(translate, f"{Path(place).name} {Path(translator.checkpoint).parent.name}".strip(), n_best,
-                       aligns, constrains, PackagedRun(place).card if is_package(place) else None, translator.check)
+                       aligns, constrains, PackagedRun(place).card if is_package(place) else None, translator.check,
+                       protection, translator.retry)
 
 
 def _custom_engine(place: str) -> OpenedModel:

@@ -22,7 +22,16 @@ from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translat
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.serve.batcher import Batcher, Round, Ticket
-from towernmt.serve.model_loading import COMMON, SENTENCE, OpenedModel, kinds_of, search_kind, warm_up, warm_up_kind
+from towernmt.serve.model_loading import (
+    COMMON,
+    RETRY,
+    SENTENCE,
+    OpenedModel,
+    kinds_of,
+    search_kind,
+    warm_up,
+    warm_up_kind,
+)
 from towernmt.serve.request_limits import UnsupportedLanguage, bad
 
 log = logging.getLogger(__name__)
@@ -57,7 +66,7 @@ class ServedModel:
         self.batcher = Batcher(self.model.translate, round_size, longest_queue, watch)
         self._closing = False
         self._warm, self._cold = threading.Condition(), kinds_of(self.model)
-        self._wanted = [kind for kind in COMMON if kind in self._cold]
+        self._wanted = [kind for kind in (*COMMON, RETRY) if kind in self._cold]
         self._warming = threading.Thread(target=self._warm_up_in_background, name="warm up", daemon=True)
         self._warming.start()
 

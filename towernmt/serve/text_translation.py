@@ -184,7 +184,7 @@ def translate_texts(model: ServedModel, texts: Sequence[str], asked: TextRequest
     options = check_model(model, asked)
     language = None if asked.split == "0" else base_code(model.direction.source)
     documents = [_document(text, asked) for text in texts]
-    split = [SentencesOf(document.segments, language) for document in documents]
+    split = [SentencesOf(document.segments, language, model.model.protection) for document in documents]
     places = [(number, place) for number, text in enumerate(split) for place in range(len(text.sentences))]
     if len(places) > limits.max_segments:
         raise Refusal(413, f"The request has {len(places)} sentences: send at most {limits.max_segments} at once.")

@@ -50,6 +50,7 @@ OPTIONS: dict[str, LineOption] = {
     "constraints": LineOption(Sequence, "a list of texts", help="Words and phrases that the translation must contain",
                               one_sentence=True, plural="constraints"),
     "terminology": LineOption((Terminology, type(None)), "a Terminology", in_json=False, plural="glossaries"),
+    "protect": LineOption(Sequence, "a list of texts"),
     "n_best": LineOption((int, type(None)), "a whole number"),
     "details": LineOption(bool, "true or false", in_json=False),
     "search": LineOption(Mapping, "settings by name"),
@@ -74,6 +75,7 @@ class LineOptions:
             may overlap. "<s> " before a phrase requires it at the beginning, " </s>" after it at the end. If a long
             line is translated in pieces, the first piece contains them, and the last piece those at the end.
         terminology: for each source term in the line, its target term must occur once.
+        protect: regular expressions of words that the translation must contain unchanged, as often as the line.
         n_best: number of translations, at most the beam size.
         details: whether the translations have the log-probabilities and the attention that the translator returns. A
             line without them may still have them; without them it can be faster.
@@ -90,6 +92,7 @@ class LineOptions:
     avoid: Sequence[str] = ()
     constraints: Sequence[str] = ()
     terminology: Terminology | None = None
+    protect: Sequence[str] = ()
     n_best: int | None = None
     details: bool = True
     search: Mapping[str, Any] = field(default_factory=dict)
@@ -105,6 +108,11 @@ class LineOptions:
             if isinstance(value, str) or not all(isinstance(text, str) for text in value):
                 raise SettingsError(f"{name}={value!r}: give a list of texts.")
             object.__setattr__(self, name, tuple(value))
+        if self.protect:
+            from towernmt.documents.shields import compiled_pattern  # compiles many patterns, which takes time
+
+            for pattern in self.protect:
+                compiled_pattern(pattern)
         if self.n_best is not None and self.n_best < 1:
             raise SettingsError(f"n_best={self.n_best}: give 1 or more.")
         for name, value in self.search.items():

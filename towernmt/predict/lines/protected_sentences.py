@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
 from towernmt.documents.atom_alignment import TargetAtom, align_atoms
 from towernmt.documents.mark_placement import place_marks
-from towernmt.documents.shields import Attached
-from towernmt.documents.source_sentences import SourceSentence
+from towernmt.documents.segments import Mark, Part, Segment
+from towernmt.documents.shields import NOTHING, Attached
+from towernmt.documents.source_sentences import SourceSentence, split_segment
 from towernmt.documents.translation import with_all_shields
 from towernmt.documents.writing import written_atoms
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
@@ -97,3 +99,79 @@ def _details(sentence: SourceSentence, details: TokenDetails, words: list[list[T
         elif of_word.stands_for is not None:
             weights[number, sum(sentence.spaces[:of_word.stands_for + 1])] = 1.0
     return details._replace(words=of_tokens, alignment=WordAlignment(sentence.words, texts, weights))
+
+
+class ProtectedLine:
+    """A line with placeholders for its protected words, and without its symbols.
+
+    Args:
+        line: the line.
+        segment: the line as text, protected words, and symbols as marks.
+
+    Attributes:
+        sentence: the sentence that the model translates; None if the line has no other words.
+    """
+
+    def __init__(self, line: str, segment: Segment) -> None:
+        self._line = line
+        split = split_segment(segment, None, NOTHING)
+        self.sentence = split.sentences[0] if split.sentences else None
+        # Symbols at the edges are not part of the sentence.
+        self._before, self._after = ("".join(map(_text_of, parts)) for parts in (split.between[0], split.between[-1]))
+
+    def restored(self, translation: Translation) -> Translation:
+        """Return the translations of the sentence as those of the line."""
+        if self.sentence is None:
+            return translation
+        found = restored(self.sentence, translation)
+        changed = Translation(map(self._of_line, found))
+        changed.retried, changed.terms = found.retried, found.terms
+        return changed
+
+    def _of_line(self, hypothesis: Hypothesis) -> Hypothesis:
+        text = f"{self._before}{hypothesis.text}{self._after}".strip()
+        details = hypothesis.details
+        if details is not None:
+            before = len(self._before.split()) - bool(self._before and not self._before[-1].isspace())
+            details = self._details_of_line(details, text.split(), before)
+        return Hypothesis(text, hypothesis.score, details, hypothesis.fault, hypothesis.tokens)
+
+    def _details_of_line(self, details: TokenDetails, words: list[str], before: int) -> TokenDetails:
+        """Return details by the words of the line and of its translation.
+
+        Args:
+            details: details by the words of the sentence.
+            words: words of the translation.
+            before: number of words before those of the sentence.
+        """
+        of_tokens = details.words and [word if word == NO_WORD else before + word for word in details.words]
+        source, alignment = self._line.split(), details.alignment
+        if alignment is None or len(alignment.source) != len(self._words):
+            return details._replace(words=of_tokens, source_words=None, alignment=None)
+        of_source = details.source_words and [word if word == NO_WORD else self._words[word]
+                                              for word in details.source_words]
+        weights = np.zeros([len(words), len(source)], np.float32)
+        after = len(self._after.split()) - bool(self._after and not self._after[0].isspace())
+        for index in (*range(before), *range(-after, 0)):
+            weights[index, index] = 1.0
+        for index, row in enumerate(alignment.weights):
+            weights[before + index, self._words] = row
+        return details._replace(words=of_tokens, source_words=of_source,
+                                alignment=WordAlignment(source, words, weights))
+
+    @cached_property
+    def _words(self) -> list[int]:
+        """The index in the line of each word of the sentence; empty if they do not correspond."""
+        symbols = [*(self.sentence.symbols if self.sentence else ()), *self._before.split(), *self._after.split()]
+        found = []
+        for index, word in enumerate(self._line.split()):
+            for symbol in symbols:
+                word = word.replace(symbol, "")
+            found += [index] if word else []
+        return found if self.sentence is not None and len(found) == len(self.sentence.words) else []
+
+
+def _text_of(part: Part) -> str:
+    if isinstance(part, Mark):
+        return part.text if isinstance(part, Attached) else ""
+    return part if isinstance(part, str) else part.text

@@ -195,3 +195,27 @@ class EnsembleSettings:
 def several(value: Any) -> list[Any]:
     """Return the values for the members as a list; a single value becomes a list of one."""
     return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+SWITCH = ("auto", "off")
+"""Values of the settings of special lines."""
+
+
+@dataclass(frozen=True)
+class SpecialLineSettings:
+    """Settings of the translation of special lines."""
+
+    copy_lines: str = setting(
+        "auto", "Lines without words, such as emoji, numbers and addresses, are their own translations, unless the "
+        "vocabulary has no letters; so are lines with unknown letters that the model cannot translate.", SWITCH)
+    protection: str = setting(
+        "auto", "A line whose addresses, paths, placeholders, emoji or numbers change in its translation is translated "
+        "again with placeholders for them.", SWITCH)
+    casing: str = setting(
+        "auto", "A line in capitals or in title case is translated in the usual letter case, too, and the model's "
+        "scores decide.", SWITCH)
+
+    def __post_init__(self) -> None:
+        for name in ("copy_lines", "protection", "casing"):
+            if getattr(self, name) not in SWITCH:
+                raise SettingsError(f"{name}={getattr(self, name)}: choose one of {', '.join(SWITCH)}.")

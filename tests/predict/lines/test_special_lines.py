@@ -1,0 +1,292 @@
+"""Lines that a model may not be trained for, around a model that is a function of a text."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.documents.shields import EVERYTHING
+from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
+from towernmt.predict.lines.line_options import LineOptions, LineRequest
+from towernmt.predict.lines.line_spans import LineSpans, numbers_in
+from towernmt.predict.lines.special_lines import SpecialLines
+from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings
+
+WORDS = WordVocabulary([*SPECIAL_PIECES, "the", "device", "is", "not", "here", "Berlin", "USA", "I", "é"])
+ALL = ("copy_lines", "protection", "casing")
+
+
+class Model:
+    """A model that is a function of a text to a text, or to a text and a mean log-probability of a token."""
+
+    def __init__(self, function: Callable[[str], Any]) -> None:
+        self._function = function
+        self.seen: list[str] = []
+        self.requests: list[LineRequest] = []
+
+    def __call__(self, requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
+        for request in requests:
+            self.requests.append(request)
+            if not request.text.strip():
+                yield Translation([Hypothesis("", 0.0)])
+                continue
+            self.seen.append(request.text)
+            made = self._function(request.text)
+            text, mean = made if isinstance(made, tuple) else (made, -0.1)
+            missing = [phrase for phrase in request.options.constraints if phrase not in text]
+            words = " ".join([*text.split(), *missing])
+            tokens = len(words.split()) + 1
+            yield Translation([Hypothesis(words, mean * tokens / ((5 + tokens) / 6) ** 0.6, tokens=tokens)])
+
+
+def translate(model: Model, lines: Sequence[str | LineRequest], off: Sequence[str] = (), vocabulary: Any = WORDS,
+              constrains: bool = True, window: int = 100) -> list[str]:
+    settings = SpecialLineSettings(**dict.fromkeys(off, "off"))
+    special = SpecialLines(settings, vocabulary, SearchSettings(), constrains=constrains)
+    requests = [line if isinstance(line, LineRequest) else LineRequest(line) for line in lines]
+    return [found[0].text for found in special.translated(requests, model, window)]
+
+
+def marked(text: str) -> str:
+    """Return the text in capitals, and without the digits and signs of spans."""
+    return " ".join(re.sub(r"(?<!X)\d|[/@%]", "", text.upper()).split())
+
+
+WITHOUT_WORDS = ["❤️", "\u200b", "---", "•", "12345", "12.5", "50 %", "+49 (30) 123456", "👩‍💻 👍🏽", "5 km", "***",
+                 "https://example.com/x?y=1", "a.b@example.com", "/usr/bin/env", "{name}", "%s", "?!"]
+
+
+@pytest.mark.parametrize("line", WITHOUT_WORDS)
+def test_a_line_without_words_is_its_own_translation(line: str) -> None:
+    model = Model(lambda text: "noise")
+    assert translate(model, [line]) == [line]
+    assert model.seen == []
+    assert translate(Model(lambda text: "noise"), [line], off=ALL) == ["noise"]
+
+
+def test_a_blank_line_stays_empty_and_a_word_is_translated() -> None:
+    assert translate(Model(marked), ["", "   ", "here", "X"]) == ["", "", "HERE", "X"]
+
+
+def test_numbers_are_translated_by_a_model_without_letters() -> None:
+    digits = WordVocabulary([*SPECIAL_PIECES, "1", "2"])
+    assert translate(Model(lambda text: text[::-1]), ["1 2"], vocabulary=digits) == ["2 1"]
+    assert translate(Model(lambda text: text[::-1]), ["1 2"]) == ["1 2"]
+
+
+def test_a_line_with_a_prefix_is_not_copied() -> None:
+    assert translate(Model(lambda text: "so"), [LineRequest("12", LineOptions(prefix="so"))]) == ["so"]
+
+
+PROTECTED = [      # a line, and its translation by a model that damages spans
+    ("see https://x.de/a?b=1 now", "SEE https://x.de/a?b=1 NOW"),
+    ("write to a@b.de.", "WRITE TO a@b.de."),
+    ("read /usr/bin/env or C:\\x", "READ /usr/bin/env OR C:\\x"),
+    ("hello %s and {name}", "HELLO %s AND {name}"),
+    ("at 12:45 it was 1,000.5 kg", "AT 12:45 IT WAS 1,000.5 kg"),
+    ("error 40512 here", "ERROR 40512 HERE"),
+    ("I love you ❤️.", "I LOVE YOU ❤️."),
+    ("❤️ I love you 👍🏽", "❤️ I LOVE YOU 👍🏽"),
+    ("see https://x.de and https://x.de", "SEE https://x.de AND https://x.de")]
+
+
+@pytest.mark.parametrize(("line", "expected"), PROTECTED)
+def test_damaged_spans_are_protected_in_a_second_translation(line: str, expected: str) -> None:
+    damaging = Model(lambda text: marked(text).replace("❤️", "").replace("👍🏽", ""))
+    assert translate(damaging, [line]) == [expected]
+    assert len(damaging.seen) == 2
+    assert translate(Model(marked), [line], off=ALL) == [marked(line)]
+
+
+@pytest.mark.parametrize("line", [line for line, _ in PROTECTED])
+def test_a_model_that_keeps_spans_is_asked_once(line: str) -> None:
+    model = Model(lambda text: f"so {text}")
+    assert translate(model, [line]) == [f"so {line}"]
+    assert model.seen == [line]
+
+
+def test_an_ordinary_line_reaches_the_model_unchanged() -> None:
+    requests = [LineRequest("the device is here"), LineRequest("So, not here (é)!", LineOptions(n_best=2))]
+    model = Model(marked)
+    special = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings())
+    list(special.translated(requests, model, 1))
+    assert [one is other for one, other in zip(model.requests, requests, strict=True)] == [True, True]
+
+
+def test_a_missing_placeholder_becomes_a_constraint() -> None:
+    losing = Model(lambda text: "SEE IT")
+    assert translate(losing, ["see https://x.de/a"]) == ["SEE IT https://x.de/a"]
+    assert [request.options.constraints for request in losing.requests] == [(), (), ("X1",)]
+
+
+def test_without_constraints_a_missing_span_is_inserted_next_to_its_neighbours() -> None:
+    losing = Model(lambda text: " ".join(word.upper() for word in text.split() if not re.match("X|http", word)))
+    assert translate(losing, ["see https://x.de/a now"], constrains=False) == ["SEE https://x.de/a NOW"]
+
+
+def test_a_span_that_the_model_writes_twice_comes_once() -> None:
+    twice = Model(lambda text: f"{text} {text}" if "http" in text else text)
+    assert translate(twice, ["see https://x.de now"]) == ["see https://x.de now"]
+
+
+def test_patterns_of_a_line_are_protected_also_without_the_others() -> None:
+    line = LineRequest("the AcmeTool at https://x.de", LineOptions(protect=[r"\w*Tool"]))
+    assert translate(Model(marked), [line]) == ["THE AcmeTool AT https://x.de"]
+    assert translate(Model(marked), [line], off=["protection"]) == ["THE AcmeTool AT HTTPS:X.DE"]
+
+
+def test_a_pattern_that_is_not_a_regular_expression_is_one_clear_error() -> None:
+    with pytest.raises(SettingsError, match=r"^protect '\[a': this is not a regular expression \(.*\): correct it"):
+        LineOptions(protect=["[a"])
+
+
+@pytest.mark.parametrize(("line", "found"), [
+    ("at 12:45 in 3 rooms", ["12:45"]), ("12345", ["12345"]), ("12/05/2020, 2020-05-12", ["12/05/2020", "2020-05-12"]),
+    ("10 km, 5 %, €20, $ 3.50 and 7 °C", ["10 km", "5 %", "€20", "$ 3.50", "7 °C"]), ("10 000 people", ["10 000"]),
+    ("7 p.m. or 7:30 pm, 3-4 days, 1/2, 25 men", []), ("X1, A320, 1990s, v1.2.3x", [])])
+def test_numbers_that_must_stay(line: str, found: list[str]) -> None:
+    assert [line[start:end] for start, end in numbers_in(line)] == found
+
+
+@pytest.mark.parametrize(("line", "translation", "changed"), [
+    ("it costs 1,000.50 €", "es kostet 1.000,50 €", 0), ("it costs 1,000.50 €", "es kostet 1.000,5 €", 1),
+    ("12345 birds", "1245 Vögel", 1), ("12345 birds", "١٢٣٤٥ طائر", 0), ("12345 birds", "12345 Vögel 12345", 1),
+    ("it is 21.5 °C", "es sind 215", 1), ("it is 21.5 °C", "es sind 21,5 °C", 0), ("at 12:45", "um 12.45 Uhr", 0),
+    ("10,000 birds", "10 000 Vögel", 0), ("3 birds", "drei Vögel", 0), ("in 1990 and 1990", "1990 und 1990", 0)])
+def test_a_number_is_kept_by_its_digits(line: str, translation: str, changed: int) -> None:
+    assert LineSpans(line, EVERYTHING).changed(translation) == changed
+
+
+def by_case(capitals: float, usual: float) -> Callable[[str], tuple[str, float]]:
+    """Return a model whose translation is the reversed words, with these probabilities by the case of the line."""
+    def function(text: str) -> tuple[str, float]:
+        return " ".join(text.split()[::-1]), capitals if text.isupper() else usual
+    return function
+
+
+def test_a_line_in_capitals_is_translated_in_its_usual_case_and_raised() -> None:
+    model = Model(by_case(-2.0, -0.1))
+    assert translate(model, ["THE DEVICE IS NOT IN BERLIN, USA. I SEE"]) == ["SEE I USA. BERLIN, IN NOT IS DEVICE THE"]
+    assert model.seen[1] == "The device is not in Berlin, USA. I see"
+    assert translate(Model(by_case(-2.0, -0.1)), ["THE DEVICE"], off=["casing"]) == ["DEVICE THE"]
+
+
+def test_a_model_that_prefers_capitals_translates_them() -> None:
+    knows = Model(lambda text: ("GERÄT FEHLT", -0.1) if text.isupper() else ("noise", -1.0))
+    assert translate(knows, ["THE DEVICE IS NOT HERE"]) == ["GERÄT FEHLT"]
+    copies = Model(lambda text: (text, -0.01) if text.isupper() else ("Gerät fehlt", -1.0))
+    assert translate(copies, ["THE DEVICE IS NOT HERE"]) == ["GERÄT FEHLT"]
+
+
+@pytest.mark.parametrize("line", ["OK", "USA", "A", "The device", "Peter Paul", "THE Device is here"])
+def test_abbreviations_names_and_mixed_case_are_translated_once(line: str) -> None:
+    model = Model(lambda text: text)
+    assert translate(model, [line]) == [line]
+    assert len(model.seen) == 1
+
+
+def test_spans_keep_their_case_in_a_line_in_capitals() -> None:
+    model = Model(by_case(-2.0, -0.1))
+    assert translate(model, ["THE DEVICE https://x.de/a IS HERE"]) == ["HERE IS https://x.de/a DEVICE THE"]
+    assert model.seen[1] == "The device X1 is here"
+
+
+def test_a_line_in_title_case_is_translated_in_its_usual_case_if_the_model_prefers_that() -> None:
+    model = Model(lambda text: ("gut", -0.1) if text == "The device is not here." else ("schlecht", -1.0))
+    assert translate(model, ["The Device Is Not Here."]) == ["gut"]
+    other = Model(lambda text: ("schlecht", -1.0) if text == "The device is not here." else ("gut", -0.1))
+    assert translate(other, ["The Device Is Not Here."]) == ["gut"]
+
+
+def test_letters_that_the_vocabulary_lacks_are_read_without_accents_or_copied() -> None:
+    known = Model(lambda text: ("gut", -0.2) if text == "the device ist" else ("schlecht", -2.0))
+    assert translate(known, ["the device ïst"], vocabulary=Letters()) == ["gut"]
+    assert translate(Model(lambda text: ("noise", -2.0)), ["the device ïst"], vocabulary=Letters()) == [
+        "the device ïst"]
+
+
+def test_a_fragment_with_a_translation_that_is_too_long_is_translated_with_a_full_stop() -> None:
+    long = "Haus und noch ein Haus und mehr und mehr"
+    model = Model(lambda text: ("Haus .", -0.5) if text.endswith(".") else (long, -0.5))
+    assert translate(model, ["the house"]) == ["Haus"]
+    assert model.seen == ["the house", "the house."]
+    sure = Model(lambda text: ("Haus .", -5.0) if text.endswith(".") else (long, -0.1))
+    assert translate(sure, ["the house", "the house.", "the house is here"]) == [long, "Haus .", long]
+
+
+class Letters(WordVocabulary):
+    """A vocabulary that has all words but those with ï."""
+
+    def __init__(self) -> None:
+        super().__init__([*SPECIAL_PIECES, "a"])
+
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
+        return [[3 if "ï" in text else 4] for text in texts]
+
+
+def test_lines_before_a_wrong_one_are_translated_first() -> None:
+    def requests() -> Iterator[LineRequest]:
+        yield LineRequest("12")
+        yield LineRequest("the device")
+        raise DataError("line 3")
+
+    found = []
+    with pytest.raises(DataError, match="line 3"):
+        for translation in SpecialLines(SpecialLineSettings(), WORDS, SearchSettings()).translated(
+                requests(), Model(marked), 10):
+            found.append(translation[0].text)       # noqa: PERF402 -- an error follows
+    assert found == ["12", "THE DEVICE"]
+
+
+def test_unknown_settings_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"casing=yes: choose one of auto, off\."):
+        SpecialLineSettings(casing="yes")
+
+
+SPANS = ["https://x.de/a?b=1", "a@b.de", "❤️", "👍🏽", "%(name)s", "{x}", "12:45", "1,000.5", "/etc/hosts", "#tag", "→"]
+
+
+@given(st.lists(st.sampled_from(["the", "device", "is", "here", *SPANS]), min_size=1, max_size=12),
+       st.integers(0, 99), st.booleans(), st.integers(1, 3))
+def test_each_span_comes_as_often_as_in_the_line_by_any_model(
+        words: list[str], seed: int, constrains: bool, window: int) -> None:
+    def shuffled(text: str) -> str:
+        chance = random.Random(f"{seed} {text}")
+        parts = [word for word in text.split() if chance.random() < 0.7]
+        chance.shuffle(parts)
+        return " ".join(re.sub("[:/@]", "", word) for word in parts) or "so"
+
+    line = " ".join(words)
+    for found in translate(Model(shuffled), [line, "here", line], constrains=constrains, window=window)[::2]:
+        assert LineSpans(line, EVERYTHING).changed(found) == 0
+
+
+def aligned(text: str) -> Translation:
+    """Return the words of a line as its translation, each aligned with itself."""
+    words = text.split()
+    details = TokenDetails([], [], alignment=WordAlignment(words, words, np.eye(len(words), dtype=np.float32)))
+    return Translation([Hypothesis(text, -0.1, details)])
+
+
+@pytest.mark.parametrize("line", ["❤️ see https://x.de/a now 👍🏽", "❤️see 12:45, now", "---", "THE DEVICE IS HERE"])
+def test_word_alignments_are_those_of_the_words_of_the_line(line: str) -> None:
+    def model(requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
+        return (aligned(request.text if again else "damaged") for request in requests)
+
+    special = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings())
+    [found] = special.translated([LineRequest(line)], model, 1)
+    assert found[0].text == line
+    count = len(line.split())
+    assert found[0].links() == [(index, index) for index in range(count)]
+    assert found[0].alignment is not None
+    assert found[0].alignment.source == found[0].alignment.target == line.split()

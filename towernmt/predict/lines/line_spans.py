@@ -1,0 +1,109 @@
+r"""Spans of a line that its translation must have exactly as often: protected words, symbols and numbers.
+
+- Words and symbols are those of `documents.shields`, and matches of the user's patterns. Each character counts.
+- Numbers are those with three digits or more, with separators, or with a unit. A translation may write other separators
+  (`1,000.5` and `1.000,5`), spell out the unit, or use the digits of another script.
+  Small numbers without a unit may be spelled out, and times of the twelve-hour clock may change: both are left out.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from functools import cached_property
+
+from towernmt.documents.segments import Part, Segment
+from towernmt.documents.shields import Attached, PlainShielded, Protection, with_shields
+
+_GROUPED = r"\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?"
+_DIGITS = rf"{_GROUPED}|\d+(?:[.,:/'’\u066b\u066c-]\d+)*"
+_UNITS = ("% ‰ °C °F ° € $ £ ¥ ₹ EUR USD GBP CHF JPY km/h m/s km² m² cm² km cm mm µm nm m kg mg g ml cl l kB KB MB GB "
+          "TB Mbit/s Hz kHz MHz GHz kWh kW MW W mA V px dpi ms").split()
+_UNIT = "|".join(map(re.escape, sorted(_UNITS, key=len, reverse=True)))
+_CURRENCY = r"[€$£¥₹][ \u00a0]?"
+_NUMBER = re.compile(rf"(?P<before>{_CURRENCY})?(?<![\w.,])(?P<digits>{_DIGITS})"
+                     rf"(?P<unit>[ \u00a0\u202f]?(?:{_UNIT}))?(?![\w%])(?!\s?[ap]\.?m\b)", re.IGNORECASE)
+_SHORT_RANGE = re.compile(r"\d{1,2}[/-]\d{1,2}")
+_RUN_OF_DIGITS = re.compile(_DIGITS)
+_GROUP = re.compile(r"\d+")
+
+
+def numbers_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each number that a translation must keep, with its unit."""
+    for match in _NUMBER.finditer(text):
+        digits = match["digits"]
+        if match["unit"] or match["before"] or sum(map(str.isdigit, digits)) > 2 or (
+                not digits.isdigit() and not _SHORT_RANGE.fullmatch(digits)):
+            yield match.span()
+
+
+def number_value(text: str) -> str:
+    """Return the digits of a number as those of ASCII, without separators of thousands and with a point for others."""
+    groups = ["".join(str(unicodedata.digit(c)) for c in group) for group in _GROUP.findall(text)]
+    return re.sub(r"(?<!\d)(\d{1,3}(?:\.\d{3})+)(?!\d)", lambda match: match[0].replace(".", ""), ".".join(groups))
+
+
+def _numbers(text: str) -> Counter[str]:
+    """Return how often the text has each number, by its value."""
+    return Counter(number_value(match[0]) for match in _RUN_OF_DIGITS.finditer(text))
+
+
+class LineSpans:
+    """The spans of a line.
+
+    Args:
+        text: the line.
+        protection: the words and symbols to protect.
+        numbers: whether numbers are spans, too.
+
+    Attributes:
+        segment: the line as text, shielded words and numbers, and symbols as marks.
+    """
+
+    def __init__(self, text: str, protection: Protection, numbers: bool = True) -> None:
+        self._text = text
+        self.segment: Segment = tuple(_with_numbers(with_shields(text, protection)) if numbers
+                                      else with_shields(text, protection))
+        self._numbers = Counter(number_value(part.text) for part in self.segment if isinstance(part, _Number))
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The different words and symbols, without numbers."""
+        return list(dict.fromkeys(part.text for part in self.segment
+                                  if isinstance(part, PlainShielded | Attached) and not isinstance(part, _Number)))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the line has no span."""
+        return not self.words and not self._numbers
+
+    def changed(self, translation: str) -> int:
+        """Return the number of different spans that a translation has more or less often than the line."""
+        count = sum(translation.count(span) != self._text.count(span) for span in self.words)
+        if self._numbers:
+            of_line, found = _numbers(self._text), _numbers(translation)
+            count += sum(found[value] != of_line[value] for value in self._numbers)
+        return count
+
+
+class _Number(PlainShielded):
+    """A number, with its unit."""
+
+    __slots__ = ()
+
+
+def _with_numbers(parts: Iterator[Part]) -> Iterator[Part]:
+    for part in parts:
+        if not isinstance(part, str):
+            yield part
+            continue
+        done = 0
+        for start, end in numbers_in(part):
+            if start > done:
+                yield part[done:start]
+            yield _Number(part[start:end], None)
+            done = end
+        if done < len(part):
+            yield part[done:]

@@ -1,0 +1,227 @@
+"""Second translations of special lines: with placeholders, in the usual case, with known letters, or with a full stop.
+
+Of two translations the one with the smaller fault is returned, then the one that keeps more of the protected spans.
+Otherwise the model's scores decide. Since a model copies what it does not know with confidence, a copy of a line in
+capitals says nothing, and the translation of the line in the usual case is preferred to it. After a word without a full
+stop, many models write more words, so a fragment whose translation is too long gets a full stop.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from difflib import SequenceMatcher
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.text.letter_case import upper_case
+from towernmt.dataflow.text.modifiers import without_accents
+from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.documents.segments import Segment
+from towernmt.documents.shields import Protection
+from towernmt.documents.translation import lost
+from towernmt.predict.lines.capitals import is_in_capitals, is_in_title_case, usual_case
+from towernmt.predict.lines.faults import worse
+from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.line_options import LineRequest
+from towernmt.predict.lines.line_spans import LineSpans
+from towernmt.predict.lines.protected_sentences import ProtectedLine, with_placeholders
+from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings
+
+_COPY = 0.6
+"""Minimum similarity of a line and its translation, 0 to 1, at which the translation counts as a copy."""
+_HOPELESS = -1.5
+"""Mean log-probability of a token, in nats, below which a line with unknown letters is its own translation."""
+_FULL_STOP = re.compile(r"\s*[.。．｡।]+\s*$")
+
+
+class TranslateRequests(Protocol):
+    """A function that translates requests with one model."""
+
+    def __call__(self, requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
+        """Yield the translation of each request; `again` is true for lines that were translated before."""
+
+
+class SpecialLineModel(NamedTuple):
+    """The properties of a model that decide how its special lines are translated.
+
+    Attributes:
+        settings: which lines are special.
+        vocabulary: vocabulary of the source.
+        search: settings of the search.
+        languages: ISO 639-1 codes of source and target, or "".
+        copies: whether lines without words are copied.
+    """
+
+    settings: SpecialLineSettings
+    vocabulary: Vocabulary
+    search: SearchSettings
+    languages: tuple[str, str]
+    copies: bool
+
+
+class SpecialLine:
+    """A line that may need a second translation.
+
+    Args:
+        request: request of the line.
+        model: the properties of the model.
+        unknown: letters of the line that the vocabulary does not have.
+        is_fragment: whether the line is a fragment with a translation that is too long.
+
+    Attributes:
+        spans: the protected spans.
+        case: "capitals" or "title"; "" for another letter case, or if the line is in its usual case.
+        is_copied: whether the line is its own translation.
+    """
+
+    def __init__(self, request: LineRequest, model: SpecialLineModel, unknown: frozenset[str],
+                 is_fragment: bool = False) -> None:
+        self.request, self.unknown, self._model, self._is_fragment = request, unknown, model, is_fragment
+        options, settings = request.options, model.settings
+        is_on = settings.protection == "auto"
+        self.spans = LineSpans(request.text, Protection(is_on, tuple(options.protect)), is_on)
+        texts = [part for part in self.spans.segment if isinstance(part, str)]
+        self.is_copied = (model.copies and not options.prefix and not options.constraints
+                          and not any(map(str.isalpha, "".join(texts))))
+        self.case = "" if settings.casing == "off" else (
+            "capitals" if is_in_capitals(texts) else "title" if is_in_title_case(texts) else "")
+        self._usual: list[str] = []
+        if self.case and not self.is_copied:
+            self._usual = usual_case(texts, model.vocabulary, model.languages[0])
+            self.case = self.case if self._usual != texts else ""
+
+    @property
+    def is_special(self) -> bool:
+        """Whether the line is copied, or may need a second translation."""
+        return bool(self.is_copied or self.case or self.unknown or not self.spans.is_empty)
+
+    def needs_second(self, translation: Translation) -> bool:
+        """Return whether the line is translated a second time after a first translation."""
+        if self.is_copied:
+            return False
+        return bool(self.case or self.unknown or self._is_fragment or self.spans.changed(translation[0].text))
+
+    @cached_property
+    def second(self) -> ProtectedLine:
+        """The text of the second translation."""
+        rest = iter(self._usual)
+        segment: Segment = tuple((next(rest) if self.case else part) if isinstance(part, str) else part
+                                 for part in self.spans.segment)
+        if self.unknown:
+            segment = tuple(self._known(part) if isinstance(part, str) else part for part in segment)
+        if self._is_fragment:
+            segment = (*segment, "。" if "\u3040" <= self.request.text.rstrip()[-1] <= "\u9fff" else ".")
+        return ProtectedLine(self.request.text, segment)
+
+    def _known(self, text: str) -> str:
+        """Return a text without the accents of unknown letters."""
+        return "".join(without_accents(c) if c in self.unknown else c for c in text)
+
+    def second_request(self, forced: bool = False) -> LineRequest | None:
+        """Return the request of the second translation; None if nothing is left to translate.
+
+        Args:
+            forced: whether the placeholders are lexical constraints.
+        """
+        sentence = self.second.sentence
+        if sentence is None:
+            return None
+        options = with_placeholders(self.request.options, sentence)
+        if forced:
+            options = replace(options, constraints=(*options.constraints, *sentence.names))
+        return replace(self.request, text=sentence.text, options=options)
+
+    def second_translation(self, translation: Translation) -> Translation:
+        """Return a translation of the second request as one of the line."""
+        if self.case == "capitals":
+            translation = _changed(translation, lambda text: upper_case(text, self._model.languages[1]))
+        if self._is_fragment:
+            translation = _changed(translation, lambda text: _FULL_STOP.sub("", text))
+        return self.second.restored(translation)
+
+    def better(self, first: Translation, second: Translation) -> Translation:
+        """Return the better one of two translations."""
+        one, other = first[0], second[0]
+        if one.fault != other.fault:
+            return second if worse(one.fault, other.fault) else first
+        changed = self.spans.changed(one.text) - self.spans.changed(other.text)
+        if changed:
+            return second if changed > 0 else first
+        search = self._model.search
+        if self._is_fragment:
+            is_better = len(other.text) < len(one.text) and total_log_prob(other, search) > total_log_prob(one, search)
+            return second if is_better else first
+        if not self.case and not self.unknown:
+            return first
+        scores = [(total_log_prob(found, search), mean_log_prob(found, search)) for found in (one, other)]
+        if self.case == "capitals":
+            is_clear = all(a > b for a, b in zip(*scores, strict=True))
+            return first if is_clear and not self._is_copy(one.text) else second
+        return second if all(b > a for a, b in zip(*scores, strict=True)) else first
+
+    def _is_copy(self, text: str) -> bool:
+        return SequenceMatcher(None, self.request.text.casefold(), text.casefold(), False).ratio() >= _COPY
+
+    def is_hopeless(self, translation: Translation) -> bool:
+        """Return whether the line has unknown letters, and the model does not know what it means."""
+        return bool(self.unknown) and mean_log_prob(translation[0], self._model.search) < _HOPELESS
+
+
+def better_translations(lines: Sequence[SpecialLine], first: Sequence[Translation], translate: TranslateRequests,
+                        constrains: bool) -> list[Translation]:
+    """Return the translations of special lines.
+
+    Args:
+        lines: the lines.
+        first: their first translations.
+        translate: translates requests.
+        constrains: whether the search supports lexical constraints.
+    """
+    found = list(first)
+    requests = {index: request for index, line in enumerate(lines)
+                if line.needs_second(first[index]) and (request := line.second_request()) is not None}
+    second = dict(zip(requests, translate(list(requests.values()), again=True), strict=True)) if requests else {}
+    if constrains:
+        _force_placeholders(lines, second, translate)
+    for index, translation in second.items():
+        found[index] = lines[index].better(found[index], lines[index].second_translation(translation))
+    return found
+
+
+def _force_placeholders(lines: Sequence[SpecialLine], second: dict[int, Translation],
+                        translate: TranslateRequests) -> None:
+    """Translate lines with missing placeholders again, with these as lexical constraints."""
+    def missing(index: int, translation: Translation) -> int:
+        sentence = lines[index].second.sentence
+        return len(lost(sentence, translation[0].text)) if sentence is not None else 0
+
+    again = [index for index, translation in second.items() if missing(index, translation)]
+    requests = [request for index in again if (request := lines[index].second_request(forced=True)) is not None]
+    with suppress(DataError, SettingsError):        # the vocabulary cannot write the placeholders
+        for index, translation in zip(again, translate(requests, again=True) if requests else (), strict=False):
+            if missing(index, translation) < missing(index, second[index]):
+                second[index] = translation
+
+
+def _changed(translation: Translation, change: Callable[[str], str]) -> Translation:
+    """Return a translation with changed texts."""
+    found = Translation(Hypothesis(change(one.text), one.score, one.details, one.fault, one.tokens)
+                        for one in translation)
+    found.retried, found.terms = translation.retried, translation.terms
+    return found
+
+
+def total_log_prob(hypothesis: Hypothesis, search: SearchSettings) -> float:
+    """Return the log-probability of a translation in nats, without the length penalty of its score."""
+    tokens = max(hypothesis.tokens, 1)
+    base = (5.0 + tokens) / 6.0 if search.length_normalization == "gnmt" else float(tokens)
+    return float(hypothesis.score) * base ** search.length_penalty - search.word_reward * tokens
+
+
+def mean_log_prob(hypothesis: Hypothesis, search: SearchSettings) -> float:
+    """Return the mean log-probability of the tokens of a translation in nats."""
+    return total_log_prob(hypothesis, search) / max(hypothesis.tokens, 1)

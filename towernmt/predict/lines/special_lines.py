@@ -1,0 +1,164 @@
+"""Lines that a model may not be trained for: without words, in capitals, with protected spans or unknown letters.
+
+Most lines are ordinary, and pass unchanged. A line without words is its own translation. Another special line may be
+translated a second time, as `second_translations` decides. All of this is around the search, so it suits every engine.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from towernmt.core.errors import DataError
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
+from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
+from towernmt.predict.lines.line_options import LineRequest
+from towernmt.predict.search.search_settings import SWITCH, SearchSettings, SpecialLineSettings
+
+if TYPE_CHECKING:
+    from towernmt.predict.lines.second_translations import SpecialLine, SpecialLineModel, TranslateRequests
+
+_ALIGNED_WORDS = 1_000
+"""Maximum number of words of a copied line that gets word alignments: their memory is the square of the length."""
+_SIGN_OF_SPANS = re.compile(r"[\d@#\uff03/\\%{$&<~£€¥\u00a7\u00a9\u00ae\u00b2-\u00b9\u2020-\u2bff\u3030\u303d"
+                            r"\u3297\u3299\ufe0f\U0001f000-\U0001faff]")
+_INNER_POINT = re.compile(r"\.\w")
+_ENDED = re.compile(r"[.!?…:;。！？]\W*$")
+_FRAGMENT, _LONG, _LONG_BY = 3, 3, 10
+"""Maximum number of words of a fragment; a translation with more than 3 times its characters, and 10, is too long."""
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+class SpecialLines:
+    """Finds the special lines among the requests for a model, and completes their translations.
+
+    Args:
+        settings: which lines are special.
+        vocabulary: vocabulary of the source.
+        search: settings of the search.
+        languages: ISO 639-1 codes of source and target, or "", for the letter case.
+        constrains: whether the search supports lexical constraints.
+    """
+
+    def __init__(self, settings: SpecialLineSettings, vocabulary: Vocabulary, search: SearchSettings,
+                 languages: tuple[str, str] = ("", ""), constrains: bool = True) -> None:
+        self._settings, self._vocabulary, self._search = settings, vocabulary, search
+        self._languages, self._constrains = languages, constrains
+        self._is_on = vocabulary.streams == 1
+        self._ordinary = set(string.ascii_letters + " .,;:!?'\"()-")
+        self._unknown: set[str] = set()
+
+    def translated(self, requests: Iterable[LineRequest], translate: TranslateRequests,
+                   window: int) -> Iterator[Translation]:
+        """Yield the translation of each request.
+
+        Args:
+            requests: requests of the lines.
+            translate: translates requests.
+            window: number of requests that are read ahead.
+
+        Raises:
+            DataError: a request is not valid. The translations of those before it are yielded first.
+        """
+        if not self._is_on:
+            yield from translate(requests, again=False)
+            return
+        lines: deque[tuple[LineRequest, SpecialLine | None]] = deque()
+
+        def plain_requests() -> Iterator[LineRequest]:
+            for request in requests:
+                line = self.special_line(request)
+                lines.append((request, line))
+                yield request if line is None or not line.is_copied else replace(request, text="")
+
+        waiting: list[tuple[SpecialLine | None, Translation]] = []
+        try:
+            for translation in translate(plain_requests(), again=False):
+                request, line = lines.popleft()
+                waiting.append((line or self._fragment(request, translation), translation))
+                if len(waiting) == window:
+                    yield from self._finished(waiting, translate)
+                    waiting = []
+        except DataError:
+            yield from self._finished(waiting, translate)
+            raise
+        yield from self._finished(waiting, translate)
+
+    def _finished(self, waiting: Sequence[tuple[SpecialLine | None, Translation]],
+                  translate: TranslateRequests) -> list[Translation]:
+        special = [(index, line) for index, (line, _) in enumerate(waiting) if line is not None]
+        found = [translation for _, translation in waiting]
+        if special:
+            from towernmt.predict.lines.second_translations import better_translations
+
+            better = better_translations([line for _, line in special], [found[index] for index, _ in special],
+                                         translate, self._constrains)
+            for (index, line), translation in zip(special, better, strict=True):
+                found[index] = (copied(line.request.text) if line.is_copied or line.is_hopeless(translation)
+                                else translation)
+        return found
+
+    def special_line(self, request: LineRequest) -> SpecialLine | None:
+        """Return what is special about a line, or None for an ordinary line."""
+        text, options = request.text, request.options
+        is_ordinary = self._ordinary.issuperset(text) or self._is_ordinary(text)
+        may_have_spans = not is_ordinary or bool(options.protect or _INNER_POINT.search(text))
+        may_have_case = self._settings.casing != SWITCH[1] and (text.isupper() or text.istitle())
+        has_letters = text[:1].isalpha() or any(map(str.isalpha, text))
+        if has_letters and not may_have_spans and not may_have_case or not text or text.isspace() or options.inputs:
+            return None
+        from towernmt.predict.lines.second_translations import SpecialLine
+
+        line = SpecialLine(request, self._model, frozenset(self._unknown.intersection(text)))
+        return line if line.is_special else None
+
+    def _fragment(self, request: LineRequest, translation: Translation) -> SpecialLine | None:
+        """Return an ordinary line as a special one if it is a fragment with a translation that is too long."""
+        text, options = request.text, request.options
+        if len(translation[0].text) <= _LONG * len(text) + _LONG_BY or len(text.split()) > _FRAGMENT or (
+                _ENDED.search(text) or options.prefix or options.inputs):
+            return None
+        from towernmt.predict.lines.second_translations import SpecialLine
+
+        return SpecialLine(request, self._model, frozenset(), is_fragment=True)
+
+    def _is_ordinary(self, text: str) -> bool:
+        """Return whether a text has only known letters, and no sign of a protected span. Both are remembered."""
+        characters = sorted(set(text) - self._ordinary - self._unknown)
+        letters = [c for c in characters if c.isalpha() and not c.isascii()]
+        if letters and self._settings.copy_lines != SWITCH[1]:
+            ids = self._vocabulary.encode_batch(letters)
+            self._unknown |= {c for c, found in zip(letters, ids, strict=True) if self._vocabulary.unk_id in found}
+        self._ordinary |= {c for c in characters if c not in self._unknown and not _SIGN_OF_SPANS.match(c)}
+        return self._ordinary.issuperset(text)
+
+    @cached_property
+    def _model(self) -> SpecialLineModel:
+        from towernmt.predict.lines.second_translations import SpecialLineModel
+
+        return SpecialLineModel(self._settings, self._vocabulary, self._search, self._languages, self._copies)
+
+    @cached_property
+    def _copies(self) -> bool:
+        """Whether lines without words are copied: unless the vocabulary has no letters."""
+        if self._settings.copy_lines == SWITCH[1]:
+            return False
+        pieces = (self._vocabulary.id_to_piece(id) for id in range(len(self._vocabulary)))
+        return any(any(map(str.isalpha, piece)) for piece in pieces
+                   if piece not in SPECIAL_PIECES and not _BYTE.fullmatch(piece))
+
+
+def copied(text: str) -> Translation:
+    """Return a line as its own translation, each word aligned with itself."""
+    words = text.split()
+    details = None
+    if len(words) <= _ALIGNED_WORDS:
+        details = TokenDetails([], [], alignment=WordAlignment(words, words, np.eye(len(words), dtype=np.float32)))
+    return Translation([Hypothesis(text, 0.0, details)])
