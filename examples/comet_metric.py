@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from towernmt.core.errors import DataError, SettingsError
+from towernmt import DataError, SettingsError
 
 _PROGRAM = """
 import json, os, sys
