@@ -152,7 +152,7 @@ _EVALUATE = {**_MODELS, **_SEARCH, "replace-unk unk-replace": "write --replace-u
     "systems": "write --system NAME=RUN_OR_FILE for each system",
     "l language-pair tgt-lang": "write --target-language CODE",
     "lc": "write --lowercase",
-    "metric scorer": "write --metrics NAME",
+    "scorer": "write --metrics NAME",
     "paired-bs paired-ar confidence": "write --system for each system: systems are compared with significance tests",
     "paired-bs-n": "write --bootstrap-samples N",
     "test-set": "write --source FILE --reference FILE",
