@@ -46,7 +46,8 @@ def folder(library: Path, prepare_pairs: Callable[[Path], Path], tmp_path_factor
         [*train, run, "--gpu", "0,1"],
         ["translate", "--model", run, "--gpu", "0", "--input", source, "--output", str(folder / "translated-on-gpu")],
         ["export", "--model", run, "--format", "savedmodel", "--output", str(folder / "exported")],
-        *([["serve", "--model", f"de-en={run}", "--gpu", "0", "--port", "0", source, str(folder / "served")]] * SERVES),
+        *([["serve", "--model", f"de-en={run}", "--gpu", "0", "--port", "0", "--no-retry", source,
+            str(folder / "served")]] * SERVES),
     ])]
     for index in range(len(workers)):
         cluster = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
