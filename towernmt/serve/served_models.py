@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-import numpy as np
-
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.dataflow.text.language_codes import Direction, language_name, plain_code, spoken
 from towernmt.dataflow.text.pair_filters import identified_code, language_probabilities
-from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
+from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import LineOptions
+from towernmt.predict.lines.special_lines import copied
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.serve.batcher import Batcher, Round, Ticket
 from towernmt.serve.model_loading import (
@@ -245,10 +244,6 @@ def _ranked(text: str, languages: Sequence[str]) -> list[Detected]:
     return sorted(found, key=lambda one: -one.confidence)
 
 
-ALIGNED_WORDS = 1_000
-"""The longest sentence, in words, whose copy has word alignments: the memory of these is the square of the length."""
-
-
 class Models:
     """All models of a server, at least one.
 
@@ -390,14 +385,8 @@ class Models:
 
 
 def _copied(sentences: Sequence[str], options: Sequence[LineOptions] | None) -> list[Translation]:
-    """Return sentences as their own translations, each word aligned with itself."""
-    found = []
-    for sentence in sentences:
-        words = sentence.split()
-        alignment = (WordAlignment(words, words, np.eye(len(words), dtype=np.float32))
-                     if len(words) <= ALIGNED_WORDS else None)
-        found.append(Translation([Hypothesis(sentence, 0.0, TokenDetails([], [], alignment=alignment))]))
-    return found
+    """Return sentences as their own translations."""
+    return list(map(copied, sentences))
 
 
 def _listed(codes: Sequence[str]) -> str:

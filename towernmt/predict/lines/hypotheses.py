@@ -234,6 +234,12 @@ class Translation(list[Hypothesis]):
         """Fault of the best hypothesis, or None."""
         return self[0].fault if self else None
 
+    def changed(self, change: Callable[[Hypothesis], Hypothesis]) -> Translation:
+        """Return the translation with changed hypotheses; its other attributes are the same."""
+        found = Translation(map(change, self))
+        found.retried, found.terms = self.retried, self.terms
+        return found
+
 
 def joined(pieces: Sequence[Translation], n_best: int | None, line: str, vocabulary: Vocabulary, limit: int
            ) -> Translation:

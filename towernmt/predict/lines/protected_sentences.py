@@ -40,9 +40,7 @@ def restored(sentence: SourceSentence, translation: Translation) -> Translation:
     """Return the translations of a sentence, with shielded words instead of placeholders, and with symbols."""
     if not sentence.names and not sentence.symbols:
         return translation
-    found = Translation(_hypothesis(sentence, hypothesis) for hypothesis in translation)
-    found.retried, found.terms = translation.retried, translation.terms
-    return found
+    return translation.changed(lambda hypothesis: _hypothesis(sentence, hypothesis))
 
 
 def _hypothesis(sentence: SourceSentence, hypothesis: Hypothesis) -> Hypothesis:
@@ -123,10 +121,7 @@ class ProtectedLine:
         """Return the translations of the sentence as those of the line."""
         if self.sentence is None:
             return translation
-        found = restored(self.sentence, translation)
-        changed = Translation(map(self._of_line, found))
-        changed.retried, changed.terms = found.retried, found.terms
-        return changed
+        return restored(self.sentence, translation).changed(self._of_line)
 
     def _of_line(self, hypothesis: Hypothesis) -> Hypothesis:
         text = f"{self._before}{hypothesis.text}{self._after}".strip()

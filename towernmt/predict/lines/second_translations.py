@@ -209,10 +209,7 @@ def _force_placeholders(lines: Sequence[SpecialLine], second: dict[int, Translat
 
 def _changed(translation: Translation, change: Callable[[str], str]) -> Translation:
     """Return a translation with changed texts."""
-    found = Translation(Hypothesis(change(one.text), one.score, one.details, one.fault, one.tokens)
-                        for one in translation)
-    found.retried, found.terms = translation.retried, translation.terms
-    return found
+    return translation.changed(lambda one: Hypothesis(change(one.text), one.score, one.details, one.fault, one.tokens))
 
 
 def total_log_prob(hypothesis: Hypothesis, search: SearchSettings) -> float:
