@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import stat
 from pathlib import Path
@@ -87,3 +88,14 @@ def test_a_file_that_is_full_or_cannot_be_written_is_one_sentence(client: Any, f
     assert client.post("/suggest", json=ASKED).status_code == 503
     with pytest.raises(SettingsError, match="--suggestions .*none/file: cannot write to the file .No such file"):
         Suggestions(tmp_path / "none" / "file")
+
+
+def test_a_suggestion_for_which_the_disk_has_no_space_leaves_no_part_of_a_line(
+        client: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    client.post("/suggest", json=ASKED)
+    stored = file.read_text()
+    monkeypatch.setattr(suggestions.os, "write", lambda descriptor, content: write(descriptor, content[:20]))
+    answer = client.post("/suggest", json=ASKED)
+    assert answer.status_code == 503 and "cannot be stored (No space left on device)" in answer.json()["error"]
+    assert file.read_text() == stored

@@ -6,6 +6,7 @@ written to this file alone, and never to a log.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from datetime import UTC, datetime
@@ -68,9 +69,12 @@ class Suggestions:
             try:
                 descriptor = self._open(self._file)
                 try:
-                    if os.fstat(descriptor).st_size + len(content) > MOST_BYTES:
+                    size = os.fstat(descriptor).st_size
+                    if size + len(content) > MOST_BYTES:
                         raise busy("The file of suggestions is full.", 3600.0)
-                    os.write(descriptor, content)
+                    if os.write(descriptor, content) < len(content):
+                        os.ftruncate(descriptor, size)      # the next suggestion must begin a line
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                     os.fsync(descriptor)
                 finally:
                     os.close(descriptor)
