@@ -71,7 +71,7 @@ def words(text: str) -> list[str]:
 def word_classes(text: str) -> list[str]:
     """Return runs of letters and digits, single signs, and single characters of scripts without spaces, in order.
 
-    It is ten times as fast as `words`, and for counting words in long texts.
+    Use it to count words in long texts: it is ten times as fast as `words`.
     """
     return _WORD_CLASS.findall(text)
 
