@@ -60,6 +60,16 @@ def test_several_go_to_a_folder_or_to_names_like_theirs(run: Any) -> None:
     assert Path("en-b.srt").read_text() == Path("out/b.srt").read_text()
 
 
+@pytest.mark.parametrize(("arguments", "expected"), [
+    ("", "SIEHE https://x.de ODER ACME\n"), ("--protect Ac\\w+", "SIEHE https://x.de ODER Acme\n"),
+    ("--protection off", "SIEHE HTTPS://X.DE ODER ACME\n"),
+    ("--protection off --protect Ac\\w+", "SIEHE HTTPS://X.DE ODER Acme\n")])
+def test_addresses_and_words_of_patterns_are_protected(run: Any, arguments: str, expected: str) -> None:
+    Path("x.txt").write_text("siehe https://x.de oder Acme\n")
+    run("--document", "x.txt", "--output", "y.txt", *arguments.split())
+    assert Path("y.txt").read_text() == expected
+
+
 @pytest.mark.parametrize(("arguments", "error", "sentence"), [
     ("--document a.txt", SettingsError, "needs --output"),
     ("--document a.txt --output a.txt", DataError, "same file as --document a.txt"),

@@ -22,7 +22,7 @@ from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import LineOptions, line_requests
 from towernmt.predict.lines.resumable import LineOutput
 from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk
-from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings
+from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings, SpecialLineSettings
 
 
 class Reverser:
@@ -222,6 +222,23 @@ def test_the_models_and_the_order_that_are_asked_for_reach_the_translator(monkey
     assert (asked["selection"], asked["n_best"], asked["epsilon"]) == ("sampling", 30, 0.02)
     translate.make_translator(parse(translate, "--model", "runs/a"))
     assert asked["run_dir"] == ["runs/a"] and asked["ensemble"] == EnsembleSettings() and asked["reranker"] is None
+
+
+def test_the_options_of_special_lines_reach_the_translator(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("towernmt.predict.translator.Translator", lambda **given: asked.update(given))
+    translate.make_translator(parse(translate, "--model", "runs/a"))
+    assert asked["special_lines"] == SpecialLineSettings("auto", "auto", "auto")
+    args = parse(translate, "--model", "runs/a", "--casing", "off", "--copy-lines", "off", "--protect", "a+",
+                 "--protect", "b")
+    translate.make_translator(args, options=options_of_all_lines(args))
+    assert asked["special_lines"] == SpecialLineSettings(copy_lines="off", casing="off")
+    assert asked["options"] == LineOptions(protect=["a+", "b"])
+
+
+def test_a_json_line_has_its_own_protected_words(run_translate: Any) -> None:
+    run_translate(b'{"text": "a", "protect": ["b"]}\n', "--json")
+    assert Reverser.asked[-1] == LineOptions(protect=["b"])
 
 
 @pytest.fixture

@@ -10,9 +10,11 @@ pytest.importorskip("starlette")
 
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.language_codes import Direction
+from towernmt.documents.shields import Protection
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.terminology import Term, Terminology
+from towernmt.predict.search.search_settings import SpecialLineSettings
 from towernmt.serve.batcher import Ticket
 from towernmt.serve.model_loading import COMMON, EngineSettings, OpenedModel, open_place, search_kind, warm_up
 from towernmt.serve.request_limits import Refusal
@@ -63,6 +65,36 @@ def test_an_engine_that_cannot_work_is_refused_with_its_place(tmp_path, case):
 def test_an_engine_that_works_is_accepted(tmp_path):
     place = engine(tmp_path, f"    aligns = False\n{GOOD}")
     warm_up(open_place(place, EngineSettings()), place)
+
+
+def test_the_options_of_special_lines_reach_the_translator(monkeypatch):
+    class Recording:
+        checkpoint, retry, check = "runs/x/best/step-1/model", {}, None
+
+        def __init__(self, place, beam, **given):
+            self.given = given
+            made.append(self)
+
+    made = []
+    monkeypatch.setattr("towernmt.predict.translator.Translator", Recording)
+    opened = open_place("runs/x", EngineSettings(), Direction("de", "en"))
+    assert made[-1].given["retry"] is True and made[-1].given["languages"] == ("de", "en")
+    assert made[-1].given["special_lines"] == SpecialLineSettings() and opened.protection == Protection()
+    off = SpecialLineSettings(protection="off")
+    opened = open_place("runs/x", EngineSettings(retry=False, special_lines=off, protect=("a+",)))
+    assert made[-1].given["retry"] is False and made[-1].given["special_lines"] == off
+    assert made[-1].given["options"].protect == ("a+",) and opened.protection == Protection(False, ("a+",))
+
+
+@pytest.mark.parametrize(("protection", "expected"), [
+    (Protection(), "SIEHE https://x.de ODER ACME"), (Protection(True, (r"Ac\w+",)), "SIEHE https://x.de ODER Acme"),
+    (Protection(False), "SIEHE HTTPS://X.DE ODER ACME")])
+def test_texts_keep_the_protected_words_of_the_model(make_client, protection, expected):
+    client = make_client()
+    [model] = client.service.models
+    model.model = model.model._replace(protection=protection)
+    answer = client.post("/translate", json={"q": "siehe https://x.de oder Acme", "source": "de", "target": "en"})
+    assert answer.json()["translatedText"] == expected
 
 
 def test_ready_is_refused_while_a_model_does_not_answer(make_client, monkeypatch):

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.documents.atom_alignment import Link, TargetAtom, align_atoms
@@ -38,6 +38,7 @@ Translate = Callable[[Sequence[str]], Sequence[Translated]]
 """A function that translates plain sentences."""
 Forced = Callable[[Sequence[str], Sequence[Sequence[str]]], Sequence[Translated]]
 """A function that translates plain sentences with words that each translation must contain."""
+T = TypeVar("T")
 
 
 class SentencesOf:
@@ -88,17 +89,33 @@ def translate_segments(segments: Iterable[Segment], translate: Translate, langua
         SettingsError: the library that splits sentences is not installed.
     """
     split_up = SentencesOf(segments, language, protection)
-    found = list(translate([sentence.text for sentence in split_up.sentences]))
-    again = [index for index, sentence in enumerate(split_up.sentences) if lost(sentence, found[index].text)]
-    if again and forced is not None:
-        sentences = [split_up.sentences[index] for index in again]
-        second: Sequence[Translated] = ()
-        with suppress(SettingsError, DataError):        # the vocabulary cannot encode the placeholders
-            second = forced([sentence.text for sentence in sentences], [list(sentence.names) for sentence in sentences])
-        for index, sentence, translation in zip(again, sentences, second, strict=False):
-            if len(lost(sentence, translation.text)) < len(lost(sentence, found[index].text)):
-                found[index] = translation
+    sentences = split_up.sentences
+    found = translate([sentence.text for sentence in sentences])
+    if forced is not None:
+        found = with_placeholders_forced(sentences, found, lambda translation: translation.text, lambda again: forced(
+            [sentences[index].text for index in again], [list(sentences[index].names) for index in again]))
     return split_up.segments(found)
+
+
+def with_placeholders_forced(sentences: Sequence[SourceSentence], found: Sequence[T], text_of: Callable[[T], str],
+                             forced: Callable[[list[int]], Iterable[T]]) -> list[T]:
+    """Translate sentences with missing placeholders again, and return the better translation of each sentence.
+
+    Args:
+        sentences: sentences with placeholders.
+        found: the translation of each sentence.
+        text_of: returns the text of a translation.
+        forced: translates the sentences of these indices with their placeholders as lexical constraints. If it raises
+            `SettingsError` or `DataError`, the remaining sentences keep their first translations.
+    """
+    better = list(found)
+    again = [index for index, sentence in enumerate(sentences) if lost(sentence, text_of(found[index]))]
+    with suppress(SettingsError, DataError):        # the vocabulary cannot encode the placeholders
+        for index, translation in zip(again, forced(again) if again else (), strict=False):
+            sentence = sentences[index]
+            if len(lost(sentence, text_of(translation))) < len(lost(sentence, text_of(found[index]))):
+                better[index] = translation
+    return better
 
 
 def lost(sentence: SourceSentence, text: str) -> list[str]:

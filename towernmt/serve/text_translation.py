@@ -17,10 +17,10 @@ from towernmt.documents.formats.plain import Lines
 from towernmt.documents.formats.xml import XmlDocument, XmlSettings
 from towernmt.documents.segments import Document
 from towernmt.documents.source_sentences import SourceSentence
-from towernmt.documents.translation import SentencesOf, lost
+from towernmt.documents.translation import SentencesOf, lost, with_placeholders_forced
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import OPTIONS, PLAIN, LineOptions
-from towernmt.predict.lines.protected_sentences import restored, with_placeholders
+from towernmt.predict.lines.protected_sentences import restored, with_names_forced, with_placeholders
 from towernmt.predict.lines.terminology import Terminology
 from towernmt.serve.batcher import Ticket
 from towernmt.serve.request_limits import Refusal, ServerLimits, bad
@@ -59,6 +59,16 @@ def translate_segmented(model: ServedModel, sentences: Sequence[SourceSentence],
         if not lost(sentences[index], translation[0].text):
             on_result(index, translation)
 
+    def forced(again: list[int]) -> list[Translation]:
+        texts = [sentences[place].text for place in again]
+        try:
+            return translate_sentences(model, texts, [with_names_forced(given[place], sentences[place])
+                                                      for place in again], ticket, turn=turn)
+        except Refusal as refusal:
+            if refusal.status != 400:       # 400: the vocabulary cannot write a placeholder
+                raise
+            return []
+
     aligned = replace(options, details=True)        # marks and protected words move with the words around them
     given = [with_placeholders(options if sentence.is_plain else aligned, sentence) for sentence in sentences]
     for one in {id(one): one for one in given if one.prefix or one.constraints}.values():
@@ -66,13 +76,8 @@ def translate_segmented(model: ServedModel, sentences: Sequence[SourceSentence],
     found = translate_sentences(model, [sentence.text for sentence in sentences], given, ticket, report_if_complete,
                                 blocking, turn)
     again = [place for place, sentence in enumerate(sentences) if lost(sentence, found[place][0].text)]
-    if again and model.model.constrains:
-        wanted = [replace(given[place], constraints=(*given[place].constraints, *sentences[place].names))
-                  for place in again]
-        second = _forced(model, [sentences[place].text for place in again], wanted, ticket, turn)
-        for place, translation in zip(again, second, strict=False):
-            if len(lost(sentences[place], translation[0].text)) < len(lost(sentences[place], found[place][0].text)):
-                found[place] = translation
+    if model.model.constrains:
+        found = with_placeholders_forced(sentences, found, lambda translation: translation[0].text, forced)
     for place in again:
         on_result(place, found[place])
     return found
@@ -105,17 +110,6 @@ def translate_sentences(model: ServedModel, sentences: Sequence[str], options: S
                 lambda place, translation, first=first: on_result(first + place, translation),  # type: ignore[misc]
                 blocking=blocking or first > 0)
     return found
-
-
-def _forced(model: ServedModel, sentences: Sequence[str], options: Sequence[LineOptions],
-            ticket: Ticket, turn: Turn | None) -> list[Translation]:
-    """Translate sentences with constraints; return an empty list if the vocabulary cannot write a placeholder."""
-    try:
-        return translate_sentences(model, sentences, options, ticket, turn=turn)
-    except Refusal as refusal:
-        if refusal.status != 400:
-            raise
-        return []
 
 
 _TAG = re.compile(r"<[^<>]*>")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,13 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.documents.shields import EVERYTHING
-from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
+from towernmt.predict.line_translator import LineTranslator
+from towernmt.predict.lines.hypotheses import Found, Hypothesis, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.line_options import LineOptions, LineRequest
 from towernmt.predict.lines.line_spans import LineSpans, numbers_in
 from towernmt.predict.lines.special_lines import SpecialLines
-from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings
+from towernmt.predict.lines.terminology import Term, Terminology
+from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings, StreamSettings
 
 WORDS = WordVocabulary([*SPECIAL_PIECES, "the", "device", "is", "not", "here", "Berlin", "USA", "I", "é"])
 ALL = ("copy_lines", "protection", "casing")
@@ -208,11 +211,30 @@ def test_a_line_in_title_case_is_translated_in_its_usual_case_if_the_model_prefe
     assert translate(other, ["The Device Is Not Here."]) == ["gut"]
 
 
+def test_a_word_with_an_apostrophe_may_be_in_a_line_in_title_case() -> None:
+    model = Model(lambda text: ("gut", -0.1) if text == "The device isn't here." else ("schlecht", -1.0))
+    assert translate(model, ["The Device Isn't Here."]) == ["gut"]
+
+
 def test_letters_that_the_vocabulary_lacks_are_read_without_accents_or_copied() -> None:
     known = Model(lambda text: ("gut", -0.2) if text == "the device ist" else ("schlecht", -2.0))
     assert translate(known, ["the device ïst"], vocabulary=Letters()) == ["gut"]
     assert translate(Model(lambda text: ("noise", -2.0)), ["the device ïst"], vocabulary=Letters()) == [
         "the device ïst"]
+
+
+def test_unknown_letters_without_accents_are_read_once() -> None:
+    model = Model(lambda text: ("gut", -0.2))
+    assert translate(model, ["the device ж"], vocabulary=Letters("ж")) == ["gut"]
+    assert model.seen == ["the device ж"]
+
+
+@pytest.mark.parametrize("options", [
+    LineOptions(prefix="so"), LineOptions(constraints=["so"]),
+    LineOptions(terminology=Terminology([Term("device", "so")]))], ids=["prefix", "constraint", "term"])
+def test_a_line_whose_translation_has_required_words_is_not_copied(options: LineOptions) -> None:
+    model = Model(lambda text: ("so", -2.0))
+    assert translate(model, [LineRequest("the device ïst", options)], vocabulary=Letters()) == ["so"]
 
 
 def test_a_fragment_with_a_translation_that_is_too_long_is_translated_with_a_full_stop() -> None:
@@ -225,13 +247,14 @@ def test_a_fragment_with_a_translation_that_is_too_long_is_translated_with_a_ful
 
 
 class Letters(WordVocabulary):
-    """A vocabulary that has all words but those with ï."""
+    """A vocabulary that has all words but those with an unknown letter."""
 
-    def __init__(self) -> None:
+    def __init__(self, unknown: str = "ï") -> None:
         super().__init__([*SPECIAL_PIECES, "a"])
+        self._unknown = unknown
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        return [[3 if "ï" in text else 4] for text in texts]
+        return [[3 if self._unknown in text else 4] for text in texts]
 
 
 def test_lines_before_a_wrong_one_are_translated_first() -> None:
@@ -246,6 +269,49 @@ def test_lines_before_a_wrong_one_are_translated_first() -> None:
                 requests(), Model(marked), 10):
             found.append(translation[0].text)       # noqa: PERF402 -- an error follows
     assert found == ["12", "THE DEVICE"]
+
+
+def test_lines_keep_their_first_translations_if_the_vocabulary_cannot_write_placeholders() -> None:
+    class Refusing(Model):
+        def __call__(self, requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
+            if again:
+                raise DataError("the target vocabulary does not know 'X1'")
+            return super().__call__(requests, again=again)
+
+    assert translate(Refusing(marked), ["see https://x.de", "here"], window=1) == ["SEE HTTPS:X.DE", "HERE"]
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_no_more_than_a_window_is_read_before_its_first_translation(window: int) -> None:
+    read: list[str] = []
+
+    def requests() -> Iterator[LineRequest]:
+        for line in ["the device", "❤️", "THE DEVICE", "see https://x.de", "here", "is"]:
+            read.append(line)
+            yield LineRequest(line)
+
+    translations = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings()).translated(
+        requests(), Model(marked), window)
+    for number, _ in enumerate(translations):
+        assert len(read) == (number // window + 1) * window
+
+
+class Noise:
+    """A search whose translation of each line is one word."""
+
+    def __call__(self, source: np.ndarray, source_length: np.ndarray) -> Found:
+        count = len(source)
+        return Found(np.full([count, 1, 1], WORDS.piece_to_id("Berlin")), np.full([count, 1], -0.1, np.float32))
+
+    def with_settings(self, changed: Mapping[str, Any]) -> Noise:
+        return self
+
+
+def test_a_translator_copies_lines_of_a_file_that_have_no_words() -> None:
+    translator = LineTranslator(Noise(), WORDS, WORDS, checkpoint="", search=SearchSettings(), stream=StreamSettings())
+    lines = "\u200b\n❤️\nhttps://example.com/x?y=1\nthe device\n12345\n\n"
+    found = [translation[0].text for translation in translator.translate_stream(io.BytesIO(lines.encode()))]
+    assert found == ["\u200b", "❤️", "https://example.com/x?y=1", "Berlin", "12345", ""]
 
 
 def test_unknown_settings_are_refused() -> None:

@@ -28,6 +28,11 @@ def with_placeholders(options: LineOptions, sentence: SourceSentence) -> LineOpt
                    avoid=[_seen(phrase, sentence) for phrase in options.avoid])
 
 
+def with_names_forced(options: LineOptions, sentence: SourceSentence) -> LineOptions:
+    """Return the options of a sentence with its placeholders as lexical constraints."""
+    return replace(options, constraints=(*options.constraints, *sentence.names))
+
+
 def _seen(phrase: str, sentence: SourceSentence) -> str:
     for name, place in sentence.names.items():
         phrase = phrase.replace(sentence.atoms[place].text, name, 1)

@@ -22,13 +22,14 @@ from towernmt.dataflow.text.modifiers import without_accents
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.documents.segments import Segment
 from towernmt.documents.shields import Protection
-from towernmt.documents.translation import lost
+from towernmt.documents.source_sentences import SourceSentence
+from towernmt.documents.translation import with_placeholders_forced
 from towernmt.predict.lines.capitals import is_in_capitals, is_in_title_case, usual_case
 from towernmt.predict.lines.faults import worse
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import LineRequest
 from towernmt.predict.lines.line_spans import LineSpans
-from towernmt.predict.lines.protected_sentences import ProtectedLine, with_placeholders
+from towernmt.predict.lines.protected_sentences import ProtectedLine, with_names_forced, with_placeholders
 from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings
 
 _COPY = 0.6
@@ -85,8 +86,7 @@ class SpecialLine:
         is_on = settings.protection == "auto"
         self.spans = LineSpans(request.text, Protection(is_on, tuple(options.protect)), is_on)
         texts = [part for part in self.spans.segment if isinstance(part, str)]
-        self.is_copied = (model.copies and not options.prefix and not options.constraints
-                          and not any(map(str.isalpha, "".join(texts))))
+        self.is_copied = model.copies and not any(map(str.isalpha, "".join(texts))) and self._may_be_copied
         self.case = "" if settings.casing == "off" else (
             "capitals" if is_in_capitals(texts) else "title" if is_in_title_case(texts) else "")
         self._usual: list[str] = []
@@ -95,15 +95,25 @@ class SpecialLine:
             self.case = self.case if self._usual != texts else ""
 
     @property
+    def _may_be_copied(self) -> bool:
+        """Whether the request requires no words of the translation."""
+        options = self.request.options
+        return not (options.prefix or options.constraints
+                    or options.terminology is not None and options.terminology.found(self.request.text))
+
+    @property
     def is_special(self) -> bool:
         """Whether the line is copied, or may need a second translation."""
         return bool(self.is_copied or self.case or self.unknown or not self.spans.is_empty)
 
-    def needs_second(self, translation: Translation) -> bool:
-        """Return whether the line is translated a second time after a first translation."""
-        if self.is_copied:
-            return False
-        return bool(self.case or self.unknown or self._is_fragment or self.spans.changed(translation[0].text))
+    def second_sentence(self, first: Translation) -> SourceSentence | None:
+        """Return the sentence to translate after a first translation; None if that is the only one."""
+        if self.is_copied or not (self.case or self.unknown or self._is_fragment
+                                  or self.spans.changed(first[0].text)):
+            return None
+        sentence = self.second.sentence
+        has_changed = sentence is not None and (bool(sentence.names) or sentence.text != self.request.text)
+        return sentence if has_changed else None
 
     @cached_property
     def second(self) -> ProtectedLine:
@@ -121,19 +131,9 @@ class SpecialLine:
         """Return a text without the accents of unknown letters."""
         return "".join(without_accents(c) if c in self.unknown else c for c in text)
 
-    def second_request(self, forced: bool = False) -> LineRequest | None:
-        """Return the request of the second translation; None if nothing is left to translate.
-
-        Args:
-            forced: whether the placeholders are lexical constraints.
-        """
-        sentence = self.second.sentence
-        if sentence is None:
-            return None
-        options = with_placeholders(self.request.options, sentence)
-        if forced:
-            options = replace(options, constraints=(*options.constraints, *sentence.names))
-        return replace(self.request, text=sentence.text, options=options)
+    def second_request(self, sentence: SourceSentence) -> LineRequest:
+        """Return the request of the second translation."""
+        return replace(self.request, text=sentence.text, options=with_placeholders(self.request.options, sentence))
 
     def second_translation(self, translation: Translation) -> Translation:
         """Return a translation of the second request as one of the line."""
@@ -168,7 +168,8 @@ class SpecialLine:
 
     def is_hopeless(self, translation: Translation) -> bool:
         """Return whether the line has unknown letters, and the model does not know what it means."""
-        return bool(self.unknown) and mean_log_prob(translation[0], self._model.search) < _HOPELESS
+        return (bool(self.unknown) and self._may_be_copied
+                and mean_log_prob(translation[0], self._model.search) < _HOPELESS)
 
 
 def better_translations(lines: Sequence[SpecialLine], first: Sequence[Translation], translate: TranslateRequests,
@@ -181,30 +182,22 @@ def better_translations(lines: Sequence[SpecialLine], first: Sequence[Translatio
         translate: translates requests.
         constrains: whether the search supports lexical constraints.
     """
-    found = list(first)
-    requests = {index: request for index, line in enumerate(lines)
-                if line.needs_second(first[index]) and (request := line.second_request()) is not None}
-    second = dict(zip(requests, translate(list(requests.values()), again=True), strict=True)) if requests else {}
+    sentences = {index: sentence for index, line in enumerate(lines)
+                 if (sentence := line.second_sentence(first[index])) is not None}
+    requests = [lines[index].second_request(sentence) for index, sentence in sentences.items()]
+    second: list[Translation] = []
+    with suppress(DataError, SettingsError):        # the vocabulary cannot write an option with placeholders
+        second.extend(translate(requests, again=True) if requests else ())
     if constrains:
-        _force_placeholders(lines, second, translate)
-    for index, translation in second.items():
+        translated = list(sentences.values())[:len(second)]
+        forced = [replace(request, options=with_names_forced(request.options, sentence))
+                  for request, sentence in zip(requests, translated, strict=False)]
+        second = with_placeholders_forced(translated, second, lambda translation: translation[0].text,
+                                          lambda again: translate([forced[number] for number in again], again=True))
+    found = list(first)
+    for index, translation in zip(sentences, second, strict=False):
         found[index] = lines[index].better(found[index], lines[index].second_translation(translation))
     return found
-
-
-def _force_placeholders(lines: Sequence[SpecialLine], second: dict[int, Translation],
-                        translate: TranslateRequests) -> None:
-    """Translate lines with missing placeholders again, with these as lexical constraints."""
-    def missing(index: int, translation: Translation) -> int:
-        sentence = lines[index].second.sentence
-        return len(lost(sentence, translation[0].text)) if sentence is not None else 0
-
-    again = [index for index, translation in second.items() if missing(index, translation)]
-    requests = [request for index in again if (request := lines[index].second_request(forced=True)) is not None]
-    with suppress(DataError, SettingsError):        # the vocabulary cannot write the placeholders
-        for index, translation in zip(again, translate(requests, again=True) if requests else (), strict=False):
-            if missing(index, translation) < missing(index, second[index]):
-                second[index] = translation
 
 
 def _changed(translation: Translation, change: Callable[[str], str]) -> Translation:
