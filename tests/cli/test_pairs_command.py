@@ -114,6 +114,8 @@ def test_known_pairs_help_short_documents(capsys: pytest.CaptureFixture[str]) ->
     (["empty.txt", "a.en.md"], "empty.txt: The document has no text: check that it is the right file, and that its "
                                "text is not an image."),
     (["a.de.txt"], "Pass a document and its translation, two folders, or a table as --reviewed."),
+    (["a.de.txt", "--reviewed", "a.en.md"],
+     "Pass a document and its translation, two folders, or a table as --reviewed."),
     (["a.de.txt", "a.en.md", "--threshold", "2"], "--threshold 2.0: pass a number from 0 to 1."),
     (["--reviewed", "a.de.txt", "--review", "r.tsv"],
      "--reviewed only writes the kept pairs of a table: leave out --review, --model and --known."),
@@ -128,6 +130,16 @@ def test_each_mistake_is_one_sentence(arguments: list[str], sentence: str, capsy
     assert main(["pairs", *arguments, "--output", "pairs.tsv"]) == 1
     assert capsys.readouterr().err == f"towernmt: {sentence}\n"
     assert not Path("pairs.tsv").exists()
+
+
+def test_folders_without_a_document_that_can_be_read_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for language in ("german", "english"):
+        write(f"{language}/a.txt", [])
+    assert main(["pairs", "german", "english", "--output", "pairs.tsv"]) == 1
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[0].startswith("towernmt: german/a.txt: The document has no text")
+    assert errors[1:] == ["towernmt: german and english have no documents from which pairs can be made; the lines "
+                          "above name the reason for each."]
 
 
 def test_documents_that_are_no_translations_of_each_other_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

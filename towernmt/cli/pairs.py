@@ -69,7 +69,7 @@ def run_pairs(args: argparse.Namespace) -> int:
     known = [(pair.source, pair.target) for uri in args.known for pair in _pairs_of_source(uri)]
     report = _Report(is_strict=not Path(args.source).is_dir())
     read = list(_read(_matched(args, languages, report), languages, args.by_line, report))
-    aligned = align_sentences([texts for _, texts in read], known, _translate_of(args))
+    aligned = align_sentences([texts for _, texts in read], known, _translate_of(args)) if read else []
     documents = []
     for (files, texts), alignment in zip(read, aligned, strict=True):
         document = AlignedDocument(files, texts, alignment)
@@ -122,7 +122,7 @@ class _Report:
 
 
 def _check(args: argparse.Namespace) -> None:
-    if bool(args.reviewed) == bool(args.source and args.target):
+    if bool(args.reviewed) == bool(args.target) or args.reviewed and args.source:
         raise SettingsError("Pass a document and its translation, two folders, or a table as --reviewed.")
     if not 0 <= args.threshold <= 1:
         raise SettingsError(f"--threshold {args.threshold}: pass a number from 0 to 1.")
@@ -137,10 +137,9 @@ def _check(args: argparse.Namespace) -> None:
             raise DataError(f"{path} does not exist: pass a document or a folder.")
     if source.is_dir() != target.is_dir():
         raise SettingsError(f"{source} and {target}: pass two documents or two folders.")
-    if source.samefile(target) and not (source.is_dir() and args.languages):
-        fix = ("pass --languages, such as --languages de-en, so that the names of the files show their language."
-               if source.is_dir() else "pass a document and its translation.")
-        raise DataError(f"{source} and {target} are the same {'folder' if source.is_dir() else 'file'}: {fix}")
+    if source.is_dir() and source.samefile(target) and not args.languages:
+        raise DataError(f"{source} and {target} are the same folder: pass --languages, such as --languages de-en, so "
+                        "that the names of the files show their language.")
 
 
 def _matched(args: argparse.Namespace, languages: Direction | None, report: _Report) -> list[MatchedFiles]:
