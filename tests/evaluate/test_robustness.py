@@ -10,6 +10,7 @@ import sacrebleu
 
 from towernmt.dataflow.text.modifiers import with_typos
 from towernmt.dataflow.text.text_lines import clean
+from towernmt.evaluate.custom_metric import CustomMetric
 from towernmt.evaluate.metrics import MetricSettings
 from towernmt.evaluate.robustness import (
     RobustnessText,
@@ -63,6 +64,15 @@ def test_a_perfect_system_has_the_best_scores_and_the_scores_are_sacrebleus():
     found = robustness_scores(texts[:2], hypotheses, MetricSettings(("bleu",)))[1]
     expected = sacrebleu.corpus_bleu([line.upper() for line in worse], REFERENCES, lowercase=True, force=True).score
     assert found.bleu == pytest.approx(expected) and found.relative == pytest.approx(expected / 100)
+
+
+def test_custom_metrics_do_not_score_the_forms():
+    def metric(*_):
+        raise AssertionError("it may be slow, and its scores are not in the table")
+
+    texts = [forms()["clean"]]
+    settings = MetricSettings(("bleu",), custom=(CustomMetric("metric", metric),))
+    assert robustness_scores(texts, [REFERENCES[0]], settings)[0].bleu == pytest.approx(100)
 
 
 def test_faults_and_lost_spans_are_counted():

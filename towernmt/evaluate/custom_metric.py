@@ -34,11 +34,12 @@ class CustomMetric:
 
     name: str
     function: SegmentFunction
-    _known: dict[tuple[str | None, str, tuple[str, ...]], float] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[str | None, str, tuple[str, ...]], float] = field(
+        default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def load(cls, location: str) -> CustomMetric:
-        """Load a function.
+        """Load the function of a metric.
 
         Args:
             location: FILE.py:FUNCTION, or MODULE:FUNCTION of an importable module.

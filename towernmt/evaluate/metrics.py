@@ -66,7 +66,6 @@ class MetricSettings:
         """The tokeniser of BLEU; None: sacreBLEU's default for the target language."""
         return self.tokenizer or ("char" if self.target_language in UNSPACED else None)
 
-
     def is_lower_better(self, name: str) -> bool:
         """Return whether a lower score is better.
 

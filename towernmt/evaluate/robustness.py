@@ -154,7 +154,7 @@ def _fault(source: str, hypothesis: str) -> str | None:
 
 def _bleu_and_chrf(text: RobustnessText, hypotheses: Sequence[str], metrics: MetricSettings, lowercase: bool
                    ) -> tuple[float, float]:
-    settings = replace(metrics, names=("bleu", "chrf"), lowercase=lowercase)
+    settings = replace(metrics, names=("bleu", "chrf"), lowercase=lowercase, custom=())
     found = score_corpus([text.compared(line) for line in hypotheses],
                          [[text.compared(line) for line in lines] for lines in text.references], settings)
     return found["BLEU"][0], found["chrF2"][0]
