@@ -1,11 +1,11 @@
-"""Alignment of documents sentence by sentence, in passes that learn a lexicon from each other's beads.
+"""Alignment of documents sentence by sentence, in passes that learn a lexicon from the beads of the previous pass.
 
 1. By the lengths of sentences alone, in a wide band around the diagonal. Short documents also use words that are the
    same in both languages, such as names and numbers.
-2. By lengths and words, in a narrow band around the path of the pass before. The lexicon is learned from all documents
-   together. This pass runs twice.
-3. With a model: the same again, with the translation of the source in place of the source. Most words of the lexicon
-   are then translated by themselves.
+2. By lengths and words, in a narrow band around the path of the previous pass. The lexicon is learned from all
+   documents together. This pass runs twice.
+3. With a model: pass 2 is repeated with the translation of the source in place of the source. Most words are then
+   translated by themselves.
 
 The score of a bead is 1 - 1 / factor, where the factor says how much more probable a word becomes when the other side
 is known, as a geometric mean over the words that the lexicon knows, and over the lengths as one more word.
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.dataflow.preparation.alignment_model import swapped
-from towernmt.dataflow.preparation.shards import PairBlock
+from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths
 from towernmt.documents.alignment.length_gains import LengthGains, LengthModel
 from towernmt.documents.alignment.sentence_paths import Band, Bead, best_path
 from towernmt.documents.alignment.word_gains import (
@@ -40,8 +40,6 @@ CELLS_WITH_WORDS = 1 << 21
 HALF_WIDTH = 60
 """Half the width of the band of later passes, in sentences."""
 PASSES_BY_WORDS = 2
-GOOD_SCORE = 0.3
-"""Score from which a pair is probably a translation."""
 
 
 class SentenceTexts(NamedTuple):
@@ -63,7 +61,7 @@ class AlignedSentences:
     beads: list[Bead]
     scores: NDArray[np.float32]
 
-    def share_in_good_beads(self, good: float = GOOD_SCORE) -> float:
+    def share_in_good_beads(self, good: float) -> float:
         """Return the share of the sentences of the shorter side that are in beads with at least this score."""
         sizes = np.array([bead.shape for bead in self.beads], np.int64).reshape(-1, 2)
         sentences, in_good = sizes.sum(0), sizes[self.scores >= good].sum(0)
@@ -105,7 +103,7 @@ class _Lengths(NamedTuple):
     def of_beads(self, beads: Sequence[Bead]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the characters of both sides of each bead."""
         ranges = np.array(beads, np.int64).reshape(-1, 4)
-        one, other = (np.concatenate([[0], np.cumsum(side)]) for side in self)
+        one, other = map(offsets_of_lengths, self)
         return one[ranges[:, 1]] - one[ranges[:, 0]], other[ranges[:, 3]] - other[ranges[:, 2]]
 
 

@@ -15,8 +15,9 @@ from lxml import etree
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.message_catalogues import parse_po
 from towernmt.dataflow.sources.translation_memory import variant_in, variants_of_units
-from towernmt.dataflow.text.language_codes import plain_code, two_letter_code
+from towernmt.dataflow.text.language_codes import two_letter_code
 from towernmt.dataflow.text.text_lines import clean
+from towernmt.documents.formats.office import parse_xml
 from towernmt.documents.formats.text_files import SUFFIXES, file_content, has_words, naming_document, opener_of
 from towernmt.documents.segments import plain_text
 from towernmt.documents.source_sentences import sentences_of
@@ -100,9 +101,8 @@ _CODES = ("bpt", "ept", "it", "ph", "ut")
 
 def _xliff_texts(content: bytes, name: str, language: str) -> Iterator[str]:
     """Yield the text of each unit of an XLIFF file (1.0 to 2.1) in a language."""
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
     try:
-        root = etree.fromstring(content, parser)
+        root = parse_xml(content)
     except (etree.XMLSyntaxError, ValueError) as error:
         raise DataError(f"The file is not XML ({error}): save it again as XLIFF.") from None
     if _local_name(root) != "xliff":
@@ -112,7 +112,8 @@ def _xliff_texts(content: bytes, name: str, language: str) -> Iterator[str]:
     for file in root.iter("{*}file"):
         named = {"source": file.get("source-language") or root.get("srcLang"),
                  "target": file.get("target-language") or root.get("trgLang")}
-        side = next((side for side, code in named.items() if code and _are_same_language(code, language)), None)
+        side = next((side for side, code in named.items()
+                     if code and two_letter_code(code) == two_letter_code(language)), None)
         if side is None:
             others |= {code for code in named.values() if code}
             continue
@@ -137,10 +138,6 @@ def _text_of(element: etree._Element) -> Iterator[str]:
         for child in element:
             yield from _text_of(child)
             yield child.tail or ""
-
-
-def _are_same_language(code: str, wanted: str) -> bool:
-    return plain_code(code) == plain_code(wanted) or two_letter_code(code) == two_letter_code(wanted)
 
 
 _EXCHANGE_FORMATS: dict[str, Callable[[bytes, str, str], Iterator[str]]] = {

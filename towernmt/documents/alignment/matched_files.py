@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.language_codes import NAMES, TWO_LETTERS, Direction, two_letter_code
+from towernmt.dataflow.text.language_codes import NAMES, TWO_LETTERS, Direction, base_code, two_letter_code
 from towernmt.documents.alignment.document_sentences import READABLE_SUFFIXES
 
 _SEPARATOR = re.compile(r"[^\w]|_")
@@ -35,7 +35,7 @@ class FolderMatch(NamedTuple):
     Attributes:
         matched: files that belong together, in the order of the names.
         unmatched: documents without a counterpart.
-        unread: files that are no documents with a supported suffix.
+        unread: files without a supported suffix.
     """
 
     matched: list[MatchedFiles]
@@ -112,7 +112,7 @@ def _spellings(codes: Iterable[str]) -> frozenset[str]:
     found: set[str] = set()
     for code in codes:
         two_letters = two_letter_code(code)
-        found |= {code.lower(), code.partition("-")[0].lower(), two_letters, NAMES.get(two_letters, code).lower(),
+        found |= {code.lower(), base_code(code), two_letters, NAMES.get(two_letters, code).lower(),
                   *(other for other, same in TWO_LETTERS.items() if same == two_letters)}
     return frozenset(found)
 

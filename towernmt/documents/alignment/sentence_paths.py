@@ -17,13 +17,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from towernmt.dataflow.preparation.shards import offsets_of_lengths
+
 SHAPES = ((1, 1), (1, 2), (2, 1), (2, 2))
 """Numbers of source and target sentences of the beads, in the order of the gains."""
 GAP_GAIN = float(np.log(0.01))
 """Gain of the first sentence of a gap, in addition to `GAP_STEP`."""
 GAP_STEP = float(np.log(0.85))
 """Gain of each sentence of a gap."""
-_VERTICAL, _FROM_ROW_GAP, _GAP_GOES_ON, _NEW_MAXIMUM = len(SHAPES), 8, 16, 32
+_VERTICAL, _FROM_ROW_GAP, _GAP_CONTINUES, _NEW_MAXIMUM = len(SHAPES), 8, 16, 32
 
 
 class Bead(NamedTuple):
@@ -89,7 +91,7 @@ class Band(NamedTuple):
     @property
     def starts(self) -> NDArray[np.int64]:
         """int64 `[rows + 1]`, index of the first cell of each row, if the rows are stored one after the other."""
-        return np.concatenate([[0], np.cumsum(self.widths)])
+        return offsets_of_lengths(self.widths)
 
 
 GainsOfRectangle = Callable[[range, range], NDArray[np.floating]]
@@ -163,12 +165,12 @@ class _Rows:
             np.copyto(moves, np.uint8(number), where=of_bead > best)
             np.maximum(best, of_bead, out=best)
         gap, opened = self._gap[2 + first:2 + after], self._best[1][2 + first:2 + after] + GAP_GAIN
-        goes_on = gap > opened
+        continues = gap > opened
         np.maximum(gap, opened, out=gap)
         gap += GAP_STEP
         np.copyto(moves, np.uint8(_VERTICAL), where=gap > best)
         np.maximum(best, gap, out=best)
-        moves += goes_on * np.uint8(_GAP_GOES_ON)
+        moves += continues * np.uint8(_GAP_CONTINUES)
         self._with_gaps_in_row(best, moves)
 
     def _with_gaps_in_row(self, best: NDArray[np.float64], moves: NDArray[np.uint8]) -> None:
@@ -201,7 +203,7 @@ def _followed(moves: NDArray[np.uint8], band: Band) -> list[Bead]:
             if not (i or j):
                 break
         if in_gap or move % _FROM_ROW_GAP == _VERTICAL:
-            in_gap = bool(move & _GAP_GOES_ON)
+            in_gap = bool(move & _GAP_CONTINUES)
             path.append(Bead(i - 1, i, j, j))
             i -= 1
         else:

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.preparation.alignment_model import NULL, learn_model_1
-from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, pair_range
+from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, pair_range, select_pairs
 from towernmt.dataflow.text.word_segmentation import word_classes
+from towernmt.dataflow.vocabulary.sentencepiece_model import spans
 from towernmt.documents.alignment.sentence_paths import Bead
 
 _UNKNOWN = NULL + 1
@@ -77,10 +78,8 @@ class Words:
 
     def joined(self, firsts: NDArray[np.int64], afters: NDArray[np.int64]) -> Words:
         """Return the words of ranges of sentences, each as one sentence."""
-        begins, ends = self.offsets[firsts], self.offsets[afters]
-        offsets = offsets_of_lengths(ends - begins)
-        index = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], ends - begins)
-        return Words(self.ids[index], offsets)
+        begins, lengths = self.offsets[firsts], self.offsets[afters] - self.offsets[firsts]
+        return Words(self.ids[spans(begins, lengths)], offsets_of_lengths(lengths))
 
     def after_two_others(self) -> Words:
         """Return the sentences after two others, which consist of one unknown word each."""
@@ -92,9 +91,9 @@ def word_pairs(source: Words, target: Words, beads: Sequence[Bead]) -> list[Pair
     """Return the words of beads as blocks of sentence pairs, without gaps and very long ones."""
     ranges = np.array([bead for bead in beads if not bead.is_gap], np.int64).reshape(-1, 4)
     one, other = source.joined(ranges[:, 0], ranges[:, 1]), target.joined(ranges[:, 2], ranges[:, 3])
-    short = np.flatnonzero((np.diff(one.offsets) <= _LONGEST) & (np.diff(other.offsets) <= _LONGEST))
-    one, other = one.joined(short, short + 1), other.joined(short, short + 1)
     pairs = PairBlock(one.ids, one.offsets, other.ids, other.offsets)
+    pairs = select_pairs(pairs, np.flatnonzero(
+        (pairs.source_lengths <= _LONGEST) & (pairs.target_lengths <= _LONGEST)))
     return [pair_range(pairs, first, min(first + _PAIRS_AT_ONCE, len(pairs)))
             for first in range(0, len(pairs), _PAIRS_AT_ONCE)]
 
@@ -131,7 +130,7 @@ class WordLexicon:
         keys, probability = np.zeros(0, np.int64), np.zeros(0)
         try:
             entries = learn_model_1(pairs, size)
-        except DataError:           # there is no pair
+        except DataError:           # the list of pairs is empty
             pass
         else:
             occurrences = sum(np.bincount(block.source_ids, minlength=given_size) for block in pairs)
@@ -277,7 +276,7 @@ class _Explained:
         wanted = self._lexicon.given[entry]
         found = np.searchsorted(given_ids, wanted)
         times = np.searchsorted(given_ids, wanted, "right") - found
-        cells = np.repeat(word * len(given), times) + column[_ranges(found, times)]
+        cells = np.repeat(word * len(given), times) + column[spans(found, times)]
         return np.bincount(cells, np.repeat(self._lexicon.ratio[entry], times), minlength=len(ids) * len(given)).astype(
             np.float32).reshape(len(ids), len(given))
 
@@ -285,13 +284,7 @@ class _Explained:
         """Return the entries of the lexicon for each word: the index of the word, and that of the entry."""
         starts = self._lexicon.starts
         counts = starts[ids + 1] - starts[ids]
-        return np.repeat(np.arange(len(ids)), counts), _ranges(starts[ids], counts)
-
-
-def _ranges(starts: NDArray[np.integer], counts: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return the numbers of several ranges, one after the other."""
-    offsets = offsets_of_lengths(np.asarray(counts, np.int64))
-    return np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], counts)
+        return np.repeat(np.arange(len(ids)), counts), spans(starts[ids], counts)
 
 
 def _sums_of_sentences(values: NDArray[np.floating], words: Words) -> NDArray[np.float32]:

@@ -79,8 +79,7 @@ class Archive:
         if content.count(b"<") > 2 * MOST_TAGS:
             raise DataError(f"{name} has more than {MOST_TAGS} elements: divide the document.")
         try:
-            parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
-            return etree.ElementTree(etree.fromstring(content, parser))
+            return etree.ElementTree(parse_xml(content))
         except (etree.XMLSyntaxError, ValueError) as error:
             raise DataError(f"The member {name} is not valid XML: {str(error)[:100]}.") from error
 
@@ -132,6 +131,16 @@ def _like(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
     made.external_attr, made.create_system, made.comment = (
         member.external_attr, member.create_system, member.comment)
     return made
+
+
+def parse_xml(content: bytes) -> etree._Element:
+    """Return the root of XML, without reading the entities, files and addresses to which it refers.
+
+    Raises:
+        etree.XMLSyntaxError, ValueError: the content is not XML.
+    """
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
+    return etree.fromstring(content, parser)
 
 
 Path = tuple[Hashable, ...]
