@@ -90,7 +90,7 @@ def test_a_tracker_that_fails_is_left_with_one_warning(tmp_path: Path, monkeypat
             raise AssertionError("it has failed before")
 
     warnings: list[str] = []
-    monkeypatch.setattr("towernmt.train.tracker_monitor.logger.warning", warnings.append)
+    monkeypatch.setattr("towernmt.train.monitors.logger.warning", warnings.append)
     train(Lost(), tmp_path, steps=3)
     assert warnings == ["Lost records nothing more (no route to host)."]
 

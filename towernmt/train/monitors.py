@@ -1,6 +1,6 @@
-"""Write scalars to TensorBoard's event files and to `stats.jsonl`.
+"""Monitors that record scalars in TensorBoard's event files and in `stats.jsonl`, and the bases of other monitors.
 
-tensorpack's own writers raise an error (or print a stack trace) when the disk is full. These writers log one warning
+tensorpack's own writers raise an error (or print a stack trace) when the disk is full. These monitors log one warning
 that nothing more is recorded, and training continues.
 """
 
@@ -11,6 +11,7 @@ import math
 import os
 import socket
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
@@ -34,26 +35,67 @@ CHARTS = {
 """TensorBoard charts of training and validation together: title to regular expressions of tags."""
 
 
-class _FileMonitor(MonitorBase):
-    """A monitor of the chief that writes to a file. The first failure is logged, and then nothing more is written."""
+class Recorder(MonitorBase):
+    """A monitor of the chief. Its first failure is logged, and then it records nothing more.
+
+    Args:
+        name: name for the warning.
+        failures: exceptions that are failures.
+    """
 
     _chief_only = True
 
-    def __init__(self, directory: str | Path) -> None:
-        self._directory, self._failed = Path(directory), False
+    def __init__(self, name: str, failures: tuple[type[Exception], ...]) -> None:
+        self._name, self._failures, self._has_failed = name, failures, False
 
     def _write(self, action: Callable[[], Any]) -> None:
-        if self._failed:
+        if self._has_failed:
             return
         try:
             action()
-        except _FAILURES as error:
-            self._failed = True
+        except self._failures as error:
+            self._has_failed = True
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            logger.warning(f"{self._directory}: {type(self).__name__} records nothing more ({reason}).")
+            logger.warning(f"{self._name} records nothing more ({reason}).")
 
 
-class EventWriter(_FileMonitor):
+class StepRecorder(Recorder):
+    """A monitor that records all scalars of a step together, at the end of the step.
+
+    Scalars before the first update, such as those of a validation, are recorded for step 0.
+    """
+
+    def _setup_graph(self) -> None:
+        self._now: dict[str, Any] = {}
+        self._step = 0      # of these scalars
+
+    @abstractmethod
+    def _record(self, scalars: dict[str, Any], step: int) -> None:
+        """Record the scalars of a step."""
+
+    def process_scalar(self, name: str, val: Any) -> None:
+        """Keep a scalar until the end of its step."""
+        if self._step != self.global_step:
+            self._add()
+        self._step = self.global_step
+        self._now[name] = val
+
+    def _trigger_step(self) -> None:
+        self._add()
+
+    def _trigger_epoch(self) -> None:
+        self._add()
+
+    def _after_train(self) -> None:
+        self._add()
+
+    def _add(self) -> None:
+        if self._now:
+            scalars, self._now = self._now, {}
+            self._write(lambda: self._record(scalars, self._step))
+
+
+class EventWriter(Recorder):
     """TensorBoard's event file of this process: the run's settings, then every summary and scalar.
 
     Only the first file of the directory holds the graph. The file of a resumed run begins with a restart mark, at which
@@ -66,8 +108,8 @@ class EventWriter(_FileMonitor):
     """
 
     def __init__(self, directory: str | Path, settings: Mapping[str, Any] | None = None) -> None:
-        super().__init__(directory)
-        self._settings = settings
+        super().__init__(f"{directory}: {type(self).__name__}", _FAILURES)
+        self._directory, self._settings = Path(directory), settings
 
     def _setup_graph(self) -> None:
         self._writer: Any = None
@@ -128,50 +170,31 @@ def _has_graph(file: Path) -> bool:
         return False
 
 
-class StatsWriter(_FileMonitor):
+class StatsWriter(StepRecorder):
     """A monitor that writes `stats.jsonl`: one JSON object per line, for each step with scalars.
 
     A resumed run removes the lines of the steps that it repeats.
+
+    Args:
+        directory: the directory of the file.
     """
 
-    def _setup_graph(self) -> None:
-        self._path = self._directory / "stats.jsonl"
-        self._now: dict[str, Any] = {}
-        self._step = 0      # of these scalars
+    def __init__(self, directory: str | Path) -> None:
+        super().__init__(f"{directory}: {type(self).__name__}", _FAILURES)
+        self._path = Path(directory) / "stats.jsonl"
 
     def _before_train(self) -> None:
         self._write(self._drop_later)
 
     def _drop_later(self) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         if self._path.exists():
             lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
             kept = [line for line in lines if _step_of(line) <= self.global_step]
             write_text(self._path, "".join(f"{line}\n" for line in kept))
 
-    def process_scalar(self, name: str, val: Any) -> None:
-        """Keep a scalar for the line of this step; a validation before the first update has a line, too."""
-        if self._step != self.global_step:
-            self._add()
-        self._step = self.global_step
-        self._now[name] = val
-
-    def _trigger_step(self) -> None:
-        self._add()
-
-    def _trigger_epoch(self) -> None:
-        self._add()
-
-    def _after_train(self) -> None:
-        self._add()
-
-    def _add(self) -> None:
-        if self._now:
-            entry = {**self._now, "epoch_num": self.epoch_num, "global_step": self._step}
-            self._now = {}
-            self._write(lambda: self._append(json.dumps(entry)))
-
-    def _append(self, line: str) -> None:
+    def _record(self, scalars: dict[str, Any], step: int) -> None:
+        line = json.dumps({**scalars, "epoch_num": self.epoch_num, "global_step": step})
         # A directory that was removed or renamed is not created again, because it may come back.
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")

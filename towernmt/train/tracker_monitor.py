@@ -1,6 +1,6 @@
 """Send the scalars of a run to an experiment tracker: MLflow, Weights & Biases, or Trackio.
 
-A tracker is a service of its own. If it fails, one warning is logged, and training continues without it. A resumed run
+A tracker is a separate service. If it fails, one warning is logged, and training continues without it. A resumed run
 continues the run of the tracker: `tracker.json` in the log directory holds its identifier.
 """
 
@@ -10,17 +10,15 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from tensorpack.callbacks.monitor import MonitorBase
-from tensorpack.utils import logger
-
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
+from towernmt.train.monitors import StepRecorder
 
 FILE = "tracker.json"
 _LONGEST_VALUE = 500
@@ -133,7 +131,7 @@ def make_tracker(library: str, project: str, name: str) -> Tracker:
     return MlflowTracker(project, name) if library == "mlflow" else WandbTracker(library, project, name)
 
 
-class TrackerMonitor(MonitorBase):
+class TrackerMonitor(StepRecorder):
     """A monitor that sends all finite scalars of a step to a tracker, together.
 
     Args:
@@ -142,18 +140,12 @@ class TrackerMonitor(MonitorBase):
         settings: settings of the run by dotted name.
     """
 
-    _chief_only = True
-
     def __init__(self, tracker: Tracker, directory: str | Path, settings: Mapping[str, Any]) -> None:
+        super().__init__(type(tracker).__name__, (Exception,))      # those of networks and of each library
         self._tracker, self._file, self._settings = tracker, Path(directory) / FILE, settings
-        self._has_failed = False
-
-    def _setup_graph(self) -> None:
-        self._now: dict[str, float] = {}
-        self._step = 0      # of these scalars
 
     def _before_train(self) -> None:
-        self._call(self._begin)
+        self._write(self._begin)
 
     def _begin(self) -> None:
         known = json.loads(self._file.read_text(encoding="utf-8"))["run"] if self._file.exists() else None
@@ -161,35 +153,11 @@ class TrackerMonitor(MonitorBase):
         self._file.parent.mkdir(parents=True, exist_ok=True)
         write_text(self._file, json.dumps({"run": found}))
 
-    def process_scalar(self, name: str, val: Any) -> None:
-        """Keep a scalar until the end of this step."""
-        if self._step != self.global_step:
-            self._send()
-        self._step = self.global_step
-        if math.isfinite(val):
-            self._now[name] = float(val)
-
-    def _trigger_step(self) -> None:
-        self._send()
-
-    def _trigger_epoch(self) -> None:
-        self._send()
+    def _record(self, scalars: dict[str, Any], step: int) -> None:
+        finite = {name: float(value) for name, value in scalars.items() if math.isfinite(value)}
+        if finite:
+            self._tracker.log(finite, step)
 
     def _after_train(self) -> None:
-        self._send()
-        self._call(self._tracker.end)
-
-    def _send(self) -> None:
-        if self._now:
-            scalars, self._now = self._now, {}
-            self._call(lambda: self._tracker.log(scalars, self._step))
-
-    def _call(self, action: Callable[[], Any]) -> None:
-        if self._has_failed:
-            return
-        try:
-            action()
-        except Exception as error:      # those of networks and of each library
-            self._has_failed = True
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            logger.warning(f"{type(self._tracker).__name__} records nothing more ({reason}).")
+        super()._after_train()
+        self._write(self._tracker.end)
