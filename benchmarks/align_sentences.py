@@ -17,13 +17,15 @@ import random
 import resource
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from towernmt.documents.alignment.document_aligner import AlignedSentences, SentenceTexts, align_sentences
+from towernmt.documents.alignment.document_aligner import SentenceTexts, align_sentences
 from towernmt.documents.alignment.sentence_paths import Bead
 
 Pairs = Sequence[tuple[str, str]]
+T = TypeVar("T")
 
 
 class Gold(NamedTuple):
@@ -93,7 +95,7 @@ def beads_of_nltk(texts: SentenceTexts) -> set[Bead]:
                  max(j for _, j in group) + 1) for group in groups}
 
 
-def timed(work: Callable[[], AlignedSentences | set[Bead]]) -> tuple[AlignedSentences | set[Bead], float]:
+def timed(work: Callable[[], T]) -> tuple[T, float]:
     """Return a result, and its processor seconds."""
     begin = time.process_time()
     return work(), time.process_time() - begin
@@ -116,20 +118,18 @@ def main() -> None:
     for count in args.pairs:
         gold = changed_pairs(list(zip(*lines, strict=True))[:count], args.seed, args.joined, args.dropped, args.chapter)
         sizes = {"pairs": count, "source": len(gold.texts.source), "target": len(gold.texts.target)}
-        aligned, seconds = timed(lambda texts=gold.texts: align_sentences([texts])[0])   # type: ignore[misc]
-        if isinstance(aligned, AlignedSentences):
-            for threshold in args.thresholds:
-                found = {bead for bead, score in zip(aligned.beads, aligned.scores, strict=True)
-                         if score >= threshold and not bead.is_gap}
-                report({**sizes, "system": f"towernmt, score >= {threshold:g}", **figures(found, gold.beads),
-                        "seconds": seconds})
+        aligned, seconds = timed(partial(align_sentences, [gold.texts]))
+        for threshold in args.thresholds:
+            found = {bead for bead, score in zip(aligned[0].beads, aligned[0].scores, strict=True)
+                     if score >= threshold and not bead.is_gap}
+            report({**sizes, "system": f"towernmt, score >= {threshold:g}", **figures(found, gold.beads),
+                    "seconds": seconds})
         if count <= args.nltk:
             try:
-                beads, seconds = timed(lambda texts=gold.texts: beads_of_nltk(texts))    # type: ignore[misc]
+                beads, seconds = timed(partial(beads_of_nltk, gold.texts))
             except ImportError:
                 continue
-            if isinstance(beads, set):
-                report({**sizes, "system": "NLTK gale_church", **figures(beads, gold.beads), "seconds": seconds})
+            report({**sizes, "system": "NLTK gale_church", **figures(beads, gold.beads), "seconds": seconds})
     print(json.dumps({"peak memory MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}))
 
 

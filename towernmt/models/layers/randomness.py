@@ -83,20 +83,6 @@ def start_clock(batch_tensor: Tensor) -> None:
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, advance)
 
 
-def key_of_place(name: str) -> int:
-    """Return the key of the random values of a place: variable scope, name and tower."""
-    place = f"{tf1.get_variable_scope().name}/{name}/{getattr(get_current_tower_context(), 'index', 0)}/{graph_seed()}"
-    return zlib.crc32(place.encode())
-
-
-def _clock_now() -> Tensor:
-    """Return the number of the batch, int64 `[]`."""
-    clock = graph_state().clock
-    if clock is None:
-        raise RuntimeError("dropout needs start_clock() earlier in the tower; NMTModel.build_graph calls it.")
-    return clock.now
-
-
 def random_members(size: int, share: float, name: str) -> Tensor:
     """Return a random subset of `size` elements, bool `[size]`, in which each element is with the probability `share`.
 
@@ -105,8 +91,7 @@ def random_members(size: int, share: float, name: str) -> Tensor:
         share: probability of each element, exact to 1/65536.
         name: the place, unique within the enclosing variable scope.
     """
-    bits = _random_bits16(tf.constant([size]), key_of_place(name), _clock_now())
-    return tf.cast(bits, tf.int32) < round(share * 65536)
+    return tf.cast(_random_bits16(tf.constant([size]), name), tf.int32) < round(share * 65536)
 
 
 _PHILOX = 1     # tf.random.Algorithm.PHILOX
@@ -150,10 +135,9 @@ def dropout(x: Tensor, rate: float, name: str) -> Tensor:
     context = get_current_tower_context()
     if rate == 0.0 or context is None or not context.is_training:
         return x
-    now = _clock_now()
     with tf1.name_scope(name):
         dropped = round(rate * 65536)
-        keep = _random_bits16(tf.shape(x), key_of_place(name), now) >= dropped
+        keep = _random_bits16(tf.shape(x), name) >= dropped
         return _masked(tf.cast(x, tf.float32), keep, 65536.0 / (65536 - dropped))
 
 
@@ -173,20 +157,23 @@ def _masked(x: Tensor, keep: Tensor, scale: float) -> Tensor:
     return masked(x)
 
 
-def _random_bits16(shape: Tensor, key: int, clock: Tensor) -> Tensor:
-    """Return uniform uint16 of `shape`.
+def _random_bits16(shape: Tensor, name: str) -> Tensor:
+    """Return uniform uint16 of `shape`, which depend on the place (variable scope, name and tower) and on the batch.
 
-    The clock is the high word of Philox's counter. The low word counts the blocks within one tensor. With the clock in
-    the low word, each batch would get the values of the previous batch, shifted by a few elements. All places have the
-    same counter, so that TensorFlow computes it once.
+    The key of Philox is the place. The clock is the high word of its counter, and the low word counts the blocks
+    within one tensor. With the clock in the low word, each batch would get the values of the previous batch, shifted
+    by a few elements. All places have the same counter, so that TensorFlow computes it once.
 
     Args:
         shape: int32 `[rank]`.
-        key: the key of Philox.
-        clock: int64 `[]`.
+        name: the place, unique within the enclosing variable scope.
     """
+    clock = graph_state().clock
+    if clock is None:
+        raise RuntimeError("dropout needs start_clock() earlier in the tower; NMTModel.build_graph calls it.")
+    place = f"{tf1.get_variable_scope().name}/{name}/{getattr(get_current_tower_context(), 'index', 0)}/{graph_seed()}"
     size = tf.reduce_prod(shape)
     bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=[(size + 1) // 2], key=tf.constant([key], tf.uint64),
-        counter=tf.bitcast(tf.stack([tf.zeros([], tf.int64), clock]), tf.uint64), alg=_PHILOX, dtype=tf.uint32)
+        shape=[(size + 1) // 2], key=tf.constant([zlib.crc32(place.encode())], tf.uint64),
+        counter=tf.bitcast(tf.stack([tf.zeros([], tf.int64), clock.now]), tf.uint64), alg=_PHILOX, dtype=tf.uint32)
     return tf.reshape(tf.reshape(tf.bitcast(bits, tf.uint16), [-1])[:size], shape)
