@@ -1,4 +1,4 @@
-r"""COMET as a metric of `towernmt evaluate`, computed by a process of its own.
+r"""COMET as a metric of `towernmt evaluate`, computed by a separate process.
 
     python -m venv comet && comet/bin/pip install unbabel-comet
     COMET_PYTHON=comet/bin/python towernmt evaluate --source test.de --reference test.en \
