@@ -204,7 +204,7 @@ class NMTModel(ModelDesc):
 
     @property
     def softmax_sample(self) -> float:
-        """Fraction of the vocabulary in the softmax of a training tower, beside its labels; 0 for the vocabulary."""
+        """Fraction of the vocabulary in the softmax of a training tower, in addition to its labels; 0 for all of it."""
         return 0.0
 
     @property

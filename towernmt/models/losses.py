@@ -148,8 +148,8 @@ class LossBatch:
 def sampled_projection(projection: Projection, labels: Tensor, share: float) -> tuple[Projection, Tensor]:
     """Return the part of a projection for a sample of the vocabulary, and the labels as numbers in the sample.
 
-    The sample has all labels of the batch, and each other token with the probability `share`. The logits of the other
-    tokens are raised by `-log(share)`, so that the expected sum of the exponentials is that over the vocabulary.
+    The sample has all labels of the batch, and each other token with the probability `share`. The logits of these
+    drawn tokens are raised by `-log(share)`, so that the expected sum of the exponentials is that over the vocabulary.
 
     Args:
         projection: map to the vocabulary of size V, as tensors.

@@ -46,8 +46,8 @@ class CommonSettings:
     label_smoothing: float = setting(
         0.1, "probability spread over the vocabulary in the training loss", at_least=0, below=1)
     softmax_sample: float = setting(
-        0.0, "fraction of the vocabulary in the softmax of a training batch, drawn at random beside the tokens of the "
-             "batch; 0 for the complete vocabulary", at_least=0, below=1)
+        0.0, "fraction of the vocabulary in the softmax of a training batch, drawn at random in addition to the tokens "
+             "of the batch; 0 for the complete vocabulary", at_least=0, below=1)
     word_dropout: float = setting(
         0.0, "share of the source and target words that become the unknown word", at_least=0, below=1)
     r_drop_alpha: float = setting(

@@ -170,7 +170,8 @@ def _random_bits16(shape: Tensor, name: str) -> Tensor:
     """
     clock = graph_state().clock
     if clock is None:
-        raise RuntimeError("dropout needs start_clock() earlier in the tower; NMTModel.build_graph calls it.")
+        raise RuntimeError("Random values of a tower need start_clock() earlier in the tower; NMTModel.build_graph "
+                           "calls it.")
     place = f"{tf1.get_variable_scope().name}/{name}/{getattr(get_current_tower_context(), 'index', 0)}/{graph_seed()}"
     size = tf.reduce_prod(shape)
     bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
