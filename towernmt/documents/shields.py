@@ -149,10 +149,14 @@ _OTHERS = "|".join((
 _PLACEHOLDERS = regex.compile(f"(?:{_OTHERS}|{_PERCENT})+")
 _PLACEHOLDERS_OF_QT = regex.compile(f"(?:{_OTHERS}|{_PERCENT}|{_NUMBERED})+")
 _FIRST_OF_QT = regex.compile(r"%L?1(?![\d%]|[.,]\d)")
+_SIGN_OF_PLACEHOLDER = re.compile(r"[{<$&\\%]")
+"""Each placeholder has one of these signs."""
 
 
 def placeholders_in(text: str) -> Iterator[tuple[int, int]]:
     """Yield start and end of each run of placeholders in a text."""
+    if not _SIGN_OF_PLACEHOLDER.search(text):
+        return
     pattern = _PLACEHOLDERS_OF_QT if _FIRST_OF_QT.search(text) else _PLACEHOLDERS
     for found in pattern.finditer(text):
         yield found.span()

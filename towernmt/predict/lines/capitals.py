@@ -23,8 +23,10 @@ _LEAST_WORDS = 3
 def is_in_capitals(texts: Sequence[str]) -> bool:
     """Return whether the texts of a line are in capitals: two words or more, or a word of four letters or more."""
     text = " ".join(texts)
+    if not is_upper_case(text):
+        return False
     words = [word for word in _WORD.findall(text) if len(word) > 1 or len(word.upper()) > 1]
-    return is_upper_case(text) and (len(words) > 1 or sum(map(str.isalpha, text)) >= _LEAST_LETTERS)
+    return len(words) > 1 or sum(map(str.isalpha, text)) >= _LEAST_LETTERS
 
 
 def is_in_title_case(texts: Sequence[str]) -> bool:
