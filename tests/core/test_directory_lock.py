@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,19 @@ def test_the_second_is_told_in_one_sentence_who_holds_a_directory(tmp_path: Path
     message = str(caught.value)
     assert f"process {process.pid} on " in message and "(towernmt train)" in message and " UTC" in message
     assert message.startswith(f"{tmp_path / 'run'} is in use: ") and "\n" not in message
+
+
+def test_a_second_writer_may_wait_for_the_first(tmp_path: Path) -> None:
+    first, second = (DirectoryLock(tmp_path, "towernmt train") for _ in range(2))
+    first.acquire()
+    with pytest.raises(DirectoryInUseError):
+        second.acquire(timeout=0.01)
+    waiting = threading.Thread(target=second.acquire, args=(60.0,))
+    waiting.start()
+    first.release()
+    waiting.join()
+    assert second.held
+    second.release()
 
 
 def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:

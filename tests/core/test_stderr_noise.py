@@ -24,6 +24,18 @@ def test_lines_of_tensorflow_are_dropped_while_it_is_active_and_all_others_pass(
     assert sorted(said.splitlines()) == ["I0000 00:00:1 after it", "of Python", "of a library"]
 
 
+def test_a_log_handler_of_the_block_writes_after_it_too():
+    program = """
+import logging
+from towernmt.core.standard_streams import without_noise
+with without_noise():
+    handler = logging.StreamHandler()
+handler.emit(logging.makeLogRecord({"msg": "of a thread"}))
+"""
+    said = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, check=True).stderr
+    assert said == "of a thread\n"
+
+
 def test_a_descriptor_that_was_led_elsewhere_meanwhile_stays_there():
     mine = os.dup(2)
     try:

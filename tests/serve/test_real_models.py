@@ -67,7 +67,6 @@ def test_words_that_the_vocabulary_cannot_write_are_refused(make_client, run_on_
 
 
 def test_ctranslate2_says_the_same_and_refuses_what_it_lacks(make_client, run_on_disk, lines):
-    pytest.importorskip("ctranslate2")
     texts = [line for line in lines if line]
     ours, theirs = (served(make_client, run_on_disk, **settings).post("/translate", json={
         "q": texts, "source": "de", "target": "en"}).json() for settings in ({}, {"engine": "ctranslate2"}))

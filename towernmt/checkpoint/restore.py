@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tensorpack.tfutils.sessinit import SessionInit
 from tensorpack.utils import logger
@@ -62,7 +61,6 @@ class RestoreCheckpoint(SessionInit):
         variables = self._check({v.op.name.removeprefix(self._prefix): v for v in tf1.global_variables()
                                  if v.op.name.startswith(self._prefix)}, saved)
         self._saver = tf1.train.Saver({saved_name(name, saved, self.averaged): v for name, v in variables.items()})
-        self._variables = list(variables.values())
 
     def _check(self, variables: Mapping[str, Variable], saved: Mapping[str, list[int]]) -> dict[str, Variable]:
         """Return all variables, except those of a loss scale that the checkpoint lacks; check names and shapes."""
@@ -76,15 +74,6 @@ class RestoreCheckpoint(SessionInit):
                                       f"checkpoint but {shape} in the model; {_FIX}")
         refuse_unknown(self.held, variables.keys(), _NO_MODEL if self._model is None else _MODEL, model=self._model)
         return variables
-
-    @property
-    def saver_def(self) -> Any:
-        """TensorFlow's `SaverDef`, with the names of the restore operations; only after set-up."""
-        return self._saver.saver_def
-
-    def saver_variables(self) -> list[str]:
-        """Return the names of the restored variables; only after set-up."""
-        return [variable.op.name for variable in self._variables]
 
     def _run_init(self, sess: Session) -> None:
         logger.info(f"Restoring {self.name} ...", extra=DETAIL)

@@ -299,7 +299,7 @@ def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], sour
                                 "translations of each other, line by line.")
 
     def translate(one: argparse.Namespace, name: str) -> System:
-        attends = bool(args.html) and engine_of(one) != "ctranslate2" and _gives_attention(one.model, one.trust_code)
+        attends = bool(args.html) and (engine_of(one) == "ctranslate2" or _gives_attention(one.model, one.trust_code))
         translator = make_translator(one, attention=attends, options=options_of_all_lines(one))
         start, options = time.perf_counter(), options_of_each_line(one)
         hypotheses, attention = [], []

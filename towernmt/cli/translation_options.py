@@ -19,7 +19,7 @@ from itertools import islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from towernmt.core.directories import EXPORT_DESCRIPTION
+from towernmt.core.directories import is_export
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.gpus import missing_without_tensorflow
 from towernmt.dataflow.text.text_lines import clean_lines, read_lines
@@ -95,7 +95,7 @@ def engine_of(args: argparse.Namespace) -> str:
     """
     engine = str(args.engine)
     models = args.model if isinstance(args.model, list) else [args.model]
-    if engine == "auto" and len(models) == 1 and models[0] and (Path(models[0]) / EXPORT_DESCRIPTION).is_file():
+    if engine == "auto" and len(models) == 1 and models[0] and is_export(models[0]):
         engine = "ctranslate2"
     if engine == "ctranslate2":
         from towernmt.interop.ctranslate2_requests import check_options

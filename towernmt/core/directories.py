@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 LOCK_FILE = ".towernmt.lock"
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 _BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK)
+_POLL = 0.1     # seconds
 _WINDOWS_BYTE = 1 << 30  # Windows does not let others read locked bytes: lock one after the text
 
 _held: set[int] = set()  # descriptors of this process
@@ -60,13 +61,26 @@ class DirectoryLock:
         """Whether the lock is held and its directory was not moved or removed."""
         return self._descriptor is not None and _same_file(self._descriptor, self._path)
 
-    def acquire(self) -> None:
-        """Take the lock without waiting.
+    def acquire(self, timeout: float = 0.0) -> None:
+        """Take the lock.
+
+        Args:
+            timeout: seconds to wait for another holder.
 
         Raises:
             DirectoryInUseError: another process holds it, or another object of this process; the message says which.
             OSError: the directory cannot be written, or it is missing and not to be made.
         """
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                return self._acquire()
+            except DirectoryInUseError:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(_POLL)
+
+    def _acquire(self) -> None:
         if self._descriptor is not None:
             return
         if self._make:
@@ -209,6 +223,11 @@ PACKAGE_MANIFEST = "towernmt-package.json"
 """The file that describes a package."""
 
 
+def is_export(directory: str | Path) -> bool:
+    """Return whether a directory is an export, in any format."""
+    return (Path(directory) / EXPORT_DESCRIPTION).is_file()
+
+
 def directory_kind(directory: Path) -> str | None:
     """Return the kind of a directory that a command created (run, preparation, export, ...), or None."""
     try:
@@ -229,7 +248,7 @@ def directory_kind(directory: Path) -> str | None:
             return RUN
         if (directory / "model.index").is_file() and (directory / "state.json").is_file():
             return CHECKPOINT
-        return EXPORT if (directory / EXPORT_DESCRIPTION).is_file() else None
+        return EXPORT if is_export(directory) else None
     except OSError:     # a directory that cannot be read cannot be written either, and the writer reports that
         return None
 

@@ -95,19 +95,20 @@ def refuse_second_process() -> None:
     refuse_forked(_first_process)
 
 
-def refuse_forked(process: int) -> None:
-    """Refuse to use TensorFlow in a process forked from one that used it, since it would hang.
+def refuse_forked(process: int, library: str = "TensorFlow") -> None:
+    """Refuse to use a library in a process forked from one that used it, since it would hang.
 
-    The child process does not have TensorFlow's threads.
+    The child process does not have the threads of the library.
 
     Args:
-        process: id of the process that used TensorFlow.
+        process: id of the process that used the library.
+        library: name of the library, for the message.
 
     Raises:
         SettingsError: the current process is a different one.
     """
     if os.getpid() != process:
-        raise SettingsError("TensorFlow was used before this process was forked, and cannot be used in it: use it in "
+        raise SettingsError(f"{library} was used before this process was forked, and cannot be used in it: use it in "
                             'one of the two only, or start processes by multiprocessing.get_context("spawn").')
 
 

@@ -65,7 +65,7 @@ def _filtered() -> Iterator[None]:
         os.close(real)
         thread.join(timeout=2)
         if sys.stderr is not python_stderr:
-            sys.stderr.close()
+            sys.stderr.flush()      # not closed: threads may still log to it, such as an export in the background
             sys.stderr = python_stderr
 
 

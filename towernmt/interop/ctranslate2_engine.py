@@ -5,7 +5,6 @@ The results equal those of the built-in search. Settings and options that CTrans
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,9 @@ import numpy as np
 
 from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.core.directories import is_export
 from towernmt.core.errors import SettingsError
-from towernmt.interop.ctranslate2_models import FORMAT, Description, ExportedModel, Wanted, exported, is_export
+from towernmt.interop.ctranslate2_models import FORMAT, Description, ExportedModel, Wanted, exported
 from towernmt.interop.ctranslate2_requests import check_line, check_requests, check_search
 from towernmt.interop.ctranslate2_search import CTranslate2Search
 from towernmt.interop.export import export_format
@@ -97,14 +97,11 @@ class CTranslate2Translator(LineTranslator):
         self.model, checkpoint = open_model(opened, checkpoint, precision, settings.averaged, device,
                                             threads=1 if stream.window == 1 else stream.threads)
         self.engine = self.model.name
-        # All lines that were read ahead go to the engine together, which divides them into batches for its threads.
-        everything = dataclasses.replace(stream, batch_sentences=stream.window, batch_tokens=2 ** 62, threads=1,
-                                         shares=1)
         attention = attention or replace_unknown is not False
         vocabularies = self.model.source_vocabulary, self.model.target_vocabulary
         super().__init__(
             CTranslate2Search(self.model, settings, stream, log_probs, attention), *vocabularies,
-            checkpoint=checkpoint, search=settings, stream=everything, options=options, retry=retry, reranker=reranker,
+            checkpoint=checkpoint, search=settings, stream=stream, options=options, retry=retry, reranker=reranker,
             unknown=None if replace_unknown is False else UnknownWords(
                 *vocabularies, None if replace_unknown is True else replace_unknown),
             special_lines=special_lines,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -23,9 +24,6 @@ from towernmt.predict.line_translator import SearchArguments
 from towernmt.predict.search.search_settings import StreamSettings
 
 T = TypeVar("T")
-
-_POLL = 0.1
-"""Seconds between two attempts to lock the exports of a run."""
 
 log = logging.getLogger(__name__)
 
@@ -98,18 +96,13 @@ class CTranslate2Engine(Generic[T]):
     def exported(self, checkpoint: str, wait: bool) -> T | None:
         """Export the run and open the export; return None if another process exports the run now."""
         lock = DirectoryLock(self._run.path / CACHE, "export to CTranslate2")
-        while not lock.held:
-            try:
-                lock.acquire()
-            except DirectoryInUseError:
-                if not wait:
-                    return None
-                time.sleep(_POLL)
-            except OSError:         # the run cannot be written: the export has another directory
-                break
         try:
+            with suppress(OSError):     # the run cannot be written: the export has another directory
+                lock.acquire(math.inf if wait else 0.0)
             with exported(self._wanted(checkpoint)) as (directory, _):
                 return self._open(directory)
+        except DirectoryInUseError:
+            return None
         finally:
             lock.release()
 

@@ -43,7 +43,7 @@ def write_model(trained: TrainedModel, precision: str, directory: Path) -> dict[
     except ImportError:
         raise SettingsError(MISSING) from None
     settings = check_ctranslate2_support(trained)
-    spec = transformer_spec(settings, trained.weights_without_graph())
+    spec = transformer_spec(settings, trained.weight)
     if precision == "bfloat16":
         visit_spec(spec, _to_bfloat16)
     for vocabulary in (trained.source_vocabulary, *factors_of(trained.source_vocabulary)):

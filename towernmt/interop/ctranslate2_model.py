@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,14 @@ _ACTIVATIONS = {"relu": "RELU", "swish": "SWISH", "gelu_sigmoid": "GELUSigmoid",
                 "glu": "Sigmoid", "swiglu": "SWISH", "geglu": "GELU"}
 
 
-def transformer_spec(settings: TransformerSettings, weights: Mapping[str, np.ndarray]) -> specs.TransformerSpec:
+def transformer_spec(settings: TransformerSettings, weight: Callable[[str], np.ndarray]) -> specs.TransformerSpec:
     """Return the specification of a model, with weights in float32.
 
     Args:
         settings: settings of a model that CTranslate2 can express.
-        weights: the value of each variable, by name.
+        weight: returns the value of the variable of a name.
     """
-    values = {name.removeprefix("transformer/"): value.astype(np.float32) for name, value in weights.items()}
-    return _SpecBuilder(settings, values).spec()
+    return _SpecBuilder(settings, weight).spec()
 
 
 def position_rows(settings: TransformerSettings) -> int | None:
@@ -36,8 +36,10 @@ def position_rows(settings: TransformerSettings) -> int | None:
 
 
 class _SpecBuilder:
-    def __init__(self, settings: TransformerSettings, weights: dict[str, np.ndarray]) -> None:
-        self._settings, self._weights = settings, weights
+    def __init__(self, settings: TransformerSettings, weight: Callable[[str], np.ndarray]) -> None:
+        self._settings = settings
+        # A shared table has several uses.
+        self._weight = cache(lambda name: weight(f"transformer/{name}").astype(np.float32))
 
     def spec(self) -> specs.TransformerSpec:
         s = self._settings
@@ -72,7 +74,7 @@ class _SpecBuilder:
             spec.weight = table
         decoder.embeddings.weight = self._table("target")
         decoder.projection.weight = self._table("softmax")
-        decoder.projection.bias = self._weights["softmax_bias"]
+        decoder.projection.bias = self._weight("softmax_bias")
         if s.positions in ("sinusoidal", "learned"):
             for name, stack in (("encoder", encoder), ("decoder", decoder)):
                 stack.position_encodings.encodings = self._positions(name)
@@ -81,17 +83,17 @@ class _SpecBuilder:
         tie = self._settings.tie_embeddings
         shared = {"all": "embedding",
                   "target": "source_embedding" if role == "source" else "target_embedding"}
-        return self._weights[shared.get(tie, f"{role}_embedding")]
+        return self._weight(shared.get(tie, f"{role}_embedding"))
 
     def _source_tables(self) -> list[np.ndarray]:
         """Return the tables of words and of each factor, `[vocabulary, depth]`; their sum is the embedding."""
         s = self._settings
-        tables = [self._table("source"), *(self._weights[f"source_factor_{number}_embedding"]
+        tables = [self._table("source"), *(self._weight(f"source_factor_{number}_embedding")
                                            for number in range(1, 1 + len(s.source_factor_vocab_sizes)))]
         if len(tables) == 1 or s.source_factors == "sum":
             return tables
         ends = np.cumsum([table.shape[1] for table in tables])
-        parts = np.split(self._weights["source_factors/kernel"], ends[:-1])
+        parts = np.split(self._weight("source_factors/kernel"), ends[:-1])
         return [table @ part for table, part in zip(tables, parts, strict=True)]
 
     def _positions(self, stack: str) -> np.ndarray:
@@ -101,7 +103,7 @@ class _SpecBuilder:
         """
         depth, rows = self._settings.hidden_size, position_rows(self._settings) or 0
         if self._settings.positions == "learned":
-            table = self._weights[f"{stack}/positions"]
+            table = self._weight(f"{stack}/positions")
             return np.concatenate([table, np.repeat(table[-1:], rows - len(table), 0)])
         rates = np.exp(-np.log(10000.0) * np.arange(depth // 2) / max(1, depth // 2 - 1)).astype(np.float32)
         positions = np.arange(rows, dtype=np.float32) + self._settings.first_position
@@ -114,53 +116,52 @@ class _SpecBuilder:
         self_attention, scope = layer.self_attention, f"{layer_scope}/self_attention"
         self_attention.linear[0].weight = self._kernel(f"{scope}/qkv")
         if s.attention_biases:
-            query = self._weights[f"{scope}/query_bias"]
+            query = self._weight(f"{scope}/query_bias")
             self_attention.linear[0].bias = np.concatenate([query, np.zeros(2 * len(query), np.float32)])
         if s.positions == "relative":
-            self_attention.relative_position_keys = self._weights[f"{scope}/relative_keys"]
-            self_attention.relative_position_values = self._weights[f"{scope}/relative_values"]
-        self._end(self_attention.linear[1], f"{scope}/output", scope, residual)
+            self_attention.relative_position_keys = self._weight(f"{scope}/relative_keys")
+            self_attention.relative_position_values = self._weight(f"{scope}/relative_values")
+        self._end(self_attention.linear[1], f"{scope}/output", scope, residual, s.attention_biases)
         self._norm(self_attention.layer_norm, self._norm_of(scope))
         if stack == "decoder":
             source, scope = layer.attention, f"{layer_scope}/source_attention"
             source.linear[0].weight = self._kernel(f"{scope}/query")
             if s.attention_biases:
-                source.linear[0].bias = self._weights[f"{scope}/query/bias"]
+                source.linear[0].bias = self._weight(f"{scope}/query/bias")
             source.linear[1].weight = self._kernel(f"{scope}/kv")
-            self._end(source.linear[2], f"{scope}/output", scope, residual)
+            self._end(source.linear[2], f"{scope}/output", scope, residual, s.attention_biases)
             self._norm(source.layer_norm, self._norm_of(scope))
         self._feed_forward(layer.ffn, f"{layer_scope}/feed_forward", residual)
 
     def _feed_forward(self, ffn: Any, scope: str, residual: float) -> None:
-        inner, bias = self._kernel(f"{scope}/inner"), self._weights[f"{scope}/inner/bias"]
+        inner, bias = self._kernel(f"{scope}/inner"), self._weight(f"{scope}/inner/bias")
         if self._settings.feed_forward in ACTIVATIONS:
             ffn.linear_0.weight, ffn.linear_0.bias = inner, bias
         else:
             (gate, value), (gate_bias, value_bias) = np.split(inner, 2), np.split(bias, 2)
             ffn.linear_0.weight, ffn.linear_0.bias = gate, gate_bias
             ffn.linear_0_noact.weight, ffn.linear_0_noact.bias = value, value_bias
-        self._end(ffn.linear_1, f"{scope}/outer", scope, residual)
+        self._end(ffn.linear_1, f"{scope}/outer", scope, residual, True)
         self._norm(ffn.layer_norm, self._norm_of(scope))
 
-    def _end(self, linear: Any, name: str, sublayer: str, residual: float) -> None:
+    def _end(self, linear: Any, name: str, sublayer: str, residual: float, has_bias: bool) -> None:
         """Set the last linear layer of a sublayer, scaled by its LHUC and divided by the scale of the residual."""
         kernel = self._kernel(name)                                             # [depth, input depth]
         scale = np.full(len(kernel), 1.0 / residual, np.float32)                # [depth]
         if self._settings.lhuc:
-            scale *= 2.0 / (1.0 + np.exp(-self._weights[f"{sublayer}/lhuc"]))
+            scale *= 2.0 / (1.0 + np.exp(-self._weight(f"{sublayer}/lhuc")))
         linear.weight = kernel * scale[:, None]
-        bias = self._weights.get(f"{name}/bias")
-        if bias is not None:
-            linear.bias = bias * scale
+        if has_bias:
+            linear.bias = self._weight(f"{name}/bias") * scale
 
     def _kernel(self, name: str) -> np.ndarray:
         """Return a kernel as CTranslate2 stores it: `[output depth, input depth]`."""
-        return np.ascontiguousarray(self._weights[f"{name}/kernel"].T)
+        return np.ascontiguousarray(self._weight(f"{name}/kernel").T)
 
     def _norm_of(self, sublayer: str) -> str:
         return f"{sublayer}_{'pre' if pre_norm(self._settings) else 'post'}_norm"
 
     def _norm(self, spec: Any, name: str) -> None:
-        spec.gamma = self._weights[f"{name}/scale"]
+        spec.gamma = self._weight(f"{name}/scale")
         if self._settings.norm == "layer":
-            spec.beta = self._weights[f"{name}/offset"]
+            spec.beta = self._weight(f"{name}/offset")

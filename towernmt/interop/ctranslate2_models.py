@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from towernmt import __version__
 from towernmt.checkpoint.saved_run import SavedRun
-from towernmt.core.directories import EXPORT_DESCRIPTION
+from towernmt.core.directories import EXPORT_DESCRIPTION, is_export
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import is_undamaged, user_cache, write_checksums
-from towernmt.core.machine import processors
+from towernmt.core.machine import processors, refuse_forked
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.core.structured_files import read_json
+from towernmt.dataflow.storage.temporary_directories import temporary_directory
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
 from towernmt.interop.export import export_model
 from towernmt.predict.lines.resumable import file_fingerprint
 from towernmt.predict.search.search_settings import SearchSettings
+from towernmt.predict.search.surfaces import Surfaces
 
 if TYPE_CHECKING:
     from towernmt.predict.trained_model import TrainedModel
@@ -70,11 +76,6 @@ class Description:
         return cls(content["precision"], content["averaged"], search, content["positions"])
 
 
-def is_export(directory: str | Path) -> bool:
-    """Return whether a directory is an export, in any format."""
-    return (Path(directory) / EXPORT_DESCRIPTION).is_file()
-
-
 class ExportedModel:
     """A CTranslate2 export, loaded into memory.
 
@@ -86,7 +87,6 @@ class ExportedModel:
     Attributes:
         description: the content of `towernmt.json`.
         source_vocabulary, target_vocabulary: the vocabularies of the model.
-        engine: the `ctranslate2.Translator`.
         name: name, version and precision of the engine.
 
     Raises:
@@ -112,12 +112,28 @@ class ExportedModel:
         # One batch a core is faster than all cores for one batch, because cores wait for each other in each step.
         threads = threads or (1 if kind == "cuda" else cores)
         try:
-            self.engine = ctranslate2.Translator(
+            self._engine = ctranslate2.Translator(
                 str(directory), device=kind, device_index=index, compute_type="default", inter_threads=threads,
                 intra_threads=max(1, cores // threads), max_queued_batches=-1)
         except (RuntimeError, ValueError) as error:
             raise SettingsError(
                 f"{directory}: CTranslate2 cannot load this export ({error}); export the model again.") from error
+        self._process = os.getpid()
+
+    @property
+    def engine(self) -> Any:
+        """The `ctranslate2.Translator`.
+
+        Raises:
+            SettingsError: this process was forked from the one that loaded the model.
+        """
+        refuse_forked(self._process, "CTranslate2")
+        return self._engine
+
+    @cached_property
+    def word_breaks(self) -> np.ndarray:
+        """Whether a word may begin after each target token without a mark, bool `[vocabulary]`; see `Surfaces`."""
+        return Surfaces(self.target_vocabulary).breaks
 
     def source_tokens(self, ids: Sequence[Any]) -> list[str]:
         """Return the tokens of a source sentence for CTranslate2.
@@ -288,9 +304,8 @@ def _exported_now(wanted: Wanted, otherwise: Path) -> tuple[Path, str]:
 def _export(trained: TrainedModel, wanted: Wanted, directory: Path) -> Path:
     """Export a model with checksums; a complete directory replaces a missing or damaged one."""
     directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f"{directory.name}.tmp-", dir=directory.parent,
-                                     ignore_cleanup_errors=True) as new:
-        made = export_model(trained, wanted.format, Path(new) / "export", precision=wanted.precision)
+    with temporary_directory("export to CTranslate2", directory.parent) as new:
+        made = export_model(trained, wanted.format, new / "export", precision=wanted.precision)
         write_checksums(made)
         if is_undamaged(directory):     # another process was faster
             return directory
@@ -301,6 +316,6 @@ def _export(trained: TrainedModel, wanted: Wanted, directory: Path) -> Path:
 
 def _forget_old(newest: Path) -> None:
     """Remove old cached exports; an engine that uses one has it in memory."""
-    others = [path for path in newest.parent.iterdir() if (path / EXPORT_DESCRIPTION).is_file() and path != newest]
+    others = [path for path in newest.parent.iterdir() if is_export(path) and path != newest]
     for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[KEPT - 1:]:
         shutil.rmtree(path, ignore_errors=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -21,11 +20,10 @@ from towernmt.interop.ctranslate2_sentences import (
     patience_of,
     sentence_requests,
 )
-from towernmt.predict.lines.batch_inputs import LEAST_SHARE
+from towernmt.predict.lines.batch_inputs import LEAST_SHARE, LinePiece
 from towernmt.predict.lines.hypotheses import Found
 from towernmt.predict.pair_scorer import token_batches
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
-from towernmt.predict.search.surfaces import Surfaces
 
 NO_PENALTY = 1e-9
 
@@ -115,9 +113,13 @@ class CTranslate2Search:
         search = dataclasses.replace(self._search, **changed)
         return CTranslate2Search(self._model, search, self._stream, self._log_probs, self._attention)
 
-    def without_details(self) -> CTranslate2Search:
-        """Return the same search without log-probabilities and attention."""
-        return CTranslate2Search(self._model, self._search, self._stream)
+    def without_details(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
+        """Return the same search with some settings changed, and without log-probabilities and attention."""
+        return CTranslate2Search(self._model, dataclasses.replace(self._search, **changed), self._stream)
+
+    def is_undivided(self, piece: LinePiece) -> bool:
+        """Return whether all pieces of this kind form one batch, which is always so."""
+        return True
 
     def difference(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> str:
         """Return why the result of a request would differ from that of the graph, a clause; "" if it is the same.
@@ -133,9 +135,8 @@ class CTranslate2Search:
                             inputs["prefix"].shape[-1] if "prefix" in inputs else 0).most
         return self._model.why_too_long(longest)
 
-    @cached_property
     def _breaks(self) -> np.ndarray:
-        return Surfaces(self._model.target_vocabulary).breaks
+        return self._model.word_breaks
 
     @property
     def _samples(self) -> bool:

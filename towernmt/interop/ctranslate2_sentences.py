@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,19 +55,20 @@ class AvoidedIds(NamedTuple):
                 anywhere += [] if is_marked else [phrase]
         return cls(tuple(anywhere), marks, frozenset(map(len, marks)))
 
-    def occurrences(self, ids: Sequence[int], free: int, breaks: np.ndarray) -> Iterator[tuple[int, Ids]]:
+    def occurrences(self, ids: Sequence[int], free: int, breaks: Callable[[], np.ndarray]
+                    ) -> Iterator[tuple[int, Ids]]:
         """Yield the index and the ids of each phrase that a hypothesis contains.
 
         Args:
             ids: tokens of the hypothesis.
             free: number of tokens with which it had to begin. A phrase that ends among them is accepted.
-            breaks: bool `[vocabulary]`, whether a token matches `WORD_BREAK`.
+            breaks: returns bool `[vocabulary]`, whether a token matches `WORD_BREAK`.
         """
         for length in self.lengths:
             for start in range(max(0, free + 1 - length), len(ids) - length + 1):
                 phrase = tuple(ids[start:start + length])
                 marks = self.marks.get(phrase, set())
-                if None in marks or (marks and start == 0) or (WORD_BREAK in marks and breaks[ids[start - 1]]):
+                if None in marks or (marks and start == 0) or (WORD_BREAK in marks and breaks()[ids[start - 1]]):
                     yield start, phrase
 
 

@@ -151,13 +151,10 @@ def _end_with_parent() -> None:
 
 def _wait_for_lock(directory: str) -> None:
     """Wait until no other process writes the run, or until the time limit; the training then reports the lock."""
-    end = time.monotonic() + _LOCK_TIMEOUT
-    while time.monotonic() < end:
-        try:
-            with DirectoryLock(directory, "towernmt train"):
-                return
-        except DirectoryInUseError:
-            time.sleep(0.2)
+    lock = DirectoryLock(directory, "towernmt train")
+    with suppress(DirectoryInUseError):
+        lock.acquire(_LOCK_TIMEOUT)
+    lock.release()
 
 
 _ERROR_PREFIX = b"towernmt: "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,9 +22,8 @@ from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 from towernmt.checkpoint.records import check_vocabulary_of
 from towernmt.checkpoint.saved_run import SavedRun, hold_checkpoint
 from towernmt.core.errors import SettingsError, TowerNMTError
-from towernmt.core.machine import refuse_forked
 from towernmt.models.model_settings import PRECISIONS
-from towernmt.predict.line_translator import Search, SearchArguments, SearchTowers
+from towernmt.predict.line_translator import DividingSearch, Search, SearchArguments, SearchTowers
 from towernmt.predict.lines.batch_inputs import LinePiece
 from towernmt.predict.lines.hypotheses import Found
 from towernmt.predict.pair_scorer import PairScore, PairScorer
@@ -71,17 +69,14 @@ class FastEngine(Protocol[T_co]):
         """
 
 
-class FastSearch(Search, Protocol):
-    """A search by a `FastEngine`, which divides the sentences of a call into batches itself.
+class FastSearch(DividingSearch, Protocol):
+    """A search by a `FastEngine`.
 
     Attributes:
         engine: name, version and precision of the engine.
     """
 
     engine: str
-
-    def without_details(self) -> Search:
-        """Return the same search without log-probabilities and attention."""
 
     def difference(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> str:
         """Return why the result of a search may differ from that of the graph, a clause; "" if it is the same.
@@ -175,24 +170,28 @@ class ExportInUse(Generic[T]):
     """
 
     def __init__(self, run: SavedRun, checkpoint: str, engine: FastEngine[T], export_first: bool) -> None:
-        self._run, self._checkpoint, self._engine, self._tried = run, checkpoint, engine, False
+        self._run, self._checkpoint, self._engine = run, checkpoint, engine
+        self._exporting = threading.Lock()      # held while a thread exports, and after a failure
         self.opened = engine.kept(checkpoint)
         if self.opened is None and export_first:
+            self._exporting.acquire()
             self._export(wait=True)
 
     def exporting(self, items: Iterator[A]) -> Iterator[A]:
-        """Yield the items; if there is no export, begin to write it in a thread after the first item."""
-        for item in items:
-            if self.opened is None and not self._tried:
-                self._tried = True
+        """Yield the items; if there is no export, begin to write it in a thread after the first item.
+
+        If another process exports the run, the next stream tries again.
+        """
+        for number, item in enumerate(items):
+            if number == 0 and self.opened is None and self._exporting.acquire(blocking=False):
                 threading.Thread(target=self._export, name="export").start()
             yield item
 
     def _export(self, wait: bool = False) -> None:
         """Export the run, for later streams; if that is not possible, log the reason."""
-        self._tried = True
         try:
             self.opened = self._engine.exported(self._checkpoint, wait)
+            self._exporting.release()
         except (TowerNMTError, OSError) as error:
             log.info("%s: TensorFlow's graph is used: %s", self._run.name, error)
 
@@ -232,7 +231,7 @@ class EngineChoice:
     def __init__(self, arguments: SearchArguments, fast: FastEngine[FastSearch], export_first: bool) -> None:
         run = arguments.runs[0]
         self.checkpoint, held = _checkpoint_of(run, arguments.checkpoints[0], arguments.search.averaged)
-        self._arguments, self._process = dataclasses.replace(arguments, checkpoints=[held]), os.getpid()
+        self._arguments = dataclasses.replace(arguments, checkpoints=[held])
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
         self._towers: SearchTowers | None = None
         self._building, self._logged = threading.Lock(), set[str]()
@@ -262,7 +261,7 @@ class EngineChoice:
     def current(self) -> Search:
         """Return the search for a stream that begins now, whose engines do not change."""
         fast = self._export.opened
-        return self._graph() if fast is None else ChosenSearch(fast, self._graph, self._log, self._process)
+        return self._graph() if fast is None else ChosenSearch(fast, self._graph, self._log)
 
     def _graph(self) -> SearchTowers:
         with self._building:
@@ -289,14 +288,11 @@ class ChosenSearch:
         fast: search by the fast engine.
         graph: returns the towers of the graph, which are built by the first call.
         report: called with the reason for each search by the graph.
-        process: id of the process that opened the engine.
     """
 
-    def __init__(self, fast: FastSearch, graph: Callable[[], SearchTowers], report: Callable[[str], None],
-                 process: int) -> None:
-        self._fast, self._graph, self._report, self._process = fast, graph, report, process
+    def __init__(self, fast: FastSearch, graph: Callable[[], SearchTowers], report: Callable[[str], None]) -> None:
+        self._fast, self._graph, self._report = fast, graph, report
         self._plain_difference = fast.difference({}, {})
-        self._fast_without_details = self._fast.without_details()
 
     def __call__(self, **inputs: np.ndarray) -> Found:
         """Translate a batch of inputs by name."""
@@ -315,12 +311,13 @@ class ChosenSearch:
         return not self._difference(piece.search, piece.inputs)
 
     def _search(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray], details: bool = True) -> Found:
-        refuse_forked(self._process)
         further = {name: value for name, value in inputs.items() if name not in ("source", "source_length")}
         reason = self._difference(changed, further)
         if reason:
             self._report(reason)
-        search: Search = self._graph() if reason else self._fast if details else self._fast_without_details
+        elif not details:
+            return self._fast.without_details(changed)(**inputs)
+        search: Search = self._graph() if reason else self._fast
         return (search.with_settings(changed) if changed else search)(**inputs)
 
     def _difference(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> str:
@@ -414,10 +411,9 @@ class _ScorerByLength(PairScorer):
 
     def __init__(self, fast: PairScorer, graph: Callable[[], PairScorer], batch_tokens: int) -> None:
         super().__init__(fast.source_vocabulary, fast.target_vocabulary, fast.checkpoint, batch_tokens)
-        self._fast, self._graph, self._process = fast, graph, os.getpid()
+        self._fast, self._graph = fast, graph
 
     def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
-        refuse_forked(self._process)
         found: dict[int, tuple[float, np.ndarray]] = {}
         longest = self._fast.longest
         short = [i for i, pair in enumerate(zip(sources, targets, strict=True))

@@ -19,7 +19,7 @@ from towernmt.checkpoint.packaged_run import open_run
 from towernmt.checkpoint.records import check_vocabulary_of
 from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.checkpoint.saved_run import SavedRun, hold_checkpoint
-from towernmt.checkpoint.weights import read_weight, weights_of_checkpoint, weights_of_model
+from towernmt.checkpoint.weights import read_weight, weights_of_model
 from towernmt.core.errors import SettingsError
 from towernmt.core.gpus import chosen_gpus
 from towernmt.core.graph_state import BUILDING
@@ -115,14 +115,18 @@ class TrainedModel:
             CheckpointError: the checkpoint is damaged, or lacks a variable.
         """
         names = weights_of_model(self.model, self._held.shapes())
-        return {name: read_weight(self._held, name, self.averaged) for name in names}
+        return {name: self.weight(name) for name in names}
 
-    def weights_without_graph(self) -> dict[str, np.ndarray]:
-        """Return the value of every weight in the checkpoint, by name, without a graph; otherwise like `weights`.
+    def weight(self, name: str) -> np.ndarray:
+        """Return the value of one variable; its moving average if `averaged` is true.
 
-        tensorpack has one tower context per process, which a thread must not enter while another thread builds a graph.
+        Unlike `weights`, it builds no graph: tensorpack has one tower context per process, which a thread must not
+        enter while another thread builds a graph.
+
+        Raises:
+            CheckpointError: the checkpoint is damaged, or lacks the variable.
         """
-        return {name: read_weight(self._held, name, self.averaged) for name in weights_of_checkpoint(self._held)}
+        return read_weight(self._held, name, self.averaged)
 
     def close(self) -> None:
         """Close the files of the checkpoint."""

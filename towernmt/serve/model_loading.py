@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from towernmt.checkpoint.package_reader import is_package
 from towernmt.checkpoint.packaged_run import PackagedRun
-from towernmt.core.directories import EXPORT_DESCRIPTION
+from towernmt.core.directories import is_export
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.machine import processors
 from towernmt.dataflow.text.language_codes import Direction, parse_direction, plain_code, written_language
@@ -155,7 +155,7 @@ def open_place(place: str, settings: EngineSettings, direction: Direction | None
     search = dict(settings.search)
     beam = search.pop("beam_size", None)
     n_best = settings.alternatives if beam is None else min(settings.alternatives, beam)
-    if settings.engine == "ctranslate2" or (settings.engine == "auto" and (Path(place) / EXPORT_DESCRIPTION).is_file()):
+    if settings.engine == "ctranslate2" or (settings.engine == "auto" and is_export(place)):
         from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 
         return _opened(place, CTranslate2Translator(

@@ -133,6 +133,9 @@ def test_a_run_in_use_by_another_exporter_is_translated_by_the_graph(run_on_disk
         translator.translate("w1")
         _join_exporter()
         assert translator.engine == "graph"
+    translator.translate("w1")
+    _join_exporter()
+    assert translator.engine.startswith("CTranslate2")
 
 
 def test_a_run_that_cannot_be_written_is_exported_to_the_users_cache(

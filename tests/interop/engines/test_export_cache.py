@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.core.errors import CheckpointError
+from towernmt.core.tf_compat import tf1
+from towernmt.dataflow.storage.temporary_directories import temporary_directory
 from towernmt.interop import ctranslate2_models
 from towernmt.interop.ctranslate2_models import KEPT, Wanted, exported
-
-pytest.importorskip("ctranslate2", reason="needs towernmt[ctranslate2]")
 
 
 @pytest.fixture
@@ -59,6 +62,12 @@ def test_an_export_in_a_thread_leaves_stdout_to_the_other_threads(
     assert during == [before] and sys.stdout is before
 
 
+def test_an_export_in_a_thread_enters_no_tower_context(run: SavedRun) -> None:
+    with tf1.Graph().as_default(), PredictTowerContext(""), ThreadPoolExecutor(1) as threads:
+        place, _ = threads.submit(lambda: exported(wanted(run)).__enter__()).result()
+    assert (place / "model.bin").is_file()
+
+
 @pytest.mark.parametrize("name", ["model.bin", "towernmt.json", "checksums.json"])
 def test_a_damaged_export_is_made_again(run: SavedRun, name: str) -> None:
     with exported(wanted(run)) as (place, _):
@@ -69,6 +78,29 @@ def test_a_damaged_export_is_made_again(run: SavedRun, name: str) -> None:
     with exported(wanted(run)) as (again, _):
         assert again == place and (place / "model.bin").read_bytes() == whole["model.bin"]
     assert [path.name for path in place.parent.iterdir()] == [place.name]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_an_export_removes_the_files_of_one_whose_process_was_killed(run: SavedRun) -> None:
+    cache = run.path / "exports"
+    cache.mkdir()
+    child = os.fork()
+    if child == 0:
+        unfinished = temporary_directory("export to CTranslate2", cache)
+        unfinished.__enter__()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert len(list(cache.iterdir())) == 1
+    with exported(wanted(run)) as (place, _):
+        assert list(cache.iterdir()) == [place]
+
+
+def test_a_checkpoint_that_lacks_a_weight_is_not_exported(run: SavedRun) -> None:
+    settings = yaml.safe_load(run.settings_file.read_text())
+    settings["model"]["decoder_layers"] = 2
+    run.settings_file.write_text(yaml.safe_dump(settings))
+    with pytest.raises(CheckpointError, match="transformer/decoder/layer_1/.* is not in this checkpoint"):
+        exported(wanted(run)).__enter__()
 
 
 def test_only_the_newest_exports_are_kept(run: SavedRun) -> None:

@@ -12,8 +12,6 @@ from towernmt.core.errors import SettingsError
 from towernmt.interop.ctranslate2_engine import CTranslate2Scorer
 from towernmt.predict.scorer import Scorer
 
-pytest.importorskip("ctranslate2", reason="needs towernmt[ctranslate2]")
-
 
 def test_scores_are_those_of_the_graph_here(run_on_disk: Path, tmp_path: Path, lines: list[str]) -> None:
     run = shutil.copytree(run_on_disk, tmp_path / "run")

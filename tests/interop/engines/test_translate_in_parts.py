@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("ctranslate2", reason="needs towernmt[ctranslate2]")
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")]
 
 LINES = 6_000

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import signal
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 
 from tests.interop.conftest import WORDS, write_run
 from tests.interop.export.conftest import LINES, random_run
+from towernmt.cli.main import main
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 from towernmt.interop.export import export_model
@@ -22,8 +26,6 @@ from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
-
-pytest.importorskip("ctranslate2", reason="needs towernmt[ctranslate2]")
 
 SEARCHES: dict[str, dict[str, Any]] = {
     "the run's": {"n_best": 4},
@@ -196,6 +198,37 @@ def test_samples_have_the_probabilities_of_the_model(ending_run: Path, search: d
     for token in log_probs:
         expected = count * weights.get(token, 0.0) / sum(weights.values())
         assert abs(sampled[token] - expected) <= 4 * np.sqrt(expected)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_process_is_refused_and_does_not_hang(run: Path) -> None:
+    translator = CTranslate2Translator(run, device="cpu")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            answer = translator.translate("w1")
+        except SettingsError as error:
+            answer = str(error)
+        os.write(writer, answer.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        assert pipe.read().startswith("CTranslate2 was used before this process was forked")
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_the_page_of_an_evaluation_has_the_attention(run: Path, lines: list[str], tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines))
+    pages = []
+    for engine in ("graph", "ctranslate2"):
+        command = ["evaluate", "--model", str(run), "--engine", engine, "--cpu", "--source", str(tmp_path / "text"),
+                   "--reference", str(tmp_path / "text"), "--html", str(tmp_path / engine), "--bootstrap-samples", "2"]
+        assert main(command) == 0
+        pages.append((tmp_path / engine).read_text())
+    attention = [re.findall(r'"attention": ?\[(.*?)\]\}', page) for page in pages]
+    assert any(one != "null" for one in attention[0]) and attention[0] == attention[1]
 
 
 @pytest.mark.thorough

@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import ctranslate2
 import pytest
 import sentencepiece
 
@@ -15,7 +16,6 @@ from towernmt.core.errors import SettingsError
 from towernmt.interop.export import export_model
 from towernmt.predict.trained_model import TrainedModel
 
-ctranslate2 = pytest.importorskip("ctranslate2", reason="needs towernmt[ctranslate2]")
 LANGUAGES = ("de:German", "en")
 
 

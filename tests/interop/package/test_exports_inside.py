@@ -18,8 +18,6 @@ from towernmt.interop import package_build
 from towernmt.interop.ctranslate2_engine import CTranslate2Scorer, CTranslate2Translator
 from towernmt.predict.translator import Translator
 
-pytest.importorskip("ctranslate2", reason="needs towernmt[ctranslate2]")
-
 
 def pack(run: Path, output: Path, *include: str, options: Sequence[str] = ()) -> Path:
     parser = argparse.ArgumentParser()

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import ctranslate2
 import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
@@ -17,8 +18,6 @@ from towernmt.interop.ctranslate2_limits import unsupported_by_ctranslate2
 from towernmt.models.interface import token_log_probabilities
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.models.transformer import Transformer
-
-ctranslate2 = pytest.importorskip("ctranslate2", reason="needs towernmt[ctranslate2]")
 
 SIZE, FACTORS = 20, [6, 7]
 PLAIN = TransformerSettings(hidden_size=16, filter_size=24, heads=2, encoder_layers=2, decoder_layers=1,
@@ -85,7 +84,7 @@ def exported(settings: TransformerSettings, weights: dict[str, np.ndarray], path
     """Return the model in CTranslate2, and the tokens of the sources and the targets."""
     from towernmt.interop.ctranslate2_model import transformer_spec
 
-    spec = transformer_spec(settings, weights)
+    spec = transformer_spec(settings, weights.__getitem__)
     sizes = [settings.source_vocab_size, *settings.source_factor_vocab_sizes]
     pieces = [[*SPECIAL_PIECES, *(f"w{i}" for i in range(4, size))] for size in (*sizes, SIZE)]
     for side in pieces[:-1]:

@@ -26,7 +26,7 @@ Make = Callable[..., Path]
 
 def test_an_imported_model_scores_and_translates_as_the_original_does_in_ctranslate2(
         imported: Path, original: Path, tmp_path: Path) -> None:
-    ctranslate2 = pytest.importorskip("ctranslate2", reason="needs towernmt[ctranslate2]")
+    import ctranslate2
     from ctranslate2.converters import MarianConverter
 
     from towernmt.predict.scorer import Scorer
