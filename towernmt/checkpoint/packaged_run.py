@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,16 @@ from towernmt.checkpoint.package_reader import CARD, EXPORTS, SHORTLIST, WEIGHTS
 from towernmt.checkpoint.records import MADE_FROM
 from towernmt.checkpoint.saved_run import SavedRun, run_around
 from towernmt.core.errors import CheckpointError, SettingsError
-from towernmt.core.files import PLACE_VARIABLE, is_undamaged, path_inside, sha256_of, user_cache, write_checksums
+from towernmt.core.files import (
+    PLACE_VARIABLE,
+    complete_directory,
+    is_undamaged,
+    path_inside,
+    remove_incomplete_directories,
+    sha256_of,
+    user_cache,
+    write_checksums,
+)
 from towernmt.core.structured_files import read_json
 from towernmt.models.architectures import ARCHITECTURES
 
@@ -153,20 +161,13 @@ class PackagedRun(SavedRun):
         values = dict(self._package.weights())
         state: dict[str, Any] = {"step": step, "position": None, "callbacks": {},
                                  "weights": sorted(values), MADE_FROM: {"vocabulary": self.manifest.vocabulary}}
-        unfinished = Path(tempfile.mkdtemp(prefix="checkpoints.", dir=self.path))
-        try:
+        with complete_directory(self.checkpoints) as unfinished:
             write_values(values, unfinished, step, state)
             write_checksums(unfinished)
-            rename_finished(unfinished, self.checkpoints)
-        except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
 
 
 FOLDER = "packages"
 _INCLUDED = "included"
-_SECONDS_OF_UNPACKING = 6 * 3600.0
-"""An unfinished folder that is older was left by a killed process."""
 
 
 def unpacked(package: Package, user: object, cache: Path | None = None) -> Path:
@@ -202,22 +203,8 @@ def unpacked_name(name: str) -> str:
     return f"{_INCLUDED}/{name.removeprefix(f'{EXPORTS}/')}" if name.startswith(f"{EXPORTS}/") else name
 
 
-def rename_finished(finished: Path, target: Path) -> None:
-    """Rename a finished directory, or remove it if another process was faster.
-
-    Raises:
-        OSError: the directory cannot be renamed.
-    """
-    try:
-        finished.rename(target)
-    except OSError:
-        if not target.is_dir():
-            raise
-        shutil.rmtree(finished, ignore_errors=True)
-
-
 def _unpack_once(package: Package, folder: Path) -> Path:
-    _remove_unfinished(folder)
+    remove_incomplete_directories(folder)
     if folder.is_dir() and not folder.is_symlink():
         try:
             _restore_damaged(package, folder)
@@ -228,21 +215,9 @@ def _unpack_once(package: Package, folder: Path) -> Path:
     if folder.is_symlink() or folder.is_file():
         folder.unlink()
     shutil.rmtree(folder, ignore_errors=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f"{package.key}.", dir=folder.parent))
-    try:
+    with complete_directory(folder) as unfinished:
         _unpack(package, unfinished)
-        rename_finished(unfinished, folder)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
     return folder
-
-
-def _remove_unfinished(folder: Path) -> None:
-    """Remove the unfinished folders of killed processes."""
-    for unfinished in folder.parent.glob(f"{folder.name}.*"):
-        if time.time() - unfinished.stat().st_mtime > _SECONDS_OF_UNPACKING:
-            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _restore_damaged(package: Package, folder: Path) -> None:

@@ -19,12 +19,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from towernmt import __version__
-from towernmt.checkpoint.packaged_run import is_package, open_run, rename_finished
+from towernmt.checkpoint.packaged_run import is_package, open_run
 from towernmt.checkpoint.restore import initial_checkpoint
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import directory_kind
 from towernmt.core.errors import SettingsError
-from towernmt.core.files import PLACE_VARIABLE, is_undamaged, user_cache, write_checksums
+from towernmt.core.files import (
+    PLACE_VARIABLE,
+    complete_directory,
+    is_undamaged,
+    remove_incomplete_directories,
+    user_cache,
+    write_checksums,
+)
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.vocabulary.base import SUFFIXES
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
@@ -178,17 +185,13 @@ def content_key(model: ForeignModel) -> str:
 
 
 def _import_into(model: ForeignModel, folder: Path) -> Path:
+    remove_incomplete_directories(folder)
     if is_undamaged(folder):
         return folder
     shutil.rmtree(folder, ignore_errors=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
-    try:
+    with complete_directory(folder) as unfinished:
         write_imported_run(model, unfinished)
         write_checksums(unfinished)
-        rename_finished(unfinished, folder)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
     return folder
 
 
