@@ -11,7 +11,6 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from towernmt.cluster.cluster_description import cluster_from_environment
@@ -343,19 +342,13 @@ def train_resolved(options: argparse.Namespace, resolved: ResolvedSettings, data
     from tensorpack.utils import logger
 
     from towernmt.core.terminal_log import configure_terminal_log
-    from towernmt.run.assemble import AutomaticSettingsRecord
-    from towernmt.run.launch import train
+    from towernmt.run.launch import train_resolved_settings
 
     configure_terminal_log(verbose=options.verbose)
     if options.gpu is None and options.towers is None and (gpus := visible_gpus()):
         logger.info(f"Training on the CPU. This machine has {len(gpus)} GPU{'s' if len(gpus) > 1 else ''}: pass --gpu "
                     f"{','.join(map(str, range(len(gpus))))} to use {'them' if len(gpus) > 1 else 'it'}.")
-    for note in resolved.notes:
-        logger.info(note)
-    automatic = resolved.automatic
-    return train(resolved.settings, data, options.logdir, gpu_numbers(options.gpu), resolved.towers,
-                 callbacks_before=lambda: [] if automatic is None else [
-                     AutomaticSettingsRecord(automatic, Path(options.logdir))])
+    return train_resolved_settings(resolved, data, options.logdir, gpu_numbers(options.gpu))
 
 
 def next_command(logdir: str) -> str:

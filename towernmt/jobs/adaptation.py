@@ -29,9 +29,8 @@ from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
-from towernmt.run.assemble import AutomaticSettingsRecord
 from towernmt.run.directory import RunDirectory
-from towernmt.run.launch import train
+from towernmt.run.launch import train_resolved_settings
 from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
 from towernmt.run.started_run import StartingModel
 
@@ -266,9 +265,7 @@ def _train(order: AdaptationOrder, data: TrainingData, run: RunDirectory) -> int
     resolved = resolve_settings(SettingsSources(
         run=run if run.exists() else None, start=order.model, overrides=(Overrides("--set", order.overrides),),
         defaults="automatic", open_data=lambda: data))
-    automatic = resolved.automatic
-    return train(resolved.settings, data, run.path, None, resolved.towers,
-                 callbacks_before=lambda: [] if automatic is None else [AutomaticSettingsRecord(automatic, run.path)])
+    return train_resolved_settings(resolved, data, run.path)
 
 
 def _compared(name: str, old: Translator, new: Translator, source: Sequence[str], reference: Sequence[str],

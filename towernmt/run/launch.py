@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tensorpack.train.interface import launch_train_with_config
 from tensorpack.utils import logger
@@ -32,7 +32,7 @@ from towernmt.dataflow.batches.training_data import TrainingData
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.kernels import is_slow_on_cpu
 from towernmt.optim.optimizer import TrainedVariables
-from towernmt.run.assemble import Components, make_config, with_vocabulary_sizes
+from towernmt.run.assemble import AutomaticSettingsRecord, Components, make_config, with_vocabulary_sizes
 from towernmt.run.averaged_end import average_if_due, check_average, set_later_average_aside
 from towernmt.run.directory import RunDirectory, model_from_settings, settings_as_made, why_lost
 from towernmt.run.memory_fit import wants_search, with_fitting_batch, with_found_batch
@@ -41,6 +41,9 @@ from towernmt.run.run_log import hold_log
 from towernmt.run.run_settings import Settings, TrainSettings
 from towernmt.train.trainer import SyncMultiGPUTrainer
 from towernmt.train.training_towers import tower_devices
+
+if TYPE_CHECKING:
+    from towernmt.run.resolve import ResolvedSettings
 
 RECORD = "rollbacks.json"
 
@@ -188,6 +191,30 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
         if is_chief and status == 0:    # the other processes have ended
             average_if_due(settings, data, run, components, gpus)
         return status
+
+
+def train_resolved_settings(resolved: ResolvedSettings, data: TrainingData, logdir: str | Path,
+                            gpus: Sequence[int] | None = None) -> int:
+    """Log the notes of resolved settings, train with the settings, and record the automatic ones; see `train`.
+
+    Args:
+        resolved: settings of the run.
+        data: training data.
+        logdir: directory of the run.
+        gpus: numbers of the GPUs; None for the CPU.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        TowerNMTError: an error that the user can fix.
+    """
+    for note in resolved.notes:
+        logger.info(note)
+    automatic = resolved.automatic
+    return train(resolved.settings, data, logdir, gpus, resolved.towers,
+                 callbacks_before=lambda: [] if automatic is None else [
+                     AutomaticSettingsRecord(automatic, Path(logdir))])
 
 
 _TRAINING = threading.Lock()
