@@ -18,7 +18,7 @@ from towernmt.core.files import sha256_of, write_text
 from towernmt.dataflow.batches.training_data import TrainingData, with_general_data
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.text_lines import clean, read_lines
 from towernmt.evaluate.comparison import LEVEL, SignificanceSettings, System, compare
 from towernmt.evaluate.metrics import MetricSettings
 from towernmt.interop.model_card import CardText
@@ -59,10 +59,11 @@ def read_corrections(file: str | Path, direction: str | None = None) -> list[Cor
         direction: direction such as de-en, which the field `model` begins with; None if the file has only one.
 
     Raises:
-        DataError: a line has other fields, the file has several directions, or no correction.
+        DataError: the file cannot be read, a line has other fields, or the file has several directions or no
+            correction.
     """
     found: dict[str, dict[str, str]] = {}
-    for number, line in enumerate(_lines(Path(file)), 1):
+    for number, line in enumerate(read_lines(file), 1):
         fields = line.split("\t")
         if len(fields) != len(FIELDS):
             raise DataError(f"{file} line {number}: {len(fields)} fields where {len(FIELDS)} were expected "
@@ -81,17 +82,6 @@ def read_corrections(file: str | Path, direction: str | None = None) -> list[Cor
                         "line.")
     (pairs,) = found.values()
     return [Correction(source, suggestion) for source, suggestion in pairs.items()]
-
-
-def _lines(file: Path) -> list[str]:
-    """Return the lines of a file, with their tabs."""
-    try:
-        return file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
-    except OSError as error:
-        raise DataError(f"{file}: cannot read the corrections ({error.strerror}).") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file}: the corrections are not UTF-8 text ({error.reason} at byte {error.start})."
-                        ) from error
 
 
 def divide_corrections(corrections: Sequence[Correction], file: str | Path) -> dict[str, list[Correction]]:
