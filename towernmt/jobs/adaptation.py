@@ -42,6 +42,8 @@ LEAST = {"test": 10, "valid": 5, "train": 20}
 """Minimum number of corrections of each part."""
 SCORED = 100
 """Maximum number of corrections whose direction is checked by the model."""
+_SIGNIFICANCE = SignificanceSettings(trials=1)
+"""The bootstrap decides, so the approximate randomisation, which takes longer, is as short as possible."""
 
 
 class Correction(NamedTuple):
@@ -135,7 +137,6 @@ class AdaptationOrder:
         direction: direction of the corrections; None if the file has only one.
         general: prepared data that are mixed in; None for no general data.
         overrides: settings of the training, by dotted key.
-        significance: settings of the significance test.
     """
 
     model: StartingModel
@@ -147,7 +148,6 @@ class AdaptationOrder:
     direction: str | None = None
     general: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    significance: SignificanceSettings = field(default_factory=SignificanceSettings)
 
 
 @dataclass(frozen=True)
@@ -189,14 +189,11 @@ class AdaptationResult:
     """The result of an adaptation.
 
     Attributes:
-        status: exit status of the training; the comparison is missing if a signal stopped it.
-        corrections, test: the comparison on the held-out corrections and on the old test set; None if missing.
-        refusal: why no package was written; "" if one was written.
+        status: exit status of the training; without the comparison if a signal stopped it.
+        refusal: why no package was written after the comparison; "" if one was written.
     """
 
     status: int = 0
-    corrections: SetResult | None = None
-    test: SetResult | None = None
     refusal: str = ""
 
 
@@ -224,14 +221,14 @@ def adapt_model(order: AdaptationOrder, report: Callable[[str], None]) -> Adapta
         return AdaptationResult(status)
     old, new = Translator(order.model.run), Translator(run)
     held_out = [[one.source for one in parts["test"]], [one.suggestion for one in parts["test"]]]
-    results = [_compared(name, old, new, source, reference, order.significance)
+    results = [_compared(name, old, new, source, reference)
                for name, (source, reference) in (("held-out corrections", held_out), ("test set", test))]
     for one in results:
         report(one.line)
     refusal = _refusal(*results)
     if not refusal:
         _write_package(order, run)
-    return AdaptationResult(0, results[0], results[1], refusal)
+    return AdaptationResult(refusal=refusal)
 
 
 def _key(order: AdaptationOrder) -> str:
@@ -258,10 +255,10 @@ def _train(order: AdaptationOrder, data: TrainingData, run: RunDirectory) -> int
     return train_resolved_settings(resolved, data, run.path)
 
 
-def _compared(name: str, old: Translator, new: Translator, source: Sequence[str], reference: Sequence[str],
-              significance: SignificanceSettings) -> SetResult:
+def _compared(name: str, old: Translator, new: Translator, source: Sequence[str], reference: Sequence[str]
+              ) -> SetResult:
     systems = [System(label, translator.translate(list(source))) for label, translator in (("old", old), ("new", new))]
-    before, after = compare(systems, [reference], MetricSettings(("bleu",)), significance).scores["BLEU"]
+    before, after = compare(systems, [reference], MetricSettings(("bleu",)), _SIGNIFICANCE).scores["BLEU"]
     return SetResult(name, len(source), before.score, after.score,
                      after.bootstrap_p if after.bootstrap_p is not None and after.differs else 1.0)
 
