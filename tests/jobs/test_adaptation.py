@@ -10,18 +10,22 @@ from typing import Any
 import pytest
 
 from towernmt.checkpoint.packaged_run import PackagedRun
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.cli.main import main
 from towernmt.core.errors import DataError
 from towernmt.core.tf_compat import tf
 from towernmt.interop.model_card import CardText, DataSource, card_text_of_package, make_card
 from towernmt.jobs.adaptation import (
     LEAST,
+    AdaptationOrder,
     Correction,
     SetResult,
+    _key,
     _refusal,
     divide_corrections,
     read_corrections,
 )
+from towernmt.run.started_run import StartingModel
 
 
 def write_corrections(file: Path, pairs: list[tuple[str, str]], direction: str = "de-en") -> Path:
@@ -85,6 +89,19 @@ def test_the_statements_of_a_package_are_those_of_the_package_that_is_made_from_
     card = make_card(text, facts)
     assert card_text_of_package(card, {"licence": None, "languages": None}) == text
     assert card_text_of_package(card, {"licence": "MIT"}).licence == "MIT"
+
+
+def test_a_model_that_was_replaced_is_not_compared_with_the_run_of_the_old_one(tmp_path: Path) -> None:
+    index = tmp_path / "step-1" / "model.index"
+    index.parent.mkdir()
+    model = StartingModel("m", "m", SavedRun(tmp_path), checkpoint=str(index.parent))
+    order = AdaptationOrder(model, write_corrections(tmp_path / "a.tsv", [("x", "y")]), ("s", "r"), tmp_path / "o",
+                            tmp_path / "w", CardText())
+    keys = []
+    for content in (b"first", b"second", b"first"):
+        index.write_bytes(content)
+        keys.append(_key(order))
+    assert keys[0] == keys[2] != keys[1]
 
 
 def run_command(*arguments: Any) -> int:

@@ -62,7 +62,8 @@ def open_starting_model(location: str, option: str, trust_code: bool = False) ->
         run = open_run(location, trust_code) if Path(location).is_file() else initial_checkpoint(location)[0]
         run.architecture_to_load()      # refuses the code of a package that is not trusted
         run.check_vocabulary()
-        return StartingModel(location, location, run)
+        is_checkpoint = (Path(location) / "model.index").is_file()
+        return StartingModel(location, location, run, checkpoint=location if is_checkpoint else None)
     model = read_foreign_model(location, option)
     run = imported_once(model)
     return StartingModel(location, str(run.path), run, model.notes)

@@ -109,7 +109,7 @@ def check_direction(model: StartingModel, corrections: Sequence[Correction], fil
         DataError: the corrections seem to have the opposite direction.
     """
     some = corrections[:SCORED]
-    scorer = Scorer(model.run, device="cpu")
+    scorer = Scorer(model.run, model.checkpoint, device="cpu")
 
     def mean(pairs: Sequence[tuple[str, str]]) -> float:
         scores = scorer.score(list(pairs))
@@ -219,7 +219,7 @@ def adapt_model(order: AdaptationOrder, report: Callable[[str], None]) -> Adapta
     status = _train(order, with_general_data(_prepared(order.model, parts, place), order.general), run)
     if status:
         return AdaptationResult(status)
-    old, new = Translator(order.model.run), Translator(run)
+    old, new = Translator(order.model.run, checkpoint=order.model.checkpoint), Translator(run)
     held_out = [[one.source for one in parts["test"]], [one.suggestion for one in parts["test"]]]
     results = [_compared(name, old, new, source, reference)
                for name, (source, reference) in (("held-out corrections", held_out), ("test set", test))]
@@ -233,8 +233,9 @@ def adapt_model(order: AdaptationOrder, report: Callable[[str], None]) -> Adapta
 
 def _key(order: AdaptationOrder) -> str:
     """Return a name for the directory of this adaptation, which another model or other corrections do not share."""
-    content = f"{order.model.location} {sha256_of(order.corrections)} {order.direction} {order.general}"
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+    index = Path(f"{order.model.run.checkpoint(order.model.checkpoint)}.index")     # has the checksums of the weights
+    content = order.model.name, sha256_of(index), sha256_of(order.corrections), order.direction, order.general
+    return hashlib.sha256(" ".join(map(str, content)).encode()).hexdigest()[:16]
 
 
 def _prepared(model: StartingModel, parts: Mapping[str, Sequence[Correction]], place: Path) -> TrainingData:

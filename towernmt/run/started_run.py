@@ -31,12 +31,14 @@ class StartingModel(NamedTuple):
         location: value of `init.checkpoint`: the path itself, or the directory of the imported run.
         run: the run of the model.
         notes: differences of an imported model from the original one, one sentence each.
+        checkpoint: the directory of the checkpoint if `name` is one; None for the checkpoint that the run chooses.
     """
 
     name: str
     location: str
     run: SavedRun
     notes: tuple[str, ...] = ()
+    checkpoint: str | None = None
 
 
 _CHANGEABLE = ("model.lhuc", "model.kernels", "model.guided_alignment_layer")

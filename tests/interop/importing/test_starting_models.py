@@ -76,6 +76,8 @@ def test_a_model_of_another_system_is_imported_once_with_exactly_its_weights(mak
     written = file.stat().st_mtime_ns
     assert open_starting_model(location, "--start").location == start.location
     assert file.stat().st_mtime_ns == written and len([*(cache / "imported").iterdir()]) == 1
+    checkpoint = str(start.run.checkpoints / "step-0")
+    assert open_starting_model(checkpoint, "--start").checkpoint == checkpoint and start.checkpoint is None
     file.write_text("damaged")
     assert open_starting_model(location, "--start").run.group("model", model.settings) == model.settings
 
