@@ -33,7 +33,7 @@ from towernmt.evaluate.metrics import corpus_scores
 from towernmt.predict.line_translator import SearchArguments
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings
-from towernmt.predict.search_towers import build_towers
+from towernmt.predict.search_towers import Towers, build_towers
 from towernmt.predict.stream import translate_lines
 from towernmt.run.assemble import Components
 from towernmt.run.directory import RunDirectory
@@ -167,20 +167,23 @@ class _FinishedRun:
 
     def _outcome(self, checkpoint: str) -> Outcomes:
         """Validate a checkpoint with the run's search settings, in the precision of training."""
-        return {tag: self._outcome_of_set(checkpoint, one) for tag, one in self._sets.items()}
-
-    def _outcome_of_set(self, checkpoint: str, validation: ValidationSet) -> ValidationOutcome:
-        source, references = validation.source, validation.references
         search, precision = self._run.group("search", SearchSettings()), self._settings.train.precision
         model = self._components.model(self._settings)
         towers = build_towers(SearchArguments([self._run], [checkpoint], [model], None, self._device, search, (), False,
                                           False, precision=precision))
-        translations = translate_lines(towers, towers.source_vocabulary, towers.target_vocabulary, source,
-                                       device=self._device)
-        nll = None
+        scorer = None
         if self._metric.name in OF_LOSS:
             scorer = Scorer(self._run, checkpoint, device=self._device, averaged=search.averaged, model=model,
                             precision=precision)
+        return {tag: self._outcome_of_set(towers, scorer, one) for tag, one in self._sets.items()}
+
+    def _outcome_of_set(self, towers: Towers, scorer: Scorer | None, validation: ValidationSet
+                        ) -> ValidationOutcome:
+        source, references = validation.source, validation.references
+        translations = translate_lines(towers, towers.source_vocabulary, towers.target_vocabulary, source,
+                                       device=self._device)
+        nll = None
+        if scorer is not None:
             scored = scorer.score(zip(source, references[0], strict=True))
             nll = -sum(score.log_prob for score in scored) / sum(score.tokens for score in scored)
         return ValidationOutcome(translations, corpus_scores(translations, *references), nll)
