@@ -126,8 +126,8 @@ def float_value(item: MarianItem) -> np.ndarray:
     """
     elements = math.prod(item.shape)
     if item.type in (FLOAT32, FLOAT16):
-        return np.frombuffer(item.data, "<f4" if item.type == FLOAT32 else "<f2", elements).reshape(item.shape
-                                                                                                    ).astype(np.float32)
+        kind = "<f4" if item.type == FLOAT32 else "<f2"
+        return np.frombuffer(item.data, kind, elements).reshape(item.shape).astype(np.float32)
     if item.type != INTGEMM8:
         raise ValueError(f"{item.name} has Marian's type {item.type:#06x}, whose values are in the order of one "
                          "processor")

@@ -66,13 +66,13 @@ def find_marian_files(request: ImportRequest) -> MarianFiles:
         raise SettingsError(f"{path} does not exist: pass the .npz or .bin file, or the folder of a Marian model.")
     folder = path if path.is_dir() else path.parent
     decoder = _decoder_options(folder / DECODER) or _decoder_options(folder / BROWSER_DECODER)
-    model = [path] if path.is_file() else _named(folder, decoder.get("models"))[:1] or sorted(folder.glob("*.npz"))
-    kind = ".npz"
-    if not model:
-        model, kind = [file for file in sorted(folder.glob("*.bin")) if is_binary_file(file)], ".bin"
+    model = [path] if path.is_file() else (
+        _named(folder, decoder.get("models"))[:1] or sorted(folder.glob("*.npz"))
+        or [file for file in sorted(folder.glob("*.bin")) if is_binary_file(file)])
     if len(model) != 1:
-        raise SettingsError(f"{path} contains {len(model)} {kind if model else '.npz'} files, and no {DECODER} that "
-                            f"names the model: pass the path of the {kind if model else '.npz'} file.")
+        kind = model[0].suffix if model else ".npz"
+        raise SettingsError(f"{path} contains {len(model)} {kind} files, and no {DECODER} that names the model: pass "
+                            f"the path of the {kind} file.")
     vocabularies = request.vocabularies or _vocabularies(folder, decoder)
     kept = {file for pattern in _KEPT for file in folder.iterdir()
             if file.is_file() and not file.is_symlink() and file.stat().st_size <= _LARGEST_KEPT

@@ -70,7 +70,7 @@ def forecast_training(settings: Settings, data: TrainingData, gpus: Sequence[int
         settings = with_fitting_batch(settings, data, gpus, towers)
     memory = peak_of_step(settings, data, gpus, towers, sys.maxsize)
     conditions = conditions or training_conditions(data, gpus, None)
-    if conditions.rates is None and not gpus:       # whose speed is not estimated
+    if conditions.rates is None and not gpus:       # the speed of GPUs is not estimated
         conditions = replace(conditions, rates=product_rates(gpus))
     return TrainingForecast(settings.data.batch_tokens, conditions.updates(settings), conditions.passes(settings),
                             _minutes(settings, conditions), memory or 0)
