@@ -21,7 +21,7 @@ from towernmt.dataflow.batches.block_plan import EpochSize, permutation
 from towernmt.dataflow.preparation.manifest import vocabulary_files
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.preparation.shards import PairBlock, join_blocks, select_pairs
-from towernmt.dataflow.text.validation_set import ValidationSet
+from towernmt.dataflow.text.validation_set import ValidatedData, ValidationSet
 from towernmt.dataflow.vocabulary.base import Vocabulary
 
 GENERAL = "general"
@@ -29,7 +29,7 @@ GENERAL = "general"
 _SAMPLE = 6  # end of a key of random numbers, different from the keys of plans and windows
 
 
-class MixedData:
+class MixedData(ValidatedData):
     """Prepared data of a new domain, and the general data that are mixed with them.
 
     Args:
@@ -77,16 +77,6 @@ class MixedData:
             names = dict.fromkeys(names, GENERAL)
         return [*self.new.validation_sets, *(replace(one, name=names[one.name])
                                              for one in self.general.validation_sets)]
-
-    @property
-    def valid_source(self) -> list[str]:
-        """The source text of the first validation set; empty without validation text."""
-        return list(self.validation_sets[0].source) if self.validation_sets else []
-
-    @property
-    def valid_target(self) -> list[str]:
-        """The references of `valid_source`."""
-        return list(self.validation_sets[0].references[0]) if self.validation_sets else []
 
     def copy_vocabularies(self, directory: str | Path) -> None:
         """Write the vocabularies into another directory."""

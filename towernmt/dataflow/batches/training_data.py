@@ -19,7 +19,7 @@ from towernmt.dataflow.preparation.manifest import data_fingerprint
 from towernmt.dataflow.preparation.prepared_data import PreparedData, open_prepared
 from towernmt.dataflow.sources.corpora import Corpora
 from towernmt.dataflow.text.text_lines import check_rereadable, read_chunks
-from towernmt.dataflow.text.validation_set import ValidationSet, read_lines_of_set
+from towernmt.dataflow.text.validation_set import ValidatedData, ValidationSet, read_lines_of_set
 from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactorError
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
@@ -188,7 +188,7 @@ def is_prepared(location: str | Path) -> bool:
     return text.startswith("s3://") and not names_files(text)
 
 
-class StreamedCorpus:
+class StreamedCorpus(ValidatedData):
     """Sources, with the vocabularies and the validation text that training needs.
 
     Args:
@@ -237,16 +237,6 @@ class StreamedCorpus:
         from towernmt.dataflow.batches.stream_batches import stream_settings
 
         return stream_settings(self._corpora.mixture(), self._corpora.pair_filter)
-
-    @cached_property
-    def valid_source(self) -> list[str]:
-        """Validation sentences in the source language; may be empty."""
-        return list(self.validation_sets[0].source) if self.validation_sets else []
-
-    @cached_property
-    def valid_target(self) -> list[str]:
-        """References of the validation sentences, exactly as in the files."""
-        return list(self.validation_sets[0].references[0]) if self.validation_sets else []
 
     @cached_property
     def validation_sets(self) -> list[ValidationSet]:

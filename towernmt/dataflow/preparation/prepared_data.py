@@ -41,7 +41,7 @@ from towernmt.dataflow.storage.object_cache import ObjectCache, default_cache
 from towernmt.dataflow.storage.s3_client import ObjectMissing
 from towernmt.dataflow.storage.s3_storage import S3Folder, parse_s3_folder
 from towernmt.dataflow.text.text_lines import Chunk
-from towernmt.dataflow.text.validation_set import ValidationSet, files_of_set
+from towernmt.dataflow.text.validation_set import ValidatedData, ValidationSet, files_of_set
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, save_vocabularies
 
@@ -59,7 +59,7 @@ def open_prepared(place: str | Path) -> PreparedData:
     return PreparedData(place)
 
 
-class PreparedData:
+class PreparedData(ValidatedData):
     """Reads the output of `prepare`. Reading is thread-safe.
 
     Attributes:
@@ -150,16 +150,6 @@ class PreparedData:
     def statistics_table(self) -> str:
         """The content of `statistics.txt`."""
         return "\n".join(self._lines("statistics.txt")) + "\n"
-
-    @cached_property
-    def valid_source(self) -> list[str]:
-        """Validation sentences in the source language; empty without validation text."""
-        return list(self.validation_sets[0].source) if self.validation_sets else []
-
-    @cached_property
-    def valid_target(self) -> list[str]:
-        """The references of `valid_source`, unchanged."""
-        return list(self.validation_sets[0].references[0]) if self.validation_sets else []
 
     @cached_property
     def validation_sets(self) -> list[ValidationSet]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 
@@ -48,6 +50,25 @@ class ValidationSet:
     @property
     def _quoted_name(self) -> str:
         return f" '{self.name}'" if self.name else ""
+
+
+class ValidatedData(ABC):
+    """Training data with validation sets."""
+
+    @property
+    @abstractmethod
+    def validation_sets(self) -> list[ValidationSet]:
+        """All validation sets, that of `valid_source` first; empty without validation text."""
+
+    @cached_property
+    def valid_source(self) -> list[str]:
+        """The source sentences of the first validation set; empty without validation text."""
+        return list(self.validation_sets[0].source) if self.validation_sets else []
+
+    @cached_property
+    def valid_target(self) -> list[str]:
+        """The references of `valid_source`, unchanged."""
+        return list(self.validation_sets[0].references[0]) if self.validation_sets else []
 
 
 @dataclass(frozen=True)
