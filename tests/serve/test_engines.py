@@ -183,6 +183,22 @@ def test_an_exchanged_model_has_all_searches_that_the_old_one_had(building):
     assert translated(served, *KINDS.values()) and not engine.builders
 
 
+def test_requests_are_answered_while_the_new_model_is_loaded():
+    begun, meanwhile = [], []
+
+    def load():
+        mark = f"model {len(begun)}"
+        meanwhile.extend(translated(served, LineOptions())[0][0].text for served in begun)
+        return OpenedModel(lambda lines, _: [Translation([Hypothesis(mark, 0.0)]) for _ in lines], "a")
+
+    begun.append(ServedModel(Direction("de", "en"), "place", load, 16, 100))
+    try:
+        begun[0].exchange()
+        assert meanwhile == ["model 0"] and translated(begun[0], LineOptions())[0][0].text == "model 1"
+    finally:
+        begun[0].close()
+
+
 def test_a_client_that_goes_does_not_wait_for_a_search(building):
     _, served = building
     ticket = Ticket()

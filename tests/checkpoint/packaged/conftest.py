@@ -23,7 +23,11 @@ def weights() -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="session")
 def package(tmp_path_factory: pytest.TempPathFactory, weights: dict[str, np.ndarray]) -> Path:
-    place = tmp_path_factory.mktemp("package")
+    return write_package(tmp_path_factory.mktemp("package"), weights)
+
+
+def write_package(place: Path, weights: dict[str, np.ndarray]) -> Path:
+    """Write a package of weights into a directory."""
     vocabulary = WordVocabulary([*SPECIAL_PIECES, "one", "two"])
     save_vocabularies(vocabulary, vocabulary, place / "vocabulary")
     infos, files = weight_members(weights, "int8", "here")

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.checkpoint.packaged.conftest import write_package
 from towernmt.checkpoint import packaged_run
 from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
 from towernmt.checkpoint.package_reader import restore, store
@@ -128,6 +129,19 @@ def test_its_checkpoint_has_the_weights_dequantised(package: Path, weights: dict
     held.close()
     Path(f"{run.checkpoint()}.index").unlink()
     assert Path(f"{PackagedRun(package).checkpoint()}.index").is_file()
+
+
+def test_a_package_that_was_replaced_is_opened_with_its_new_weights(
+        package: Path, weights: dict[str, np.ndarray], tmp_path: Path) -> None:
+    place, other = tmp_path / "served.towernmt.zip", {name: 2 * value for name, value in weights.items()}
+    shutil.copy(package, place)
+    before = HeldCheckpoint(PackagedRun(place).checkpoint())
+    os.replace(write_package(tmp_path, other), place)
+    now = HeldCheckpoint(PackagedRun(place).checkpoint())
+    for held, values in ((before, weights), (now, other)):
+        for name, value in values.items():
+            assert np.array_equal(held.value(name), restore(store(value, "int8")))
+        held.close()
 
 
 @pytest.mark.processes
