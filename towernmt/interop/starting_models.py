@@ -92,7 +92,7 @@ def vocabulary_of_model(location: str, option: str) -> Iterator[Path]:
 
 
 _OF_VOCABULARY = ("vocab_kind", "vocab_size", "shared_vocab", "source_vocab", "target_vocab", "character_coverage",
-                  "byte_fallback", "vocab_symbols", "vocab_sentences")
+                  "byte_fallback", "split_digits", "vocab_symbols", "vocab_sentences")
 """Settings of `prepare` that the vocabularies of a trained model exclude."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import random
 import sys
@@ -292,6 +293,25 @@ def test_the_same_again_is_kept_and_anything_else_is_refused(tmp_path: Path) -> 
         prepare(replace(settings, vocab_size=90))
 
 
+def test_split_digits_are_recorded_and_an_earlier_manifest_without_them_is_accepted(
+        tmp_path: Path) -> None:
+    corpus = [(f"{source} {number}", f"{target} {number}")
+              for number, (source, target) in enumerate(_corpus(100), 1900)]
+    settings = _write(tmp_path, corpus)
+    prepare(settings)
+    manifest = tmp_path / "out" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    assert content["settings"].pop("split_digits") is False
+    manifest.write_text(json.dumps(content))
+    prepare(settings)
+    with pytest.raises(DataError, match=r"split_digits False there, True now.*--overwrite"):
+        prepare(replace(settings, split_digits=True))
+    data = prepare(replace(settings, split_digits=True, overwrite=True))
+    assert json.loads(manifest.read_text())["settings"]["split_digits"] is True
+    for vocabulary in (data.source_vocabulary, data.target_vocabulary):
+        assert [vocabulary.id_to_piece(id) for id in vocabulary.encode("1999")] == ["\u2581", *"1999"]
+
+
 def test_a_preparation_that_did_not_finish_is_not_read_and_is_done_again(tmp_path: Path) -> None:
     settings = _write(tmp_path, _corpus(100), shard_pairs=40)
     prepare(settings)
@@ -366,6 +386,7 @@ def test_text_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
     ({"character_coverage": 1.5}, "--character-coverage 1.5"),
     ({"character_coverage": 0.5}, "--character-coverage 0.5"),
     ({"shared_vocab": True, "source_vocab": "a", "target_vocab": "b"}, "--shared-vocab with two different"),
+    ({"split_digits": True, "vocab_kind": "word"}, "--split-digits with --vocab-kind word"),
 ))
 def test_settings_that_cannot_work_are_refused(options: dict[str, object], message: str,
                                                tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import re
 import sys
 import unicodedata
 from collections import Counter
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.text_lines import clean
-from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Vocabulary
+from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Sampling, Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary, learn_bpe_codes
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import (
     LONGEST_SENTENCE,
@@ -175,6 +176,44 @@ def test_byte_fallback_leaves_nothing_unknown() -> None:
     ids = vocabulary.encode("漢字 äb")
     assert UNK not in ids
     assert vocabulary.decode(ids) == "漢字 äb"
+
+
+NUMBERS = [f"{text} {number}{unit}" for text, number, unit in zip(
+    SENTENCES, [str(11 * place % 70 * 11) for place in range(400)], ["", "kg", "%", "th"] * 100, strict=True)]
+NUMBERS += [f"x{number} \u0663\u0663 \u0967\u0968\u0969kg" for number in (20, 2020)] * 50
+
+
+def _learn_numbers(kind: str, split_digits: bool) -> Vocabulary:
+    if kind == "bpe-codes":
+        return learn_bpe_codes(NUMBERS, 260, split_digits=split_digits)
+    return learn_sentence_piece(NUMBERS, kind, 160, split_digits=split_digits)
+
+
+DIGITS = {kind: _learn_numbers(kind, True) for kind in ("unigram", "bpe", "bpe-codes")}
+
+
+def _pieces_with_digits(vocabulary: Vocabulary) -> list[str]:
+    pieces = [vocabulary.id_to_piece(id).replace("\u2581", "").replace("@@", "") for id in range(vocabulary.size)]
+    return [piece for piece in pieces if re.search(r"\d", piece)]
+
+
+@pytest.mark.parametrize("kind", DIGITS)
+def test_split_digits_are_subwords_of_their_own(kind: str) -> None:
+    assert set(_pieces_with_digits(DIGITS[kind])) == {*"0123456789", *"\u0663\u0967\u0968\u0969"}
+    assert max(map(len, _pieces_with_digits(_learn_numbers(kind, False)))) > 1
+
+
+@pytest.mark.parametrize("kind", DIGITS)
+@settings(max_examples=60, deadline=None)
+@given(numbers=st.lists(st.tuples(st.sampled_from(["", "a", "de"]), st.text("0123456789", min_size=1, max_size=9),
+                                  st.sampled_from(["", "a", "kg"])).map("".join), min_size=1, max_size=5),
+       seed=st.integers(0, 1 << 30))
+def test_numbers_survive_encoding_digit_by_digit(kind: str, numbers: list[str], seed: int) -> None:
+    vocabulary, text = DIGITS[kind], " ".join(numbers)
+    for ids in (vocabulary.encode(text), vocabulary.sample_batch([text], Sampling(alpha=0.3), seed)[0]):
+        assert vocabulary.decode(ids) == text
+        pieces = [vocabulary.id_to_piece(id) for id in ids]
+        assert sum(bool(re.search(r"\d", piece)) for piece in pieces) == sum(map(str.isdigit, text))
 
 
 def test_a_sentence_piece_model_with_other_special_ids_is_moved_to_ours() -> None:

@@ -151,6 +151,7 @@ def test_options_of_the_vocabulary_are_refused_with_the_vocabulary_of_a_model(
     command = ["prepare", "--vocabulary-of", model, *text, "--output", tmp_path / "data"]
     for options, shown in ((["--vocab-size", "50"], "--vocab-size 50"), (["--shared-vocab"], "--shared-vocab"),
                            (["--vocab-kind", "bpe"], "--vocab-kind bpe"), (["--byte-fallback"], "--byte-fallback"),
+                           (["--split-digits"], "--split-digits"),
                            (["--source-vocab", "a.model"], "--source-vocab a.model")):
         assert run_command(*command, *options) == 1
         assert f"{shown}: the vocabularies are those of --vocabulary-of {model}: leave out {shown.split()[0]}." in (

@@ -110,7 +110,7 @@ class _Preparation:
         except DataError as error:
             raise DataError(f"{error} Pass --overwrite to replace it.") from error
         settings = self._settings.identity()
-        old, old_inputs = manifest.settings, manifest.inputs
+        old, old_inputs = {**PrepareSettings().identity(), **manifest.settings}, manifest.inputs
         differences = [f"{name} {old.get(name)} there, {settings.get(name)} now"
                        for name in {**settings, **old} if old.get(name) != settings.get(name)]
         differences += [f"another {name} file" for name in sorted({*old_inputs, *self._inputs})

@@ -71,6 +71,7 @@ class PrepareSettings:
         "as many as fill half of the vocabulary.", at_least=LEAST_COVERAGE, at_most=1)
     byte_fallback: bool = setting(
         False, "SentencePiece: encode other characters as bytes (256 subwords) instead of as unknown.")
+    split_digits: bool = setting(False, "Make each digit a subword of its own; not for plain words.")
     vocab_symbols: str | None = setting(
         None, "SentencePiece: tokens that are always subwords, separated by commas; none: the tags of a corpora.yaml.")
     vocab_sentences: int = setting(
@@ -182,6 +183,9 @@ class PrepareSettings:
         self.pair_filter.texts.check()
         if self.duplicates == "near":
             check_near()
+        if self.split_digits and self.vocab_kind == "word":
+            raise SettingsError("--split-digits with --vocab-kind word: plain words are not split. Choose another "
+                                "--vocab-kind, or remove --split-digits.")
         if self.ray is not None:
             check_ray()
         files = {path for path in (self.source_vocab, self.target_vocab) if path}

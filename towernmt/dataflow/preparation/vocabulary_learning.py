@@ -123,8 +123,8 @@ class VocabularyMaker:
             names = ("source", "target") if self._plan.shared else (side,)
             recipe = VocabularyRecipe(
                 settings.vocab_kind, self._plan.size, settings.character_coverage, settings.byte_fallback,
-                tuple((settings.vocab_symbols or "").split(",")), self._files[side], settings.vocab_sentences,
-                lines * len(names))
+                tuple((settings.vocab_symbols or "").split(",")), settings.split_digits, self._files[side],
+                settings.vocab_sentences, lines * len(names))
             tasks[side] = LearnVocabulary(work / f"{side}-vocabulary", lines, names, recipe, tuple(samples))
         return tasks
 
@@ -297,6 +297,7 @@ class VocabularyRecipe:
         coverage: share of the characters that become subwords; None for the automatic share.
         byte_fallback: whether other characters are encoded as bytes.
         symbols: tokens that are always subwords.
+        split_digits: whether each digit is a subword of its own.
         codes: file of existing BPE codes, whose subwords are taken from the text; None to learn the codes, too.
         sentences: number of sentences of the sample.
         lines: number of lines from which they are sampled.
@@ -307,6 +308,7 @@ class VocabularyRecipe:
     coverage: float | None
     byte_fallback: bool
     symbols: tuple[str, ...]
+    split_digits: bool
     codes: str | None
     sentences: int
     lines: int
@@ -347,9 +349,10 @@ class LearnVocabulary(Task):
         if recipe.kind == "word":
             return learn_words(sentences, recipe.size)
         if recipe.kind == "bpe-codes":
-            return learn_bpe_codes(sentences, recipe.size)
+            return learn_bpe_codes(sentences, recipe.size, split_digits=recipe.split_digits)
         coverage = recipe.coverage or self._coverage()
-        return learn_sentence_piece(sentences, recipe.kind, recipe.size, coverage, recipe.byte_fallback, recipe.symbols)
+        return learn_sentence_piece(sentences, recipe.kind, recipe.size, coverage, recipe.byte_fallback, recipe.symbols,
+                                    recipe.split_digits)
 
     def _sentences(self) -> Iterator[str]:
         return chain.from_iterable(sampled_sentences(self.samples, name) for name in self.names)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+import re
+import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
@@ -26,6 +28,7 @@ from towernmt.dataflow.vocabulary.word_vocabulary import most_frequent, read_pie
 
 SEPARATOR = "@@"
 _CACHED_WORDS = 200_000
+_DIGIT = re.compile(r"\d")
 
 
 class BpeCodesVocabulary(Vocabulary):
@@ -128,8 +131,8 @@ class BpeCodesVocabulary(Vocabulary):
         return {".codes": self._codes, ".pieces": write_pieces(self._pieces)}
 
 
-def learn_bpe_codes(sentences: Iterable[str], size: int, codes: bytes | None = None, origin: str = "BPE codes"
-                    ) -> BpeCodesVocabulary:
+def learn_bpe_codes(sentences: Iterable[str], size: int, codes: bytes | None = None, origin: str = "BPE codes",
+                    split_digits: bool = False) -> BpeCodesVocabulary:
     """Learn codes and the list of their subwords, with at most `size` ids. The rarest other subwords become UNK.
 
     Args:
@@ -137,6 +140,8 @@ def learn_bpe_codes(sentences: Iterable[str], size: int, codes: bytes | None = N
         size: maximum number of ids, including the four special ids.
         codes: existing codes, for which only the list of subwords is learned; None to learn codes, too.
         origin: path of `codes`, for the error message.
+        split_digits: learn no code with a digit, so that each digit is a subword of its own. The digits 0 to 9 are
+            subwords even if the text has none.
 
     Raises:
         DataError: subword-nmt is not installed, the text is empty, or `codes` are malformed.
@@ -147,20 +152,28 @@ def learn_bpe_codes(sentences: Iterable[str], size: int, codes: bytes | None = N
     if not words:
         raise DataError("the text to learn a vocabulary from is empty: every line is blank. Check the text.")
     if codes is None:
-        codes = _learn(words, size - len(SPECIAL_PIECES))
+        codes = _learn(words, size - len(SPECIAL_PIECES), split_digits)
     segmenter = _segmenter(codes, origin)
     pieces: Counter[str] = Counter()
     for word, count in words.items():
         for piece in segmenter.segment_tokens([word]):
             pieces[piece] += count
+    if split_digits:
+        for digit in string.digits:     # inside a word and at its end, the most frequent subwords of all
+            pieces[digit] += words.total()
+            pieces[digit + SEPARATOR] += words.total()
     return BpeCodesVocabulary(codes, most_frequent(pieces, size), origin)
 
 
-def _learn(words: Counter[str], symbols: int) -> bytes:
+def _learn(words: Counter[str], symbols: int, split_digits: bool) -> bytes:
     """Learn codes whose merges and characters make about `symbols` subwords in total."""
     learn_bpe = _subword_nmt("learn_bpe")
     # subword-nmt counts a character twice, inside a word and at its end, and subtracts both from the merges.
-    characters = len({(c, i == len(word) - 1) for word in words for i, c in enumerate(word)})
+    ends = {(c, i == len(word) - 1) for word in words for i, c in enumerate(word)}
+    if split_digits:
+        ends |= {(digit, is_end) for digit in string.digits for is_end in (False, True)}
+        words = _between_digits(words)
+    characters = len(ends)
     if symbols < 2 or symbols <= characters:
         raise DataError(f"a bpe-codes vocabulary of {symbols + len(SPECIAL_PIECES)} is too small: the text needs "
                         f"{characters + len(SPECIAL_PIECES)} for its single characters (inside and at the end of "
@@ -170,6 +183,15 @@ def _learn(words: Counter[str], symbols: int) -> bytes:
     with contextlib.redirect_stderr(io.StringIO()):
         learn_bpe.learn_bpe(table, output, symbols - characters, min_frequency=2, is_dict=True)
     return output.getvalue().encode("utf-8")
+
+
+def _between_digits(words: Counter[str]) -> Counter[str]:
+    """Return how often each sequence of characters without a digit occurs in the words."""
+    found: Counter[str] = Counter()
+    for word, count in words.items():
+        for sequence in filter(None, _DIGIT.split(word)):
+            found[sequence] += count
+    return found
 
 
 def _segmenter(codes: bytes, origin: str) -> Any:

@@ -12,12 +12,14 @@ import io
 import math
 import os
 import re
+import string
 import threading
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -143,9 +145,12 @@ LONGEST_SENTENCE = 4192
 _RESERVED = "\u2585"
 """A character that SentencePiece reserves (a block of bar charts). Its trainer silently ignores sentences with it."""
 
+_OTHER_DIGIT = re.compile(r"(?![0-9])\d")
+
 
 def learn_sentence_piece(sentences: Iterable[str], kind: str, size: int, character_coverage: float = 1.0,
-                         byte_fallback: bool = False, symbols: Sequence[str] = ()) -> SentencePieceVocabulary:
+                         byte_fallback: bool = False, symbols: Sequence[str] = (),
+                         split_digits: bool = False) -> SentencePieceVocabulary:
     """Learn a SentencePiece model, which has fewer than `size` pieces if the text is too small.
 
     The result depends only on the sentences and their order.
@@ -157,22 +162,32 @@ def learn_sentence_piece(sentences: Iterable[str], kind: str, size: int, charact
         character_coverage: share of the text's characters that are covered by pieces, in (0, 1].
         byte_fallback: encode characters without a piece as bytes (256 of the pieces) rather than UNK.
         symbols: user-defined symbols, which are pieces in any case; empty ones are ignored.
+        split_digits: make each digit a piece of its own. The digits 0 to 9 are pieces even if the text has none.
 
     Raises:
         DataError: `size` is too small for the text's characters, or the text is empty.
     """
     model = io.BytesIO()
+    # The model records each option that is passed, also with its default.
+    options: dict[str, Any] = {"split_digits": True, "required_chars": string.digits} if split_digits else {}
     _learned.add(os.getpid())
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=chain.from_iterable(map(_learnable, sentences)), model_writer=model,
-            model_type=kind, vocab_size=size, max_sentence_length=LONGEST_SENTENCE,
+            sentence_iterator=chain.from_iterable(map(_learnable, _apart(sentences) if split_digits else sentences)),
+            model_writer=model, model_type=kind, vocab_size=size, max_sentence_length=LONGEST_SENTENCE,
             pad_id=PAD, bos_id=BOS, eos_id=EOS, unk_id=UNK, character_coverage=character_coverage,
             byte_fallback=byte_fallback, user_defined_symbols=[symbol for symbol in symbols if symbol],
-            normalization_rule_name="identity", hard_vocab_limit=False, num_threads=_TRAINER_THREADS, minloglevel=2)
+            normalization_rule_name="identity", hard_vocab_limit=False, num_threads=_TRAINER_THREADS, minloglevel=2,
+            **options)
     except RuntimeError as error:
         raise DataError(_training_message(str(error), kind, size)) from error
     return SentencePieceVocabulary(model.getvalue())
+
+
+def _apart(sentences: Iterable[str]) -> Iterator[str]:
+    """Yield sentences with spaces around the digits of other scripts, since SentencePiece splits only 0 to 9."""
+    for sentence in sentences:
+        yield sentence if sentence.isascii() else _OTHER_DIGIT.sub(r" \g<0> ", sentence)
 
 
 def _learnable(sentence: str) -> Iterator[str]:
