@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,15 @@ SIZES = {"hidden_size": 16, "filter_size": 32, "heads": 2, "encoder_layers": 1, 
 
 
 @pytest.fixture(scope="session")
-def run_on_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose translations end early."""
-    return write_run(tmp_path_factory.mktemp("run"))
+def original_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose translations end early. It is not translated with, because engines write exports into runs."""
+    return write_run(tmp_path_factory.mktemp("original"))
+
+
+@pytest.fixture(scope="module")
+def run_on_disk(original_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of `original_run` for the tests of a module, which can contain their exports."""
+    return Path(shutil.copytree(original_run, tmp_path_factory.mktemp("copy") / "run"))
 
 
 def write_run(path: Path, end: float = 0.0) -> Path:

@@ -107,7 +107,10 @@ def test_too_many_requests_are_refused_at_once_and_the_others_answered(start):
     (["--model", "de-en=nowhere", "--keys", "nowhere"], "does not exist: create it"),
     (["--model", "de-en=nowhere", "--max-queue", "0"], "--max-queue 0"),
     (["--model", "de-en=nowhere.py:Engine"], "the file nowhere.py does not exist"),
-    (["--model", "de-en=nowhere", "--precision", "int8"], "--engine ctranslate2"),
+    (["--model", "de-en=nowhere", "--precision", "int8"], "nowhere: no run here"),      # CTranslate2 has int8
+    (["--model", "de-en=nowhere", "--precision", "int7"], "--precision int7: --engine auto supports float32"),
+    (["--model", "de-en=nowhere", "--precision", "int8", "--engine", "graph"],
+     "--precision int8: --engine graph supports float32"),
     (["--model", "de-en=nowhere", "--host", "192.0.2.1"], "cannot be opened")])
 def test_what_cannot_be_served_is_one_sentence(arguments, sentence, capsys, monkeypatch, tmp_path):
     from towernmt.cli.main import main

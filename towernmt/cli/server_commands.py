@@ -18,6 +18,7 @@ from towernmt.cli.translation_options import (
     add_search_options,
     add_special_line_options,
     add_trust_option,
+    check_precision,
     check_search_options,
     device_of,
     search_options,
@@ -25,8 +26,6 @@ from towernmt.cli.translation_options import (
 )
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
-from towernmt.models.model_settings import PRECISIONS
-from towernmt.predict.engine_choice import GRAPH
 from towernmt.predict.search.search_settings import BATCH_ON_GPU, StreamSettings
 from towernmt.predict.stream import batching_for, uses_gpu
 from towernmt.serve.glossaries import Glossaries
@@ -165,8 +164,7 @@ _SENTENCES = 32
 def _engine_settings(args: argparse.Namespace) -> EngineSettings:
     if args.alternatives < 1:
         raise SettingsError(f"--alternatives {args.alternatives} must be at least 1.")
-    if args.engine == GRAPH and args.precision not in (None, *PRECISIONS):
-        raise SettingsError(f"--precision {args.precision}: --engine graph supports {', '.join(PRECISIONS)}.")
+    check_precision(args.precision, args.engine)
     device = device_of(args)
     on_gpu = args.engine != "ctranslate2" and uses_gpu(device)
     sentences = _SENTENCES if args.batch_sentences is None and not on_gpu else args.batch_sentences

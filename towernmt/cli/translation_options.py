@@ -102,10 +102,23 @@ def engine_of(args: argparse.Namespace) -> str:
 
         check_options(vars(args))
         return engine
-    precisions = PRECISIONS if engine == GRAPH else (*PRECISIONS, *WEIGHT_PRECISIONS)
-    if args.precision not in (None, *precisions):
-        raise SettingsError(f"--precision {args.precision}: --engine {engine} supports {', '.join(precisions)}.")
+    check_precision(args.precision, engine)
     return engine
+
+
+def check_precision(precision: str | None, engine: str) -> None:
+    """Check that auto or graph supports a precision; CTranslate2 itself checks its precision.
+
+    Args:
+        precision: value of `--precision`; None by default.
+        engine: one of `ENGINES`.
+
+    Raises:
+        SettingsError: the engine does not support the precision.
+    """
+    precisions = PRECISIONS if engine == GRAPH else (*PRECISIONS, *WEIGHT_PRECISIONS)
+    if engine in TRANSLATOR_ENGINES and precision not in (None, *precisions):
+        raise SettingsError(f"--precision {precision}: --engine {engine} supports {', '.join(precisions)}.")
 
 
 def add_model_options(parser: argparse.ArgumentParser, required: bool) -> None:

@@ -33,9 +33,9 @@ def graph(run_on_disk: Path) -> Translator:
 
 
 @pytest.fixture(scope="module")
-def exported_run(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported_run(original_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with an export for CTranslate2."""
-    run = Path(shutil.copytree(run_on_disk, tmp_path_factory.mktemp("copy") / "run"))
+    run = Path(shutil.copytree(original_run, tmp_path_factory.mktemp("exported") / "run"))
     Translator(run, device="cpu", export_first=True)
     assert len(list((run / "exports").iterdir())) == 1
     return run
@@ -114,8 +114,8 @@ def test_lines_without_details_are_translated_alone_and_have_none(exported_run: 
 
 
 def test_the_first_use_exports_after_the_first_line_and_the_next_stream_uses_it(
-        run_on_disk: Path, tmp_path: Path, lines: list[str]) -> None:
-    run = Path(shutil.copytree(run_on_disk, tmp_path / "run"))
+        original_run: Path, tmp_path: Path, lines: list[str]) -> None:
+    run = Path(shutil.copytree(original_run, tmp_path / "run"))
     translator = Translator(run, device="cpu")
     assert translator.engine == "graph" and not (run / "exports").exists()
     stream = translator.translate_stream(lines)
@@ -126,8 +126,8 @@ def test_the_first_use_exports_after_the_first_line_and_the_next_stream_uses_it(
     assert Translator(run, device="cpu").engine == translator.engine
 
 
-def test_a_run_in_use_by_another_exporter_is_translated_by_the_graph(run_on_disk: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(run_on_disk, tmp_path / "run"))
+def test_a_run_in_use_by_another_exporter_is_translated_by_the_graph(original_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(original_run, tmp_path / "run"))
     translator = Translator(run, device="cpu")
     with DirectoryLock(run / "exports", "export to CTranslate2"):
         translator.translate("w1")
@@ -139,8 +139,8 @@ def test_a_run_in_use_by_another_exporter_is_translated_by_the_graph(run_on_disk
 
 
 def test_a_run_that_cannot_be_written_is_exported_to_the_users_cache(
-        run_on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: list[SearchTowers]) -> None:
-    run = Path(shutil.copytree(run_on_disk, tmp_path / "run"))
+        original_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: list[SearchTowers]) -> None:
+    run = Path(shutil.copytree(original_run, tmp_path / "run"))
     (run / "exports").touch()       # in the way, also for the superuser
     monkeypatch.setenv("TOWERNMT_CACHE", str(tmp_path / "cache"))
     assert Translator(run, device="cpu", export_first=True).engine.startswith("CTranslate2")
@@ -166,9 +166,9 @@ def _join_exporter() -> None:
     ({}, None, "CTranslate2 cannot be loaded"),
 ])
 def test_the_graph_translates_if_ctranslate2_cannot(
-        run_on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+        original_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
         changes: dict[str, Any], settings: dict[str, Any] | None, reason: str) -> None:
-    run = SavedRun(shutil.copytree(run_on_disk, tmp_path / "run"))
+    run = SavedRun(shutil.copytree(original_run, tmp_path / "run"))
     saved = yaml.safe_load(run.settings_file.read_text())
     run.settings_file.write_text(yaml.safe_dump({**saved, **(settings or {})}))
     if settings is None:

@@ -23,8 +23,8 @@ from towernmt.interop.ctranslate2_models import KEPT, Wanted, exported
 
 
 @pytest.fixture
-def run(run_on_disk: Path, tmp_path: Path) -> SavedRun:
-    return SavedRun(shutil.copytree(run_on_disk, tmp_path / "run"))
+def run(original_run: Path, tmp_path: Path) -> SavedRun:
+    return SavedRun(shutil.copytree(original_run, tmp_path / "run"))
 
 
 def wanted(run: SavedRun, precision: str = "float32", averaged: bool = True) -> Wanted:

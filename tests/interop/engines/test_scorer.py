@@ -13,8 +13,8 @@ from towernmt.interop.ctranslate2_engine import CTranslate2Scorer
 from towernmt.predict.scorer import Scorer
 
 
-def test_scores_are_those_of_the_graph_here(run_on_disk: Path, tmp_path: Path, lines: list[str]) -> None:
-    run = shutil.copytree(run_on_disk, tmp_path / "run")
+def test_scores_are_those_of_the_graph_here(original_run: Path, tmp_path: Path, lines: list[str]) -> None:
+    run = shutil.copytree(original_run, tmp_path / "run")
     pairs = [*zip(lines, reversed(lines), strict=True), ("w1 unseen", "")]
     expected = Scorer(run, device="cpu").score(pairs, per_token=True)
     scorer = CTranslate2Scorer(run, device="cpu", batch_tokens=30)

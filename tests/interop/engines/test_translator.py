@@ -58,9 +58,9 @@ def assert_same(found: list[Translation], expected: list[Translation]) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(original_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run for this module only, in which exports are cached."""
-    return Path(shutil.copytree(run_on_disk, tmp_path_factory.mktemp("copy") / "run"))
+    return Path(shutil.copytree(original_run, tmp_path_factory.mktemp("copy") / "run"))
 
 
 @pytest.mark.parametrize("search", [

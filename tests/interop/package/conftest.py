@@ -14,12 +14,12 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def package(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def package(original_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from towernmt.interop.model_card import CardText
     from towernmt.interop.package_build import package_run
     from towernmt.predict.trained_model import TrainedModel
 
     path = tmp_path_factory.mktemp("packed") / "model.towernmt.zip"
-    with TrainedModel(run_on_disk) as trained:
+    with TrainedModel(original_run) as trained:
         package_run(trained, path, CardText(licence="CC0-1.0", languages="de-en"))
     return path

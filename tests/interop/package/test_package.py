@@ -41,13 +41,13 @@ def pack(run: Path, output: Path, *arguments: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def averaged_run(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def averaged_run(original_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run with random moving averages and an optimizer slot in its checkpoint."""
     from towernmt.checkpoint.checkpoint_files import write_values
     from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
     from towernmt.optim.optimizer import AVERAGE_SUFFIX
 
-    path = Path(shutil.copytree(run_on_disk, tmp_path_factory.mktemp("averaged") / "run"))
+    path = Path(shutil.copytree(original_run, tmp_path_factory.mktemp("averaged") / "run"))
     held = HeldCheckpoint(open_run(path).checkpoint())
     values = {name: held.value(name) for name in held.shapes()}
     random = np.random.default_rng(9)
@@ -88,8 +88,8 @@ def test_it_holds_the_averages_alone_and_says_so(averaged_run: Path, run_on_disk
         Translator(tmp_path / "one.towernmt.zip", averaged=False, engine="graph")
 
 
-def test_the_same_run_gives_the_same_bytes(run_on_disk: Path, package: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(run_on_disk, tmp_path / "elsewhere"))
+def test_the_same_run_gives_the_same_bytes(original_run: Path, package: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(original_run, tmp_path / "elsewhere"))
     os.utime(package, (0, 0))
     with TrainedModel(copy) as trained:
         package_run(trained, tmp_path / "again.towernmt.zip", TEXT)
@@ -111,8 +111,8 @@ def test_the_date_is_told_or_the_checkpoints(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_card_is_written_by_the_program_and_completed_by_the_user(
-        run_on_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = Path(shutil.copytree(run_on_disk, tmp_path / "run"))
+        original_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Path(shutil.copytree(original_run, tmp_path / "run"))
     settings = yaml.safe_load((run / "settings.yaml").read_text())
     settings |= {"init": {"checkpoint": "/home/me/secret"}, "made_from": {"data": "abc", "data_path": "/home/me/data"},
                  "made_with": {"towernmt": "0.0.9", "python": "3.10"}}
@@ -219,11 +219,11 @@ class Mine(Transformer):
 
 
 @pytest.fixture
-def run_of_ones_own(run_on_disk: Path, tmp_path: Path) -> Path:
+def run_of_ones_own(original_run: Path, tmp_path: Path) -> Path:
     """The run of a custom model whose file creates `marker` next to the run when it is executed."""
     from towernmt.models.model_location import find_place, keep_code
 
-    run = Path(shutil.copytree(run_on_disk, tmp_path / "run"))
+    run = Path(shutil.copytree(original_run, tmp_path / "run"))
     (tmp_path / "mine.py").write_text(MODEL.format(marker=str(tmp_path / "marker")))
     keep_code(find_place(f"{tmp_path}/mine.py:Mine"), run / "code")
     settings = yaml.safe_load((run / "settings.yaml").read_text())
