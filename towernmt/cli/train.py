@@ -11,10 +11,11 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from towernmt.cluster.cluster_description import cluster_from_environment
-from towernmt.core.errors import SettingsError, nearest
+from towernmt.core.errors import SettingsError, mask_uri, nearest
 from towernmt.core.gpus import missing_without_tensorflow, visible_gpus
 from towernmt.core.settings import assigned, describe, parse_assignments
 from towernmt.models.architectures import ARCHITECTURES, settings_and_presets
@@ -59,6 +60,8 @@ def _presets_text(architecture: str, keys: set[str]) -> str:
     return f"Presets of {architecture} (in the group model):\n{''.join(lines)}" if "=" in "".join(lines) else ""
 
 
+TEXT_RECORD = Path("monolingual", "record.json")
+"""File in the directory of a run with monolingual text; see `towernmt.jobs.monolingual_training`."""
 _WORKERS_OPTIONS = ("workers", "min_workers", "max_failures", "cpus", "wait", "ray")
 _NOT_FOR_WORKERS = (*_WORKERS_OPTIONS, "command", "help_settings", "defaults", "dry_run")
 
@@ -167,6 +170,72 @@ def _check_workers(options: argparse.Namespace, gpus: Sequence[int]) -> None:
                             f"from 0: write --gpu {example} for {len(gpus)} GPUs per worker.")
 
 
+def add_monolingual_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a training with monolingual text."""
+    group = parser.add_argument_group("monolingual text")
+    group.add_argument("--monolingual", metavar="FILE",
+                       help="text in the target language: a model of the opposite direction is trained first and "
+                            "translates it, and its translations, with a tag, are mixed into --data")
+    group.add_argument("--source-monolingual", metavar="FILE",
+                       help="text in the source language, which a teacher translates; the translations are mixed into "
+                            "--data")
+    group.add_argument("--teacher", metavar="MODEL", nargs="+",
+                       help="model that translates the monolingual text, or an ensemble (default: one that is trained "
+                            "first): a run, a package or another model as for --start; for --monolingual, of the "
+                            "opposite direction")
+
+
+def train_with_text(options: argparse.Namespace) -> int:
+    """Train with monolingual text, and return the exit status.
+
+    Args:
+        options: parsed arguments of `towernmt train`.
+
+    Raises:
+        TowerNMTError: options that exclude each other, or unsuitable text, data or settings.
+    """
+    _check_monolingual_options(options)
+    check_devices(options)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    from tensorpack.utils import logger
+
+    from towernmt.core.terminal_log import configure_terminal_log
+    from towernmt.dataflow.preparation.prepared_data import open_prepared
+    from towernmt.interop.starting_models import open_starting_model
+    from towernmt.jobs.monolingual_training import MonolingualOrder, train_with_monolingual_text
+
+    start = starting_model(options)
+    models = [open_starting_model(path, "--teacher", options.trust_code) for path in options.teacher or ()]
+    sources = settings_sources(options, defaults=defaults_mode(options.defaults, several_workers=False), start=start)
+    configure_terminal_log(verbose=options.verbose)
+    status = train_with_monolingual_text(MonolingualOrder(
+        Path(options.monolingual or options.source_monolingual), "target" if options.monolingual else "source",
+        open_prepared(options.data), Path(options.logdir), sources, models), logger.info)
+    if status == 0:
+        print(next_command(options.logdir))
+    return status
+
+
+def _check_monolingual_options(options: argparse.Namespace) -> None:
+    from towernmt.dataflow.batches.training_data import is_prepared
+
+    option = "--monolingual" if options.monolingual else "--source-monolingual"
+    if options.monolingual and options.source_monolingual:
+        raise SettingsError("--monolingual and --source-monolingual exclude each other: train with one of them, and "
+                            "pass the result as --teacher of a second training with the other.")
+    if not is_prepared(options.data):
+        raise SettingsError(f"{option} needs prepared data, but {mask_uri(options.data)} is unprepared text: prepare "
+                            "it with `towernmt prepare`, and pass its --output as --data.")
+    excluded = {"--general": options.general, "--vocabulary": options.vocabulary, "--dry-run": options.dry_run,
+                "--workers": options.workers}
+    for name, value in excluded.items():
+        if value:
+            raise SettingsError(f"{option} and {name} exclude each other: leave out one of them.")
+    if workers_of_cluster() is not None:
+        raise SettingsError(f"{option} trains in one process, but TF_CONFIG or SLURM names several workers: unset the "
+                            "environment variables.")
+
+
 def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `towernmt train`."""
     parser.add_argument("--data", metavar="DATA", help="prepared data (a directory, or s3://...), or unprepared text "
@@ -182,7 +251,7 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
                         help="prepared data of the domain that the model must not forget: a share of its pairs "
                              "(data.general_share) is mixed into --data, and its validation text is a validation set")
     parser.add_argument("--trust-code", action="store_true",
-                        help="execute the code of a custom model in the package of --start")
+                        help="execute the code of a custom model in the package of --start or --teacher")
     parser.add_argument("--defaults", choices=("automatic", "fixed"),
                         help="settings of a new run that are not specified: automatic values for the corpus, the "
                              "training limit and this machine, each logged with its reason; or the fixed defaults "
@@ -192,6 +261,7 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
                         help="print the automatic settings with their reasons, and a forecast of the updates, the "
                              "memory and the end, and train nothing")
     add_run_arguments(parser)
+    add_monolingual_options(parser)
     add_workers_options(parser)
 
 
@@ -226,8 +296,15 @@ def run_train(options: argparse.Namespace) -> int:
     from towernmt.run.resolve import resolve_settings
 
     check_workers_options(options)
+    if options.monolingual or options.source_monolingual:
+        return train_with_text(options)
+    if options.teacher:
+        raise SettingsError("--teacher is an option of --monolingual and --source-monolingual: pass one of them, too.")
     workers = workers_of_cluster() if options.workers is None else options.workers
     run = _existing_run(options.logdir)
+    if options.logdir and (Path(options.logdir) / TEXT_RECORD).is_file():
+        raise SettingsError(f"{options.logdir} holds a training with monolingual text: pass the same --monolingual or "
+                            "--source-monolingual to resume it, or another --logdir.")
     check_devices(options)
     start = starting_model(options)
     known = run or (start.run if start is not None else None)

@@ -1,1 +1,1 @@
-"""Training by several supervised workers on Ray, searches for settings with Ray Tune, and adaptation to corrections."""
+"""Training by workers on Ray, searches with Ray Tune, adaptation to corrections, and training with monolingual text."""

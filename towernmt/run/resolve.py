@@ -227,9 +227,12 @@ def _specified_keys(sources: SettingsSources, settings: Settings) -> set[str]:
 def _proposed_preset(sources: SettingsSources, data: TrainingData, settings: Settings, specified: set[str],
                      conditions: TrainingConditions) -> AutomaticSetting | None:
     """Return the preset for prepared data; None if the user specifies the model, a preset or a size."""
+    from towernmt.dataflow.batches.mixed_data import MixedData
     from towernmt.dataflow.preparation.prepared_data import PreparedData
 
-    if sources.model or sources.preset or settings.init.checkpoint or not isinstance(data, PreparedData):
+    if sources.model or sources.preset or settings.init.checkpoint:
+        return None
+    if not isinstance(data, (PreparedData, MixedData)):
         return None
     presets = settings_and_presets(settings.architecture)[1]
     if specified & {f"model.{name}" for preset in PROPOSED_PRESETS for name in presets[preset]}:

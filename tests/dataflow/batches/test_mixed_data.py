@@ -16,7 +16,8 @@ from towernmt.dataflow.batches.mixed_data import MixedBatches, MixedData
 from towernmt.dataflow.batches.training_data import make_batches, with_general_data
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
-from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.dataflow.preparation.prepared_data import PreparedData, ReversedData
+from towernmt.dataflow.vocabulary.base import BOS, EOS
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 
 NEW, GENERAL = ([f"{letter}{number}" for number in range(count)] for letter, count in (("n", 30), ("g", 50)))
@@ -125,3 +126,26 @@ def test_what_cannot_be_mixed_is_refused(place: Path, tmp_path: Path) -> None:
                                ("modifiers", ["upper=0.1"], "data.modifiers=upper=0.1")):
         with pytest.raises(SettingsError, match=f"{shown} changes pairs as they are read, which --general does not"):
             make_batches(mixed, replace(SETTINGS, **{name: value}))
+
+
+def test_general_sources_begin_with_the_tag_and_new_ones_do_not(data: MixedData) -> None:
+    tagged = MixedData(data.new, data.general, BOS)
+    assert tagged.fingerprint != data.fingerprint
+    words, sources = tagged.source_vocabulary, set()
+    for _, batch in MixedBatches(tagged, SETTINGS, 1).read():
+        for source, target in zip(batch.source.tolist(), batch.target.tolist(), strict=True):
+            is_general = words.id_to_piece(target[0]) in GENERAL
+            assert source[:4] == ([BOS, target[0], target[0], target[0]] if is_general else [target[0]] * 3 + [EOS])
+            sources.add(is_general)
+    assert sources == {True, False}
+
+
+def test_reversed_data_have_source_and_target_exchanged(data: MixedData) -> None:
+    other = ReversedData(data.new)
+    assert other.pairs == data.new.pairs and other.fingerprint != data.new.fingerprint
+    assert other.target_tokens == 3 * len(NEW) and data.new.target_tokens == 2 * len(NEW)
+    assert {tuple(batch.source.shape[1:]) for _, batch in Batches(other, SETTINGS, 1).read()} == {(3,)}    # with EOS
+    assert {tuple(batch.target.shape[1:]) for _, batch in Batches(other, SETTINGS, 1).read()} == {(4,)}
+    assert other.valid_source == data.new.valid_target and other.valid_target == data.new.valid_source
+    assert other.pair_lengths.sample(5)[0].tolist() == [2] * 5
+    assert ReversedData(other).read_block(1).source_ids.tolist() == data.new.read_block(1).source_ids.tolist()

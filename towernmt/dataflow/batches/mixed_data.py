@@ -20,7 +20,7 @@ from towernmt.dataflow.batches.batches import Batches
 from towernmt.dataflow.batches.block_plan import EpochSize, permutation
 from towernmt.dataflow.preparation.manifest import vocabulary_files
 from towernmt.dataflow.preparation.prepared_data import PreparedData
-from towernmt.dataflow.preparation.shards import PairBlock, join_blocks, select_pairs
+from towernmt.dataflow.preparation.shards import PairBlock, join_blocks, select_pairs, with_source_prefix
 from towernmt.dataflow.text.validation_set import ValidatedData, ValidationSet
 from towernmt.dataflow.vocabulary.base import Vocabulary
 
@@ -35,6 +35,7 @@ class MixedData(ValidatedData):
     Args:
         new: prepared data of the new domain.
         general: prepared data with the same vocabularies.
+        tag: id of a token that is put before each source of the general data; None for no token.
 
     Attributes:
         directory, source_vocabulary, target_vocabulary, shared_vocabulary, pairs, target_tokens, num_blocks,
@@ -45,12 +46,12 @@ class MixedData(ValidatedData):
         SettingsError: the vocabularies differ.
     """
 
-    def __init__(self, new: PreparedData, general: PreparedData) -> None:
+    def __init__(self, new: PreparedData, general: PreparedData, tag: int | None = None) -> None:
         theirs, ours = (vocabulary_files(data.source_vocabulary, data.target_vocabulary) for data in (general, new))
         if theirs != ours:
             raise SettingsError(f"--general {general.directory} has another vocabulary than {new.directory}: prepare "
                                 "both with --vocabulary-of and the same model.")
-        self.new, self.general = new, general
+        self.new, self.general, self._tag = new, general, tag
         self.directory: Path | str = new.directory
         self.source_vocabulary: Vocabulary = new.source_vocabulary
         self.target_vocabulary: Vocabulary = new.target_vocabulary
@@ -62,7 +63,8 @@ class MixedData(ValidatedData):
     @cached_property
     def fingerprint(self) -> str:
         """32 hexadecimal digits that identify the ids of both data and the vocabularies."""
-        return hashlib.sha256(f"{self.new.fingerprint} {self.general.fingerprint}".encode()).hexdigest()[:32]
+        tag = "" if self._tag is None else f" {self._tag}"
+        return hashlib.sha256(f"{self.new.fingerprint} {self.general.fingerprint}{tag}".encode()).hexdigest()[:32]
 
     @property
     def position_settings(self) -> dict[str, Any]:
@@ -103,7 +105,8 @@ class MixedData(ValidatedData):
         while left:
             shard = self.general.read_block(number % self.general.num_blocks)
             drawn = np.sort(permutation([seed, epoch, index, number, _SAMPLE], len(shard))[:left])
-            block = join_blocks(block, select_pairs(shard, drawn))
+            some = select_pairs(shard, drawn)
+            block = join_blocks(block, some if self._tag is None else with_source_prefix(some, self._tag))
             left, number = left - len(drawn), number + 1
         return block
 

@@ -15,6 +15,7 @@ In S3, the small files are read at once, and the shards through a cache on a loc
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import tempfile
 import threading
 from functools import cached_property, partial
@@ -36,7 +37,7 @@ from towernmt.dataflow.preparation.manifest import (
     vocabulary_files,
 )
 from towernmt.dataflow.preparation.output_directory import finish_exchange
-from towernmt.dataflow.preparation.shards import PairBlock, ShardInfo, map_shard, read_shard
+from towernmt.dataflow.preparation.shards import PairBlock, ShardInfo, map_shard, read_shard, reversed_block
 from towernmt.dataflow.storage.object_cache import ObjectCache, default_cache
 from towernmt.dataflow.storage.s3_client import ObjectMissing
 from towernmt.dataflow.storage.s3_storage import S3Folder, parse_s3_folder
@@ -199,6 +200,46 @@ class PreparedData(ValidatedData):
             if known is None or not known.matches(content):
                 raise DataError(f"{self._files / name}: this is not the vocabulary that the data were prepared with. "
                                 "Restore the file, or run `towernmt prepare` again.")
+
+
+class ReversedData(PreparedData):
+    """Prepared data with source and target exchanged, for a model of the opposite direction.
+
+    Alignments are left out. A validation set has its first reference as its source.
+
+    Args:
+        data: the prepared data, without source factors.
+    """
+
+    def __init__(self, data: PreparedData) -> None:     # everything is read from `data`
+        self._data = data
+        self.directory, self.manifest = data.directory, data.manifest
+        self.source_vocabulary, self.target_vocabulary = data.target_vocabulary, data.source_vocabulary
+        self.shared_vocabulary = data.shared_vocabulary
+        self.pairs, self.num_blocks = data.pairs, data.num_blocks
+        self.target_tokens = sum(shard["source_tokens"] for shard in data.manifest["shards"])
+        self.length_ratio = 1 / data.length_ratio
+        self.has_alignments = False
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hexadecimal digits, other than those of the data in their own direction."""
+        return hashlib.sha256(f"reversed {self._data.fingerprint}".encode()).hexdigest()[:32]
+
+    def read_block(self, index: int) -> PairBlock:
+        """Return a block with source and target exchanged."""
+        return reversed_block(self._data.read_block(index))
+
+    @cached_property
+    def pair_lengths(self) -> PairLengths:
+        """The histogram of the pairs' lengths."""
+        lengths = self._data.pair_lengths
+        return PairLengths(lengths.target, lengths.source, lengths.pairs)
+
+    @cached_property
+    def validation_sets(self) -> list[ValidationSet]:
+        """The validation sets, each from its first reference to its source."""
+        return [ValidationSet(one.name, one.references[0], [one.source]) for one in self._data.validation_sets]
 
 
 _COPY_BYTES = 1 << 20

@@ -269,6 +269,18 @@ def join_blocks(first: PairBlock, second: PairBlock) -> PairBlock:
     return joined
 
 
+def reversed_block(block: PairBlock) -> PairBlock:
+    """Return the pairs with source and target exchanged, without factors and links."""
+    return PairBlock(block.target_ids, block.target_offsets, block.source_ids, block.source_offsets)
+
+
+def with_source_prefix(block: PairBlock, token: int) -> PairBlock:
+    """Return the pairs with a token before each source, without factors and links."""
+    return PairBlock(np.insert(block.source_ids, block.source_offsets[:-1], token),
+                     block.source_offsets + np.arange(len(block.source_offsets)),
+                     block.target_ids, block.target_offsets)
+
+
 def _select_rows(offsets: NDArray[np.int64], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the indices of the elements of some rows, and the offsets of these rows when they are concatenated."""
     begins = offsets[rows]

@@ -1,0 +1,187 @@
+"""Training with monolingual text: what is refused, how limits are divided, and what a changed input says."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from towernmt.cli.main import main
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.settings import apply_overrides
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.jobs.monolingual_order import (
+    MonolingualOrder,
+    begun_record,
+    check_order,
+    check_space,
+    final_limits,
+    model_limits,
+    save_record,
+    translated_share,
+)
+from towernmt.jobs.monolingual_text import check_side, text_facts
+from towernmt.run.resolve import SettingsSources
+from towernmt.run.run_settings import default_settings
+
+WORDS = [first + second for first in "bdfgkl" for second in "aeio"]
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    """Return random sentences of the source language."""
+    chance = random.Random(seed)
+    return [" ".join(chance.choices(WORDS, k=chance.randint(3, 6))) for _ in range(count)]
+
+
+def translated(lines: list[str]) -> list[str]:
+    """Return the lines in the target language, in which each word is turned round."""
+    return [" ".join(word[::-1] for word in line.split()) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
+    """Pairs with one vocabulary, and a validation set."""
+    place = tmp_path_factory.mktemp("pairs")
+    lines = sentences(200, 1)
+    (place / "source").write_text("".join(f"{line}\n" for line in lines))
+    (place / "target").write_text("".join(f"{line}\n" for line in translated(lines)))
+    files = {side: str(place / side) for side in ("source", "target")}
+    return prepare(PrepareSettings(
+        **files, valid_source=files["source"], valid_target=files["target"],  # type: ignore[arg-type]
+        vocab_kind="word", shared_vocab=True, output=str(place / "data"), workers=1))
+
+
+@pytest.fixture
+def order(data: PreparedData, tmp_path: Path) -> Callable[..., MonolingualOrder]:
+    """Make the order of a training with back-translation, with some attributes changed."""
+    text = tmp_path / "text"
+    text.write_text("".join(f"{line}\n" for line in translated(sentences(20, 2))))
+    sources = SettingsSources(defaults="automatic")
+    return lambda **changed: dataclasses.replace(
+        MonolingualOrder(text, "target", data, tmp_path / "run", sources), **changed)
+
+
+def test_the_facts_of_a_text(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes("ä b\n\n \nc".encode())
+    facts = text_facts(tmp_path / "a")
+    assert (facts.lines, facts.bytes, facts.sample) == (4, 9, ["ä b", "c"])
+
+
+@pytest.mark.parametrize(("name", "content", "message"), [
+    ("a", b"", "a has no text: pass a file with one sentence per line"),
+    ("a", b"\n \n", "a has no text: pass a file"), ("a.gz", b"x", "a.gz is compressed, but .* decompress it"),
+    ("a", b"b\n\xff\n", "a line 2: .*UTF-8"), ("b/c", b"", "b/c: the file does not exist")])
+def test_unsuitable_text_is_one_clear_sentence(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    if "/" not in name:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        text_facts(tmp_path / name)
+
+
+def test_text_in_another_language_is_refused_and_text_in_the_language_is_not(data: PreparedData) -> None:
+    source = sentences(100, 3)
+    check_side(data, "source", source, "--a")
+    check_side(data, "target", translated(source), "--a")
+    with pytest.raises(DataError, match="--a: by its words, the text is in the source language, not in the target"):
+        check_side(data, "target", source, "--a")
+    with pytest.raises(DataError, match="--a: by its words, the text is in the target language, not in the source"):
+        check_side(data, "source", translated(source), "--a")
+    both = [f"{line} {other}" for line, other in zip(source, translated(source), strict=True)]
+    with pytest.raises(DataError, match="--a: by its words, the text is in another language, not in the source"):
+        check_side(data, "source", both, "--a")
+    with pytest.raises(DataError, match="--a: 100% of its tokens are unknown to the target vocabulary"):
+        check_side(data, "target", ["Да нет", "не знаю"], "--a")
+
+
+@pytest.mark.parametrize(("limits", "model", "spent", "final"), [
+    ({"train.steps": 101.0}, {"train.steps": 51}, 0.4, {"train.steps": 101}),
+    ({"train.epochs": 1.0, "train.minutes": 0.0}, {"train.epochs": 1}, 0.4, {"train.epochs": 1}),
+    ({"train.minutes": 60.0}, {"train.minutes": 15.0}, 21.5, {"train.minutes": 38.5}),
+    ({"train.minutes": 1.0}, {"train.minutes": 0.25}, 2.0, {"train.minutes": 0.01}), ({}, {}, 0.4, {})])
+def test_the_limits_of_both_models_are_shares_of_those_of_the_user(
+        limits: dict[str, float], model: dict[str, float], spent: float, final: dict[str, float]) -> None:
+    assert model_limits(limits) == model
+    assert final_limits(limits, spent) == final
+
+
+def test_translated_pairs_are_at_most_half_and_otherwise_as_frequent_as_true_ones() -> None:
+    assert [translated_share(1000, count) for count in (1, 250, 1000, 9000)] == [0.001, 0.2, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(("changed", "message"), [
+    ({"data.subword_sampling": True}, "text: data.subword_sampling does not support mixed data: leave it out"),
+    ({"data.modifiers": ["upper=0.1"]}, "text: data.modifiers does not support mixed data"),
+    ({"model.guided_alignment_weight": 0.1}, "text: model.guided_alignment_weight does not support mixed data")])
+def test_settings_that_mixed_data_do_not_support_are_refused(
+        order: Callable[..., MonolingualOrder], changed: dict[str, Any], message: str) -> None:
+    settings = default_settings("transformer")
+    check_order(order(), apply_overrides(settings, {"train.steps": 5}, "--set"))
+    with pytest.raises(SettingsError, match=message):
+        check_order(order(), apply_overrides(settings, {"train.steps": 5, **changed}, "--set"))
+
+
+def test_a_first_model_that_would_train_for_ever_and_a_run_without_the_text_are_refused(
+        order: Callable[..., MonolingualOrder]) -> None:
+    settings = default_settings("transformer")
+    check_order(order(), settings)      # automatic settings stop at the best validation
+    with pytest.raises(SettingsError, match="without a limit, the training of the first model would never end"):
+        check_order(order(sources=SettingsSources()), settings)
+    run: Any = SimpleNamespace()
+    with pytest.raises(SettingsError, match="holds a run that began without monolingual text: pass another --logdir"):
+        check_order(order(sources=SettingsSources(run=run)), settings)
+
+
+def test_too_little_disk_space_is_one_clear_sentence(order: Callable[..., MonolingualOrder],
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=4_900_000_000))
+    check_space(order(), 900_000_000)
+    with pytest.raises(SettingsError, match=r"has 4.9 GB of free space, but the translations .* need about 5.0 GB"):
+        check_space(order(), 1_000_000_000)
+
+
+def test_a_changed_text_and_other_options_are_refused(order: Callable[..., MonolingualOrder]) -> None:
+    first = begun_record(order(), "abc")
+    order().place.mkdir(parents=True)
+    save_record(order(), first)
+    assert begun_record(order(), "abc") == first
+    with pytest.raises(DataError, match=r"--monolingual .*text is not what .*run was begun with .* restore it"):
+        begun_record(order(), "abd")
+    with pytest.raises(DataError, match="--source-monolingual .*text is not what .*run was begun with"):
+        begun_record(order(side="source"), "abc")
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["--monolingual", "a", "--source-monolingual", "b"], "--monolingual and --source-monolingual exclude each other"),
+    (["--monolingual", "a", "--general", "g"], "--monolingual and --general exclude each other: leave out one"),
+    (["--source-monolingual", "a", "--dry-run"], "--source-monolingual and --dry-run exclude each other"),
+    (["--monolingual", "a", "--workers", "2"], "--monolingual and --workers exclude each other"),
+    (["--monolingual", "a", "--vocabulary", "v"], "--monolingual and --vocabulary exclude each other"),
+    (["--teacher", "m"], "--teacher is an option of --monolingual and --source-monolingual")])
+def test_options_that_exclude_each_other_are_one_clear_sentence(
+        data: PreparedData, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+        ) -> None:
+    assert main(["train", "--data", str(data.directory), "--logdir", str(tmp_path / "run"), *options]) == 1
+    error = capsys.readouterr().err
+    assert message in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_unprepared_text_is_one_clear_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--data", "a.{de,en}", "--logdir", str(tmp_path / "run"), "--monolingual", "b"]) == 1
+    assert "--monolingual needs prepared data, but a.{de,en} is unprepared text: prepare" in capsys.readouterr().err
+
+
+def test_a_training_with_text_is_not_resumed_without_it(data: PreparedData, tmp_path: Path,
+                                                        capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "monolingual").mkdir()
+    (tmp_path / "monolingual" / "record.json").write_text("{}")
+    assert main(["train", "--data", str(data.directory), "--logdir", str(tmp_path)]) == 1
+    assert "holds a training with monolingual text: pass the same --monolingual" in capsys.readouterr().err

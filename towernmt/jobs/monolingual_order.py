@@ -1,0 +1,201 @@
+"""The order of a training with monolingual text: its inputs, what it refuses, and how its time is divided."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.files import sha256_of, write_text
+from towernmt.core.structured_files import read_json
+from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.run.resolve import LIMITS, SettingsSources
+from towernmt.run.run_settings import Settings
+from towernmt.run.started_run import StartingModel, check_data_of_start
+
+FOLDER = "monolingual"
+"""Folder in the directory of a run, with the results of the stages before its training."""
+MODEL_SHARE = {"train.steps": 0.5, "train.epochs": 0.5, "train.minutes": 0.25}
+"""Limits of the model that translates, as a share of the user's limits."""
+TRANSLATION_SHARE = 0.25
+"""Maximum share of `train.minutes` for the translation."""
+LARGEST_SHARE = 0.5
+"""Largest share of the translated pairs in the training."""
+SPACE_FACTOR = 5
+"""Free disk space that the stages need, in sizes of the text: for translations, prepared pairs and temporary files."""
+
+
+@dataclass(frozen=True)
+class MonolingualOrder:
+    """A training with monolingual text.
+
+    Attributes:
+        text: the monolingual text, one sentence per line.
+        side: language of the text.
+        data: the true pairs.
+        logdir: directory of the run.
+        sources: sources of the settings of the final model; `run` is the run in `logdir`, if it exists.
+        models: models that translate the text, an ensemble if several; empty to train one.
+    """
+
+    text: Path
+    side: Literal["source", "target"]
+    data: PreparedData
+    logdir: Path
+    sources: SettingsSources
+    models: Sequence[StartingModel] = ()
+
+    @property
+    def option(self) -> str:
+        """The option that names the text, with its value."""
+        return f"{'--monolingual' if self.side == 'target' else '--source-monolingual'} {self.text}"
+
+    @property
+    def place(self) -> Path:
+        """Directory of the results of the stages."""
+        return self.logdir / FOLDER
+
+    @property
+    def record_file(self) -> Path:
+        """File of the `StageRecord`."""
+        return self.place / "record.json"
+
+    @property
+    def other_side(self) -> Literal["source", "target"]:
+        """Language of the translations."""
+        return "source" if self.side == "target" else "target"
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """Content of `record.json`.
+
+    Attributes:
+        inputs: checksum of each input, by the name of the input in messages.
+        limits: training limits that the user set last, by dotted key.
+        seconds: time of the translation so far.
+        spent_minutes: part of `train.minutes` that the first stages used; None until they are complete.
+    """
+
+    inputs: dict[str, str]
+    limits: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    spent_minutes: float | None = None
+
+
+def check_order(order: MonolingualOrder, settings: Settings) -> None:
+    """Check that the data, the settings and the directory suit a training with monolingual text.
+
+    Args:
+        order: the training.
+        settings: the specified settings.
+
+    Raises:
+        SettingsError: the message names the setting, or the directory.
+    """
+    if order.data.source_vocabulary.streams > 1:
+        raise SettingsError(f"{order.option}: {order.data.directory} has source factors, but translations have none: "
+                            "prepare the data without --source-factors.")
+    unsupported = {"data.subword_sampling": settings.data.subword_sampling, "data.modifiers": settings.data.modifiers,
+                   "model.guided_alignment_weight": getattr(settings.model, "guided_alignment_weight", 0)}
+    for name, value in unsupported.items():
+        if value:
+            raise SettingsError(f"{order.option}: {name} does not support mixed data: leave it out.")
+    stops = settings.train.stop_patience or order.sources.defaults != "fixed" and order.data.validation_sets
+    if order.sources.run is None and not stops and not any(training_limits(settings).values()):
+        raise SettingsError(f"{order.option}: without a limit, the training of the first model would never end: set "
+                            "train.minutes or train.steps.")
+    if order.sources.start is not None:
+        check_data_of_start(order.sources.start, order.data)
+    if order.sources.run is not None and not order.record_file.is_file():
+        raise SettingsError(f"{order.option}: {order.logdir} holds a run that began without monolingual text: pass "
+                            "another --logdir, or leave out the option to resume it.")
+
+
+def check_space(order: MonolingualOrder, size: int) -> None:
+    """Check that the disk has space for the translations of a text.
+
+    Args:
+        order: the training.
+        size: size of the text in bytes.
+
+    Raises:
+        SettingsError: the disk has too little free space.
+    """
+    place = next(path for path in (order.logdir.absolute(), *order.logdir.absolute().parents) if path.exists())
+    free, needed = shutil.disk_usage(place).free, SPACE_FACTOR * size
+    if free < needed:
+        raise SettingsError(f"{order.option}: the disk of {place} has {free / 1e9:.1f} GB of free space, but the "
+                            f"translations of the text need about {needed / 1e9:.1f} GB: free some, or pass a --logdir "
+                            "on another disk.")
+
+
+def begun_record(order: MonolingualOrder, text_checksum: str) -> StageRecord:
+    """Return the record of the first start, or a new one.
+
+    Args:
+        order: the training.
+        text_checksum: checksum of the monolingual text.
+
+    Raises:
+        DataError: an input has changed since the first start.
+    """
+    inputs = {order.option: f"{order.side} {text_checksum}", f"--data {order.data.directory}": order.data.fingerprint,
+              "--teacher": " ".join(_weights(model) for model in order.models)}
+    if not order.record_file.is_file():
+        return StageRecord(inputs)
+    record = read_json(order.record_file, StageRecord, f"Pass another --logdir than {order.logdir}.")
+    for (name, now), then in zip(inputs.items(), record.inputs.values(), strict=True):
+        if now != then:
+            raise DataError(f"{name} is not what {order.logdir} was begun with (its content or the option changed): "
+                            "restore it to resume, or pass another --logdir.")
+    return record
+
+
+def save_record(order: MonolingualOrder, record: StageRecord) -> None:
+    """Write `record.json`."""
+    write_text(order.record_file, json.dumps(dataclasses.asdict(record), indent=1) + "\n")
+
+
+def model_limits(limits: Mapping[str, float]) -> dict[str, float]:
+    """Return the limits of the model that translates the text: a share of each of the user's limits.
+
+    Args:
+        limits: training limits by dotted key; 0 for no limit.
+    """
+    shares = {key: value * MODEL_SHARE[key] for key, value in limits.items() if value}
+    return {key: value if key == "train.minutes" else math.ceil(value) for key, value in shares.items()}
+
+
+def final_limits(limits: Mapping[str, float], spent_minutes: float) -> dict[str, float]:
+    """Return the limits of the final model: the user's limits, without the minutes that the first stages used.
+
+    Args:
+        limits: training limits by dotted key; 0 for no limit.
+        spent_minutes: minutes of the first stages.
+    """
+    left = {key: value if key == "train.minutes" else int(value) for key, value in limits.items() if value}
+    if "train.minutes" in left:
+        left["train.minutes"] = round(max(left["train.minutes"] - spent_minutes, 0.01), 2)
+    return left
+
+
+def translated_share(pairs: int, translated: int) -> float:
+    """Return the share of the translated pairs in training: that in all pairs, but at most `LARGEST_SHARE`."""
+    return min(LARGEST_SHARE, round(translated / (translated + pairs), 4))
+
+
+def training_limits(settings: Settings) -> dict[str, float]:
+    """Return the training limits by dotted key; 0 for no limit."""
+    return {key: float(getattr(settings.train, key.partition(".")[2])) for key in LIMITS}
+
+
+def _weights(model: StartingModel) -> str:
+    """Return a checksum of the weights of a model."""
+    return sha256_of(Path(f"{model.run.checkpoint(model.checkpoint)}.index"))

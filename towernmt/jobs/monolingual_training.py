@@ -1,0 +1,269 @@
+"""Train with monolingual text: a model translates it, and training mixes the translations with the true pairs.
+
+Text of the target language is translated by a model of the opposite direction (back-translation, Sennrich et al. 2016).
+Each translated source begins with BOS as a tag (Caswell et al. 2019), which every vocabulary contains and no other
+source has. Text of the source language is translated by a teacher, without a tag. All results are stored in the
+directory of the run, and the same command resumes at the stage that was interrupted:
+
+```
+LOGDIR/monolingual/record.json        the inputs with which the stages were begun, and the time of the translation
+                  /model/             run of the model that translates, unless the user names a model
+                  /translations       a line for each line of the text
+                  /data/              the translated pairs, prepared with the vocabularies of the true pairs
+LOGDIR/                               the run of the final model
+```
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from towernmt.checkpoint.checkpoint_files import latest_checkpoint, read_state
+from towernmt.core.directories import DirectoryLock
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.files import sha256_of
+from towernmt.dataflow.batches.mixed_data import MixedData
+from towernmt.dataflow.batches.training_data import TrainingData
+from towernmt.dataflow.preparation.manifest import MANIFEST
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.prepared_data import PreparedData, ReversedData
+from towernmt.dataflow.text.pair_filters import TextFilters
+from towernmt.dataflow.vocabulary.base import BOS
+from towernmt.interop.starting_models import with_vocabulary_of
+from towernmt.jobs.monolingual_order import (
+    MODEL_SHARE,
+    TRANSLATION_SHARE,
+    MonolingualOrder,
+    begun_record,
+    check_order,
+    check_space,
+    final_limits,
+    model_limits,
+    save_record,
+    training_limits,
+    translated_share,
+)
+from towernmt.jobs.monolingual_text import TextFacts, check_side, text_facts
+from towernmt.predict.lines.faults import FaultCounts
+from towernmt.predict.lines.resumable import resumable_output, task_of_unfinished
+from towernmt.predict.lines.text_io import open_input
+from towernmt.predict.translator import Translator
+from towernmt.run.directory import RunDirectory
+from towernmt.run.launch import train_resolved_settings
+from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
+from towernmt.run.run_settings import Settings
+
+CHECKED_LINES = 100
+"""Number of translations of the user's models whose language is checked."""
+
+
+def train_with_monolingual_text(order: MonolingualOrder, report: Callable[[str], None]) -> int:
+    """Train a model on true pairs and on translations of monolingual text.
+
+    Args:
+        order: the text, the data, and the settings.
+        report: called with sentences for the user.
+
+    Returns:
+        The exit status; see `train`.
+
+    Raises:
+        TowerNMTError: the text, the data or a setting is unsuitable, or an input has changed since the first start.
+    """
+    settings = resolve_settings(dataclasses.replace(order.sources, open_data=None)).settings
+    check_order(order, settings)
+    facts = text_facts(order.text)
+    if not order.record_file.is_file():     # so that an unsuitable text leaves nothing behind
+        check_side(order.data, order.side, facts.sample, order.option)
+        check_space(order, facts.bytes)
+    with DirectoryLock(order.place, "towernmt train"):
+        return _Stages(order, settings, facts, report).run()
+
+
+class _Stages:
+    """The stages of one training, each of which is skipped if it is complete."""
+
+    def __init__(self, order: MonolingualOrder, settings: Settings, facts: TextFacts, report: Callable[[str], None]
+                 ) -> None:
+        self._order, self._facts, self._report = order, facts, report
+        self._model = RunDirectory(order.place / "model")
+        self._translations, self._prepared = order.place / "translations", order.place / "data"
+        self._count = 3 if order.models else 4
+        self._record = begun_record(order, facts.sha256)
+        specified = {key for _, values in order.sources.overrides for key in values}
+        self._limits = {**self._record.limits, **{
+            key: value for key, value in training_limits(settings).items() if key in specified}}
+        self._save(limits=self._limits)
+
+    def run(self) -> int:
+        """Run all stages that are not complete, and return the exit status of the last one."""
+        if self._record.spent_minutes is None:
+            if not self._translations.is_file():
+                if not self._order.models and (status := self._train_model()):
+                    return status
+                self._translate()
+            self._prepare()
+            training = {} if self._order.models else model_limits(self._limits)
+            self._save(spent_minutes=training.get("train.minutes", 0.0) + self._record.seconds / 60)
+        return self._train_final()
+
+    def _save(self, **changes: Any) -> None:
+        self._record = dataclasses.replace(self._record, **changes)
+        save_record(self._order, self._record)
+
+    def _begin_stage(self, number: int, activity: str, seconds_left: float | None = None) -> None:
+        left = "" if seconds_left is None else f" About {_minutes(seconds_left)} left for all stages."
+        self._report(f"Stage {number} of {self._count}: {activity}.{left}")
+
+    def _train_model(self) -> int:
+        minutes = self._limits.get("train.minutes")
+        direction = "the opposite direction" if self._order.side == "target" else "the same direction"
+        self._begin_stage(1, f"train a model of {direction}, which will translate the text ({self._model.path})",
+                          60 * minutes if minutes else None)
+        own, data = self._order.sources, self._order.data
+        overrides = [Overrides(one.origin, {key: value for key, value in one.values.items()
+                                            if not key.startswith("init.")}) for one in own.overrides]
+        return self._train(dataclasses.replace(own, start=None, run=self._model if self._model.exists() else None,
+                                               overrides=(*overrides, Overrides(
+                                                   self._order.option, model_limits(self._limits)))),
+                           ReversedData(data) if self._order.side == "target" else data, self._model.path)
+
+    def _train(self, sources: SettingsSources, data: TrainingData, logdir: Path) -> int:
+        resolved = resolve_settings(dataclasses.replace(sources, open_data=lambda: data))
+        return train_resolved_settings(resolved, data, logdir, sources.gpus)
+
+    def _translate(self) -> None:
+        order = self._order
+        self._begin_stage(self._count - 2, f"translate {self._facts.lines:,} lines of {order.text}",
+                          self._minutes_left(0.0))
+        translator = self._open_translator()
+        translator.faults = faults = FaultCounts(str(order.text))
+        task = {"engine": translator.engine, "weights": [sha256_of(Path(f"{prefix}.index")) for prefix in
+                                                         translator.checkpoint.split(" + ")
+                                                         if Path(f"{prefix}.index").is_file()],
+                **json.loads(json.dumps(dataclasses.asdict(translator.search)))}
+        resume = task_of_unfinished(str(self._translations)) == task    # another engine begins again
+        window, limit = translator.stream.window, 60 * TRANSLATION_SHARE * self._limits.get("train.minutes", 0.0)
+        if not resume:
+            self._save(seconds=0.0)
+        clock = _Clock(self._record.seconds)
+        with open_input(order.text) as text, resumable_output(str(self._translations), window, task, resume) as output:
+            done = output.start.lines
+            translations = translator.translate_stream(output.lines_of(text, str(order.text)), str(order.text),
+                                                       first=done + 1)
+            for number, found in enumerate(translations, done + 1):
+                output.write(number, [found[0].text])
+                if number % window == 0:
+                    self._save(seconds=clock.seconds)
+                    self._report_lines(number, (self._facts.lines - number) * clock.since_start / (number - done))
+                    if limit and clock.seconds >= limit and number < self._facts.lines:
+                        self._report(f"The translation ends after {number:,} lines, because it has used "
+                                     f"{TRANSLATION_SHARE:.0%} of train.minutes.")
+                        break
+        self._save(seconds=clock.seconds)
+        counts = faults.as_json()
+        if wrong := sum(counts["counts"].values()):
+            self._report(f"{wrong:,} of {counts['lines']:,} translations look wrong (empty, repetitive or cut).")
+
+    def _open_translator(self) -> Translator:
+        """Return the translator, greedy for back-translation, which takes the least time.
+
+        Raises:
+            SettingsError: the models of the user translate into another language.
+        """
+        order = self._order
+        checkpoints: Any = [model.checkpoint for model in order.models] or None
+        translator = Translator(
+            [model.run for model in order.models] or self._model.path, 1 if order.side == "target" else None,
+            checkpoint=checkpoints, device="cpu" if order.sources.gpus is None else None, export_first=True)
+        if order.models:
+            some = translator.translate([*self._facts.sample[:CHECKED_LINES]])
+            try:
+                check_side(order.data, order.other_side, some, "")
+            except DataError:
+                raise SettingsError(f"--teacher {' '.join(model.name for model in order.models)} does not translate "
+                                    f"into the {order.other_side} language of {order.data.directory}: pass a model of "
+                                    "the other direction.") from None
+        return translator
+
+    def _report_lines(self, number: int, seconds_left: float) -> None:
+        after = self._minutes_left(seconds_left)
+        self._report(f"Translated {number:,} of {self._facts.lines:,} lines; {_minutes(seconds_left)} left for the "
+                     f"translation{'' if after is None else f', about {_minutes(after)} for all stages'}.")
+
+    def _minutes_left(self, translation: float) -> float | None:
+        """Return the seconds until the end of all stages, from those of the translation; None if unknown."""
+        if minutes := self._limits.get("train.minutes"):
+            share = 1.0 if self._order.models else 1 - MODEL_SHARE["train.minutes"]
+            return max(60 * minutes * share - self._record.seconds, translation)
+        checkpoint = None if self._order.models else latest_checkpoint(self._model.checkpoints)
+        trained = None if checkpoint is None else read_state(checkpoint).callbacks.get("progress")
+        shares = [MODEL_SHARE[key] for key, value in self._limits.items() if value]
+        if not trained or not shares or "seconds" not in trained:
+            return None
+        return translation + float(trained["seconds"]) / shares[0]
+
+    def _prepare(self) -> None:
+        if (self._prepared / MANIFEST).is_file():
+            return
+        self._begin_stage(self._count - 1, "prepare the translated pairs", self._minutes_left(0.0))
+        order, pairs = self._order, self._pair_files()
+        vocabulary = order.place / "vocabulary"
+        order.data.copy_vocabularies(vocabulary)
+        old = order.data.manifest["settings"]
+        kept = {name: old[name] for name in (*TextFilters.__dataclass_fields__, "max_length_ratio") if name in old}
+        limit = old["max_length"] - (1 if order.side == "target" else 0)    # the tag needs a position
+        settings = PrepareSettings(source=str(pairs["source"]), target=str(pairs["target"]), max_length=max(1, limit),
+                                   output=str(self._prepared), **kept)
+        prepare(with_vocabulary_of(settings, str(order.data.directory), vocabulary))
+
+    def _pair_files(self) -> dict[str, Path]:
+        """Return the files of both sides with the same number of lines: those that are translated."""
+        with open_input(self._translations) as translations:
+            lines = sum(1 for _ in translations)
+        text = self._order.text
+        if lines < self._facts.lines:
+            text = self._order.place / "text"
+            with open_input(self._order.text) as stream, open(text, "wb") as some:
+                some.writelines(islice(stream, lines))
+        return {self._order.side: text, self._order.other_side: self._translations}
+
+    def _train_final(self) -> int:
+        order = self._order
+        translated = PreparedData(self._prepared)
+        mixed = MixedData(order.data, translated, BOS if order.side == "target" else None)
+        share = translated_share(order.data.pairs, translated.pairs)
+        self._begin_stage(self._count, f"train on {order.data.pairs:,} true pairs and {translated.pairs:,} translated "
+                          f"pairs, which are {share:.0%} of each epoch", self._minutes_left(0.0))
+        limits = final_limits(self._limits, self._record.spent_minutes or 0.0)
+        return self._train(dataclasses.replace(order.sources, overrides=(
+            Overrides(order.option, {"data.general_share": share}), *order.sources.overrides,
+            Overrides(order.option, limits))), mixed, order.logdir)
+
+
+class _Clock:
+    """Seconds of a stage, with those before a resume."""
+
+    def __init__(self, before: float) -> None:
+        self._before, self._start = before, time.monotonic()
+
+    @property
+    def since_start(self) -> float:
+        """Seconds of this process."""
+        return time.monotonic() - self._start
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all processes."""
+        return self._before + self.since_start
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f} minutes"
