@@ -75,8 +75,8 @@ def test_reports_order_examples_by_the_function(systems: Any, references: Any) -
 
 @pytest.mark.parametrize(("result", "sentence"), [
     ([1.0], "returned 1 scores for 2 translations"), ([1.0, float("nan")], "returned nan for 'b'"),
-    ([1.0, "x"], "returned 'x' for 'b'")])
-def test_results_that_are_no_scores_are_refused(result: list[Any], sentence: str) -> None:
+    ([1.0, "x"], "returned 'x' for 'b'"), (None, "returned None: it must return a number for each translation")])
+def test_results_that_are_no_scores_are_refused(result: list[Any] | None, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         score_corpus(["a", "b"], [["a", "c"]], settings(lambda *_: result))
 

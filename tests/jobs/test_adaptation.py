@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import random
+import re
+import shlex
+import shutil
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
 
 import pytest
 
@@ -26,6 +33,8 @@ from towernmt.jobs.adaptation import (
     read_corrections,
 )
 from towernmt.run.started_run import StartingModel
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "fine-tuning.md"
 
 
 def write_corrections(file: Path, pairs: list[tuple[str, str]], direction: str = "de-en") -> Path:
@@ -159,3 +168,58 @@ def test_corrections_in_the_opposite_direction_are_one_clear_sentence(toy: Calla
     error = capsys.readouterr().err
     assert "run translates in the opposite direction: by its probabilities, the sources are translations of" in error
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.processes
+@pytest.mark.thorough
+def test_the_commands_of_the_page_adapt_the_model_of_a_server_that_answers_all_the_time(
+        toy: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("starlette")
+    from tests.serve.conftest import ServerProcess
+
+    monkeypatch.chdir(tmp_path)
+    page = PAGE.read_text(encoding="utf-8").partition("## Adapting to corrections")[2]
+    serve, adapt = re.findall(r"^towernmt (.*)$", page.partition("```sh\n")[2].partition("```")[0].replace("\\\n", " "),
+                              re.M)
+    assert run_command("package", "--model", toy("run"), "--licence", "CC0-1.0", "--languages", "de-en", "--output",
+                       "de-en.towernmt.zip") == 0
+    shutil.copy("de-en.towernmt.zip", "served.towernmt.zip")
+    for side, language in (("source", "de"), ("target", "en")):
+        shutil.copy(toy(f"test.{side}"), f"news-test.{language}")
+    shutil.copytree(toy("data"), "data/news")
+    rows = [line.split("\t") for line in toy("corrections").read_text().splitlines()]
+    source, better = ("\n".join(row[column] for row in rows) for column in (2, 4))
+    few = "\n".join(source.splitlines()[:5])
+
+    server = ServerProcess(*shlex.split(serve)[1:])
+
+    def post(path: str, **values: str) -> tuple[int, str]:
+        with urlopen(f"{server.url}/{path}", urlencode({**values, "source": "de", "target": "en"}).encode(),
+                     timeout=60) as answer:
+            return answer.status, answer.read().decode()
+
+    answers: list[tuple[int, str]] = []
+    over = threading.Event()
+
+    def translate() -> None:
+        while not over.is_set():
+            answers.append(post("translate", q=rows[0][2]))
+
+    thread = threading.Thread(target=translate)
+    try:
+        assert post("suggest", q=source, s=better)[0] == 200
+        before = post("translate", q=few)[1]
+        thread.start()
+        small = ["--set", "train.precision=float32", "data.batch_tokens=512", "train.steps=80",
+                 "optimizer.learning_rate=0.01"]
+        assert run_command(*shlex.split(adapt), *small) == 0
+        assert post("translate", q=few)[1] == before
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("is ready after")
+        assert post("translate", q=few)[1] != before
+    finally:
+        over.set()
+        if thread.ident is not None:
+            thread.join()
+        server.stop()
+    assert len(answers) > 10 and {status for status, _ in answers} == {200}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,8 +78,12 @@ class CustomMetric:
         new = list(dict.fromkeys(key for key in keys if key not in self._known))
         if new:
             sources, texts, others = zip(*new, strict=True)
-            found = list(self.function(None if source is None else list(sources), list(texts),
-                                       [list(lines) for lines in zip(*others, strict=True)]))
+            result = self.function(None if source is None else list(sources), list(texts),
+                                   [list(lines) for lines in zip(*others, strict=True)])
+            if not isinstance(result, Iterable):
+                raise DataError(f"The metric {self.name} returned {result!r}: it must return a number for each "
+                                "translation.")
+            found = list(result)
             if len(found) != len(new):
                 raise DataError(f"The metric {self.name} returned {len(found)} scores for {len(new)} translations: it "
                                 "must return one for each.")

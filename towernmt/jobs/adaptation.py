@@ -19,6 +19,7 @@ from towernmt.dataflow.batches.training_data import TrainingData, with_general_d
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.text.text_lines import clean, read_lines
+from towernmt.dataflow.text.validation_set import ValidationFiles, read_lines_of_set
 from towernmt.evaluate.comparison import LEVEL, SignificanceSettings, System, compare
 from towernmt.evaluate.metrics import MetricSettings
 from towernmt.interop.model_card import CardText
@@ -40,6 +41,7 @@ TENTHS = {"test": range(2), "valid": range(2, 3), "train": range(3, 10)}
 """For each part of the corrections, the remainders of the hash of a source divided by ten."""
 LEAST = {"test": 10, "valid": 5, "train": 20}
 """Minimum number of corrections of each part."""
+_NO_TEST_TEXT = "pass text of the old domain with its translations as --test."
 SCORED = 100
 """Maximum number of corrections whose direction is checked by the model."""
 _SIGNIFICANCE = SignificanceSettings(trials=1)
@@ -210,7 +212,7 @@ def adapt_model(order: AdaptationOrder, report: Callable[[str], None]) -> Adapta
         TowerNMTError: a file cannot be read, the corrections do not fit the model, or a setting is invalid.
     """
     parts = divide_corrections(read_corrections(order.corrections, order.direction), order.corrections)
-    test = [read_text(file) for file in order.test]
+    test = read_lines_of_set(ValidationFiles("test", order.test[0], [order.test[1]]), read_text, _NO_TEST_TEXT)
     check_direction(order.model, parts["train"], order.corrections)
     report(f"Corrections: {len(parts['train'])} for training, {len(parts['valid'])} for validation, "
            f"{len(parts['test'])} held out.")
@@ -221,8 +223,8 @@ def adapt_model(order: AdaptationOrder, report: Callable[[str], None]) -> Adapta
         return AdaptationResult(status)
     old, new = Translator(order.model.run, checkpoint=order.model.checkpoint), Translator(run)
     held_out = [[one.source for one in parts["test"]], [one.suggestion for one in parts["test"]]]
-    results = [_compared(name, old, new, source, reference)
-               for name, (source, reference) in (("held-out corrections", held_out), ("test set", test))]
+    results = [_compared("held-out corrections", old, new, *held_out),
+               _compared("test set", old, new, test.source, *test.references)]
     for one in results:
         report(one.line)
     refusal = _refusal(*results)

@@ -141,7 +141,8 @@ def find_place(name: str) -> ModelLocation:
         raise SettingsError(f"{name}: name a file or module and what is in it, as {SHAPES[0]}.")
     if where.endswith(".py"):
         if not Path(where).is_file():
-            raise SettingsError(f"the file {where} does not exist: name the file of the model, as {SHAPES[0]}.")
+            raise SettingsError(f"the file {where} does not exist: name a Python file and what is in it, as "
+                                f"{SHAPES[0]}.")
         return place_of_file(Path(where), attribute)
     file = _file_of_module(where)
     if file is None:
@@ -168,8 +169,7 @@ def load_attribute(place: ModelLocation) -> Any:
     thing: Any = _module(place)
     for part in place.attribute.split("."):
         if not hasattr(thing, part):
-            raise SettingsError(f"{place.file} has no '{place.attribute}'; name the class of the model, or a function "
-                                "that makes one.")
+            raise SettingsError(f"{place.file} has no '{place.attribute}': name a class or function of this file.")
         thing = getattr(thing, part)
     return thing
 

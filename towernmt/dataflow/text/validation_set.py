@@ -156,12 +156,14 @@ NO_VALIDATION_TEXT = "pass validation text with its translations, or remove this
 """The fix for a validation set without text."""
 
 
-def read_lines_of_set(files: ValidationFiles, read: Callable[[str], list[str]]) -> ValidationSet:
+def read_lines_of_set(files: ValidationFiles, read: Callable[[str], list[str]], fix: str = NO_VALIDATION_TEXT
+                      ) -> ValidationSet:
     """Return the text of a validation set.
 
     Args:
         files: the files of the set.
         read: returns the lines of a file.
+        fix: the end of the error message about a set without text.
 
     Raises:
         DataError: the files have different numbers of lines, or no text.
@@ -172,5 +174,5 @@ def read_lines_of_set(files: ValidationFiles, read: Callable[[str], list[str]]) 
         if len(source) != len(reference):
             raise DataError(f"{files.source} has {len(source)} lines, but {target} has {len(reference)}. Line n of "
                             "one file must be the translation of line n of the other.")
-    check_has_text([(files.source, source), *zip(files.targets, references, strict=True)], NO_VALIDATION_TEXT)
+    check_has_text([(files.source, source), *zip(files.targets, references, strict=True)], fix)
     return ValidationSet(files.name, source, references)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -26,6 +27,8 @@ CERTAIN_SHARE, LEAST_SHARE = 0.65, 0.1
 certainly translations of each other, and below the second one they are not."""
 LEAST_QUOTIENT = 1.3
 """Minimum quotient of the share and the highest share of texts in random order, where all pairs are coincidences."""
+LEAST_ERRORS = 3.0
+"""Minimum difference of the two in standard errors of the share, which is uncertain in short texts."""
 _RANDOM_ORDERS, _MOST_IN_RANDOM_ORDER = 4, 2000
 """Number of random orders, and maximum number of sentences that are compared in them."""
 MOST_EQUAL = 0.5
@@ -91,11 +94,12 @@ class AlignedDocument:
         pairs = list(self.pairs(DEFAULT_THRESHOLD))
         if pairs and sum(pair.source == pair.target for pair in pairs) > MOST_EQUAL * len(pairs):
             raise DataError(f"{self.files.name} have the same text: pass a document and its translation.")
-        share = self.aligned.share_in_good_beads(DEFAULT_THRESHOLD)
-        if share >= CERTAIN_SHARE or min(map(len, self.texts)) < FEWEST_TO_JUDGE:
+        share, sentences = self.aligned.share_in_good_beads(DEFAULT_THRESHOLD), min(map(len, self.texts))
+        if share >= CERTAIN_SHARE or sentences < FEWEST_TO_JUDGE:
             return
         by_chance = self._share_by_chance(known)
-        if share < max(LEAST_SHARE, LEAST_QUOTIENT * by_chance):
+        error = math.sqrt(by_chance * (1 - by_chance) / sentences)
+        if share < max(LEAST_SHARE, LEAST_QUOTIENT * by_chance, by_chance + LEAST_ERRORS * error):
             raise DataError(f"{self.files.name} are probably no translations of each other: {share:.0%} of the "
                             f"sentences of the shorter one have a counterpart, and {by_chance:.0%} have one by chance "
                             "if the sentences are in a random order. Check that the documents belong together.")
