@@ -191,7 +191,7 @@ def test_the_commands_of_the_page_adapt_the_model_of_a_server_that_answers_all_t
     source, better = ("\n".join(row[column] for row in rows) for column in (2, 4))
     few = "\n".join(source.splitlines()[:5])
 
-    server = ServerProcess(*shlex.split(serve)[1:])
+    server = ServerProcess(*shlex.split(serve)[1:], "--engine", "ctranslate2")     # starts in a second
 
     def post(path: str, **values: str) -> tuple[int, str]:
         with urlopen(f"{server.url}/{path}", urlencode({**values, "source": "de", "target": "en"}).encode(),

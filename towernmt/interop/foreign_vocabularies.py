@@ -135,8 +135,11 @@ class PieceTable:
         return ours
 
     def bias(self, bias: np.ndarray) -> np.ndarray:
-        """Return the bias of logits, float32 `[foreign pieces]`, in towernmt's order; unknown pieces are impossible."""
-        ours = bias[np.maximum(self.rows, 0)].astype(np.float32)
+        """Return the bias of logits, float32 `[foreign pieces]`, in towernmt's order.
+
+        Unknown pieces are impossible, and no value is below `NEVER`: exports to Marian have -1e9 for unused pieces.
+        """
+        ours = np.maximum(bias[np.maximum(self.rows, 0)].astype(np.float32), NEVER)
         ours[self.rows == NO_ROW] = NEVER
         ours[self.known:] += NEVER
         return ours

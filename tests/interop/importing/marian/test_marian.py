@@ -16,7 +16,8 @@ from tests.interop.importing import opus
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, DataError, SettingsError, TowerNMTError
 from towernmt.dataflow.vocabulary.base import UNK
-from towernmt.interop.foreign_model import ForeignModel, ImportRequest
+from towernmt.interop.foreign_model import NEVER, ForeignModel, ImportRequest
+from towernmt.interop.foreign_vocabularies import NO_ROW, PieceTable
 from towernmt.interop.marian_export import MarianModel, marian_parameters, to_marian
 from towernmt.interop.marian_files import NO_PIECE, MarianVocabulary
 from towernmt.interop.marian_import import marian_search_settings, read_marian, unsupported_marian_options
@@ -51,6 +52,12 @@ def test_an_imported_model_scores_and_translates_as_the_original_does_in_ctransl
     translator = Translator(imported, 4, length_penalty=0.0, max_length_factor=0.0, max_length_constant=longest,
                             engine="graph")
     assert translator.translate(opus.GERMAN) == [" ".join(english.decode(pieces).split()) for pieces in best]
+
+
+def test_the_bias_of_unused_pieces_leaves_the_smoothed_loss_small() -> None:
+    table = PieceTable(["<pad>", "<unk>", "unused", "word", "unknown"], np.array([NO_ROW, 0, 1, 2, 0]), known=4)
+    bias = table.bias(np.array([0.5, -1e9, -2.0], np.float32))
+    np.testing.assert_array_equal(bias, [NEVER, 0.5, NEVER, -2.0, np.float32(0.5 + NEVER)])
 
 
 def sines(depth: int) -> np.ndarray:
