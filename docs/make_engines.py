@@ -53,8 +53,8 @@ LINES: dict[str, tuple[str, list[str]]] = {
     "constraints": ("phrases that a translation must contain (`--constraints`)", ["constraints"]),
     "terminology": ("terms of a terminology or a glossary, in a line that contains one (`--terminology`)",
                     ["constraints"]),
-    "protect": ("words that a translation must contain unchanged (`--protect`); a line whose translation lacks one is "
-                "searched again with constraints, by the graph", []),
+    "protect": ("words that a translation must contain unchanged (`--protect`); in the server, a sentence that loses "
+                "one is searched again with constraints, by the graph", []),
     "n_best": ("number of translations", []),
     "details": ("log-probabilities and attention of a translation", []),
     "search": ("search settings of a line: see the first table", []),

@@ -105,8 +105,7 @@ class CTranslate2Translator(LineTranslator):
             unknown=None if replace_unknown is False else UnknownWords(
                 *vocabularies, None if replace_unknown is True else replace_unknown),
             special_lines=special_lines,
-            languages=languages or (languages_of(opened) if isinstance(opened, SavedRun) else ("", "")),
-            constrains=False)
+            languages=languages or (languages_of(opened) if isinstance(opened, SavedRun) else ("", "")))
 
     def requests(self, lines: Iterable[str | bytes | LineRequest], name: str, first: int,
                  options: Iterable[LineOptions] | None) -> Iterator[LineRequest]:

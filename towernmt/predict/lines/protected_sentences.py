@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -50,8 +51,8 @@ def restored(sentence: SourceSentence, translation: Translation) -> Translation:
 
 def _hypothesis(sentence: SourceSentence, hypothesis: Hypothesis) -> Hypothesis:
     words: list[list[TargetAtom]] = []
-    for atom in _with_symbols(sentence, with_all_shields(sentence, align_atoms(sentence, hypothesis.text,
-                                                                           hypothesis.links()))):
+    aligned = _with_numbers_of_placeholders(sentence, align_atoms(sentence, hypothesis.text, hypothesis.links()))
+    for atom in _with_symbols(sentence, with_all_shields(sentence, aligned)):
         if atom.space or not words:
             words.append([])
         words[-1].append(atom)
@@ -59,6 +60,20 @@ def _hypothesis(sentence: SourceSentence, hypothesis: Hypothesis) -> Hypothesis:
              for word in words]
     details = None if hypothesis.details is None else _details(sentence, hypothesis.details, words, texts)
     return Hypothesis(" ".join(texts), hypothesis.score, details, hypothesis.fault, hypothesis.tokens)
+
+
+def _with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[TargetAtom]) -> list[TargetAtom]:
+    """Return the atoms, where the number of a missing placeholder is that placeholder unless the source has it."""
+    present = {atom.stands_for for atom in atoms}
+    missing = {name[1:]: source for name, source in sentence.names.items() if source not in present}
+    for source_atom in sentence.atoms:
+        missing.pop(source_atom.text, None)
+    found: list[TargetAtom] = []
+    for atom in atoms:
+        source = missing.pop(atom.text, None) if atom.stands_for is None else None
+        found.append(atom if source is None else replace(
+            atom, space=bool(found) and sentence.spaces[source], stands_for=source, sources=[source]))
+    return found
 
 
 def _with_symbols(sentence: SourceSentence, atoms: list[TargetAtom]) -> list[TargetAtom]:

@@ -23,13 +23,12 @@ from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.documents.segments import Segment
 from towernmt.documents.shields import Protection
 from towernmt.documents.source_sentences import SourceSentence
-from towernmt.documents.translation import with_placeholders_forced
 from towernmt.predict.lines.capitals import is_in_capitals, is_in_title_case, usual_case
 from towernmt.predict.lines.faults import worse
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import LineRequest
 from towernmt.predict.lines.line_spans import LineSpans
-from towernmt.predict.lines.protected_sentences import ProtectedLine, with_names_forced, with_placeholders
+from towernmt.predict.lines.protected_sentences import ProtectedLine, with_placeholders
 from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings
 
 _COPY = 0.6
@@ -172,15 +171,14 @@ class SpecialLine:
                 and mean_log_prob(translation[0], self._model.search) < _HOPELESS)
 
 
-def better_translations(lines: Sequence[SpecialLine], first: Sequence[Translation], translate: TranslateRequests,
-                        constrains: bool) -> list[Translation]:
+def better_translations(lines: Sequence[SpecialLine], first: Sequence[Translation],
+                        translate: TranslateRequests) -> list[Translation]:
     """Return the translations of special lines.
 
     Args:
         lines: the lines.
         first: their first translations.
         translate: translates requests.
-        constrains: whether the search supports lexical constraints.
     """
     sentences = {index: sentence for index, line in enumerate(lines)
                  if (sentence := line.second_sentence(first[index])) is not None}
@@ -188,12 +186,6 @@ def better_translations(lines: Sequence[SpecialLine], first: Sequence[Translatio
     second: list[Translation] = []
     with suppress(DataError, SettingsError):        # the vocabulary cannot write an option with placeholders
         second.extend(translate(requests, again=True) if requests else ())
-    if constrains:
-        translated = list(sentences.values())[:len(second)]
-        forced = [replace(request, options=with_names_forced(request.options, sentence))
-                  for request, sentence in zip(requests, translated, strict=False)]
-        second = with_placeholders_forced(translated, second, lambda translation: translation[0].text,
-                                          lambda again: translate([forced[number] for number in again], again=True))
     found = list(first)
     for index, translation in zip(sentences, second, strict=False):
         found[index] = lines[index].better(found[index], lines[index].second_translation(translation))

@@ -44,13 +44,11 @@ class SpecialLines:
         vocabulary: vocabulary of the source.
         search: settings of the search.
         languages: ISO 639-1 codes of source and target, or "", for the letter case.
-        constrains: whether the search supports lexical constraints.
     """
 
     def __init__(self, settings: SpecialLineSettings, vocabulary: Vocabulary, search: SearchSettings,
-                 languages: tuple[str, str] = ("", ""), constrains: bool = True) -> None:
-        self._settings, self._vocabulary, self._search = settings, vocabulary, search
-        self._languages, self._constrains = languages, constrains
+                 languages: tuple[str, str] = ("", "")) -> None:
+        self._settings, self._vocabulary, self._search, self._languages = settings, vocabulary, search, languages
         self._is_on = vocabulary.streams == 1
         self._ordinary = set(string.ascii_letters + " .,;:!?'\"()-")
         self._unknown: set[str] = set()
@@ -99,7 +97,7 @@ class SpecialLines:
             from towernmt.predict.lines.second_translations import better_translations
 
             better = better_translations([line for _, line in special], [found[index] for index, _ in special],
-                                         translate, self._constrains)
+                                         translate)
             for (index, line), translation in zip(special, better, strict=True):
                 found[index] = (copied(line.request.text) if line.is_copied or line.is_hopeless(translation)
                                 else translation)
