@@ -22,7 +22,6 @@ from towernmt.documents.formats.text_files import (
     opener_of,
 )
 from towernmt.documents.segments import Document, Mark
-from towernmt.documents.translation import translate_segments
 from towernmt.predict.lines.hypotheses import Hypothesis
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.output_file import check_apart, output_file
@@ -58,6 +57,8 @@ def translate_documents(args: argparse.Namespace, make: Callable[[bool], LineTra
         SettingsError: options that exclude each other.
         DataError: a document cannot be read or written.
     """
+    from towernmt.documents.translation import translate_segments  # compiles many patterns, which takes time
+
     _check(args)
     outputs = _outputs(args)
     protection = protection_of(args)

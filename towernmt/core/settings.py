@@ -7,6 +7,7 @@ names the closest correct key, so that a typing mistake never silently trains so
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import math
@@ -222,7 +223,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
         SettingsError: the file is missing or is not a mapping.
     """
     try:
-        content = load_strict(read_yaml_text(path))
+        content = copy.deepcopy(_parsed(read_yaml_text(path)))
     except OSError as error:
         raise SettingsError(f"{path}: cannot read the settings file ({error.strerror}).") from error
     except UnicodeDecodeError as error:
@@ -239,6 +240,11 @@ def load_yaml(path: Path) -> dict[str, Any]:
             raise SettingsError(f"{path}: {key} is there twice, as a dotted key and in its group. Leave one.")
         flat[key] = value
     return flat
+
+
+@functools.lru_cache(maxsize=4)       # a command reads the settings of a run several times
+def _parsed(text: str) -> Any:
+    return load_strict(text)
 
 
 def _dotted(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
