@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.documents import fake_translator as fakes
@@ -52,6 +52,8 @@ SEEDS = st.integers(0, 10 ** 9)
 
 @settings(max_examples=150, deadline=None)
 @given(SEEDS, SEEDS, st.sampled_from([None, "de"]))
+@example(2714, 1, None)      # pairs inside a pair whose words are scattered
+@example(268, 1, "de")       # a pair that continues in the next sentence
 def test_each_mark_comes_once_within_the_pairs_that_it_was_in(seed: int, order: int, language: str | None) -> None:
     segment = tree(seed, SPACES, ENDS)
     for translate in (fakes.permuted(order, str.upper), fakes.without_links, fakes.capitals):
@@ -118,6 +120,8 @@ CASES = [   # source, translation, links, expected
     (("a ", *pair(1, "b")), "", None, ""),
     ((*pair(1, *pair(2, "b")), *pair(3)), "", None, "<3></3>"),
     (("a ", *pair(1, "b"), " c"), "d e", [(0, 0)], "d <1>e</1>"),
+    ((*pair(1, *pair(2, "a"), " b ", *pair(3, "c")), " d e"), "c d a e b", [(0, 2), (1, 4), (2, 0), (3, 1), (4, 3)],
+     "<1><3>c</3> <2>d</2> </1>a e b"),
     (("a ", *pair(1), "b"), "b a", [(0, 1), (1, 0)], "<1></1>b a"),
 ]
 

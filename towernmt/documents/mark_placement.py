@@ -2,7 +2,8 @@
 
 A pair surrounds the atoms that are aligned with the atoms that it surrounds in the source. If these are scattered, it
 surrounds the range with the best count of its own atoms minus other atoms. If no atom is aligned, it surrounds the
-nearest word, so that a link is never empty. Pairs remain inside the same pairs as in the source.
+nearest word, so that a link is never empty. Pairs remain inside the same pairs as in the source. If a pair, or the pairs
+inside it, would have no word of their own, the pairs of the same parent get larger ranges next to each other.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class _Node:
         opening, closing: the marks; None if the mark is in another sentence.
         joined: whether the mark touches the atom before it and the atom after it, without white space.
         children: nodes inside the pair, in order.
+        need: minimum number of words in the translation, so that neither the pair nor a pair inside it is empty.
         run: range in the translation.
     """
 
@@ -52,6 +54,7 @@ class _Node:
     closing: Mark | None = None
     joined: tuple[bool, bool] = (False, False)
     children: list[_Node] = field(default_factory=list)
+    need: int = 0
     run: AtomRange = AtomRange(0, 0)
 
 
@@ -66,6 +69,7 @@ def place_marks(sentence: SourceSentence, atoms: Sequence[TargetAtom]) -> list[l
             target_index = index * len(atoms) // len(sentence.atoms)
             found[target_index].extend(thing.mark for thing in gap if isinstance(thing, Tag))
         return found
+    _set_needs(root)
     root.run = AtomRange(0, len(atoms))
     links = _Links(sentence, atoms)
     waiting = [root]
@@ -120,6 +124,14 @@ def _work(root: _Node) -> int:
     return work
 
 
+def _set_needs(root: _Node) -> None:
+    nodes = [root]
+    for node in nodes:
+        nodes += node.children
+    for node in reversed(nodes):
+        node.need = max(sum(child.need for child in node.children), int(node.start < node.end))
+
+
 class _Links:
     """The alignment of a sentence with its translation, by source atoms."""
 
@@ -130,6 +142,9 @@ class _Links:
         for index, atom in enumerate(atoms):
             for source in atom.sources:
                 self._of[source].append(index)
+        # Marks around words without a space between them could touch, as in `~~a~~~~b~~`.
+        self._is_apart = [atom.is_word and (atom.space or not index) for index, atom in enumerate(atoms)]
+        self._apart = list(accumulate(self._is_apart, initial=0))
         self._linked = list(accumulate((bool(atom.sources) for atom in atoms), initial=0))
         self._next = list(accumulate(reversed(self._of), lambda near, indices: min(indices, default=near),
                                      initial=self.length))[::-1]
@@ -149,6 +164,14 @@ class _Links:
     def others(self, before: int, after: int) -> int:
         """Return the number of aligned atoms between two atoms."""
         return self._linked[after] - self._linked[before + 1]
+
+    def suffices(self, run: AtomRange, need: int) -> bool:
+        """Return whether a range has at least `need` words after spaces; if one is needed, any atom is enough."""
+        return (run.end - run.start if need < 2 else self._apart[run.end] - self._apart[run.start]) >= need
+
+    def words(self, run: AtomRange) -> list[int]:
+        """Return the words of a range that follow a space, and the first one of the translation."""
+        return [index for index in range(*run) if self._is_apart[index]]
 
     def is_linked(self, index: int) -> bool:
         """Return whether an atom of the translation is aligned."""
@@ -208,7 +231,7 @@ def _place_children(node: _Node, links: _Links) -> None:
         free = AtomRange(free.start, child.run.start)
     complete_pairs = [(links.is_scattered(indices), -len(indices), child, indices) for child, indices in rest
              if child.opening is not None and child.closing is not None]
-    nothing = []
+    nothing: list[_Node] = []
     for _, _, child, indices in sorted(complete_pairs, key=lambda one: one[:2]):
         run = _best_run(indices, taken, links)
         if run is None:
@@ -219,13 +242,63 @@ def _place_children(node: _Node, links: _Links) -> None:
         run = _best_run(links.of_the_words(child, node.run), taken, links) or _word_near(
             links.place_of(child), free, taken, links)
         if run is None:
-            child.end = child.start
+            child.run = AtomRange(0, 0)
         else:
             take(child, run)
+    if not all(links.suffices(child.run, child.need) for child, _ in rest):
+        taken = _share(node, rest, links) or taken
+        free = AtomRange(max([node.run.start, *(child.run.end for child, _ in ended)]),
+                         min([node.run.end, *(child.run.start for child, _ in begun)]))
+    for child in nothing:
+        if child.run.start == child.run.end:
+            child.end = child.start
     for child in node.children:
         if child.start == child.end:
             index = _outside(min(max(links.place_of(child), free.start), free.end), taken)
             child.run = AtomRange(index, index)
+
+
+def _share(node: _Node, children: Sequence[tuple[_Node, Sequence[int]]], links: _Links) -> list[AtomRange]:
+    """Give each child at least the number of words that it needs, in the order and near the place of its range.
+
+    Args:
+        node: the parent.
+        children: the children that surround atoms, each with the atoms that are aligned with these.
+        links: the alignment.
+
+    Returns:
+        the ranges in order; empty, and no range changes, if the range of the parent has too few words.
+    """
+    words = links.words(node.run)
+    left = sum(child.need for child, _ in children)
+    if len(words) < left:
+        return []
+    wanted = []
+    for child, indices in children:
+        start, end = (bisect_left(words, index) for index in child.run)
+        if end - start < child.need:
+            near = [bisect_left(words, index) for index in indices] or [bisect_left(words, links.place_of(child))]
+            start = max(near, key=lambda first: sum(first <= one < first + child.need for one in near))
+            end = start + child.need
+        place = -1 if child.opening is None else len(words) + 1 if child.closing is None else start
+        wanted.append((place, child.order, start, end, child))
+    wanted.sort(key=lambda one: one[:2])
+    done, found = 0, [AtomRange(node.run.start, node.run.start)]    # number of words before the next range
+    for number, (_, _, start, end, child) in enumerate(wanted):
+        start = min(max(start, done), len(words) - left)
+        left -= child.need
+        following = wanted[number + 1][2] if number + 1 < len(wanted) else len(words)
+        end = min(max(min(end, following), start + child.need), len(words) - left)
+        if child.opening is None:
+            child.run = AtomRange(node.run.start, words[end - 1] + 1 if end else node.run.start)
+        elif child.closing is None:
+            child.run = AtomRange(words[start] if start < len(words) else node.run.end, node.run.end)
+        elif ([bisect_left(words, index) for index in child.run] != [start, end] or child.run.start < found[-1].end
+              or child.run.end > [*words, node.run.end][end]):
+            child.run = AtomRange(words[start], words[end - 1] + 1)
+        done = end
+        found.append(child.run)
+    return [run for run in found if run.start < run.end]
 
 
 def _best_run(indices: Sequence[int], taken: Sequence[AtomRange], links: _Links) -> AtomRange | None:
