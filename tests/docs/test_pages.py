@@ -10,6 +10,7 @@ import yaml
 from towernmt.cli.commands import COMMANDS
 from towernmt.core.settings import all_keys
 from towernmt.models import ARCHITECTURES
+from towernmt.predict.lines.line_options import ANSWER_FIELDS, NAMES
 from towernmt.run import default_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,6 +83,12 @@ def test_every_setting_that_a_page_names_exists() -> None:
                 if key not in known:
                     wrong.append(f"{page.relative_to(DOCS)}: {key}")
     assert not wrong, wrong
+
+
+def test_each_option_of_a_json_line_has_its_row() -> None:
+    rows = re.findall(r"^\| (`[^|]+`) \|", text_of(DOCS / "guide" / "line-options.md"), re.M)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert {*NAMES, *ANSWER_FIELDS, "text", "factors"} <= named
 
 
 def test_the_site_fetches_nothing_from_outside() -> None:

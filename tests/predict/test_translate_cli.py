@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
+import select
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from towernmt.cli import evaluate, translate
@@ -18,11 +22,14 @@ from towernmt.cli.commands import function_of
 from towernmt.cli.translation_options import options_of_all_lines
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.standard_streams import BROKEN_PIPE
-from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.predict.line_translator import LineTranslator
+from towernmt.predict.lines.hypotheses import Found, Hypothesis, Translation
 from towernmt.predict.lines.line_options import LineOptions, line_requests
 from towernmt.predict.lines.resumable import LineOutput
 from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk
-from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings, SpecialLineSettings
+from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings, SpecialLineSettings, StreamSettings
 
 
 class Reverser:
@@ -165,6 +172,38 @@ def test_every_line_is_flushed_before_the_next_is_translated() -> None:
         events.append(text)
         output.write(number, [text])
     assert events == ["a", "flush", "b", "flush"]
+
+
+def test_a_program_that_waits_for_each_translation_gets_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = WordVocabulary([*SPECIAL_PIECES, "the", "device"])
+
+    class Device:
+        """A search whose translation of each line is one word."""
+
+        def __call__(self, source: np.ndarray, source_length: np.ndarray) -> Found:
+            return Found(np.full([len(source), 1, 1], words.piece_to_id("device")), np.full([len(source), 1], -0.1))
+
+        def with_settings(self, changed: Mapping[str, Any]) -> Device:
+            return self
+
+    monkeypatch.setattr(translate, "make_translator", lambda args, **details: LineTranslator(
+        Device(), words, words, checkpoint="", search=SearchSettings(), stream=StreamSettings(window=args.window)))
+    (read_input, write_input), (read_output, write_output) = os.pipe(), os.pipe()
+    with (open(read_input, encoding="utf-8") as stdin, open(write_input, "wb", buffering=0) as lines,
+          open(read_output, "rb", buffering=0) as answers, open(write_output, "w", encoding="utf-8") as stdout):
+        monkeypatch.setattr(sys, "stdin", stdin)
+        monkeypatch.setattr(sys, "stdout", stdout)
+        thread = threading.Thread(target=translate.run_translate, args=(parse(
+            translate, "--model", "runs/x", "--window", "1"),))
+        thread.start()
+        try:
+            for line in ("the device", "12345", "", "THE DEVICE", "the 12345 ❤️", "x"):     # plain and special lines
+                lines.write(f"{line}\n".encode())
+                assert select.select([answers], [], [], 30)[0], line
+                assert answers.read(1000).endswith(b"\n")
+        finally:
+            lines.close()
+            thread.join()
 
 
 def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
