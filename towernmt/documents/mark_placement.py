@@ -165,9 +165,15 @@ class _Links:
         """Return the number of aligned atoms between two atoms."""
         return self._linked[after] - self._linked[before + 1]
 
-    def suffices(self, run: AtomRange, need: int) -> bool:
-        """Return whether a range has at least `need` words after spaces; if one is needed, any atom is enough."""
-        return (run.end - run.start if need < 2 else self._apart[run.end] - self._apart[run.start]) >= need
+    def suffices(self, node: _Node) -> bool:
+        """Return whether the range of a node has enough words for the nodes inside it, or all of its aligned atoms."""
+        start, end = node.run
+        if start == end or node.need < 2:
+            return end - start >= node.need
+        if self._apart[end] - self._apart[start] >= node.need:
+            return True
+        aligned = self.inside(node.start, node.end, AtomRange(0, self.length))
+        return bool(aligned) and start <= aligned[0] and aligned[-1] < end
 
     def words(self, run: AtomRange) -> list[int]:
         """Return the words of a range that follow a space, and the first one of the translation."""
@@ -245,7 +251,7 @@ def _place_children(node: _Node, links: _Links) -> None:
             child.run = AtomRange(0, 0)
         else:
             take(child, run)
-    if not all(links.suffices(child.run, child.need) for child, _ in rest):
+    if not all(links.suffices(child) for child, _ in rest):
         taken = _share(node, rest, links) or taken
         free = AtomRange(max([node.run.start, *(child.run.end for child, _ in ended)]),
                          min([node.run.end, *(child.run.start for child, _ in begun)]))
