@@ -30,7 +30,7 @@ def forms(seed: int = 1) -> dict[str, RobustnessText]:
 def test_the_forms_are_those_of_their_names():
     texts = forms()
     assert list(texts) == ["clean", "upper case", "title case", "lower case", "no final punctuation", "one typo",
-                           "two typos", "emoji", "address", "number", "zero-width space", "joined in twos"]
+                           "two typos", "emoji", "address", "number", "placeholder", "zero-width space", "joined in twos"]
     assert texts["clean"].source == SOURCE and texts["upper case"].source[0] == "DAS HAUS IST ALT UND GROSS."
     assert texts["title case"].source[1] == "Wo Ist Der Hund Geblieben?" and texts["lower case"].source[2] == "nein"
     assert texts["no final punctuation"].source == ["Das Haus ist alt und groß", "Wo ist der Hund geblieben", "Nein"]
@@ -44,7 +44,7 @@ def test_the_forms_are_those_of_their_names():
     assert all(texts[name].references == REFERENCES for name in ("clean", "upper case", "one typo", "zero-width space"))
 
 
-@pytest.mark.parametrize("name", ["emoji", "address", "number"])
+@pytest.mark.parametrize("name", ["emoji", "address", "number", "placeholder"])
 def test_spans_are_on_both_sides(name):
     text = forms()[name]
     for span, source, reference in zip(text.spans, text.source, text.references[0], strict=True):
@@ -53,12 +53,18 @@ def test_spans_are_on_both_sides(name):
     assert forms(2)[name].spans != text.spans == forms()[name].spans
 
 
+def test_a_span_is_drawn_again_while_the_line_or_its_translation_has_it():
+    texts = {text.name: text for text in robustness_texts(["1 2 3 4 5"] * 400, [["6 7 8 9"] * 400])}
+    assert not {*"123456789"} & {*texts["number"].spans} and "0" in texts["number"].spans
+
+
 def test_a_perfect_system_has_the_best_scores_and_the_scores_are_sacrebleus():
     texts = list(forms().values())
     scores = robustness_scores(texts, [text.references[0] for text in texts], MetricSettings(("bleu",)))
     assert all(one.bleu == pytest.approx(100) and one.relative == pytest.approx(1) and one.loops == one.empty == 0
                for one in scores)
-    assert {one.name: one.copied for one in scores if one.copied is not None} == {"emoji": 1, "address": 1, "number": 1}
+    assert {one.name: one.copied for one in scores if one.copied is not None} == {
+        "emoji": 1, "address": 1, "number": 1, "placeholder": 1}
     worse = [*texts[1].references[0][:2], "House"]
     hypotheses = [REFERENCES[0], [line.upper() for line in worse]]
     found = robustness_scores(texts[:2], hypotheses, MetricSettings(("bleu",)))[1]

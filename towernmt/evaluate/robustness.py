@@ -13,7 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from towernmt.dataflow.text.letter_case import lower_case, title_case, upper_case
-from towernmt.dataflow.text.modifiers import drawn_address, drawn_emoji, drawn_number, with_span, with_typos
+from towernmt.dataflow.text.modifiers import (
+    drawn_address,
+    drawn_emoji,
+    drawn_number,
+    drawn_placeholder,
+    with_span,
+    with_typos,
+)
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.evaluate.metrics import MetricSettings, score_corpus
 from towernmt.predict.lines.faults import EMPTY, LOOP, fault_of
@@ -85,7 +92,8 @@ def robustness_texts(source: Sequence[str], references: Sequence[Sequence[str]],
         return replace(clean_text, name=name, source=made, **options)
 
     def with_spans(name: str, draw_span: Callable[[random.Random], str]) -> RobustnessText:
-        spans = [draw_span(random.Random(f"{seed}:{name}:{number}")) for number in range(len(lines))]
+        spans = [_new_span(draw_span, random.Random(f"{seed}:{name}:{number}"), texts)
+                 for number, texts in enumerate(zip(lines, *others, strict=True))]
         return replace(clean_text, name=name, spans=spans, source=_added(lines, spans),
                        references=[_added(texts, spans) for texts in others])
 
@@ -98,7 +106,16 @@ def robustness_texts(source: Sequence[str], references: Sequence[Sequence[str]],
         changed("one typo", lambda text, draw: with_typos(text, 1, draw, languages[0])),
         changed("two typos", lambda text, draw: with_typos(text, 2, draw, languages[0])),
         with_spans("emoji", drawn_emoji), with_spans("address", drawn_address), with_spans("number", drawn_number),
+        with_spans("placeholder", drawn_placeholder),
         changed("zero-width space", _with_zero_width_space), _joined(clean_text)]
+
+
+def _new_span(draw_span: Callable[[random.Random], str], draw: random.Random, texts: Sequence[str]) -> str:
+    """Return a span that no text contains, since a translation must have it exactly once."""
+    span = draw_span(draw)
+    while any(span in text for text in texts):
+        span = draw_span(draw)
+    return span
 
 
 def _without_end(text: str) -> str:

@@ -217,13 +217,14 @@ def drawn_number(draw: random.Random) -> str:
     return digits + (draw.choice(_UNITS) if draw.random() < 0.2 else "")
 
 
-def _placeholder(draw: random.Random) -> str:
+def drawn_placeholder(draw: random.Random) -> str:
+    """Return a placeholder of a program, or a path."""
     name = draw.choice(_NAMES)
     forms = ("{%s}", "{{%s}}", "%%(%s)s", "$%s", "<%s/>", "@%s", "#%s", "%s.txt", "/home/%s", "C:\\%s")
     return draw.choice(("%s", "%d", *(form % name for form in forms)))
 
 
-_SPANS = (drawn_address, _mail, drawn_number, drawn_number, _placeholder)
+_SPANS = (drawn_address, _mail, drawn_number, drawn_number, drawn_placeholder)
 
 
 def _join(pair: PairText, draw: random.Random) -> None:
