@@ -13,7 +13,7 @@ from tests.documents import fake_translator as fakes
 from tests.processor_time import processor_seconds
 from towernmt.documents.formats.html import HtmlDocument
 from towernmt.documents.formats.plain import Lines
-from towernmt.documents.shields import addresses_in, symbols_in
+from towernmt.documents.shields import addresses_in, placeholders_in, symbols_in
 from towernmt.documents.source_sentences import split_segment
 from towernmt.documents.translation import SentencesOf, translate_segments
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
@@ -49,6 +49,7 @@ ADDRESSES = [       # a text, and what of it stays
      ["jörg@müller.de", "mailto:a@b.de", "git@github.com:a/b.git"]),
     (r"/usr/local/bin ~/x ./a/b ../x C:\Users\x src/main.c",
      ["/usr/local/bin", "~/x", "./a/b", "../x", r"C:\Users\x", "src/main.c"]),
+    ("Open notes.txt, Straße.final.pdf: and READ.ME.PDF.", ["notes.txt", "Straße.final.pdf", "READ.ME.PDF"]),
     ("z.B. usw.und d.h. bzw./oder 3.5.2026 1.000/2.000 und/oder km/h 24/7 Haus.Da Lehrer@innen 5@3 C# a#b", []),
     ("danke @user und @user@server.social!", ["@user", "@user@server.social"]),
     ("看@user你，@小明：好", ["@user", "@小明"]),
@@ -59,6 +60,14 @@ ADDRESSES = [       # a text, and what of it stays
 @pytest.mark.parametrize(("text", "expected"), ADDRESSES, ids=[text for text, _ in ADDRESSES])
 def test_addresses_of_a_text(text: str, expected: list[str]) -> None:
     assert [text[start:end] for start, end in addresses_in(text)] == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ('<b>Open</b> <a href="https://x.de">it</a> <x-y/> <0/>', ["<b>", "</b>", '<a href="https://x.de">', "</a>",
+                                                              "<x-y/>", "<0/>"]),
+    ("a <b and c> d <3 x<y y>z < b > <da>", []), (r"see C:\a\b.", [r"C:\a\b"])])
+def test_tags_and_paths_are_placeholders(text: str, expected: list[str]) -> None:
+    assert [text[start:end] for start, end in placeholders_in(text)] == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), [

@@ -30,7 +30,8 @@ def forms(seed: int = 1) -> dict[str, RobustnessText]:
 def test_the_forms_are_those_of_their_names():
     texts = forms()
     assert list(texts) == ["clean", "upper case", "title case", "lower case", "no final punctuation", "one typo",
-                           "two typos", "emoji", "address", "number", "placeholder", "zero-width space", "joined in twos"]
+                           "two typos", "emoji", "address", "number", "placeholder", "zero-width space",
+                           "joined in twos"]
     assert texts["clean"].source == SOURCE and texts["upper case"].source[0] == "DAS HAUS IST ALT UND GROSS."
     assert texts["title case"].source[1] == "Wo Ist Der Hund Geblieben?" and texts["lower case"].source[2] == "nein"
     assert texts["no final punctuation"].source == ["Das Haus ist alt und groß", "Wo ist der Hund geblieben", "Nein"]

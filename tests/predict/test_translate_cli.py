@@ -29,7 +29,12 @@ from towernmt.predict.lines.hypotheses import Found, Hypothesis, Translation
 from towernmt.predict.lines.line_options import LineOptions, line_requests
 from towernmt.predict.lines.resumable import LineOutput
 from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk
-from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings, SpecialLineSettings, StreamSettings
+from towernmt.predict.search.search_settings import (
+    EnsembleSettings,
+    SearchSettings,
+    SpecialLineSettings,
+    StreamSettings,
+)
 
 
 class Reverser:

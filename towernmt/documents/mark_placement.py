@@ -2,8 +2,8 @@
 
 A pair surrounds the atoms that are aligned with the atoms that it surrounds in the source. If these are scattered, it
 surrounds the range with the best count of its own atoms minus other atoms. If no atom is aligned, it surrounds the
-nearest word, so that a link is never empty. Pairs remain inside the same pairs as in the source. If a pair, or the pairs
-inside it, would have no word of their own, the pairs of the same parent get larger ranges next to each other.
+nearest word, so that a link is never empty. Pairs remain inside the same pairs as in the source. If a pair, or a pair
+inside it, would have no word of its own, the pairs of the same parent get larger ranges next to each other.
 """
 
 from __future__ import annotations

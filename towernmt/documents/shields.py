@@ -1,11 +1,11 @@
 r"""Find words and symbols in plain text that a translation must not change, and make placeholders for the model.
 
-- Addresses: of the web and of mail, domains, paths of files, `@user`, `@user@server` and `#tag`. An address may have
-  letters of any script. Chinese, Japanese, Korean and Thai text may follow an address without a space, so letters of
-  these scripts belong to an address only in a host name or where the address itself marks a name.
-- Placeholders of programs: `%s`, `{name}`, `${HOME}`, `&nbsp;`, `\n`. A per cent sign before letters is ambiguous.
-  It belongs to a number before it (`50 %ige`), and begins a placeholder otherwise. Lower-case letters after a
-  placeholder without width or precision belong to it (`%dpx`), since `%description` must not become `%d` and another
+- Addresses: of the web and of mail, domains, names and paths of files, `@user`, `@user@server` and `#tag`. An address
+  may have letters of any script. Chinese, Japanese, Korean and Thai text may follow an address without a space, so
+  letters of these scripts belong to an address only in a host name or where the address itself marks a name.
+- Placeholders of programs: `%s`, `{name}`, `${HOME}`, `&nbsp;`, `\n`, `<b>`. A per cent sign before letters is
+  ambiguous. It belongs to a number before it (`50 %ige`), and begins a placeholder otherwise. Lower-case letters after
+  a placeholder without width or precision belong to it (`%dpx`), since `%description` must not become `%d` and another
   word. Adjacent placeholders are one match, so they keep their order.
 - Symbols: emoji, musical notes, arrows, bullets, trademarks. The model does not see them, because most vocabularies
   lack them and they do not influence the translation.
@@ -48,6 +48,9 @@ _NAMED = (r"(?:(?<=[=#_])|(?<=/(?:wiki|tags?|hashtag|category|topics?|search)/)"
 _TAIL = (rf"(?:[/?#](?:[A-Za-z0-9\-._~:/?#\[\]@!$&()*+,;=%{_INVISIBLE}]|{_LETTER}|'(?=\w+[_/%+-])|{_PLACEHOLDER}"
          rf"|(?<=[/=#_.&-]){_NAMED}[{_UNSPACED}]+)*)?")
 _DOMAINS = "com|org|net|edu|gov|int|mil|info|biz|io|dev|app|de|ch|eu|uk|fr|nl|pl|cz|jp|cn|ru|br|ca|au|se|dk|fi"
+_EXTENSIONS = ("7z|apk|avi|bat|bmp|cfg|conf|cpp|css|csv|dll|docx?|epub|exe|gif|gz|html?|ini|iso|java|jpe?g|js|json|log|"
+               "md|mkv|mp3|mp4|od[pst]|pdf|png|pptx?|py|rar|rtf|sql|srt|svg|tar|toml|tsv|txt|wav|webp|xlsx?|xml|ya?ml|zip|"
+               "TXT|PDF|CSV|XML|JSON|ZIP|JPG|PNG")
 _NAME = rf"(?:{_LETTER}|-){{1,63}}"
 _FILE = r"[A-Za-z0-9_.+~-]"
 _PATH = r"[A-Za-z0-9_.-]{1,80}"
@@ -68,6 +71,8 @@ _ADDRESS = regex.compile("|".join((
     rf"{_NOT_IN_PATH}(?:~|\.{{1,2}})?(?:/{_FILE}{{1,80}}){{2,40}}/?",                       # /usr/bin
     rf"{_NOT_IN_PATH}(?:~|\.{{1,2}})(?:/{_FILE}{{1,80}}){{1,40}}/?",                        # ~/bin
     rf"{_NOT_IN_PATH}{_PATH}(?:/{_PATH}){{1,40}}(?<=[A-Za-z0-9_]\.[a-z][a-z0-9]{{0,4}})(?![\w/-])",    # src/main.c
+    rf"(?<!{_LETTER}|[.@/:#&=\\-])(?:{_LETTER}|-){{1,80}}(?:\.(?:{_LETTER}|-){{1,40}}){{0,3}}"            # notes.txt
+    rf"\.(?:{_EXTENSIONS})(?![\w/@-]|\.\w)",
     rf"(?<!{_LETTER})(?:[A-Za-z]:\\|\\\\){_WINDOWS}(?:\\{_WINDOWS}){{0,40}}\\?",
     rf"(?<!{_LETTER}|[&/@#.])(?:{_ACCOUNT}|{_TOPIC})(?: ?(?:{_ACCOUNT}|{_TOPIC}))*")))
 _MAY_BE_THERE = regex.compile(r"[@#\uff03/\\]|[\w-]\.[\w-]")
@@ -133,6 +138,9 @@ _PERCENT = "|".join((
 _NUMBERED = r"(?<![\d%])%[L]?[1-9](?![\d%]|[.,]\d)"
 """Placeholders of Qt (`%1`). They are found in texts with `%1` alone, because Turkish writes `%50` for a number."""
 _TWO_LEVELS = r"\{(?:[^{}]{1,300}+|\{[^{}]{0,300}\}){0,40}+\}"
+_TAGS = ("a|abbr|b|big|blockquote|br|code|del|div|em|font|h[1-6]|hr|i|img|ins|kbd|li|mark|ol|p|pre|q|s|small|span|"
+         "strong|sub|sup|table|tbody|td|th|thead|tr|tt|u|ul|A|B|BR|I|P|U")
+_ATTRIBUTES = r"(?:\s{1,5}[\w:-]{1,40}=(?:\"[^\"<>\n]{0,300}\"|'[^'<>\n]{0,300}')){0,10}\s{0,5}"
 _OTHERS = "|".join((
     r"\{\{\{?[^{}\n]{1,100}\}?\}\}", r"\{%[^{}\n]{1,100}%\}", r"<%[^<>\n]{1,100}%>",                # templates
     r"\{\s*[\w.-]{1,60}\s*,\s*(?:plural|select|selectordinal|number|date|time|choice|spellout|ordinal|duration)\b"
@@ -143,9 +151,10 @@ _OTHERS = "|".join((
     r"(?<![\w$])\$[A-Za-z_]?\w{0,60}\([^()\n]{1,100}\)",                                            # $t(key), $(NAME)
     r"(?<![\w$])\$[A-Z_]{2,60}\$(?!\w)", r"(?<![\w$])(?:\$[A-Za-z_]\w{0,60})+",                     # $NAME$, $NAME
     r"&(?:[A-Za-z]\w{1,30}|#\d{1,7}|#[xX][0-9a-fA-F]{1,6});",                                       # &nbsp;
-    r"(?<![\w\\])[A-Za-z]:\\[^\s<>\"|?*]{1,200}",                                                   # C:\path
+    r"(?<![\w\\])[A-Za-z]:\\[^\s<>\"|?*]{0,199}[^\s<>\"|?*.,;:!]",                                   # C:\path
     r"\\(?:[nrt]|[abfv0\\](?![A-Za-z])|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})",                           # \n
-    r"</?\d{1,3} ?/?>"))                                                                            # <0/>
+    r"</?\d{1,3} ?/?>",                                                                             # <0/>
+    rf"</?(?:{_TAGS}){_ATTRIBUTES}>|<[A-Za-z][\w:-]{{0,40}}{_ATTRIBUTES}/>"))                         # <b>, <br/>
 _PLACEHOLDERS = regex.compile(f"(?:{_OTHERS}|{_PERCENT})+")
 _PLACEHOLDERS_OF_QT = regex.compile(f"(?:{_OTHERS}|{_PERCENT}|{_NUMBERED})+")
 _FIRST_OF_QT = regex.compile(r"%L?1(?![\d%]|[.,]\d)")

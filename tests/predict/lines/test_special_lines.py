@@ -66,7 +66,8 @@ def marked(text: str) -> str:
 
 
 WITHOUT_WORDS = ["❤️", "\u200b", "---", "•", "12345", "12.5", "50 %", "+49 (30) 123456", "👩‍💻 👍🏽", "5 km", "***",
-                 "https://example.com/x?y=1", "a.b@example.com", "/usr/bin/env", "{name}", "%s", "?!"]
+                 "https://example.com/x?y=1", "a.b@example.com", "/usr/bin/env", "{name}", "%s", "?!",
+                 "v2.3.1", "notes.txt", "<br/>"]
 
 
 @pytest.mark.parametrize("line", WITHOUT_WORDS)
@@ -160,7 +161,8 @@ def test_a_pattern_that_is_not_a_regular_expression_is_one_clear_error() -> None
 @pytest.mark.parametrize(("line", "found"), [
     ("at 12:45 in 3 rooms", ["12:45"]), ("12345", ["12345"]), ("12/05/2020, 2020-05-12", ["12/05/2020", "2020-05-12"]),
     ("10 km, 5 %, €20, $ 3.50 and 7 °C", ["10 km", "5 %", "€20", "$ 3.50", "7 °C"]), ("10 000 people", ["10 000"]),
-    ("7 p.m. or 7:30 pm, 3-4 days, 1/2, 25 men", []), ("X1, A320, 1990s, v1.2.3x", [])])
+    ("7 p.m. or 7:30 pm, 3-4 days, 1/2, 25 men", []), ("X1, A320, 1990s, v1.2.3x", []),
+    ("v1.2.3 and V10.4.", ["v1.2.3", "V10.4"])])
 def test_numbers_that_must_stay(line: str, found: list[str]) -> None:
     assert [line[start:end] for start, end in numbers_in(line)] == found
 

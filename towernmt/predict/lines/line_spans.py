@@ -23,7 +23,7 @@ _UNITS = ("% ‰ °C °F ° € $ £ ¥ ₹ EUR USD GBP CHF JPY km/h m/s km² m�
           "TB Mbit/s Hz kHz MHz GHz kWh kW MW W mA V px dpi ms").split()
 _UNIT = "|".join(map(re.escape, sorted(_UNITS, key=len, reverse=True)))
 _CURRENCY = r"[€$£¥₹][ \u00a0]?"
-_NUMBER = re.compile(rf"(?P<before>{_CURRENCY})?(?<![\w.,])(?P<digits>{_DIGITS})"
+_NUMBER = re.compile(rf"(?P<before>{_CURRENCY})?(?<![\w.,])(?:[vV](?=\d+(?:\.\d+)+(?!\.?\w)))?(?P<digits>{_DIGITS})"
                      rf"(?P<unit>[ \u00a0\u202f]?(?:{_UNIT}))?(?![\w%])(?!\s?[ap]\.?m\b)", re.IGNORECASE)
 _SHORT_RANGE = re.compile(r"\d{1,2}[/-]\d{1,2}")
 _RUN_OF_DIGITS = re.compile(_DIGITS)
