@@ -151,6 +151,8 @@ def test_a_changed_text_and_other_options_are_refused(order: Callable[..., Monol
     first = begun_record(order(), "abc")
     order().place.mkdir(parents=True)
     save_record(order(), first)
+    assert begun_record(order(), "abd") != first     # nothing depends on it yet
+    (order().place / "model").mkdir()
     assert begun_record(order(), "abc") == first
     with pytest.raises(DataError, match=r"--monolingual .*text is not what .*run was begun with .* restore it"):
         begun_record(order(), "abd")

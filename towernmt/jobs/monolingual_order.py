@@ -67,6 +67,12 @@ class MonolingualOrder:
         return self.place / "record.json"
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a stage has stored something that depends on the inputs in the record."""
+        return self.record_file.is_file() and any(
+            path.name == "model" or path.name.startswith("translations") for path in self.place.iterdir())
+
+    @property
     def other_side(self) -> Literal["source", "target"]:
         """Language of the translations."""
         return "source" if self.side == "target" else "target"
@@ -148,7 +154,7 @@ def begun_record(order: MonolingualOrder, text_checksum: str) -> StageRecord:
     """
     inputs = {order.option: f"{order.side} {text_checksum}", f"--data {order.data.directory}": order.data.fingerprint,
               "--teacher": " ".join(_weights(model) for model in order.models)}
-    if not order.record_file.is_file():
+    if not order.has_begun:
         return StageRecord(inputs)
     record = read_json(order.record_file, StageRecord, f"Pass another --logdir than {order.logdir}.")
     for (name, now), then in zip(inputs.items(), record.inputs.values(), strict=True):

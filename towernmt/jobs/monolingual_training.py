@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def train_with_monolingual_text(order: MonolingualOrder, report: Callable[[str],
     settings = resolve_settings(dataclasses.replace(order.sources, open_data=None)).settings
     check_order(order, settings)
     facts = text_facts(order.text)
-    if not order.record_file.is_file():     # so that an unsuitable text leaves nothing behind
+    if not order.has_begun:     # so that an unsuitable text leaves nothing behind
         check_side(order.data, order.side, facts.sample, order.option)
         check_space(order, facts.bytes)
     with DirectoryLock(order.place, "towernmt train"):
@@ -184,14 +184,17 @@ class _Stages:
             [model.run for model in order.models] or self._model.path, 1 if order.side == "target" else None,
             checkpoint=checkpoints, device="cpu" if order.sources.gpus is None else None, export_first=True)
         if order.models:
-            some = translator.translate([*self._facts.sample[:CHECKED_LINES]])
-            try:
-                check_side(order.data, order.other_side, some, "")
-            except DataError:
-                raise SettingsError(f"--teacher {' '.join(model.name for model in order.models)} does not translate "
-                                    f"into the {order.other_side} language of {order.data.directory}: pass a model of "
-                                    "the other direction.") from None
+            self._check_translations(translator.translate([*self._facts.sample[:CHECKED_LINES]]))
         return translator
+
+    def _check_translations(self, lines: Sequence[str]) -> None:
+        order = self._order
+        try:
+            check_side(order.data, order.other_side, [line for line in lines if line.strip()], "--teacher")
+        except DataError:
+            raise SettingsError(f"--teacher {' '.join(model.name for model in order.models)} does not translate into "
+                                f"the {order.other_side} language of {order.data.directory}: pass a model of the other "
+                                "direction.") from None
 
     def _report_lines(self, number: int, seconds_left: float) -> None:
         after = self._minutes_left(seconds_left)

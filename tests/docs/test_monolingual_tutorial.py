@@ -1,0 +1,62 @@
+"""The tutorial of docs/guide/monolingual-text.md, run in small: back-translation, then a student of an ensemble."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from towernmt.checkpoint.checkpoint_files import checkpoint_steps
+from towernmt.cli.main import main
+from towernmt.core.tf_compat import tf
+from towernmt.run.directory import RunDirectory
+
+pytestmark = pytest.mark.thorough
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "monolingual-text.md"
+SMALL = ("train.steps=40 train.precision=float32 model.hidden_size=32 model.filter_size=64 model.heads=2 "
+         "model.encoder_layers=1 model.decoder_layers=1 search.beam_size=2 optimizer.learning_rate=0.01 "
+         "data.batch_tokens=512 schedule.warmup_steps=10")
+
+
+def write_files() -> None:
+    """Write the files of the page, in a toy language whose words are turned round."""
+    chance = random.Random(3)
+    words = [first + second for first in "bdfgkl" for second in "aeio"]
+    for name, count in (("train", 200), ("valid", 10), ("test", 5), ("news", 60)):
+        lines = [" ".join(chance.choices(words, k=chance.randint(3, 6))) for _ in range(count)]
+        Path(f"{name}.de").write_text("".join(f"{line}\n" for line in lines))
+        Path(f"{name}.en").write_text("".join(f"{line[::-1]}\n" for line in lines))
+
+
+def test_the_commands_of_the_page_train_with_text_of_either_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_files()
+    blocks = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    commands = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    assert [line.split()[1] for line in commands] == ["prepare", "train", "translate", "train"]
+    for line in commands:
+        small = line.replace("train.minutes=60", SMALL).replace("--output data", "--vocab-kind word --output data")
+        small = small.replace("runs/a runs/b", "runs/de-en runs/de-en/checkpoints/step-40")     # an ensemble
+        with tf.Graph().as_default():
+            assert main(shlex.split(small)[1:]) == 0, line
+    back, forward = Path("runs/de-en/monolingual"), Path("runs/student/monolingual")
+    assert len(Path("test.hyp").read_text().splitlines()) == 5
+    assert len((back / "translations").read_text().splitlines()) == 60
+    assert checkpoint_steps(RunDirectory(back / "model").checkpoints)[-1] == 20     # half of the steps
+    assert not (forward / "model").exists()
+    manifest = json.loads((forward / "data" / "manifest.json").read_text())
+    assert 0 < manifest["pairs"] <= 60
+    output = capsys.readouterr().out
+    assert all(f"Stage {number} of {stages}: " in output for stages in (3, 4) for number in range(1, stages + 1))
+
+    wrong = ["train", "--data", "data/de-en", "--logdir", "runs/wrong", "--monolingual", "news.en", "--teacher",
+             "runs/de-en", "--set", "train.steps=40"]
+    assert main(wrong) == 1
+    assert "--teacher runs/de-en does not translate into the source language of data/de-en: pass a model of" in (
+        capsys.readouterr().err)

@@ -1,0 +1,63 @@
+"""`towernmt train --monolingual`, killed in each of its stages and started again, makes the run that was never stopped."""
+
+from __future__ import annotations
+
+import random
+import signal
+from pathlib import Path
+
+import pytest
+
+from towernmt.jobs.monolingual_order import FOLDER
+
+pytestmark = pytest.mark.processes
+
+SETTINGS = ["train.steps=40", "checkpoint.steps=10", "validation.steps=20"]
+LINES = 4500
+"""Three windows of a translation: two points at which it can be resumed."""
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    """Random sentences of the target language of `corpus`."""
+    chance, file = random.Random(5), tmp_path_factory.mktemp("text") / "text"
+    words = [last + first + "n" for first in "bdfgkl" for last in "aeio"]
+    file.write_text("".join(f"{' '.join(chance.choices(words, k=chance.randint(2, 4)))}\n" for _ in range(LINES)))
+    return file
+
+
+def test_a_training_killed_in_each_stage_equals_the_one_never_stopped(
+        corpus, module_start, arguments, tiny, assert_same_end, text, tmp_path: Path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    commands = [[*arguments(corpus.prepared, logdir, *tiny, *SETTINGS), "--monolingual", text]
+                for logdir in (whole, killed)]
+    never_stopped = module_start(*commands[0])
+    never_stopped.take_minutes()
+    result = never_stopped.wait()
+    assert result.status == 0, result.text
+    stages = [line.partition(": ")[0][-12:] for line in result.output.splitlines() if "Stage " in line]
+    assert stages == [f"Stage {number} of 4" for number in (1, 2, 3, 4)]
+
+    for moment in (r"Saved .*/monolingual/model/checkpoints/step-10 ", "Translated 2,000 of 4,500 lines",
+                   "Stage 3 of 4", r"Saved .*/killed/checkpoints/step-20 "):
+        process = module_start(*commands[1])
+        process.take_minutes()
+        process.wait_for(moment)
+        process.send(signal.SIGKILL)
+        assert process.wait().status == -signal.SIGKILL
+    last = module_start(*commands[1])
+    last.take_minutes()
+    result = last.wait()
+    assert result.status == 0, result.text
+    assert "Stage 4 of 4" in result.output and "Stage 1 of 4" not in result.output
+
+    for name in ("translations", "data/shard-00000.pairs"):
+        assert killed.joinpath(FOLDER, name).read_bytes() == whole.joinpath(FOLDER, name).read_bytes()
+    assert len((whole / FOLDER / "translations").read_text().splitlines()) == LINES
+    assert_same_end(killed / FOLDER / "model", whole / FOLDER / "model", 20)
+    assert_same_end(killed, whole, 40)
+
+    text.write_text(text.read_text() + "nab neb\n")
+    changed = module_start(*commands[1]).wait()
+    assert changed.status == 1
+    assert "--monolingual" in changed.the_error() and "was begun with" in changed.the_error()
