@@ -1,4 +1,4 @@
-"""`towernmt train --monolingual`, killed in each of its stages and started again, makes the run that was never stopped."""
+"""`towernmt train --monolingual`, killed in each stage and started again, makes the run that was never stopped."""
 
 from __future__ import annotations
 

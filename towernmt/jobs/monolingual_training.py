@@ -184,6 +184,7 @@ class _Stages:
             [model.run for model in order.models] or self._model.path, 1 if order.side == "target" else None,
             checkpoint=checkpoints, device="cpu" if order.sources.gpus is None else None, export_first=True)
         if order.models:
+            translator.faults = FaultCounts("")     # these lines are translated and counted again
             self._check_translations(translator.translate([*self._facts.sample[:CHECKED_LINES]]))
         return translator
 

@@ -345,7 +345,7 @@ class _UnfinishedOutput:
             return
         self.journal.close()
         if self.journal.path.with_suffix("").exists():
-            log.warning("%s: run the same command with --resume to continue it.", path)
+            log.warning("%s is unfinished: the same command resumes it (`towernmt translate` with --resume).", path)
         else:
             self.journal.remove()
 
