@@ -176,6 +176,12 @@ def test_a_number_is_kept_by_its_digits(line: str, translation: str, changed: in
     assert LineSpans(line, EVERYTHING).changed(translation) == changed
 
 
+def test_a_raised_digit_of_a_unit_belongs_to_its_number() -> None:
+    segment = LineSpans("we have 350 m\u00b2 and 5\u2605", EVERYTHING).segment
+    assert [getattr(part, "text", part) for part in segment] == [
+        "we have ", "350 m\u00b2", " and 5", "\u2605"]
+
+
 def by_case(capitals: float, usual: float) -> Callable[[str], tuple[str, float]]:
     """Return a model whose translation is the reversed words, with these probabilities by the case of the line."""
     def function(text: str) -> tuple[str, float]:

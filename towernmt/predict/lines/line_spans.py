@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 
 from towernmt.documents.segments import Part, Segment
-from towernmt.documents.shields import Attached, PlainShielded, Protection, with_shields
+from towernmt.documents.shields import Attached, PlainShielded, Protection
 
 _GROUPED = r"\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?"
 _DIGITS = rf"{_GROUPED}|\d+(?:[.,:/'’\u066b\u066c-]\d+)*"
@@ -64,8 +65,7 @@ class LineSpans:
 
     def __init__(self, text: str, protection: Protection, numbers: bool = True) -> None:
         self._text = text
-        self.segment: Segment = tuple(_with_numbers(with_shields(text, protection)) if numbers
-                                      else with_shields(text, protection))
+        self.segment: Segment = tuple(_with_spans(text, protection, numbers))
         self._numbers = Counter(number_value(part.text) for part in self.segment if isinstance(part, _Number))
 
     @cached_property
@@ -94,16 +94,32 @@ class _Number(PlainShielded):
     __slots__ = ()
 
 
-def _with_numbers(parts: Iterator[Part]) -> Iterator[Part]:
-    for part in parts:
-        if not isinstance(part, str):
-            yield part
-            continue
-        done = 0
-        for start, end in numbers_in(part):
-            if start > done:
-                yield part[done:start]
-            yield _Number(part[start:end], None)
-            done = end
-        if done < len(part):
-            yield part[done:]
+def _with_spans(text: str, protection: Protection, numbers: bool) -> Iterator[Part]:
+    """Yield a text, and its spans. A sign that belongs to the unit of a number, as in `cm\u00b2`, is not a symbol."""
+    spans = list(protection.spans(text))
+    words = [(start, end) for start, end, is_symbol in spans if not is_symbol]
+    symbols = [(start, end) for start, end, is_symbol in spans if is_symbol]
+    found = _apart_from(words, numbers_in(text) if numbers else ())
+    parts: list[tuple[int, int, Part]] = [
+        *((start, end, PlainShielded(text[start:end], None)) for start, end in words),
+        *((start, end, _Number(text[start:end], None)) for start, end in found),
+        *((start, end, Attached("single", -1, (text[start:end],))) for start, end in _apart_from(found, symbols))]
+    done = 0
+    for start, end, part in sorted(parts, key=lambda one: one[0]):
+        if start > done:
+            yield text[done:start]
+        yield part
+        done = end
+    if done < len(text):
+        yield text[done:]
+
+
+def _apart_from(taken: Sequence[tuple[int, int]], spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the spans, as start and end, that overlap none of those that are taken, which are in order."""
+    ends = [end for _, end in taken]
+    found = []
+    for start, end in spans:
+        index = bisect_right(ends, start)
+        if index == len(taken) or taken[index][0] >= end:
+            found.append((start, end))
+    return found
