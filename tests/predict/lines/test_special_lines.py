@@ -223,6 +223,22 @@ def test_a_line_in_title_case_is_translated_in_its_usual_case_if_the_model_prefe
     assert translate(other, ["The Device Is Not Here."]) == ["gut"]
 
 
+def test_a_line_in_lower_case_is_translated_in_its_usual_case_if_the_model_prefers_that() -> None:
+    model = Model(lambda text: (text.upper(), -0.1 if "Berlin" in text else -0.5))
+    assert translate(model, ["berlin is not here"]) == ["BERLIN IS NOT HERE"]
+    assert model.seen == ["berlin is not here", "Berlin is not here"]
+    confident = Model(lambda text: ("second" if "Berlin" in text else "first", -0.5 if "Berlin" in text else -0.1))
+    assert translate(confident, ["is berlin here"]) == ["first"]
+    assert confident.seen[1] == "Is Berlin here"
+    assert translate(Model(lambda text: text), ["berlin is not here"], off=["casing"]) == ["berlin is not here"]
+
+
+def test_a_line_whose_words_are_usual_in_lower_case_is_translated_once() -> None:
+    model = Model(lambda text: text)
+    assert translate(model, ["the device is here. is not"]) == ["the device is here. is not"]
+    assert len(model.seen) == 1
+
+
 def test_a_word_with_an_apostrophe_may_be_in_a_line_in_title_case() -> None:
     model = Model(lambda text: ("gut", -0.1) if text == "The device isn't here." else ("schlecht", -1.0))
     assert translate(model, ["The Device Isn't Here."]) == ["gut"]
@@ -266,7 +282,7 @@ class Letters(WordVocabulary):
         self._unknown = unknown
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        return [[3 if self._unknown in text else 4] for text in texts]
+        return [[3 if self._unknown in text.lower() else 4] for text in texts]
 
 
 def test_lines_before_a_wrong_one_are_translated_first() -> None:

@@ -1,4 +1,4 @@
-"""Lines in capitals and in title case, and the usual case of their words by the vocabulary of a model.
+"""Lines in capitals, in title case and in lower case, and the usual case of their words by the vocabulary of a model.
 
 A vocabulary learns from the training text, so the usual form of a word has the fewest tokens, and of forms with one
 token, the most frequent one has the smallest id: `USA` stays, German nouns keep their capital, other words do not.
@@ -35,11 +35,16 @@ def is_in_title_case(texts: Sequence[str]) -> bool:
     return len(words) >= _LEAST_WORDS and all(word[0].isupper() and word[1:] == word[1:].lower() for word in words)
 
 
-def usual_case(texts: Sequence[str], vocabulary: Vocabulary, language: str = "") -> list[str]:
-    """Return the texts of a line in the usual case of its words, with a capital at the beginning of each sentence.
+def is_in_lower_case(texts: Sequence[str]) -> bool:
+    """Return whether the letters of the texts of a line are in lower case."""
+    return "".join(texts).islower()
+
+
+def usual_forms(texts: Sequence[str], vocabulary: Vocabulary, language: str = "") -> dict[str, str]:
+    """Return the words of the texts of a line, and the usual case of each.
 
     Args:
-        texts: consecutive texts of a line in capitals or title case; what is between them does not change.
+        texts: texts of a line.
         vocabulary: vocabulary of the source.
         language: ISO 639-1 code of the source, or "".
     """
@@ -49,7 +54,18 @@ def usual_case(texts: Sequence[str], vocabulary: Vocabulary, language: str = "")
     tokens = {form: ids for form, ids in zip(
         [form for each in forms.values() for form in each],
         vocabulary.encode_batch([form for each in forms.values() for form in each]), strict=True)}
-    usual = {word: min(each, key=lambda form: _rank(tokens[form], vocabulary.unk_id)) for word, each in forms.items()}
+    return {word: min(each, key=lambda form: _rank(tokens[form], vocabulary.unk_id)) for word, each in forms.items()}
+
+
+def usual_case(texts: Sequence[str], vocabulary: Vocabulary, language: str = "") -> list[str]:
+    """Return the texts of a line in the usual case of its words, with a capital at the beginning of each sentence.
+
+    Args:
+        texts: consecutive texts of a line; what is between them does not change.
+        vocabulary: vocabulary of the source.
+        language: ISO 639-1 code of the source, or "".
+    """
+    usual = usual_forms(texts, vocabulary, language)
     found: list[str] = []
     begins = True
     for text in texts:

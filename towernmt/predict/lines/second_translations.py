@@ -23,7 +23,13 @@ from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.documents.segments import Segment
 from towernmt.documents.shields import Protection
 from towernmt.documents.source_sentences import SourceSentence
-from towernmt.predict.lines.capitals import is_in_capitals, is_in_title_case, usual_case
+from towernmt.predict.lines.capitals import (
+    is_in_capitals,
+    is_in_lower_case,
+    is_in_title_case,
+    usual_case,
+    usual_forms,
+)
 from towernmt.predict.lines.faults import worse
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import LineRequest
@@ -74,7 +80,7 @@ class SpecialLine:
 
     Attributes:
         spans: the protected spans.
-        case: "capitals" or "title"; "" for another letter case, or if the line is in its usual case.
+        case: "capitals", "title" or "lower"; "" for another letter case, or if the line is in its usual case.
         is_copied: whether the line is its own translation.
     """
 
@@ -86,12 +92,21 @@ class SpecialLine:
         self.spans = LineSpans(request.text, Protection(is_on, tuple(options.protect)), is_on)
         texts = [part for part in self.spans.segment if isinstance(part, str)]
         self.is_copied = model.copies and not any(map(str.isalpha, "".join(texts))) and self._may_be_copied
-        self.case = "" if settings.casing == "off" else (
-            "capitals" if is_in_capitals(texts) else "title" if is_in_title_case(texts) else "")
-        self._usual: list[str] = []
-        if self.case and not self.is_copied:
-            self._usual = usual_case(texts, model.vocabulary, model.languages[0])
-            self.case = self.case if self._usual != texts else ""
+        self.case, self._usual = "", list[str]()
+        if settings.casing != "off" and not self.is_copied:
+            self._find_case(texts)
+
+    def _find_case(self, texts: list[str]) -> None:
+        """Find the letter case, and the texts in the usual case if they differ."""
+        vocabulary, language = self._model.vocabulary, self._model.languages[0]
+        case = "capitals" if is_in_capitals(texts) else "title" if is_in_title_case(texts) else (
+            "lower" if is_in_lower_case(texts) else "")
+        # A capital at the beginning alone changes little, and a model of lower-case text has no other usual case.
+        if case == "lower" and all(word == form for word, form in usual_forms(texts, vocabulary, language).items()):
+            return
+        usual = usual_case(texts, vocabulary, language) if case else texts
+        if usual != texts:
+            self.case, self._usual = case, usual
 
     @property
     def _may_be_copied(self) -> bool:

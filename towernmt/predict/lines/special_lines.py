@@ -109,7 +109,8 @@ class SpecialLines:
         is_ordinary = self._ordinary.issuperset(text) or self._is_ordinary(text)
         may_have_spans = not is_ordinary or bool(options.protect or _INNER_POINT.search(text))
         may_have_case = self._settings.casing != SWITCH[1] and (
-            text.isupper() or text.replace("'", "").replace("’", "").istitle())     # "Isn't" begins with a capital
+            text.islower() or text.isupper()
+            or text.replace("'", "").replace("’", "").istitle())     # "Isn't" begins with a capital
         has_letters = text[:1].isalpha() or any(map(str.isalpha, text))
         if has_letters and not may_have_spans and not may_have_case or not text or text.isspace() or options.inputs:
             return None
