@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from towernmt.checkpoint import restore
 from towernmt.core import session
 from towernmt.core.settings import apply_overrides, flatten
 from towernmt.run import automatic_settings, training_conditions
 from towernmt.run.automatic_options import automatic_towers
 from towernmt.run.automatic_settings import RULES, apply_automatic_settings, round_down
+from towernmt.run.directory import RunDirectory
 from towernmt.run.product_rates import ProductRates
 from towernmt.run.run_settings import Settings, default_settings
 from towernmt.run.training_conditions import TrainingConditions, needs_product_rates, parameters_in_products
@@ -220,7 +222,7 @@ def test_dropout_of_a_run_that_patience_ends_goes_by_the_passes_that_patience_ta
 
 
 def test_what_begins_with_another_runs_parameters_has_always_dropout(monkeypatch):
-    monkeypatch.setattr(automatic_settings, "model_of_initial_run", lambda settings: iter(()))
+    monkeypatch.setattr(automatic_settings, "settings_of_initial_run", lambda settings: iter(()))
     for epochs, dropout in ((1, 0.1), (30, 0.2)):
         found = chosen(TATOEBA, train__epochs=epochs, init__checkpoint="runs/a")
         assert found["model.residual_dropout"] == dropout
@@ -232,7 +234,7 @@ TRAINED = {"init__checkpoint": "runs/a"}
 @pytest.fixture
 def any_initial_run(monkeypatch):
     """The run of `init.checkpoint` is not opened: its sizes are those of the settings."""
-    monkeypatch.setattr(automatic_settings, "model_of_initial_run", lambda settings: iter(()))
+    monkeypatch.setattr(automatic_settings, "settings_of_initial_run", lambda settings: iter(()))
 
 
 @pytest.mark.parametrize(("model", "preset"), [("transformer", "tiny"), ("transformer", "base"),
@@ -241,6 +243,17 @@ def test_a_trained_model_has_a_fifth_of_the_rate_of_a_new_one(any_initial_run, m
     new, trained = (chosen(TATOEBA, model, preset, **given)["optimizer.learning_rate"]
                     for given in ({"optimizer__name": "adam"}, TRAINED))
     assert trained == pytest.approx(new / 5)
+
+
+@pytest.mark.parametrize(("trained_by", "given", "expected"), [
+    ("muon", {}, ("muon", 0.001)), ("adam", {}, ("adam", 0.0004)),
+    ("muon", {"optimizer__name": "adam"}, ("adam", 0.0004))])
+def test_a_model_that_muon_trained_is_trained_further_by_muon(monkeypatch, tmp_path, trained_by, given, expected):
+    run = RunDirectory(tmp_path / "first")
+    run.save_settings(apply_overrides(default_settings("transformer", "mini"), {"optimizer.name": trained_by}))
+    monkeypatch.setattr(restore, "initial_checkpoint", lambda location: (run, tmp_path))
+    found = chosen(TATOEBA, preset="mini", init__checkpoint=str(run.path), **given)
+    assert (found["optimizer.name"], found["optimizer.learning_rate"]) == expected
 
 
 def test_a_trained_post_norm_model_needs_no_longer_warm_up(any_initial_run):

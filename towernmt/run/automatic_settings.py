@@ -40,11 +40,11 @@ class AutomaticSetting(NamedTuple):
         return f"Automatic setting: {self.key}={self.value}, because {self.reason}."
 
 
-def model_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:
-    """Yield the model settings of the run `init.checkpoint`, so that its parameters fit; none for another architecture.
+def settings_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:
+    """Yield the model settings of the run `init.checkpoint`, so that its parameters fit, and Muon if it trained them.
 
-    Settings that only affect training, such as dropout, are not copied, because they suit the data and the limit of
-    the other run.
+    Nothing is yielded for another architecture. Settings that only affect training, such as dropout, are not copied,
+    because they suit the data and the limit of the other run.
 
     Raises:
         SettingsError: `init.checkpoint` is not a run.
@@ -56,11 +56,13 @@ def model_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:
     run = RunDirectory(initial_checkpoint(settings.init.checkpoint)[0].path)
     name = settings.architecture
     if run.architecture() == (find_place(name).name if is_findable(name) else name):
-        present = flatten(settings)
-        for key, value in flatten(run.settings_like(settings)).items():
+        present, other = flatten(settings), run.settings_like(settings)
+        for key, value in flatten(other).items():
             if (key.startswith("model.") and key not in VOCABULARY_SIZES and not affects_training_only(key)
                     and value != present[key]):
                 yield AutomaticSetting(key, value, f"the initial parameters are those of {settings.init.checkpoint}")
+        if other.optimizer.name == "muon":
+            yield AutomaticSetting("optimizer.name", "muon", "it trained the initial parameters")
 
 
 AVERAGED_CHECKPOINTS = 5
@@ -70,9 +72,13 @@ Rule = Callable[[Settings, TrainingConditions], Iterator[AutomaticSetting]]
 
 
 def initial_model(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
-    """Use the model of the run `init.checkpoint`, because its parameters fit no other model."""
+    """Use the model of the run `init.checkpoint`, because its parameters fit no other model, and its Muon.
+
+    On another domain, Muon was better than Adam for parameters that Muon had trained (docs/notes/measurements.md, "A
+    trained model in another domain"). Liu et al. (2025) found no such gain for parameters that Adam had trained.
+    """
     if settings.init.checkpoint:
-        yield from model_of_initial_run(settings)
+        yield from settings_of_initial_run(settings)
 
 
 def precision(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
@@ -97,8 +103,9 @@ def optimizer(settings: Settings, conditions: TrainingConditions) -> Iterator[Au
     """Use Muon for a Transformer that begins with random parameters and normalises the inputs of its sublayers.
 
     In the same minutes on one core, it reached twice the BLEU of Adam on Tatoeba (docs/notes/defaults.md, "Muon").
-    Other architectures, post-norm models and further training of a model were not measured, and keep Adam. GPUs were
-    not measured either, but the gain for each update does not depend on the device.
+    Other architectures and post-norm models were not measured, and keep Adam. GPUs were not measured either, but the
+    gain for each update does not depend on the device. A model that is trained already keeps its Muon, see
+    `initial_model`.
     """
     if settings.architecture == "transformer" and not settings.init.checkpoint and not _is_post_norm(settings):
         yield AutomaticSetting("optimizer.name", "muon", "it learns more from each batch of a Transformer")
@@ -206,7 +213,7 @@ def softmax_sample(settings: Settings, conditions: TrainingConditions) -> Iterat
                                f"a softmax of all {conditions.vocabulary:,} tokens takes a large part of an update")
 
 
-TRAINED_RATE_DIVISOR = 5
+TRAINED_RATE_DIVISOR, TRAINED_RATE_DIVISOR_OF_MUON = 5, 3
 """Learning rate of a new model, divided by that of a model that is trained already."""
 
 
@@ -219,7 +226,8 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     small corpus"). The values 0.0007 for 512 and 0.0005 for 1,024 units are those of Ott et al. 2018 ("Scaling neural
     machine translation") for Adam; Muon's steps are as long as Adam's. A post-norm Transformer with 192 units reached
     3.9 BLEU with 0.002 and 19.4 BLEU with 0.001 (docs/notes/defaults.md, "Rate, and norm"). A run that starts from the
-    parameters of a model has a fifth of the rate, which is a guess.
+    parameters of a model has a fifth of the rate, which is a guess, or with Muon a third (docs/notes/measurements.md,
+    "A trained model in another domain").
     """
     size, small_batches = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
     rate, reason = settings.optimizer.learning_rate, "the model is new"
@@ -231,8 +239,9 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
         if rate > 0.001 and _is_post_norm(settings):
             rate, reason = 0.001, "the Transformer is post-norm"
     if settings.init.checkpoint:
-        rate, reason = rate / TRAINED_RATE_DIVISOR, ("the model is trained: a new model would have "
-                                                     f"{rate:g}, at which it would forget much")
+        divisor = TRAINED_RATE_DIVISOR_OF_MUON if settings.optimizer.name == "muon" else TRAINED_RATE_DIVISOR
+        reason = f"the model is trained: a new model would have {rate:g}, at which it would forget much"
+        rate = float(f"{rate / divisor:.3g}")
     if settings.architecture == "transformer" or settings.init.checkpoint:
         yield AutomaticSetting("optimizer.learning_rate", rate, reason)
     yield AutomaticSetting("train.clip_norm", 1.0, "clipping limits the damage of a single bad batch")
