@@ -212,8 +212,8 @@ class SpecialLineSettings:
         "auto", "A line whose addresses, paths, placeholders, emoji or numbers change in its translation is translated "
         "again with placeholders for them.", SWITCH)
     casing: str = setting(
-        "auto", "A line in capitals or in title case is translated in the usual letter case, too, and the model's "
-        "scores decide.", SWITCH)
+        "auto", "A line in capitals, title case or lower case is translated in the usual letter case, too, and the "
+        "model's scores decide.", SWITCH)
 
     def __post_init__(self) -> None:
         for name in ("copy_lines", "protection", "casing"):
