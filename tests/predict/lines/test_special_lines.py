@@ -133,6 +133,28 @@ def test_a_missing_span_is_inserted_next_to_its_neighbours() -> None:
     assert len(losing.requests) == 2
 
 
+@pytest.mark.parametrize(("line", "damaged", "expected"), [
+    ("founded in 1910.", "GEGRÜNDET 194.", "GEGRÜNDET 1910."),
+    ("it is 21.5 °C here", "HIER SIND 2,5 °C", "HIER SIND 21.5 °C"),
+    ("12345 or 7777 of 2", "2: 1235 ODER 777", "2: 12345 ODER 7777")])
+def test_a_number_that_the_model_damages_is_replaced_in_its_translation(line: str, damaged: str, expected: str) -> None:
+    model = Model(lambda text: damaged)
+    assert translate(model, [line]) == [expected]
+    assert model.seen == [line]
+    assert translate(Model(lambda text: damaged), [line], off=["protection"]) == [damaged]
+
+
+@pytest.mark.parametrize(("line", "other"), [("call 12345 now", "99 RUFEN"), ("see 1910 and 1920", "SIEHE 194")])
+def test_other_numbers_than_damaged_ones_are_translated_again(line: str, other: str) -> None:
+    model = Model(lambda text: other if "X1" not in text else text.upper())
+    assert translate(model, [line]) == [line.upper()]
+
+
+def test_a_number_of_the_prefix_stays() -> None:
+    model = Model(lambda text: "194 WAR ES")
+    assert translate(model, [LineRequest("it was in 1910", LineOptions(prefix="194"))])[0].startswith("194")
+
+
 def test_the_number_of_a_placeholder_is_its_place() -> None:
     digits = Model(lambda text: text.upper().replace("X1", "1") if "X1" in text else "damaged")
     assert translate(digits, ["see the device: https://x.de/a"]) == ["SEE THE DEVICE: https://x.de/a"]

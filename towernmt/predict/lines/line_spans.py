@@ -13,6 +13,7 @@ import unicodedata
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
 from functools import cached_property
 
 from towernmt.documents.segments import Part, Segment
@@ -29,6 +30,8 @@ _NUMBER = re.compile(rf"(?P<before>{_CURRENCY})?(?<![\w.,])(?:[vV](?=\d+(?:\.\d+
 _SHORT_RANGE = re.compile(r"\d{1,2}[/-]\d{1,2}")
 _RUN_OF_DIGITS = re.compile(_DIGITS)
 _GROUP = re.compile(r"\d+")
+_SIMILAR = 0.5
+"""Minimum similarity of the digits of two numbers, 0 to 1, at which one is a damaged copy of the other."""
 
 
 def numbers_in(text: str) -> Iterator[tuple[int, int]]:
@@ -86,6 +89,35 @@ class LineSpans:
             of_line, found = _numbers(self._text), _numbers(translation)
             count += sum(found[value] != of_line[value] for value in self._numbers)
         return count
+
+
+    def with_numbers(self, translation: str) -> str:
+        """Return a translation in which each number that the model has changed is replaced by that of the line.
+
+        The numbers that are missing and those that the line does not have must be equally many and similar, in their
+        order: `founded in 194` for `1910`. Otherwise the translation is returned as it is.
+        """
+        of_line, found = _numbers(self._text), _numbers(translation)
+        if all(found[value] == of_line[value] for value in self._numbers):
+            return translation
+        missing = [number for number in map(_RUN_OF_DIGITS.search, self._number_texts()) if number is not None
+                   and found[number_value(number[0])] < of_line[number_value(number[0])]]
+        foreign = [match for match in _RUN_OF_DIGITS.finditer(translation) if not of_line[number_value(match[0])]]
+        if len(missing) != len(foreign) or not all(_are_similar(a[0], b[0]) for a, b in zip(missing, foreign,
+                                                                                          strict=True)):
+            return translation
+        for number, match in zip(reversed(missing), reversed(foreign), strict=True):
+            translation = translation[:match.start()] + number[0] + translation[match.end():]
+        return translation
+
+    def _number_texts(self) -> list[str]:
+        return [part.text for part in self.segment if isinstance(part, _Number)]
+
+
+def _are_similar(one: str, other: str) -> bool:
+    """Return whether two numbers have most of their digits in common."""
+    first, second = ("".join(_GROUP.findall(text)) for text in (one, other))
+    return SequenceMatcher(None, first, second, autojunk=False).ratio() >= _SIMILAR
 
 
 class _Number(PlainShielded):

@@ -120,6 +120,13 @@ class SpecialLine:
         """Whether the line is copied, or may need a second translation."""
         return bool(self.is_copied or self.case or self.unknown or not self.spans.is_empty)
 
+    def with_numbers(self, first: Translation) -> Translation:
+        """Return a first translation with the numbers of the line in place of those that the model has changed."""
+        options = self.request.options
+        if self.is_copied or options.prefix or options.constraints or not self.spans.changed(first[0].text):
+            return first
+        return _changed(first, self.spans.with_numbers)
+
     def second_sentence(self, first: Translation) -> SourceSentence | None:
         """Return the sentence to translate after a first translation; None if that is the only one."""
         if self.is_copied or not (self.case or self.unknown or self._is_fragment
@@ -195,13 +202,13 @@ def better_translations(lines: Sequence[SpecialLine], first: Sequence[Translatio
         first: their first translations.
         translate: translates requests.
     """
+    found = [line.with_numbers(translation) for line, translation in zip(lines, first, strict=True)]
     sentences = {index: sentence for index, line in enumerate(lines)
-                 if (sentence := line.second_sentence(first[index])) is not None}
+                 if (sentence := line.second_sentence(found[index])) is not None}
     requests = [lines[index].second_request(sentence) for index, sentence in sentences.items()]
     second: list[Translation] = []
     with suppress(DataError, SettingsError):        # the vocabulary cannot write an option with placeholders
         second.extend(translate(requests, again=True) if requests else ())
-    found = list(first)
     for index, translation in zip(sentences, second, strict=False):
         found[index] = lines[index].better(found[index], lines[index].second_translation(translation))
     return found
