@@ -144,7 +144,8 @@ def test_a_number_that_the_model_damages_is_replaced_in_its_translation(line: st
     assert translate(Model(lambda text: damaged), [line], off=["protection"]) == [damaged]
 
 
-@pytest.mark.parametrize(("line", "other"), [("call 12345 now", "99 RUFEN"), ("see 1910 and 1920", "SIEHE 194")])
+@pytest.mark.parametrize(("line", "other"), [
+    ("call 12345 now", "99 RUFEN"), ("see 1910 and 1920", "SIEHE 194"), ("error 40512: so", "FEHLER 4052:2-SO")])
 def test_other_numbers_than_damaged_ones_are_translated_again(line: str, other: str) -> None:
     model = Model(lambda text: other if "X1" not in text else text.upper())
     assert translate(model, [line]) == [line.upper()]

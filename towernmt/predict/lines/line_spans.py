@@ -115,9 +115,10 @@ class LineSpans:
 
 
 def _are_similar(one: str, other: str) -> bool:
-    """Return whether two numbers have most of their digits in common."""
-    first, second = ("".join(_GROUP.findall(text)) for text in (one, other))
-    return SequenceMatcher(None, first, second, autojunk=False).ratio() >= _SIMILAR
+    """Return whether two numbers have equally many groups of digits, and most of their digits in common."""
+    first, second = _GROUP.findall(one), _GROUP.findall(other)
+    return len(first) == len(second) and SequenceMatcher(
+        None, "".join(first), "".join(second), autojunk=False).ratio() >= _SIMILAR
 
 
 class _Number(PlainShielded):
