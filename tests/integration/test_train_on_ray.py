@@ -138,6 +138,7 @@ def test_when_a_machine_is_lost_the_run_goes_on_with_those_that_are_left(
     assert position(tmp_path / "run") == position(alone)
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_a_signal_ends_all_workers_with_a_checkpoint_from_which_the_same_command_goes_on(train, tmp_path):
     process = train(["--workers", "2"], *LONG, "train.steps=100000", "checkpoint.steps=0")
@@ -171,6 +172,7 @@ def test_what_a_new_attempt_would_not_mend_is_one_sentence_and_not_repeated(trai
     assert "Attempt 2" not in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_workers_that_are_lost_too_often_end_the_training(train, tmp_path):
     process = train(["--workers", "2", "--max-failures", "0"], *LONG)

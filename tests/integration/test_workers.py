@@ -113,6 +113,7 @@ def test_any_number_of_workers_towers_and_batches_makes_the_run_of_one_tower(
     assert position(tmp_path / "run") == position(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_with_dropout_workers_of_one_tower_make_the_run_of_one_process_with_as_many_towers(
         alone, corpus, workers, arguments, tiny, variables, tmp_path):
@@ -280,6 +281,7 @@ def test_a_run_goes_on_with_other_numbers_of_workers(alone, corpus, workers, arg
     assert position(run) == position(alone())
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_the_chief_alone_averages_at_the_end(corpus, workers, arguments, tiny, tmp_path):
     command = arguments(corpus.prepared, tmp_path / "run", *tiny, "train.steps=20", "checkpoint.steps=5",

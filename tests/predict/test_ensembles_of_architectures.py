@@ -21,6 +21,7 @@ CASES = [(SearchSettings(beam_size=4, **LIMITS), "probabilities"),
          (SearchSettings(selection="sampling", seed=3, **LIMITS), "log-probabilities")]
 
 
+@pytest.mark.slow
 @pytest.mark.thorough
 def test_the_tokens_of_an_ensemble_have_the_mean_of_all_architectures(graph: Any) -> None:
     members = [tiny.make(name, quiet=True) for name in ("transformer", "seq2seq", "rnnsearch", "convs2s")]

@@ -98,7 +98,8 @@ def test_markup_that_cannot_be_taken_is_one_sentence(client):
 @pytest.mark.processes
 def test_the_real_clients_send_markup(server):
     libre = pytest.importorskip("libretranslatepy").LibreTranslateAPI(server.url)
-    assert libre.translate("das <b>haus</b>", "de", "en", timeout=30) == "DAS <B>HAUS</B>"     # it sends no format
+    # It sends no format, so the tags are protected spans of plain text.
+    assert libre.translate("das <b>haus</b>", "de", "en", timeout=30) == "DAS <b>HAUS</b>"
     deepl = pytest.importorskip("deepl").DeepLClient("any", server_url=server.url)
     html = deepl.translate_text(HTML, source_lang="DE", target_lang="EN-US", tag_handling="html")
     assert html.text == LOUD

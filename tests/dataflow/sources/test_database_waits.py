@@ -107,7 +107,9 @@ def test_a_backend_that_freezes_is_left_for_another(postgresql: Any, server: Any
     source = open_database(server.uri(f"{COLUMNS}&application_name=frozen"))
     items = source.read(source.begin())
     read = [next(items)[1] for _ in range(5)]
-    [(backend,)] = server.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'frozen'")
+    # The connection of begin() may not be gone yet.
+    [(backend,)] = server.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'frozen' "
+                                  "ORDER BY backend_start DESC LIMIT 1")
     freeze(backend)
     try:
         read += [pair for _, pair in items]

@@ -50,6 +50,7 @@ def assert_equal(name: str, decoding: Decoding) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [
     "beam", pytest.param("rules", marks=pytest.mark.thorough),
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("greedy", "diverse", "sampling"))])
