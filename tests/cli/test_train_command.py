@@ -327,7 +327,7 @@ def test_the_model_of_a_run_that_begins_with_another_one_is_chosen_as_that(six_s
                                               {"model.heads"})
     assert (found.model.hidden_size, found.model.filter_size, found.model.heads) == (16, 16, 4)
     assert {choice.key for choice in choices} >= {"model.hidden_size", "model.encoder_layers"}
-    assert found.optimizer.learning_rate == 0.0015 / 5      # a fifth of the rate of a new model
+    assert found.optimizer.learning_rate == pytest.approx(0.0015 / 5)      # a fifth of the rate of a new model
 
 
 def test_how_the_other_run_was_trained_is_not_taken_over(six_steps, data, tmp_path):

@@ -22,7 +22,6 @@ from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.preparation.prepared_data import PreparedData
-from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.evaluate.metrics import Scores
 from towernmt.interop.model_card import validation_scores
 from towernmt.plots.recorded_runs import read_run
@@ -212,11 +211,12 @@ def scored(monkeypatch) -> dict[str, float]:
     """In place of validations: the loss of the mean of so many checkpoints, by their number, and of the best."""
     losses = {"best": 2.0, "2": 1.0, "3": 0.5}
 
-    def found(self, checkpoint: str, validation: ValidationSet) -> ValidationOutcome:
+    def found(self, checkpoint: str) -> dict[str, ValidationOutcome]:
         number = len(read_state(Path(checkpoint).parent).mean_of)
-        return ValidationOutcome((), Scores(10.0, 20.0, ""), losses[str(number) if number else "best"])
+        outcome = ValidationOutcome((), Scores(10.0, 20.0, ""), losses[str(number) if number else "best"])
+        return dict.fromkeys(self._sets, outcome)
 
-    monkeypatch.setattr(averaged_end._FinishedRun, "_outcome_of_set", found)
+    monkeypatch.setattr(averaged_end._FinishedRun, "_outcome", found)
     return losses
 
 
