@@ -7,7 +7,7 @@ token, the most frequent one has the smallest id: `USA` stays, German nouns keep
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from towernmt.dataflow.text.letter_case import capitalized, is_upper_case, lower_case
 from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -57,15 +57,14 @@ def usual_forms(texts: Sequence[str], vocabulary: Vocabulary, language: str = ""
     return {word: min(each, key=lambda form: _rank(tokens[form], vocabulary.unk_id)) for word, each in forms.items()}
 
 
-def usual_case(texts: Sequence[str], vocabulary: Vocabulary, language: str = "") -> list[str]:
+def usual_case(texts: Sequence[str], forms: Mapping[str, str], language: str = "") -> list[str]:
     """Return the texts of a line in the usual case of its words, with a capital at the beginning of each sentence.
 
     Args:
         texts: consecutive texts of a line; what is between them does not change.
-        vocabulary: vocabulary of the source.
+        forms: the `usual_forms` of the words.
         language: ISO 639-1 code of the source, or "".
     """
-    usual = usual_forms(texts, vocabulary, language)
     found: list[str] = []
     begins = True
     for text in texts:
@@ -73,7 +72,7 @@ def usual_case(texts: Sequence[str], vocabulary: Vocabulary, language: str = "")
         for match in _WORD.finditer(text):
             between = text[done:match.start()]
             begins = begins or bool(_SENTENCE_END.search(between))
-            word = usual[match[0]]
+            word = forms[match[0]]
             pieces += [between, capitalized(word, language) if begins else word]
             begins, done = False, match.end()
         begins = begins or bool(_SENTENCE_END.search(text[done:]))

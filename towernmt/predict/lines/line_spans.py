@@ -98,9 +98,8 @@ class LineSpans:
         order: `founded in 194` for `1910`. Otherwise the translation is returned as it is.
         """
         of_line, found = _numbers(self._text), _numbers(translation)
-        if all(found[value] == of_line[value] for value in self._numbers):
-            return translation
-        missing = [number for number in map(_RUN_OF_DIGITS.search, self._number_texts()) if number is not None
+        numbers = (_RUN_OF_DIGITS.search(part.text) for part in self.segment if isinstance(part, _Number))
+        missing = [number for number in numbers if number is not None
                    and found[number_value(number[0])] < of_line[number_value(number[0])]]
         foreign = [match for match in _RUN_OF_DIGITS.finditer(translation) if not of_line[number_value(match[0])]]
         if len(missing) != len(foreign) or not all(_are_similar(a[0], b[0]) for a, b in zip(missing, foreign,
@@ -109,9 +108,6 @@ class LineSpans:
         for number, match in zip(reversed(missing), reversed(foreign), strict=True):
             translation = translation[:match.start()] + number[0] + translation[match.end():]
         return translation
-
-    def _number_texts(self) -> list[str]:
-        return [part.text for part in self.segment if isinstance(part, _Number)]
 
 
 def _are_similar(one: str, other: str) -> bool:

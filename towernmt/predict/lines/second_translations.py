@@ -101,10 +101,13 @@ class SpecialLine:
         vocabulary, language = self._model.vocabulary, self._model.languages[0]
         case = "capitals" if is_in_capitals(texts) else "title" if is_in_title_case(texts) else (
             "lower" if is_in_lower_case(texts) else "")
-        # A capital at the beginning alone changes little, and a model of lower-case text has no other usual case.
-        if case == "lower" and all(word == form for word, form in usual_forms(texts, vocabulary, language).items()):
+        if not case:
             return
-        usual = usual_case(texts, vocabulary, language) if case else texts
+        forms = usual_forms(texts, vocabulary, language)
+        # A capital at the beginning alone changes little, and a model of lower-case text has no other usual case.
+        if case == "lower" and all(word == form for word, form in forms.items()):
+            return
+        usual = usual_case(texts, forms, language)
         if usual != texts:
             self.case, self._usual = case, usual
 
