@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from towernmt.cluster.cluster_description import cluster_from_environment
+from towernmt.core.directories import MONOLINGUAL_RECORD
 from towernmt.core.errors import SettingsError, mask_uri, nearest
 from towernmt.core.gpus import missing_without_tensorflow, visible_gpus
 from towernmt.core.settings import assigned, describe, parse_assignments
@@ -60,8 +61,6 @@ def _presets_text(architecture: str, keys: set[str]) -> str:
     return f"Presets of {architecture} (in the group model):\n{''.join(lines)}" if "=" in "".join(lines) else ""
 
 
-TEXT_RECORD = Path("monolingual", "record.json")
-"""File in the directory of a run with monolingual text; see `towernmt.jobs.monolingual_training`."""
 _WORKERS_OPTIONS = ("workers", "min_workers", "max_failures", "cpus", "wait", "ray")
 _NOT_FOR_WORKERS = (*_WORKERS_OPTIONS, "command", "help_settings", "defaults", "dry_run")
 
@@ -302,7 +301,7 @@ def run_train(options: argparse.Namespace) -> int:
         raise SettingsError("--teacher is an option of --monolingual and --source-monolingual: pass one of them, too.")
     workers = workers_of_cluster() if options.workers is None else options.workers
     run = _existing_run(options.logdir)
-    if options.logdir and (Path(options.logdir) / TEXT_RECORD).is_file():
+    if options.logdir and (Path(options.logdir) / MONOLINGUAL_RECORD).is_file():
         raise SettingsError(f"{options.logdir} holds a training with monolingual text: pass the same --monolingual or "
                             "--source-monolingual to resume it, or another --logdir.")
     check_devices(options)

@@ -23,7 +23,7 @@ from towernmt.predict.attention_plot import Picture, Pictures, token_picture
 from towernmt.predict.lines.hypotheses import Hypothesis, WordAlignment, token_alignment
 from towernmt.predict.lines.line_options import LineOptions, json_answer, read_requests
 from towernmt.predict.lines.output_file import output_file
-from towernmt.predict.lines.resumable import file_fingerprint
+from towernmt.predict.lines.resumable import file_fingerprint, weight_fingerprints
 
 if TYPE_CHECKING:
     from towernmt.predict.line_translator import LineTranslator
@@ -211,10 +211,8 @@ def task_of(args: argparse.Namespace, translator: LineTranslator) -> dict[str, A
     """Return everything that determines the output besides the input; it must be equal to resume a translation."""
     given = {name: value for name, value in vars(args).items()
              if name not in _WITHOUT_EFFECT and _is_plain(value)}
-    indices = [Path(f"{prefix}.index") for prefix in translator.checkpoint.split(" + ")]     # several for an ensemble
-    if any(map(is_package, args.model or ())):      # the path of the checkpoint contains a checksum of the package
-        indices = []
-    weights = [file_fingerprint(index) for index in indices if index.is_file()]
+    # The path of the checkpoint of a package contains a checksum of the package.
+    weights = [] if any(map(is_package, args.model or ())) else weight_fingerprints(translator.checkpoint)
     files = {f"the content of {name}": file_fingerprint(Path(file))
              for name, file in files_of_lines(args).items() if file}
     return {"towernmt": __version__, ENGINE: translator.engine, "checkpoint": translator.checkpoint,

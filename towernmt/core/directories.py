@@ -221,6 +221,8 @@ EXPORT_DESCRIPTION = "towernmt.json"
 """The file that describes an export: format, precision, where it comes from, how to search."""
 PACKAGE_MANIFEST = "towernmt-package.json"
 """The file that describes a package."""
+MONOLINGUAL_RECORD = Path("monolingual", "record.json")
+"""The file of a run that was begun with monolingual text; see `towernmt.jobs.monolingual_training`."""
 
 
 def is_export(directory: str | Path) -> bool:

@@ -235,8 +235,8 @@ def adapt_model(order: AdaptationOrder, report: Callable[[str], None]) -> Adapta
 
 def _key(order: AdaptationOrder) -> str:
     """Return a name for the directory of this adaptation, which another model or other corrections do not share."""
-    index = Path(f"{order.model.run.checkpoint(order.model.checkpoint)}.index")     # has the checksums of the weights
-    content = order.model.name, sha256_of(index), sha256_of(order.corrections), order.direction, order.general
+    content = (order.model.name, order.model.weights_checksum(), sha256_of(order.corrections), order.direction,
+               order.general)
     return hashlib.sha256(" ".join(map(str, content)).encode()).hexdigest()[:16]
 
 

@@ -11,15 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from towernmt.core.directories import MONOLINGUAL_RECORD
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.files import sha256_of, write_text
+from towernmt.core.files import write_text
 from towernmt.core.structured_files import read_json
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.run.resolve import LIMITS, SettingsSources
 from towernmt.run.run_settings import Settings
 from towernmt.run.started_run import StartingModel, check_data_of_start
 
-FOLDER = "monolingual"
+FOLDER = MONOLINGUAL_RECORD.parent
 """Folder in the directory of a run, with the results of the stages before its training."""
 MODEL_SHARE = {"train.steps": 0.5, "train.epochs": 0.5, "train.minutes": 0.25}
 """Limits of the model that translates, as a share of the user's limits."""
@@ -64,7 +65,7 @@ class MonolingualOrder:
     @property
     def record_file(self) -> Path:
         """File of the `StageRecord`."""
-        return self.place / "record.json"
+        return self.logdir / MONOLINGUAL_RECORD
 
     @property
     def has_begun(self) -> bool:
@@ -153,7 +154,7 @@ def begun_record(order: MonolingualOrder, text_checksum: str) -> StageRecord:
         DataError: an input has changed since the first start.
     """
     inputs = {order.option: f"{order.side} {text_checksum}", f"--data {order.data.directory}": order.data.fingerprint,
-              "--teacher": " ".join(_weights(model) for model in order.models)}
+              "--teacher": " ".join(model.weights_checksum() for model in order.models)}
     if not order.has_begun:
         return StageRecord(inputs)
     record = read_json(order.record_file, StageRecord, f"Pass another --logdir than {order.logdir}.")
@@ -200,8 +201,3 @@ def translated_share(pairs: int, translated: int) -> float:
 def training_limits(settings: Settings) -> dict[str, float]:
     """Return the training limits by dotted key; 0 for no limit."""
     return {key: float(getattr(settings.train, key.partition(".")[2])) for key in LIMITS}
-
-
-def _weights(model: StartingModel) -> str:
-    """Return a checksum of the weights of a model."""
-    return sha256_of(Path(f"{model.run.checkpoint(model.checkpoint)}.index"))

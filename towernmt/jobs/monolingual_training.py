@@ -27,7 +27,6 @@ from typing import Any
 from towernmt.checkpoint.checkpoint_files import latest_checkpoint, read_state
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.files import sha256_of
 from towernmt.dataflow.batches.mixed_data import MixedData
 from towernmt.dataflow.batches.training_data import TrainingData
 from towernmt.dataflow.preparation.manifest import MANIFEST
@@ -52,7 +51,7 @@ from towernmt.jobs.monolingual_order import (
 )
 from towernmt.jobs.monolingual_text import TextFacts, check_side, text_facts
 from towernmt.predict.lines.faults import FaultCounts
-from towernmt.predict.lines.resumable import resumable_output, task_of_unfinished
+from towernmt.predict.lines.resumable import resumable_output, task_of_unfinished, weight_fingerprints
 from towernmt.predict.lines.text_io import open_input
 from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory
@@ -145,9 +144,7 @@ class _Stages:
                           self._minutes_left(0.0))
         translator = self._open_translator()
         translator.faults = faults = FaultCounts(str(order.text))
-        task = {"engine": translator.engine, "weights": [sha256_of(Path(f"{prefix}.index")) for prefix in
-                                                         translator.checkpoint.split(" + ")
-                                                         if Path(f"{prefix}.index").is_file()],
+        task = {"engine": translator.engine, "weights": weight_fingerprints(translator.checkpoint),
                 **json.loads(json.dumps(dataclasses.asdict(translator.search)))}
         resume = task_of_unfinished(str(self._translations)) == task    # another engine begins again
         window, limit = translator.stream.window, 60 * TRANSLATION_SHARE * self._limits.get("train.minutes", 0.0)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from towernmt.core.errors import SettingsError
+from towernmt.core.files import sha256_of
 from towernmt.core.settings import apply_overrides, flatten
 from towernmt.models.model_location import find_place, is_findable
 from towernmt.predict.search.search_settings import SearchSettings
@@ -39,6 +40,10 @@ class StartingModel(NamedTuple):
     run: SavedRun
     notes: tuple[str, ...] = ()
     checkpoint: str | None = None
+
+    def weights_checksum(self) -> str:
+        """Return the SHA-256 of the index of the checkpoint, which has the checksums of the weights; hexadecimal."""
+        return sha256_of(Path(f"{self.run.checkpoint(self.checkpoint)}.index"))
 
 
 _CHANGEABLE = ("model.lhuc", "model.kernels", "model.guided_alignment_layer")

@@ -138,6 +138,12 @@ def file_fingerprint(file: Path) -> str:
         raise DataError(f"{file}: cannot read ({error.strerror}).") from error
 
 
+def weight_fingerprints(checkpoint: str) -> list[str]:
+    """Return the fingerprints of the weights of `LineTranslator.checkpoint`, one for each checkpoint that exists."""
+    indices = (Path(f"{prefix}.index") for prefix in checkpoint.split(" + "))     # several for an ensemble
+    return [file_fingerprint(index) for index in indices if index.is_file()]
+
+
 def unfinished_output(target: Path) -> Path | None:
     """Return the newest unfinished output of this name that has a journal, or None."""
     journals = [path for path in target.parent.glob(f"{_glob_escaped(target.name)}.unfinished-*{SUFFIX}")
