@@ -35,9 +35,11 @@ step() {
 }
 
 step devices     60 "one GPU; relative error of a product about 3e-4 with TF32 and 1e-7 without"
+step gradients  180 "relative distance from the CPU about 1e-6 in float32, 1e-3 with TF32, 1e-2 in bfloat16"
 step resume     120 "equal bits after a kill and a resumption"
-step train      180 "4,096 tokens: 100,000 to 160,000 target tokens/s; 25,000 tokens: 150,000 to 250,000; bfloat16 faster"
-step free_order  60 "10 to 18 % faster than the deterministic step"
+step train      240 "4,096 tokens: 100,000 to 160,000 target tokens/s; 25,000 tokens: 150,000 to 250,000; bfloat16 faster"
+step variants   160 "any order 10 to 18 % faster than deterministic kernels; plain norms slower; Muon not estimated"
+step models     150 "not estimated"
 step products    30 "the plain product with bias is the fastest form"
 step norms       30 "cuDNN is faster than plain operations; relative distance below 1e-3"
 step translate   60 "3 to 4 ms a step; 512 sentences a batch at least 4 times as fast as 64"

@@ -32,7 +32,7 @@ class Size:
 
     Attributes:
         config: `--config` of `train.py`.
-        tokens: two batch sizes in tokens.
+        tokens: batch sizes in tokens; the second is the default of GPUs.
         steps: measured steps.
         side: rows and columns of the product whose error is measured.
         rows: rows of the products whose forms are compared.
@@ -43,7 +43,7 @@ class Size:
     """
 
     config: str
-    tokens: tuple[int, int]
+    tokens: tuple[int, int, int]
     steps: int
     side: int
     rows: int
@@ -53,8 +53,8 @@ class Size:
     too_large: int
 
 
-FULL = Size("base", (4096, 25_000), 25, 4096, 25_000, 200, (64, 512), 40.0, 3_000_000)
-SMALL = Size("tiny", (200, 400), 3, 64, 64, 20, (4, 8), 1.0, 200_000)
+FULL = Size("base", (4096, 12_500, 25_000), 25, 4096, 25_000, 200, (64, 512), 40.0, 3_000_000)
+SMALL = Size("tiny", (200, 300, 400), 3, 64, 64, 20, (4, 8), 1.0, 200_000)
 SPEED = "speed"
 """Instead of a step: `train.py` with the arguments that follow."""
 SIZE = SMALL if os.environ.get("GPU_SESSION_SIZE") == "small" else FULL
@@ -113,18 +113,66 @@ def resume(directory: Path) -> None:
 
 
 def train(_: Path) -> None:
-    """Report the speed of training for two batch sizes and two precisions."""
+    """Report the speed of training for three batch sizes and two precisions."""
     for tokens in SIZE.tokens:
         for precision in ("float32", "bfloat16"):
             figures = _train(tokens, precision)
-            report(f"{tokens:,} tokens, {precision}: {figures['tgt_tok_s']:,.0f} target tokens/s, "
-                   f"{1000 / figures['steps_s']:.1f} ms a step, MFU {figures['mfu']:.2f}")
+            report(f"{tokens:,} tokens, {precision}: {_speed_of(figures)}, MFU {figures['mfu']:.2f}")
 
 
-def free_order(_: Path) -> None:
-    """Report the speed of training without deterministic kernels."""
-    rates = [_train(SIZE.tokens[1], "bfloat16", *more)["tgt_tok_s"] for more in ([], ["--nondeterministic"])]
-    report(f"{rates[1]:,.0f} target tokens/s, {rates[1] / rates[0]:.3f} of the deterministic step")
+def variants(_: Path) -> None:
+    """Report the speed of training with other options, beside the step of `train` in bfloat16."""
+    usual = _train(SIZE.tokens[1], "bfloat16")
+    report(f"Adam, deterministic, cuDNN's norms: {_speed_of(usual)}")
+    for name, option in (("any order", ["--nondeterministic"]), ("plain norms", ["--plain-norm"]),
+                         ("Muon", ["--optimizer", "muon"])):
+        figures = _train(SIZE.tokens[1], "bfloat16", *option)
+        report(f"{name}: {_speed_of(figures)}, {figures['tgt_tok_s'] / usual['tgt_tok_s']:.3f} of the speed")
+
+
+def models(_: Path) -> None:
+    """Report the speed of the other architectures, with the sizes of their papers."""
+    for name in ("seq2seq", "rnnsearch", "convs2s"):
+        figures = _train(SIZE.tokens[1], "bfloat16", "--model", name)
+        report(f"{name}: {_speed_of(figures)}, MFU {figures['mfu']:.2f}")
+
+
+def _speed_of(figures: dict[str, Any]) -> str:
+    return f"{figures['tgt_tok_s']:,.0f} target tokens/s, {1000 / figures['steps_s']:.1f} ms a step"
+
+
+def gradients(_: Path) -> None:
+    """Report the distance of the gradients on the GPU from those on the CPU: Adam's mean after three updates."""
+    for name in ("transformer", "seq2seq", "rnnsearch", "convs2s"):
+        expected, found = _gradients(name, None, "float32", tf32=False), []
+        least = 1e-3 * max(map(np.linalg.norm, expected.values()))      # some gradients are zero but for rounding
+        for precision, tf32 in (("float32", False), ("float32", True), ("bfloat16", True)):
+            distances = {key: float(np.linalg.norm(value - expected[key])
+                                    / max(np.linalg.norm(expected[key]), least))
+                         for key, value in _gradients(name, 0, precision, tf32).items()}
+            worst = max(distances, key=lambda key: distances[key])
+            found.append(f"{np.median(list(distances.values())):.0e}, at most {distances[worst]:.0e} ({worst})")
+        report(f"{name}: float32 {found[0]}; TF32 {found[1]}; bfloat16 {found[2]}")
+
+
+def _gradients(name: str, gpu: int | None, precision: str, tf32: bool) -> dict[str, Any]:
+    """Return Adam's mean of the gradients of each variable."""
+    from tensorpack.callbacks import Callback
+    from train_run import Plan, run
+    from train_work import FixedBatches, draw, make_model
+
+    class Means(Callback):
+        values: dict[str, Any]
+
+        def _after_train(self) -> None:
+            variables = [v for v in tf1.global_variables() if v.op.name.endswith("/Adam")]
+            values = self.trainer.sess.run(variables)
+            self.values = {v.op.name[:-len("/Adam")]: x for v, x in zip(variables, values, strict=True)}
+
+    means = Means()
+    batches = FixedBatches(draw(500, SIZE.tokens[0], pairs=400))
+    run(make_model(name, "tiny"), batches, Plan(precision=precision, gpu=gpu, warm=1, steps=2, tf32=tf32), [means])
+    return means.values
 
 
 def products(_: Path) -> None:
@@ -316,8 +364,8 @@ def _towernmt(*arguments: str | Path) -> None:
     subprocess.run(_command(*arguments), stdout=sys.stderr, check=True)
 
 
-STEPS = {step.__name__: step
-         for step in (devices, resume, train, free_order, products, norms, translate, memory, skip, trace)}
+STEPS = {step.__name__: step for step in (
+    devices, gradients, resume, train, variants, models, products, norms, translate, memory, skip, trace)}
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -40,7 +40,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
     plan = plan_of(options)
     with without_noise():
-        figures = measure(make_model(options.model, options.config), batches_of(options, plan), plan)
+        model = make_model(options.model, options.config, options.preset, options.optimizer)
+        figures = measure(model, batches_of(options, plan), plan)
     print(record(options, figures), flush=True)
 
 
@@ -49,6 +50,8 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(PRESETS), default="transformer")
     parser.add_argument("--config", choices=sorted(VOCABULARY), default="tiny")
+    parser.add_argument("--preset", help="preset of the model; the vocabulary is that of --config")
+    parser.add_argument("--optimizer", default="adam", help="name of the optimizer")
     parser.add_argument("--batch-tokens", type=int, default=1024)
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     given = parser.add_mutually_exclusive_group()
@@ -62,6 +65,8 @@ def parser() -> argparse.ArgumentParser:
     devices.add_argument("--gpu", type=int, metavar="N", help="one tower on this GPU")
     parser.add_argument("--update-cycle", type=int, default=1, metavar="K", help="batches per update")
     parser.add_argument("--nondeterministic", action="store_true", help="allow kernels that add in any order")
+    parser.add_argument("--plain-norm", action="store_true", help="on a GPU, normalise layers without cuDNN")
+    parser.add_argument("--no-tf32", action="store_true", help="on a GPU, multiply float32 without rounding to TF32")
     return parser
 
 
@@ -71,7 +76,8 @@ def plan_of(options: argparse.Namespace) -> Plan:
     pairs = pairs if options.pairs is None else options.pairs
     return Plan(precision=options.precision, towers=options.towers, gpu=options.gpu, update_cycle=options.update_cycle,
                 warm=options.warm or warm, steps=options.steps or steps,
-                pairs=0 if options.data else pairs + pairs % 2, deterministic=not options.nondeterministic)
+                pairs=0 if options.data else pairs + pairs % 2, deterministic=not options.nondeterministic,
+                fused_norm=not options.plain_norm, tf32=not options.no_tf32)
 
 
 def batches_of(options: argparse.Namespace, plan: Plan) -> ReadableBatches:
@@ -86,6 +92,7 @@ def batches_of(options: argparse.Namespace, plan: Plan) -> ReadableBatches:
 def record(options: argparse.Namespace, figures: dict[str, Any]) -> str:
     """Return the JSON line of a run."""
     line = {"peer": "towernmt", "mode": "train", "model": options.model, "config": options.config,
+            "preset": options.preset, "optimizer": options.optimizer,
             "batch_tokens": options.batch_tokens, "dtype": options.precision,
             "towers": options.towers, "gpu": options.gpu, "update_cycle": options.update_cycle, **figures,
             "load1": os.getloadavg()[0], "when": time.strftime("%H:%M:%S")}

@@ -23,13 +23,12 @@ from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.schedules import inverse_square_root
 from towernmt.callbacks.stopping import NaNGuard, StopAtStep, StopOnSignal
+from towernmt.core.graph_state import GraphSettings, configure_graph
 from towernmt.core.machine import processors
 from towernmt.core.session import session_config, use_gpus
 from towernmt.core.tf_compat import tf
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.input_source.queue_input import ReadableBatches
-from towernmt.models.kernels import set_precision
-from towernmt.models.layers.randomness import set_seed
 from towernmt.run.run_settings import CheckpointSettings, LogSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.monitors import EventWriter, StatsWriter
@@ -49,6 +48,8 @@ class Plan:
         steps: measured steps.
         pairs: steps after those that alternate with bare updates; an even number.
         deterministic: whether to use only deterministic kernels.
+        fused_norm: whether cuDNN normalises layers on a GPU.
+        tf32: whether a GPU rounds the factors of float32 products to TF32.
     """
 
     precision: str = "float32"
@@ -59,6 +60,8 @@ class Plan:
     steps: int = 25
     pairs: int = 0
     deterministic: bool = True
+    fused_norm: bool = True
+    tf32: bool = True
 
     @property
     def device(self) -> str:
@@ -135,11 +138,9 @@ def default_callbacks(directory: Path, data: GeneralQueueInput) -> tuple[list[An
 def run(model: Any, batches: ReadableBatches, plan: Plan, more: Sequence[Any] = ()) -> Meter:
     """Train by `plan` in a new graph, with `more` callbacks after the meter, and return the meter."""
     logger._logger.setLevel("WARNING")
-    if plan.deterministic:
-        tf.config.experimental.enable_op_determinism()
     with tf.Graph().as_default(), tempfile.TemporaryDirectory() as directory:
-        set_seed(1)
-        set_precision(plan.precision)
+        configure_graph(GraphSettings(seed=1, precision=plan.precision, deterministic=plan.deterministic,
+                                      fused_norm=plan.fused_norm, tf32=plan.tf32))
         data = GeneralQueueInput(batches)
         meter = Meter(data, plan.warm, plan.steps, plan.pairs)
         callbacks, monitors = default_callbacks(Path(directory), data)

@@ -27,20 +27,21 @@ EOS, PAD, FIRST_WORD = 2, 0, 4
 LONGEST = 98
 
 
-def make_model(name: str, config: str, preset: str | None = None, **changes: Any) -> Any:
-    """Return a model of architecture `name` and size `config` with Adam.
+def make_model(name: str, config: str, preset: str | None = None, optimizer: str = "adam", **changes: Any) -> Any:
+    """Return a model of architecture `name` and size `config`.
 
     Args:
         name: architecture.
         config: "tiny" or "base".
         preset: preset to use instead of the one for `config`; the vocabulary size stays.
+        optimizer: name of the optimizer.
         changes: changed settings.
     """
     kind = architecture(name)
     sizes: dict[str, Any] = dict(kind.presets[preset or PRESETS[name][config]])
     sizes.update(source_vocab_size=VOCABULARY[config], target_vocab_size=VOCABULARY[config])
     model = kind.model(dataclasses.replace(kind.settings(**sizes), **changes))
-    model.make_optimizer = partial(make_optimizer, OptimizerSettings(learning_rate=3e-4))
+    model.make_optimizer = partial(make_optimizer, OptimizerSettings(optimizer, learning_rate=3e-4))
     return model
 
 
