@@ -35,7 +35,7 @@ class Size:
         tokens: batch sizes in tokens; the second is the default of GPUs.
         steps: measured steps.
         side: rows and columns of the product whose error is measured.
-        rows: rows of the products whose forms are compared.
+        rows: rows of the operations whose forms are compared.
         updates: updates of the run that is killed.
         sentences: two batch sizes of translation.
         memory_gb: memory limit of a step.
@@ -175,33 +175,62 @@ def _gradients(name: str, gpu: int | None, precision: str, tf32: bool) -> dict[s
     return means.values
 
 
-def products(_: Path) -> None:
-    """Report the time of products with bias: as additional columns, and as an addition."""
-    depth, output, repeats = (64, 64, 3) if SIZE is SMALL else (512, 2048, 20)
+def forms(_: Path) -> None:
+    """Report the time of operations in several forms: microseconds for each of 20 in a row."""
+    from towernmt.models.layers.multi_head import permuted
 
-    def columns(count: int) -> Callable[[Any, Any, Any], Any]:
+    depth, filters, heads = (64, 64, 2) if SIZE is SMALL else (512, 2048, 8)
+    rows, half = SIZE.rows, tf.bfloat16
+    x, kernel, bias = (rows, depth), (depth, filters), (filters,)
+
+    def columns(count: int) -> Form:
         def form(x: Any, kernel: Any, bias: Any) -> Any:
-            wide = tf.concat([x, tf.ones([SIZE.rows, count], x.dtype)], 1)
-            return tf.matmul(wide, tf.concat([kernel, bias[None], tf.zeros([count - 1, output], x.dtype)], 0))
+            wide = tf.concat([x, tf.ones([rows, count], x.dtype)], 1)
+            return tf.matmul(wide, tf.concat([kernel, bias[None], tf.zeros([count - 1, filters], x.dtype)], 0))
         return form
 
-    def plain(x: Any, kernel: Any, bias: Any) -> Any:
-        return tf.nn.bias_add(tf.matmul(x, kernel), bias)
+    def sum_by_product(x: Any) -> Any:
+        return tf.matmul(tf.ones([1, rows], x.dtype), x)
 
-    for name, form in (("2 columns", columns(2)), ("32 columns", columns(32)), ("plain, with bias", plain)):
+    by_heads = (rows // 32, 32, heads, depth // heads)
+    _compare("product with bias", half, [x, kernel, bias], {
+        "2 columns": columns(2), "32 columns": columns(32),
+        "addition": lambda x, kernel, bias: tf.nn.bias_add(tf.matmul(x, kernel), bias)})
+    _compare("heads", half, [by_heads], {
+        "elements": lambda x: tf.transpose(x, [0, 2, 1, 3]), "16 bytes": lambda x: permuted(x, [0, 2, 1, 3])})
+    for dtype, width in ((half, filters), (tf.float32, depth)):
+        _compare(f"sum of columns in {dtype.name}", dtype, [(rows, width)], {
+            "reduction": lambda x: tf.reduce_sum(x, 0), "product": sum_by_product,
+            "gradient of a bias": lambda x: tf.raw_ops.BiasAddGrad(out_backprop=x)})
+
+
+Form = Callable[..., Any]
+"""Makes an operation from tensors."""
+
+
+def _compare(title: str, dtype: Any, shapes: Sequence[tuple[int, ...]], forms: dict[str, Form]) -> None:
+    """Report the time of each form of an operation of tensors with these shapes."""
+    repeats, found = 3 if SIZE is SMALL else 20, []
+    for name, form in forms.items():
         with tf.Graph().as_default(), tf1.Session(config=_config()) as session:
             with tf1.device("/gpu:0"):
                 values = [tf1.get_variable(f"value_{i}", initializer=tf.cast(tf.random.stateless_normal(
-                    shape, [1, i]), tf.bfloat16)) for i, shape in enumerate(
-                        ([SIZE.rows, depth], [depth, output], [output]))]
-                x = tf.convert_to_tensor(values[0])
-                results = [form(x + i, values[1], values[2]) for i in range(repeats)]
+                    shape, [1, i]), dtype)) for i, shape in enumerate([shapes[0]] * repeats + [*shapes[1:]])]
+                others = [value.read_value() for value in values[repeats:]]
+                results = [form(value.read_value(), *others) for value in values[:repeats]]
             session.run(tf1.global_variables_initializer())
-            call = session.make_callable([result.op for result in results])
-            call()
-            begin = time.perf_counter()
-            call()
-            report(f"{name}: {1e6 * (time.perf_counter() - begin) / repeats:.0f} us")
+            found.append(f"{name} {1e6 * _seconds(session, results) / repeats:.0f} us")
+    report(f"{title}: {', '.join(found)}")
+
+
+def _seconds(session: Any, results: Sequence[Any]) -> float:
+    """Return the seconds of a run of operations, the best of five."""
+    call, best = session.make_callable([result.op for result in results]), float("inf")
+    for _ in range(6):
+        begin = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - begin)
+    return best
 
 
 def norms(_: Path) -> None:
@@ -218,19 +247,14 @@ def norms(_: Path) -> None:
         with tf.Graph().as_default(), tf1.Session(config=_config()) as session:
             graph_state().settings = GraphSettings(fused_norm=fused)
             with tf1.device("/gpu:0"), TrainTowerContext(""):
-                x = y = tf.convert_to_tensor(tf1.get_variable("x", initializer=value))
-                for i in range(repeats):
-                    y = layer_norm(tf.square(y), f"norm_{i}")
-                outputs = [y, tf.gradients(y, x, tf.square(y))[0]]
+                inputs = [tf1.get_variable(f"x_{i}", initializer=value) for i in range(repeats)]
+                normal = [layer_norm(x.read_value(), f"norm_{i}") for i, x in enumerate(inputs)]
+                gradients = tf.gradients(normal, inputs, [tf.square(y) for y in normal])
             session.run(tf1.global_variables_initializer())
-            results.append(session.run(outputs))
-            call = session.make_callable([output.op for output in outputs])
-            call()
-            begin = time.perf_counter()
-            call()
-            seconds = time.perf_counter() - begin
-            report(f"{'by cuDNN' if fused else 'by plain operations'}: {1e6 * seconds / repeats:.0f} us")
-    distance = max(np.abs(one - other).max() / np.abs(one).max() for one, other in zip(*results, strict=True))
+            results.append(session.run([normal[0], gradients[0]]))
+            report(f"{'by cuDNN' if fused else 'by plain operations'}: "
+                   f"{1e6 * _seconds(session, gradients) / repeats:.0f} us")
+    distance = max(np.linalg.norm(one - other) / np.linalg.norm(one) for one, other in zip(*results, strict=True))
     report(f"relative distance {distance:.1e}")
 
 
@@ -365,7 +389,7 @@ def _towernmt(*arguments: str | Path) -> None:
 
 
 STEPS = {step.__name__: step for step in (
-    devices, gradients, resume, train, variants, models, products, norms, translate, memory, skip, trace)}
+    devices, gradients, resume, train, variants, models, forms, norms, translate, memory, skip, trace)}
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -28,16 +28,16 @@ def test_each_step_prints_a_measured_beside_the_expected_figure(library: Path, t
     done = session(library, tmp_path)
     logs = "\n".join(f"{log.name}: {log.read_text()[-2000:]}" for log in tmp_path.glob("*.log"))
     assert done.returncode == 0, done.stdout + logs
-    for figure in ("1 GPU(s): fake GPU 9.0", "equal bits", "400 tokens, bfloat16:", "Muon: ", "rnnsearch: ", "transformer: float32 ",
-                   "plain, with bias:", "by cuDNN:", "8 sentences a batch:", "is the largest that fits into 1 GiB",
-                   "1 batch skipped, 3 updates", " copies, "):
+    for figure in ("1 GPU(s): fake GPU 9.0", "equal bits", "400 tokens, bfloat16:", "Muon: ", "rnnsearch: ",
+                   "transformer: float32 ", "product with bias: 2 columns", "by cuDNN:", "8 sentences a batch:",
+                   "is the largest that fits into 1 GiB", "1 batch skipped, 3 updates", " copies, "):
         assert figure in done.stdout
     assert done.stdout.count("expected: ") == 12
     assert (tmp_path / "summary.txt").read_text() == done.stdout and (tmp_path / "trace.json").exists()
 
 
 def test_a_step_that_fails_does_not_stop_the_next(library: Path, tmp_path: Path) -> None:
-    done = session(library, tmp_path, GPU_SESSION_STEPS="memory products")
+    done = session(library, tmp_path, GPU_SESSION_STEPS="memory forms")
     assert done.returncode == 1
     assert "failed with status 1: FileNotFoundError: the step `resume` prepares the data" in done.stdout
-    assert "plain, with bias:" in done.stdout
+    assert "product with bias: 2 columns" in done.stdout
