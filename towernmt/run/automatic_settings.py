@@ -86,8 +86,8 @@ def precision(settings: Settings, conditions: TrainingConditions) -> Iterator[Au
 
     The loss is the same as in float32 (docs/notes/measurements.md, "bfloat16 beside float32"). The speed of training is
     proportional to that of products: on an Intel Xeon with AVX512_BF16 but without AMX, bfloat16 has 0.54 times the
-    product rate and 0.57 times the tokens per second. GPUs with hardware for bfloat16 are not measured: NVIDIA states
-    at least twice the rate of TF32 for each of them (docs/notes/defaults.md, "GPUs").
+    product rate and 0.57 times the tokens per second. On an H100, it has 1.12 times those of float32 with TF32
+    (docs/notes/defaults.md, "GPUs"); other GPUs were not measured.
     """
     if conditions.gpus and conditions.bfloat16:
         yield AutomaticSetting("train.precision", "bfloat16", "the GPUs have hardware for bfloat16")
@@ -103,9 +103,9 @@ def optimizer(settings: Settings, conditions: TrainingConditions) -> Iterator[Au
     """Use Muon for a Transformer that begins with random parameters and normalises the inputs of its sublayers.
 
     In the same minutes on one core, it reached twice the BLEU of Adam on Tatoeba (docs/notes/defaults.md, "Muon").
-    Other architectures and post-norm models were not measured, and keep Adam. GPUs were not measured either, but the
-    gain for each update does not depend on the device. A model that is trained already keeps its Muon, see
-    `initial_model`.
+    Other architectures and post-norm models were not measured, and keep Adam. The gain for each update does not depend
+    on the device: on an H100, Muon has 0.8 to 0.9 of the speed of Adam. A model that is trained already keeps its Muon,
+    see `initial_model`.
     """
     if settings.architecture == "transformer" and not settings.init.checkpoint and not _is_post_norm(settings):
         yield AutomaticSetting("optimizer.name", "muon", "it learns more from each batch of a Transformer")
@@ -163,10 +163,10 @@ SMALLEST_GPU_BATCH = 4096
 def _batch_of_gpus(settings: Settings, conditions: TrainingConditions) -> AutomaticSetting:
     """Return the batch size of all GPUs, which share each batch.
 
-    On a GPU, starting the kernels of a step takes 15 to 25 ms whatever the size of the batch, so that small batches
-    save no time. All figures are estimates: none was measured on a GPU.
+    On an H100, starting the kernels of a step of `base` takes 40 ms whatever the size of the batch. Batches of 12,500
+    target tokens are nearly as fast as larger ones, for each token (docs/notes/defaults.md, "GPUs").
     """
-    tokens, reason = TOKENS_PER_GPU, f"a GPU computes {TOKENS_PER_GPU:,} target tokens about as fast as a few"
+    tokens, reason = TOKENS_PER_GPU, "a GPU is not busy with smaller batches"
     fits = MEMORY_FRACTION * conditions.gpu_memory
     while conditions.gpu_memory and tokens > 1000 and memory_of_step(settings.model, conditions.vocabulary,
                                                                      tokens) > fits:

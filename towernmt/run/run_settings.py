@@ -53,10 +53,10 @@ class TrainSettings:
         "much faster; false: with the 24 bits of float32")
     xla: bool = setting(
         False, "compile the towers by XLA for a few padded shapes of batches: the Transformer with attention, and "
-               "ConvS2S (not measured on a GPU)")
+               "ConvS2S (takes minutes to compile)")
     fused_norm: bool = setting(
         True, "on GPUs, normalise layers by cuDNN's batch normalisation, which needs half as many kernels; false: by "
-              "TensorFlow's plain operations (not measured on a GPU)")
+              "TensorFlow's plain operations")
     loss_scale: float = setting(
         32768.0, "float16: initial factor of the loss; an overflow halves it", at_least=1)
     gradient_checkpointing: bool = setting(
