@@ -45,6 +45,24 @@ def matmul(a: Tensor, b: Tensor, transpose_b: bool = False) -> Tensor:
         return tf.matmul(tf.cast(a, dtype), _narrowed(b), transpose_b=transpose_b)
 
 
+def batch_matmul(a: Tensor, b: Tensor, transpose_b: bool = False) -> Tensor:
+    """Return the products of two batches of matrices in the compute dtype.
+
+    The leading dimensions of both must be equal. `tf.matmul` would also broadcast them, and so its gradients compute
+    shapes and sums, even if there is nothing to sum.
+
+    Args:
+        a: `[..., m, k]`.
+        b: `[..., k, n]`, or `[..., n, k]` with `transpose_b`.
+        transpose_b: whether the matrices of `b` are transposed.
+
+    Returns:
+        `[..., m, n]`.
+    """
+    dtype = compute_dtype()
+    return tf.raw_ops.BatchMatMul(x=tf.cast(a, dtype), y=tf.cast(b, dtype), adj_y=transpose_b)
+
+
 def _narrowed(weight: Tensor) -> Tensor:
     """Return a factor in the compute dtype; the cast of a weight is hoisted out of decoding loops."""
     dtype = compute_dtype()

@@ -358,7 +358,8 @@ class Transformer(ConfiguredModel):
             elif operation == "d":
                 x = dropout(x, self.settings.residual_dropout, f"{name}_{place}")
             else:
-                x = to_float32(x) + (residual if gains.residual == 1.0 else residual * gains.residual)
+                x = tf.add_n([to_float32(x),      # its gradient computes no shapes, unlike that of a sum that may broadcast
+                              residual if gains.residual == 1.0 else residual * gains.residual])
         return x
 
     def _feed_forward(self, x: Tensor, gains: Gains) -> Tensor:

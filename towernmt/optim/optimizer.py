@@ -35,10 +35,10 @@ from towernmt.models.kernels import compute_dtype
 from towernmt.optim.gradients import GradsAndVars, StackedGradients, allow_skipped_update, scaled, watch_gradients
 from towernmt.optim.muon import Muon
 from towernmt.optim.optimizer_settings import OptimizerSettings
-from towernmt.optim.optimizers import Adafactor, AdamW, Lamb, LazyAdam
+from towernmt.optim.optimizers import Adafactor, Adam, AdamW, Lamb, LazyAdam
 
 MAKERS: dict[str, Callable[[OptimizerSettings, Variable], Optimizer]] = {
-    "adam": lambda s, rate: tf1.train.AdamOptimizer(rate, s.beta1, s.beta2, s.epsilon),
+    "adam": lambda s, rate: Adam(rate, s.beta1, s.beta2, s.epsilon),
     "adamw": lambda s, rate: AdamW(rate, s.weight_decay, s.beta1, s.beta2, s.epsilon),
     "lazyadam": lambda s, rate: LazyAdam(rate, s.beta1, s.beta2, s.epsilon),
     "adafactor": lambda s, rate: Adafactor(rate, s.adafactor_relative, s.adafactor_clip, s.adafactor_momentum),
@@ -80,7 +80,7 @@ def updates_all_rows(optimizer: Optimizer) -> bool:
     while isinstance(optimizer, ProxyOptimizer):
         optimizer = optimizer._opt
     return type(optimizer) in (
-        tf1.train.AdamOptimizer, tf1.train.GradientDescentOptimizer, AdamW, Muon, Adafactor, Lamb)
+        tf1.train.AdamOptimizer, tf1.train.GradientDescentOptimizer, Adam, AdamW, Muon, Adafactor, Lamb)
 
 
 class GlobalNorm(GradientProcessor):

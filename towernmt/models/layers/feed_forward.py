@@ -32,7 +32,21 @@ def layer_norm(x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
         scale = tf1.get_variable("scale", [depth], initializer=tf1.ones_initializer())
         offset = tf1.get_variable("offset", [depth], initializer=tf1.zeros_initializer())
     standardize = _standardize_by_cudnn if _can_use_cudnn(x) else _standardize
-    return standardize(x, epsilon) * scale + offset
+    return _scaled(standardize(x, epsilon), scale, offset)
+
+
+def _scaled(x: Tensor, scale: Variable, offset: Variable) -> Tensor:
+    """Return `x * scale + offset`; the gradient knows what was broadcast, which TensorFlow's own computes from shapes."""
+    @tf.custom_gradient
+    def scaled(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+        def gradient(dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            positions = list(range(x.shape.rank - 1))
+            return dy * scale, tf.reduce_sum(dy * x, positions), tf.reduce_sum(dy, positions)
+
+        return x * scale + offset, gradient
+
+    scale, offset = tf.convert_to_tensor(scale), tf.convert_to_tensor(offset)
+    return x * scale + offset if is_made_once() else scaled(x, scale, offset)
 
 
 def _can_use_cudnn(x: Tensor) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Nest, Tensor
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels import compute_dtype, matmul, on_gpu, to_float32
+from towernmt.models.kernels import batch_matmul, compute_dtype, on_gpu, to_float32
 from towernmt.models.layers.attention import Attended, Attention, AttentionInputs, StepPlace, empty_places
 from towernmt.models.layers.embeddings import Distances, PairPositions
 from towernmt.models.layers.projections import linear_layer
@@ -153,7 +153,7 @@ def _mean_weights(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
 
     `attend` does not return its weights, so they are computed again.
     """
-    logits = to_float32(matmul(query * int(query.shape[-1]) ** -0.5, key, transpose_b=True))
+    logits = to_float32(batch_matmul(query * int(query.shape[-1]) ** -0.5, key, transpose_b=True))
     return tf.reduce_mean(tf.nn.softmax(logits + bias), axis=1)
 
 
@@ -173,13 +173,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropo
         `[batch, heads, query length, head depth]`.
     """
     query *= int(query.shape[-1]) ** -0.5
-    logits = to_float32(matmul(query, key, transpose_b=True))       # [batch, heads, query length, key length]
+    logits = to_float32(batch_matmul(query, key, transpose_b=True))       # [batch, heads, query length, key length]
     if distances is not None:
         logits += to_float32(distances.logits(query))
     if bias is not None:
         logits += bias
     weights = dropout(tf.nn.softmax(logits), dropout_rate, "weights")
-    context = matmul(weights, value)
+    context = batch_matmul(weights, value)
     return context if distances is None else context + distances.context(weights)
 
 
