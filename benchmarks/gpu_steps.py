@@ -344,10 +344,11 @@ def _report_trace(stats: Any, directory: Path, timeline: Any) -> None:
                and device.device.endswith("stream:all")]
     started = [device for device in stats.dev_stats if device.device.lower().endswith("gpu:0")]
     nodes = [node for device in streams or started for node in device.node_stats]
-    copies = [node for node in nodes if "memcpy" in node.node_name.lower() or "memcpy" in node.timeline_label.lower()]
+    moved = {kind: sum(len(device.node_stats) for device in stats.dev_stats
+                       if f"<memcpy{kind}>" in device.device.lower()) for kind in ("h2d", "d2h")}
     busy = sum(node.all_end_rel_micros for node in nodes)
-    report(f"{len(nodes) - len(copies)} {'kernels' if streams else 'operations'}, {len(copies)} copies, "
-           f"{busy / 1000:.1f} ms")
+    report(f"{len(nodes)} {'kernels' if streams else 'operations'}, {busy / 1000:.1f} ms, "
+           f"{moved['h2d']} copies to the card, {moved['d2h']} from it")
     (directory / "trace.json").write_text(timeline(stats).generate_chrome_trace_format(), encoding="utf-8")
 
 

@@ -30,7 +30,7 @@ def test_each_step_prints_a_measured_beside_the_expected_figure(library: Path, t
     assert done.returncode == 0, done.stdout + logs
     for figure in ("1 GPU(s): fake GPU 9.0", "equal bits", "400 tokens, bfloat16:", "Muon: ", "rnnsearch: ",
                    "transformer: float32 ", "product with bias: 2 columns", "by cuDNN:", "8 sentences a batch:",
-                   "is the largest that fits into 1 GiB", "1 batch skipped, 3 updates", " copies, "):
+                   "is the largest that fits into 1 GiB", "1 batch skipped, 3 updates", " copies to the card"):
         assert figure in done.stdout
     assert done.stdout.count("expected: ") == 12
     assert (tmp_path / "summary.txt").read_text() == done.stdout and (tmp_path / "trace.json").exists()
