@@ -22,7 +22,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol, cast
 
 SECTION = b".nv_fatbin"
 MAGIC = 0xBA55ED50
@@ -32,6 +32,8 @@ GROUP, CODE = struct.Struct("<IHHQ"), struct.Struct("<HHIQ")
 """Magic, version, header size and length of a group; kind, version, header size and length of a code."""
 ARCHITECTURE_AT = 28
 """Offset of the architecture in the header of a code, such as 90."""
+XZ = ["xz", "--threads=0", "--block-size=64MiB", "--x86", "--lzma2=preset=6,dict=64MiB"]
+"""Compression of machine code into blocks."""
 
 
 class Bytes(Protocol):
@@ -113,12 +115,19 @@ def blank(content: Bytes, keep: int) -> Counter[str]:
     return sizes
 
 
-def slim(library: Path, keep: int, copy: Path) -> Counter[str]:
-    """Write a copy of a library with the code of one architecture and without symbols; return its sizes as `blank`."""
+def slim(library: Path, keep: int, copy: Path, strip: bool = True) -> Counter[str]:
+    """Write a copy of a library with the code of one architecture; return its sizes as `blank`.
+
+    Args:
+        library: path of the library.
+        keep: the architecture.
+        copy: path of the copy.
+        strip: whether the copy loses its symbols.
+    """
     shutil.copyfile(library, copy)
     with copy.open("r+b") as file, mmap.mmap(file.fileno(), 0) as content:
         sizes = blank(content, keep)
-    if shutil.which("strip"):
+    if strip and shutil.which("strip"):
         subprocess.run(["strip", "--strip-unneeded", str(copy)], check=True)
     return sizes
 
@@ -157,13 +166,26 @@ class Parts(io.RawIOBase):
 
 
 def pack(files: Sequence[Path], folder: Path, part_bytes: int) -> list[Path]:
-    """Compress files into an archive of parts, and return the parts."""
+    """Compress files and folders into an archive of parts, and return the parts.
+
+    The program `xz` divides the archive into blocks, which `xz --decompress --threads=0` decompresses in parallel.
+    Python's own compression is used if the program is not installed. Its archive is one block.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("part-*"):
         old.unlink()
-    with Parts(folder, part_bytes) as parts, tarfile.open(fileobj=parts, mode="w|xz") as archive:
-        for file in files:
-            archive.add(file, file.name)
+    with Parts(folder, part_bytes) as parts:
+        if shutil.which("xz"):
+            names = [word for file in files for word in ("--directory", str(file.absolute().parent), file.name)]
+            with (subprocess.Popen(["tar", "--create", "--file=-", *names], stdout=subprocess.PIPE) as archive,
+                  subprocess.Popen(XZ, stdin=archive.stdout, stdout=subprocess.PIPE) as compressed):
+                shutil.copyfileobj(cast(IO[bytes], compressed.stdout), parts, 1 << 20)
+            if archive.returncode or compressed.returncode:
+                raise OSError("tar or xz failed: see its message above")
+        else:
+            with tarfile.open(fileobj=parts, mode="w|xz") as stream:
+                for file in files:
+                    stream.add(file, file.name)
     return sorted(folder.glob("part-*"))
 
 

@@ -65,10 +65,23 @@ def test_a_library_without_the_architecture_is_refused(slim_cuda: ModuleType, li
         slim_cuda.slim(library, 70, tmp_path / "slim.so")
 
 
-def test_the_parts_are_an_archive(slim_cuda: ModuleType, library: Path, tmp_path: Path) -> None:
-    parts = slim_cuda.pack([library], tmp_path / "parts", 1000)
+@pytest.mark.parametrize("program", [True, False])
+def test_the_parts_are_an_archive(slim_cuda: ModuleType, library: Path, tmp_path: Path,
+                                  monkeypatch: pytest.MonkeyPatch, program: bool) -> None:
+    if not program:
+        monkeypatch.setattr(slim_cuda.shutil, "which", lambda name: None)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "link").symlink_to("target")
+    parts = slim_cuda.pack([library, folder], tmp_path / "parts", 1000)
     assert len(parts) > 1 and all(part.stat().st_size == 1000 for part in parts[:-1])
     joined = b"".join(part.read_bytes() for part in parts)
     (tmp_path / "unpacked").mkdir()
     subprocess.run(["tar", "--extract", "--xz", "--directory", str(tmp_path / "unpacked")], input=joined, check=True)
     assert (tmp_path / "unpacked/libcode.so").read_bytes() == library.read_bytes()
+    assert (tmp_path / "unpacked/folder/link").readlink() == Path("target")
+
+
+def test_a_failed_archive_is_an_error(slim_cuda: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="tar or xz failed"):
+        slim_cuda.pack([tmp_path / "missing"], tmp_path / "parts", 1000)
