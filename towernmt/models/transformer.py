@@ -358,7 +358,7 @@ class Transformer(ConfiguredModel):
             elif operation == "d":
                 x = dropout(x, self.settings.residual_dropout, f"{name}_{place}")
             else:
-                x = tf.add_n([to_float32(x),      # its gradient computes no shapes, unlike that of a sum that may broadcast
+                x = tf.add_n([to_float32(x),  # its gradient computes no shapes, unlike that of a sum that broadcasts
                               residual if gains.residual == 1.0 else residual * gains.residual])
         return x
 

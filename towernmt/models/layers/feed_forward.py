@@ -36,7 +36,7 @@ def layer_norm(x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
 
 
 def _scaled(x: Tensor, scale: Variable, offset: Variable) -> Tensor:
-    """Return `x * scale + offset`; the gradient knows what was broadcast, which TensorFlow's own computes from shapes."""
+    """Return `x * scale + offset`; the gradient knows what was broadcast, which TensorFlow computes from shapes."""
     @tf.custom_gradient
     def scaled(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
         def gradient(dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:

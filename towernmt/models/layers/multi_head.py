@@ -228,9 +228,10 @@ def merge_heads(x: Tensor) -> Tensor:
 def permuted(x: Tensor, order: list[int]) -> Tensor:
     """Return `tf.transpose(x, order)`, where `order` keeps the last dimension.
 
-    TensorFlow's kernel for GPUs computes an index for each element that it moves, unless two groups of dimensions change
-    places. (On an H100, such a transposition reached a tenth of the bandwidth of the memory.) So a GPU moves elements of
-    16 bytes here: complex numbers with the bits of several values. XLA has no such reinterpretation, and needs none.
+    TensorFlow's kernel for GPUs computes an index for each element that it moves, unless two groups of dimensions
+    change places. (On an H100, such a transposition reached a tenth of the bandwidth of the memory.) So a GPU moves
+    elements of 16 bytes here: complex numbers with the bits of several values. XLA has no such reinterpretation, and
+    needs none.
     """
     values = COMPLEX128_BYTES // x.dtype.size
     if not on_gpu(x) or graph_state().settings.xla or int(x.shape[-1]) % values:
