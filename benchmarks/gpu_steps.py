@@ -177,7 +177,7 @@ def _gradients(name: str, gpu: int | None, precision: str, tf32: bool) -> dict[s
 
 def forms(_: Path) -> None:
     """Report the time of operations in several forms: microseconds for each of 20 in a row."""
-    from towernmt.models.layers.multi_head import permuted
+    from towernmt.models.layers.multi_head import merge_heads
 
     depth, filters, heads = (64, 64, 2) if SIZE is SMALL else (512, 2048, 8)
     rows, half = SIZE.rows, tf.bfloat16
@@ -192,12 +192,12 @@ def forms(_: Path) -> None:
     def sum_by_product(x: Any) -> Any:
         return tf.matmul(tf.ones([1, rows], x.dtype), x)
 
-    by_heads = (rows // 32, 32, heads, depth // heads)
+    by_heads = (rows // 32, heads, 32, depth // heads)
     _compare("product with bias", half, [x, kernel, bias], {
         "2 columns": columns(2), "32 columns": columns(32),
         "addition": lambda x, kernel, bias: tf.nn.bias_add(tf.matmul(x, kernel), bias)})
     _compare("heads", half, [by_heads], {
-        "elements": lambda x: tf.transpose(x, [0, 2, 1, 3]), "16 bytes": lambda x: permuted(x, [0, 2, 1, 3])})
+        "elements": lambda x: tf.transpose(x, [0, 2, 1, 3]), "16 bytes": merge_heads})
     for dtype, width in ((half, filters), (tf.float32, depth)):
         _compare(f"sum of columns in {dtype.name}", dtype, [(rows, width)], {
             "reduction": lambda x: tf.reduce_sum(x, 0), "product": sum_by_product,

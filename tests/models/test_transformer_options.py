@@ -15,7 +15,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
 from towernmt.models.layers.embeddings import RelativePositions, RotaryPositions
 from towernmt.models.layers.feed_forward import layer_norm, rms_norm
-from towernmt.models.layers.multi_head import permuted
+from towernmt.models.layers.multi_head import merge_heads, split_heads
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.models.transformer import Transformer, weighted_sums
 from towernmt.predict.search.decoding_tower import beam_search
@@ -353,28 +353,25 @@ def test_layers_are_normalised_on_a_gpu_by_cudnn_as_by_the_formula(graph, rows, 
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
-@pytest.mark.parametrize("depth", [16, 12])     # 12 of 16 bits are no whole number of 16 bytes
-@pytest.mark.parametrize("order", [[0, 2, 1, 3], [2, 0, 3, 1, 4]])
-def test_a_gpu_moves_heads_bit_for_bit(graph, dtype, depth, order):
+@pytest.mark.parametrize("size", [16, 12])     # 12 values of 16 bits are no whole number of 16 bytes
+@pytest.mark.parametrize("device", ["/gpu:0", "/cpu:0"])
+def test_heads_are_moved_bit_for_bit(graph, dtype, size, device):
     """The CPU executes the graph of a GPU."""
-    random = np.random.default_rng(1)
-    shape = [2, 3, 4, 5, depth][:len(order) - 1] + [depth]
-    value = random.normal(size=shape).astype(dtype.as_numpy_dtype)
+    value = np.random.default_rng(1).normal(size=[2, 5, 3, 4, size]).astype(dtype.as_numpy_dtype)
     value.flat[:3] = [np.nan, -0.0, np.inf]
-    with tf1.device("/gpu:0"):
-        x = tf1.placeholder(dtype, [None, None, *shape[2:]])
-        y = permuted(x, order)
-        weights = tf1.placeholder(dtype, y.shape)
-        (gradient,) = tf.gradients(y, x, weights)
-    assert y.shape.as_list()[-1] == depth
-    assert any(op.type == "Bitcast" for op in graph.get_operations()) is (dtype == tf.float32 or depth == 16)
+    with tf1.device(device):
+        x = tf1.placeholder(dtype, [None, None, 3 * 4 * size])
+        heads = split_heads(x, 4, parts=3)
+        merged = merge_heads(heads[1])
+        weights = [tf1.placeholder(dtype, [None, 4, None, size]) for _ in heads]
+        (of_split,), (of_merge,) = tf.gradients(heads, x, weights), tf.gradients(merged, heads[1], merged)
+    reinterpreted = device == "/gpu:0" and (dtype == tf.float32 or size == 16)
+    assert any(op.type == "Bitcast" for op in graph.get_operations()) is reinterpreted
+    assert heads[0].shape.as_list()[1::2] == [4, size] and merged.shape.as_list()[2] == 4 * size
+    by_head = value.transpose(2, 0, 3, 1, 4)
     with tf1.Session(config=tf1.ConfigProto(allow_soft_placement=True)) as session:
-        there = value.transpose(order)
-        found, back = session.run([y, gradient], {x: value, weights: there})
-    assert found.tobytes() == there.tobytes() and back.tobytes() == value.tobytes()
-
-
-def test_a_cpu_transposes_heads_without_reinterpretation(graph):
-    with tf1.device("/cpu:0"):
-        permuted(tf.zeros([2, 3, 4, 16]), [0, 2, 1, 3])
-    assert not any(op.type == "Bitcast" for op in graph.get_operations())
+        found, whole, back, back_of_merge = session.run([heads, merged, of_split, of_merge], {
+            x: value.reshape(2, 5, -1), **dict(zip(weights, by_head, strict=True))})
+    assert [each.tobytes() for each in found] == [each.tobytes() for each in by_head]
+    assert whole.tobytes() == value[:, :, 1].tobytes() and back_of_merge.tobytes() == by_head[1].tobytes()
+    assert back.tobytes() == value.tobytes()

@@ -8,6 +8,8 @@ bias can express.)
 
 from __future__ import annotations
 
+from typing import Any
+
 from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Nest, Tensor
 from towernmt.core.tf_compat import tf, tf1
@@ -213,20 +215,21 @@ def split_heads(x: Tensor, heads: int, parts: int = 1) -> list[Tensor]:
     Returns:
         For each part a tensor `[batch, heads, length, depth / heads]`. One transposition serves all parts.
     """
-    shape = tf.shape(x)
-    size = x.shape[-1] // (parts * heads)
-    by_part = tf.reshape(x, [shape[0], shape[1], parts, heads, size])
-    return list(tf.unstack(permuted(by_part, [2, 0, 3, 1, 4]), num=parts))
+    length, size = tf.shape(x)[1], x.shape[-1] // (parts * heads)
+    by_part = _rearranged(x, [-1, length, parts, heads, size], [2, 0, 3, 1, 4], [parts, -1, heads, length, size])
+    return list(tf.unstack(by_part, num=parts))
 
 
 def merge_heads(x: Tensor) -> Tensor:
     """Reshape `[batch, heads, length, head depth]` to `[batch, length, heads * head depth]`."""
-    shape = tf.shape(x)
-    return tf.reshape(permuted(x, [0, 2, 1, 3]), [shape[0], shape[2], x.shape[1] * x.shape[3]])
+    length, heads, size = tf.shape(x)[2], x.shape[1], x.shape[3]
+    return _rearranged(x, [-1, heads, length, size], [0, 2, 1, 3], [-1, length, heads * size])
 
 
-def permuted(x: Tensor, order: list[int]) -> Tensor:
-    """Return `tf.transpose(x, order)`, where `order` keeps the last dimension.
+def _rearranged(x: Tensor, before: list[Any], order: list[int], after: list[Any]) -> Tensor:
+    """Return `reshape(transpose(reshape(x, before), order), after)`, where `order` keeps the last dimension.
+
+    A shape of as many dimensions as there are is the present shape.
 
     TensorFlow's kernel for GPUs computes an index for each element that it moves, unless two groups of dimensions
     change places. (On an H100, such a transposition reached a tenth of the bandwidth of the memory.) So a GPU moves
@@ -234,24 +237,21 @@ def permuted(x: Tensor, order: list[int]) -> Tensor:
     needs none.
     """
     values = COMPLEX128_BYTES // x.dtype.size
-    if not on_gpu(x) or graph_state().settings.xla or int(x.shape[-1]) % values:
-        return tf.transpose(x, order)
-    back = [order.index(axis) for axis in range(len(order))]
+    if not on_gpu(x) or graph_state().settings.xla or before[-1] % values:
+        y = tf.transpose(x if len(before) == x.shape.rank else tf.reshape(x, before), order)
+        return y if len(after) == y.shape.rank else tf.reshape(y, after)
+    words = [*before[:-1], before[-1] // values]
+    turned, back = [words[axis] for axis in order], [order.index(axis) for axis in range(len(order))]
+
+    def moved_words(x: Tensor, words: list[Any], order: list[int], shape: Any) -> Tensor:
+        as_words = tf.bitcast(tf.reshape(x, [*words, values]), tf.complex128)
+        return tf.reshape(tf.bitcast(tf.transpose(as_words, order), x.dtype), shape)
 
     @tf.custom_gradient
     def moved(x: Tensor) -> Tensor:
-        return _permuted_words(x, order, values), lambda dy: _permuted_words(dy, back, values)
+        return moved_words(x, words, order, after), lambda dy: moved_words(dy, turned, back, tf.shape(x))
 
     return moved(x)
 
 
 COMPLEX128_BYTES = 16
-
-
-def _permuted_words(x: Tensor, order: list[int], values: int) -> Tensor:
-    """Return the transposition of `x`, `values` elements at a time."""
-    shape, depth = tf.shape(x), int(x.shape[-1])
-    sizes = [shape[axis] if size is None else size for axis, size in enumerate(x.shape.as_list())]
-    words = tf.bitcast(tf.reshape(x, [*sizes[:-1], depth // values, values]), tf.complex128)
-    turned = tf.bitcast(tf.transpose(words, order), x.dtype)
-    return tf.reshape(turned, [sizes[axis] for axis in order])
