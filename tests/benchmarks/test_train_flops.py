@@ -66,6 +66,7 @@ def counting(counter: Any) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gen_math_ops, "mat_mul", counted(gen_math_ops.mat_mul, flat))
+        patch.setattr(tf.raw_ops, "BatchMatMul", counted(tf.raw_ops.BatchMatMul, batched))
         for name in ("batch_mat_mul_v2", "batch_mat_mul_v3"):
             patch.setattr(gen_math_ops, name, counted(getattr(gen_math_ops, name), batched))
         patch.setattr(gen_nn_ops, "conv2d", counted(gen_nn_ops.conv2d, forward))

@@ -68,7 +68,7 @@ def test_a_run_prints_one_line_with_every_figure(update_cycle: int, monkeypatch:
                                                  capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(train_work.VOCABULARY, "tiny", 50)
     monkeypatch.setattr("machine.SIZE", {"cpu": 64})
-    monkeypatch.setattr(train, "make_model", lambda name, config: make_model(name, config, **SMALL))
+    monkeypatch.setattr(train, "make_model", lambda *chosen: make_model(*chosen, **SMALL))
     train.main(["--batch-tokens", "100", "--warm", "1", "--steps", "2", "--pairs", "2",
                 "--update-cycle", str(update_cycle)])
     lines = capsys.readouterr().out.splitlines()

@@ -175,7 +175,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropo
         `[batch, heads, query length, head depth]`.
     """
     query *= int(query.shape[-1]) ** -0.5
-    logits = to_float32(batch_matmul(query, key, transpose_b=True))       # [batch, heads, query length, key length]
+    logits = to_float32(batch_matmul(query, key, transpose_b=True))     # [batch, heads, query length, key length]
     if distances is not None:
         logits += to_float32(distances.logits(query))
     if bias is not None:
@@ -226,6 +226,9 @@ def merge_heads(x: Tensor) -> Tensor:
     return _rearranged(x, [-1, heads, length, size], [0, 2, 1, 3], [-1, length, heads * size])
 
 
+COMPLEX128_BYTES = 16
+
+
 def _rearranged(x: Tensor, before: list[Any], order: list[int], after: list[Any]) -> Tensor:
     """Return `reshape(transpose(reshape(x, before), order), after)`, where `order` keeps the last dimension.
 
@@ -252,6 +255,3 @@ def _rearranged(x: Tensor, before: list[Any], order: list[int], after: list[Any]
         return moved_words(x, words, order, after), lambda dy: moved_words(dy, turned, back, tf.shape(x))
 
     return moved(x)
-
-
-COMPLEX128_BYTES = 16
