@@ -45,5 +45,5 @@ step norms       30 "cuDNN 0.76 of the time of plain operations"
 step translate   60 "6.9 ms a step with 64 sentences a batch; 11.3 ms and 781 sentences/s with 512"
 step memory     240 "a batch size that needs at most 40 GiB"
 step skip        60 "one batch is skipped, and training continues"
-step trace       60 "about 1,850 kernels in float32, at most 30 copies each way"
+step trace       60 "about 1,730 kernels in float32, at most 30 copies each way"
 exit $failed
