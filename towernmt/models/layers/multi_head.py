@@ -235,9 +235,9 @@ def _rearranged(x: Tensor, before: list[Any], order: list[int], after: list[Any]
     A shape of as many dimensions as there are is the present shape.
 
     TensorFlow's kernel for GPUs computes an index for each element that it moves, unless two groups of dimensions
-    change places. (On an H100, such a transposition reached at most a fifth of the bandwidth of the memory.) So a GPU moves
-    elements of 16 bytes here: complex numbers with the bits of several values. XLA has no such reinterpretation, and
-    needs none.
+    change places. On an H100, such a transposition reached at most a fifth of the bandwidth of the memory, by estimate.
+    So a GPU moves elements of 16 bytes here: complex numbers with the bits of several values. XLA has no such
+    reinterpretation, and needs none.
     """
     values = COMPLEX128_BYTES // x.dtype.size
     if not on_gpu(x) or graph_state().settings.xla or before[-1] % values:
