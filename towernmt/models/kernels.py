@@ -37,30 +37,18 @@ def compute_dtype() -> DType:
 
 
 def matmul(a: Tensor, b: Tensor, transpose_b: bool = False) -> Tensor:
-    """Return `tf.matmul` of the factors in the compute dtype."""
+    """Return `tf.matmul` of the factors in the compute dtype.
+
+    Batches of matrices must have equal leading dimensions. `tf.matmul` would also broadcast them, and so its gradients
+    compute shapes and sums, even if there is nothing to sum.
+    """
     dtype = compute_dtype()
+    if b.shape.rank > 2:
+        return tf.raw_ops.BatchMatMul(x=tf.cast(a, dtype), y=_narrowed(b), adj_y=transpose_b)
     if is_made_once() and dtype == tf.float32 and isinstance(b, tf.Variable) and not transpose_b and rows_collide(a, b):
         return tf.matmul(a, once("filled", with_filled_rows, b))[:, :b.shape[1]]
     with gradients_over_rows():
         return tf.matmul(tf.cast(a, dtype), _narrowed(b), transpose_b=transpose_b)
-
-
-def batch_matmul(a: Tensor, b: Tensor, transpose_b: bool = False) -> Tensor:
-    """Return the products of two batches of matrices in the compute dtype.
-
-    The leading dimensions of both must be equal. `tf.matmul` would also broadcast them, and so its gradients compute
-    shapes and sums, even if there is nothing to sum.
-
-    Args:
-        a: `[..., m, k]`.
-        b: `[..., k, n]`, or `[..., n, k]` with `transpose_b`.
-        transpose_b: whether the matrices of `b` are transposed.
-
-    Returns:
-        `[..., m, n]`.
-    """
-    dtype = compute_dtype()
-    return tf.raw_ops.BatchMatMul(x=tf.cast(a, dtype), y=tf.cast(b, dtype), adj_y=transpose_b)
 
 
 def _narrowed(weight: Tensor) -> Tensor:

@@ -23,12 +23,13 @@ class Adam(tf1.train.AdamOptimizer):
         self._powers = [tf.convert_to_tensor(power) for power in self._get_beta_accumulators()]
 
     def _resource_apply_dense(self, grad: Tensor, var: Variable) -> Operation:
-        constants = [tf.cast(value, grad.dtype) for value in (
-            *self._powers, self._lr_t, self._beta1_t, self._beta2_t, self._epsilon_t)]
+        power1, power2 = self._powers
         return tf.raw_ops.ResourceApplyAdam(
-            var=var.handle, m=self.get_slot(var, "m").handle, v=self.get_slot(var, "v").handle,
-            **dict(zip(("beta1_power", "beta2_power", "lr", "beta1", "beta2", "epsilon"), constants, strict=True)),
-            grad=grad, use_locking=self._use_locking)
+            var=var.handle, m=self.get_slot(var, "m").handle, v=self.get_slot(var, "v").handle, grad=grad,
+            beta1_power=tf.cast(power1, grad.dtype), beta2_power=tf.cast(power2, grad.dtype),
+            lr=tf.cast(self._lr_t, grad.dtype), beta1=tf.cast(self._beta1_t, grad.dtype),
+            beta2=tf.cast(self._beta2_t, grad.dtype), epsilon=tf.cast(self._epsilon_t, grad.dtype),
+            use_locking=self._use_locking)
 
 
 class AdamW(Adam):

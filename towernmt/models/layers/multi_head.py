@@ -13,7 +13,7 @@ from typing import Any
 from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Nest, Tensor
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels import batch_matmul, compute_dtype, on_gpu, to_float32
+from towernmt.models.kernels import compute_dtype, matmul, on_gpu, to_float32
 from towernmt.models.layers.attention import Attended, Attention, AttentionInputs, StepPlace, empty_places
 from towernmt.models.layers.embeddings import Distances, PairPositions
 from towernmt.models.layers.projections import linear_layer
@@ -155,7 +155,7 @@ def _mean_weights(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
 
     `attend` does not return its weights, so they are computed again.
     """
-    logits = to_float32(batch_matmul(query * int(query.shape[-1]) ** -0.5, key, transpose_b=True))
+    logits = to_float32(matmul(query * int(query.shape[-1]) ** -0.5, key, transpose_b=True))
     return tf.reduce_mean(tf.nn.softmax(logits + bias), axis=1)
 
 
@@ -175,13 +175,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropo
         `[batch, heads, query length, head depth]`.
     """
     query *= int(query.shape[-1]) ** -0.5
-    logits = to_float32(batch_matmul(query, key, transpose_b=True))     # [batch, heads, query length, key length]
+    logits = to_float32(matmul(query, key, transpose_b=True))       # [batch, heads, query length, key length]
     if distances is not None:
         logits += to_float32(distances.logits(query))
     if bias is not None:
         logits += bias
     weights = dropout(tf.nn.softmax(logits), dropout_rate, "weights")
-    context = batch_matmul(weights, value)
+    context = matmul(weights, value)
     return context if distances is None else context + distances.context(weights)
 
 
@@ -232,7 +232,7 @@ COMPLEX128_BYTES = 16
 def _rearranged(x: Tensor, before: list[Any], order: list[int], after: list[Any]) -> Tensor:
     """Return `reshape(transpose(reshape(x, before), order), after)`, where `order` keeps the last dimension.
 
-    A shape of as many dimensions as there are is the present shape.
+    Each reshape either keeps the shape or changes the number of dimensions.
 
     TensorFlow's kernel for GPUs computes an index for each element that it moves, unless two groups of dimensions
     change places. On an H100, such a transposition reached at most a fifth of the bandwidth of the memory, by estimate.
