@@ -145,7 +145,7 @@ def gradients(_: Path) -> None:
     """Report the distance of the gradients on the GPU from those on the CPU: Adam's mean after three updates."""
     for name in ("transformer", "seq2seq", "rnnsearch", "convs2s"):
         expected, found = _gradients(name, None, "float32", tf32=False), []
-        least = 1e-3 * max(map(np.linalg.norm, expected.values()))      # some gradients are zero but for rounding
+        least = 1e-3 * max(map(np.linalg.norm, expected.values()))      # some gradients are only rounding errors
         for precision, tf32 in (("float32", False), ("float32", True), ("bfloat16", True)):
             distances = {key: float(np.linalg.norm(value - expected[key])
                                     / max(np.linalg.norm(expected[key]), least))

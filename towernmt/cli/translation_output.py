@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=list[Hypothesis])
 BEHIND = "-"
-"""In place of a file: write the links behind each translation."""
+"""Instead of the name of a file: append the word alignment to each translation."""
 WORDS, TOKENS = "words", "tokens"
-"""What the attention that is written is of."""
+"""Units of the attention that `--attention` writes."""
 
 
 def add_alignment_options(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +81,7 @@ class AlignmentOutput:
 
     @property
     def behind(self) -> Callable[[Hypothesis], str] | None:
-        """The function that returns the text after a translation on its line; None if there is no such text."""
+        """Function that returns the text to append to a translation; None if nothing is appended."""
         return (lambda hypothesis: " ||| " + self._links(hypothesis)) if self._behind else None
 
     def watch(self, translations: Iterable[T], translator: LineTranslator) -> Iterator[T]:
@@ -208,7 +208,7 @@ ENGINE = "the engine"
 
 
 def task_of(args: argparse.Namespace, translator: LineTranslator) -> dict[str, Any]:
-    """Return everything that determines the output besides the input; it must be equal to resume a translation."""
+    """Return everything except the input that determines the output; a translation resumes only if it is equal."""
     given = {name: value for name, value in vars(args).items()
              if name not in _WITHOUT_EFFECT and _is_plain(value)}
     # The path of the checkpoint of a package contains a checksum of the package.

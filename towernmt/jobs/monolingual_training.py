@@ -79,7 +79,7 @@ def train_with_monolingual_text(order: MonolingualOrder, report: Callable[[str],
     settings = resolve_settings(dataclasses.replace(order.sources, open_data=None)).settings
     check_order(order, settings)
     facts = text_facts(order.text)
-    if not order.has_begun:     # so that an unsuitable text leaves nothing behind
+    if not order.has_begun:     # so that an unsuitable text leaves no files
         check_side(order.data, order.side, facts.sample, order.option)
         check_space(order, facts.bytes)
     with DirectoryLock(order.place, "towernmt train"):

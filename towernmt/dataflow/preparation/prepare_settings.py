@@ -71,7 +71,7 @@ class PrepareSettings:
         "as many as fill half of the vocabulary.", at_least=LEAST_COVERAGE, at_most=1)
     byte_fallback: bool = setting(
         False, "SentencePiece: encode other characters as bytes (256 subwords) instead of as unknown.")
-    split_digits: bool = setting(False, "Make each digit a subword of its own; not for plain words.")
+    split_digits: bool = setting(False, "Make each digit a separate subword; not for plain words.")
     vocab_symbols: str | None = setting(
         None, "SentencePiece: tokens that are always subwords, separated by commas; none: the tags of a corpora.yaml.")
     vocab_sentences: int = setting(

@@ -297,7 +297,7 @@ class VocabularyRecipe:
         coverage: share of the characters that become subwords; None for the automatic share.
         byte_fallback: whether other characters are encoded as bytes.
         symbols: tokens that are always subwords.
-        split_digits: whether each digit is a subword of its own.
+        split_digits: whether each digit is a separate subword.
         codes: file of existing BPE codes, whose subwords are taken from the text; None to learn the codes, too.
         sentences: number of sentences of the sample.
         lines: number of lines from which they are sampled.

@@ -140,7 +140,7 @@ def learn_bpe_codes(sentences: Iterable[str], size: int, codes: bytes | None = N
         size: maximum number of ids, including the four special ids.
         codes: existing codes, for which only the list of subwords is learned; None to learn codes, too.
         origin: path of `codes`, for the error message.
-        split_digits: learn no code with a digit, so that each digit is a subword of its own. The digits 0 to 9 are
+        split_digits: learn no code with a digit, so that each digit is a separate subword. The digits 0 to 9 are
             subwords even if the text has none.
 
     Raises:

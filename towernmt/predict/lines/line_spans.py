@@ -95,7 +95,7 @@ class LineSpans:
         """Return a translation in which each number that the model has changed is replaced by that of the line.
 
         The numbers that are missing and those that the line does not have must be equally many and similar, in their
-        order: `founded in 194` for `1910`. Otherwise the translation is returned as it is.
+        order: `founded in 194` for `1910`. Otherwise the translation is returned unchanged.
         """
         of_line, found = _numbers(self._text), _numbers(translation)
         numbers = (_RUN_OF_DIGITS.search(part.text) for part in self.segment if isinstance(part, _Number))
