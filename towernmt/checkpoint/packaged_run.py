@@ -20,17 +20,9 @@ from towernmt.checkpoint.package_reader import CARD, EXPORTS, SHORTLIST, WEIGHTS
 from towernmt.checkpoint.records import MADE_FROM
 from towernmt.checkpoint.saved_run import SavedRun, run_around
 from towernmt.core.errors import CheckpointError, SettingsError
-from towernmt.core.files import (
-    PLACE_VARIABLE,
-    complete_directory,
-    is_undamaged,
-    path_inside,
-    remove_incomplete_directories,
-    sha256_of,
-    user_cache,
-    write_checksums,
-)
+from towernmt.core.files import PLACE_VARIABLE, is_undamaged, path_inside, sha256_of, user_cache, write_checksums
 from towernmt.core.structured_files import read_json
+from towernmt.core.temporary_directories import complete_directory
 from towernmt.models.architectures import ARCHITECTURES
 
 __all__ = ["PackagedRun", "is_package", "open_run"]
@@ -148,20 +140,22 @@ class PackagedRun(SavedRun):
 
     def _checkpoint_directory(self, which: str | None) -> Path:
         path = Path(self.checkpoint_prefix(which)).parent
-        if not self._has_checkpoint and not is_undamaged(self.checkpoints):
+        if not self._has_checkpoint:
             self._write_checkpoint(self.manifest.step)
         self._has_checkpoint = (path / "model.index").is_file()
         return path
 
     def _write_checkpoint(self, step: int) -> None:
-        """Write the weights as TensorFlow's files with checksums, completely or not at all."""
-        if self.checkpoints.exists():
+        """Write the weights as TensorFlow's files with checksums, unless an undamaged checkpoint exists."""
+        if self.checkpoints.exists():   # checked once: another process may complete it at any moment
+            if is_undamaged(self.checkpoints):
+                return
             log.warning("%s: writing %s in the cache again, because it is damaged.", self.file, self.checkpoints)
             shutil.rmtree(self.checkpoints, ignore_errors=True)
         values = dict(self._package.weights())
         state: dict[str, Any] = {"step": step, "position": None, "callbacks": {},
                                  "weights": sorted(values), MADE_FROM: {"vocabulary": self.manifest.vocabulary}}
-        with complete_directory(self.checkpoints) as unfinished:
+        with complete_directory(self.checkpoints, f"unpacking the weights of {self.file.name}") as unfinished:
             write_values(values, unfinished, step, state)
             write_checksums(unfinished)
 
@@ -204,7 +198,6 @@ def unpacked_name(name: str) -> str:
 
 
 def _unpack_once(package: Package, folder: Path) -> Path:
-    remove_incomplete_directories(folder)
     if folder.is_dir() and not folder.is_symlink():
         try:
             _restore_damaged(package, folder)
@@ -212,10 +205,10 @@ def _unpack_once(package: Package, folder: Path) -> Path:
         except OSError as error:
             log.warning("%s: unpacking it again, because its folder cannot be repaired (%s).", package.path,
                         error.strerror)
-    if folder.is_symlink() or folder.is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+    elif folder.is_symlink() or folder.is_file():
         folder.unlink()
-    shutil.rmtree(folder, ignore_errors=True)
-    with complete_directory(folder) as unfinished:
+    with complete_directory(folder, f"unpacking {package.path.name}") as unfinished:
         _unpack(package, unfinished)
     return folder
 

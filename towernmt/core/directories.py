@@ -44,12 +44,14 @@ class DirectoryLock:
 
     Attributes:
         directory: the same.
+        enforced: whether the file system has locks; without them, the lock stops nobody.
     """
 
     def __init__(self, directory: str | Path, activity: str, make: bool = True) -> None:
         self.directory, self._activity, self._make = Path(directory), activity, make
         self._path = self.directory / LOCK_FILE
         self._descriptor: int | None = None
+        self.enforced = True
 
     @property
     def held(self) -> bool:
@@ -131,6 +133,7 @@ class DirectoryLock:
             lock_descriptor(descriptor)
         except OSError as error:
             if error.errno in _NO_LOCKS:
+                self.enforced = False
                 logger.warning("%s: this file system has no locks, so nothing keeps a second writer out.",
                                self.directory)
             elif error.errno in _BUSY:

@@ -11,9 +11,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
-import tempfile
-import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,39 +76,6 @@ def flush_to_disk(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def complete_directory(path: Path) -> Iterator[Path]:
-    """Yield a new directory next to `path`, which is renamed to it if the block ends without an exception.
-
-    If another process was faster, its directory stays. A process that is killed leaves a directory for
-    `remove_incomplete_directories`.
-
-    Raises:
-        OSError: the directory cannot be made or renamed.
-    """
-    incomplete = Path(tempfile.mkdtemp(prefix=f"{path.name}.", dir=path.parent))
-    try:
-        yield incomplete
-        try:
-            incomplete.rename(path)
-        except OSError:
-            if not path.is_dir():
-                raise
-    finally:
-        shutil.rmtree(incomplete, ignore_errors=True)       # it is gone if it was renamed
-
-
-_LONGEST_WRITING = 6 * 3600.0
-"""An incomplete directory that is older, in seconds, was left by a killed process."""
-
-
-def remove_incomplete_directories(path: Path) -> None:
-    """Remove the directories that killed processes have left in `complete_directory`."""
-    for incomplete in path.parent.glob(f"{path.name}.*"):
-        if time.time() - incomplete.stat().st_mtime > _LONGEST_WRITING:
-            shutil.rmtree(incomplete, ignore_errors=True)
 
 
 CHECKSUMS = "checksums.json"

@@ -25,7 +25,7 @@ from towernmt.core.files import is_undamaged, user_cache, write_checksums
 from towernmt.core.machine import processors, refuse_forked
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.core.structured_files import read_json
-from towernmt.dataflow.storage.temporary_directories import temporary_directory
+from towernmt.core.temporary_directories import temporary_directory
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from towernmt.checkpoint.records import versions
 from towernmt.core.directories import EXPORT_DESCRIPTION
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import flush_to_disk, write_text
+from towernmt.core.temporary_directories import temporary_directory
 from towernmt.dataflow.text.language_codes import bcp47_code, is_code
 from towernmt.predict.search.search_settings import SearchSettings
 
@@ -99,9 +99,7 @@ def export_model(trained: TrainedModel, format_name: str, output: str | Path, *,
         raise SettingsError(f"{path} exists already: choose another --output, or remove it.")
     search = search or trained.run.group("search", SearchSettings())
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f"{path.name}.tmp-", dir=path.parent))
-    try:
-        unfinished.chmod(0o755)
+    with temporary_directory("towernmt export", path.parent) as unfinished:
         details = kind.writer()(ExportJob(trained, search, precision, unfinished, calibration, languages, bergamot))
         shutil.copytree(trained.run.vocabulary, unfinished / "vocabulary")
         description = {
@@ -110,9 +108,6 @@ def export_model(trained: TrainedModel, format_name: str, output: str | Path, *,
             "search": asdict(search), **details}
         write_text(unfinished / EXPORT_DESCRIPTION, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
         unfinished.replace(path)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
     flush_to_disk(path.parent)
     return path
 

@@ -24,14 +24,8 @@ from towernmt.checkpoint.restore import initial_checkpoint
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import directory_kind
 from towernmt.core.errors import SettingsError
-from towernmt.core.files import (
-    PLACE_VARIABLE,
-    complete_directory,
-    is_undamaged,
-    remove_incomplete_directories,
-    user_cache,
-    write_checksums,
-)
+from towernmt.core.files import PLACE_VARIABLE, is_undamaged, user_cache, write_checksums
+from towernmt.core.temporary_directories import complete_directory
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.vocabulary.base import SUFFIXES
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
@@ -186,11 +180,11 @@ def content_key(model: ForeignModel) -> str:
 
 
 def _import_into(model: ForeignModel, folder: Path) -> Path:
-    remove_incomplete_directories(folder)
-    if is_undamaged(folder):
-        return folder
-    shutil.rmtree(folder, ignore_errors=True)
-    with complete_directory(folder) as unfinished:
+    if folder.exists():     # checked once: another process may complete it at any moment
+        if is_undamaged(folder):
+            return folder
+        shutil.rmtree(folder, ignore_errors=True)
+    with complete_directory(folder, f"importing {model.origin}") as unfinished:
         write_imported_run(model, unfinished)
         write_checksums(unfinished)
     return folder

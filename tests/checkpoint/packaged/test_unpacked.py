@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +19,7 @@ from towernmt.checkpoint import packaged_run
 from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
 from towernmt.checkpoint.package_reader import restore, store
 from towernmt.checkpoint.packaged_run import PackagedRun, open_run
+from towernmt.core.directories import DirectoryLock
 
 
 def test_it_is_unpacked_once_and_again_where_something_removed_a_file(package: Path, own_cache: Path) -> None:
@@ -28,12 +28,16 @@ def test_it_is_unpacked_once_and_again_where_something_removed_a_file(package: P
     made = run.settings_file.stat().st_mtime_ns
     assert open_run(shutil.copy(package, package.with_name("copy.zip"))).settings_file.stat().st_mtime_ns == made
     run.settings_file.unlink()
-    for name, age in (("old", 1e6), ("new", 0)):
-        left = own_cache / f"{run.path.name}.{name}"
-        left.mkdir()
-        os.utime(left, (time.time() - age,) * 2)
     assert open_run(package).settings_file.is_file()
-    assert {path.name for path in own_cache.iterdir()} == {run.path.name, f"{run.path.name}.new"}
+
+
+def test_a_process_that_unpacks_removes_the_files_of_one_that_was_killed(package: Path, own_cache: Path) -> None:
+    run = open_run(package)
+    shutil.rmtree(run.path)
+    (own_cache / "towernmt-scratch-killed" / "content").mkdir(parents=True)
+    with DirectoryLock(own_cache / "towernmt-scratch-running", "unpacking"):
+        assert open_run(package).settings_file.is_file()
+        assert {path.name for path in own_cache.iterdir()} == {run.path.name, "towernmt-scratch-running"}
 
 
 def flip(file: Path) -> None:

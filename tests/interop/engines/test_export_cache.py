@@ -16,8 +16,8 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import CheckpointError
+from towernmt.core.temporary_directories import temporary_directory
 from towernmt.core.tf_compat import tf1
-from towernmt.dataflow.storage.temporary_directories import temporary_directory
 from towernmt.interop import ctranslate2_models
 from towernmt.interop.ctranslate2_models import KEPT, Wanted, exported
 

@@ -20,6 +20,7 @@ from secrets import token_hex
 from typing import Any, TextIO
 
 from towernmt.core.errors import DataError
+from towernmt.core.temporary_directories import resumable_directory, temporary_directory
 from towernmt.dataflow.preparation.manifest import MANIFEST, Manifest, read_manifest
 from towernmt.dataflow.preparation.output_directory import is_own, refuse_foreign
 from towernmt.dataflow.preparation.preparation import prepare
@@ -32,7 +33,6 @@ from towernmt.dataflow.preparation.prepared_data import (
 )
 from towernmt.dataflow.storage.s3_client import client, list_objects, retrying, split_name
 from towernmt.dataflow.storage.s3_storage import S3Folder, parse_s3_folder
-from towernmt.dataflow.storage.temporary_directories import resumable_directory, temporary_directory
 
 
 def prepare_to_s3(settings: PrepareSettings, stream: TextIO | None = None) -> PreparedData:

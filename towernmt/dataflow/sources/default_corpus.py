@@ -27,7 +27,7 @@ from typing import Any
 
 from towernmt.core.errors import DataError
 from towernmt.core.files import path_inside, user_cache
-from towernmt.dataflow.storage.temporary_directories import temporary_directory
+from towernmt.core.temporary_directories import complete_directory, temporary_directory
 from towernmt.dataflow.text.text_lines import clean
 
 logger = logging.getLogger(__name__)
@@ -212,9 +212,10 @@ def _make(files: CorpusFiles, archive: zipfile.ZipFile, translations: Mapping[st
         raise DataError(f"The default corpus has only {len(pairs)} usable pairs of {files.source_language} "
                         f"and {files.target_language}, too few to train on. Choose other languages with --pair.")
     files.directory.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_directory("making the default corpus", files.directory.parent) as scratch:
-        made = CorpusFiles(files.source_language, files.target_language, scratch / "corpus")
-        made.directory.mkdir()
+    if files.directory.exists() and not files.complete():   # files were removed from it
+        shutil.rmtree(files.directory, ignore_errors=True)
+    with complete_directory(files.directory, "making the default corpus") as unfinished:
+        made = CorpusFiles(files.source_language, files.target_language, unfinished)
         for subset, paths in ((train, (made.train_source, made.train_target)),
                               (valid, (made.valid_source, made.valid_target)),
                               (test, (made.test_source, made.test_target))):
@@ -227,19 +228,8 @@ def _make(files: CorpusFiles, archive: zipfile.ZipFile, translations: Mapping[st
                 path.write_bytes(archive.read(name))
         origin = _origin(files, counts, len(train), len(valid), len(test))
         (made.directory / "SOURCE.txt").write_text(origin, encoding="utf-8")
-        _move_into_cache(made, files)
     logger.info("The default corpus is in %s: %d train, %d valid and %d test pairs.", files.directory,
                 len(train), len(valid), len(test))
-
-
-def _move_into_cache(made: CorpusFiles, files: CorpusFiles) -> None:
-    if files.directory.exists() and not files.complete():
-        shutil.rmtree(files.directory, ignore_errors=True)
-    try:
-        os.rename(made.directory, files.directory)
-    except OSError:
-        if not files.complete():  # otherwise another process was faster and wrote the same content
-            raise
 
 
 def _align_by_key(archive: zipfile.ZipFile, source: Mapping[str, str], target: Mapping[str, str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -12,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from towernmt.core.directories import DirectoryLock
-from towernmt.dataflow.storage.temporary_directories import temporary_directory
+from towernmt.core.temporary_directories import complete_directory, temporary_directory
 
 HOLDER = """
 import sys
-from towernmt.dataflow.storage.temporary_directories import temporary_directory
+from towernmt.core.temporary_directories import temporary_directory
 with temporary_directory("a test") as directory:
     (directory / "file").write_text("content")
     print(directory, flush=True)
@@ -66,3 +67,37 @@ def test_a_directory_that_another_process_removes_before_it_is_locked_is_made_an
     monkeypatch.setattr(f"{DirectoryLock.__module__}.os.open", removing)
     with temporary_directory("a test", tmp_path) as directory:
         assert removed and directory.is_dir() and directory.parent not in removed
+
+
+def test_a_directory_of_another_process_stays_where_the_file_system_has_no_locks(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_locks(descriptor: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(f"{DirectoryLock.__module__}.lock_descriptor", without_locks)
+    with temporary_directory("a test", tmp_path) as first, temporary_directory("a test", tmp_path) as second:
+        assert first.is_dir() and second.is_dir()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_complete_directory_gets_its_name(tmp_path: Path) -> None:
+    with complete_directory(tmp_path / "made", "a test") as unfinished:
+        (unfinished / "file").write_text("content")
+        assert not (tmp_path / "made").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+    assert (tmp_path / "made" / "file").read_text() == "content"
+
+
+def test_a_directory_that_another_process_completed_first_stays(tmp_path: Path) -> None:
+    with complete_directory(tmp_path / "made", "a test") as unfinished:
+        (unfinished / "file").write_text("second")
+        (tmp_path / "made").mkdir()
+        (tmp_path / "made" / "file").write_text("first")
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+    assert (tmp_path / "made" / "file").read_text() == "first"
+
+
+def test_an_incomplete_directory_is_removed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="halfway"), complete_directory(tmp_path / "made", "a test"):
+        raise ValueError("halfway")
+    assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,6 @@
-"""Temporary directories: one that is removed when its process ends, and one that the next process can resume.
+"""Temporary directories: removed at the end, renamed when complete, or resumed by the next process.
 
-If a process is killed, the next process removes its temporary directory.
+If a process is killed, the next process removes its temporary directory. `resumable_directory` keeps it instead.
 """
 
 from __future__ import annotations
@@ -58,10 +58,33 @@ def _remove_abandoned(path: Path) -> None:
     try:
         if path.is_symlink() or (hasattr(os, "getuid") and path.lstat().st_uid != os.getuid()):
             return
-        with DirectoryLock(path, "removing an abandoned directory"):
-            shutil.rmtree(path, ignore_errors=True)
+        with DirectoryLock(path, "removing an abandoned directory") as lock:
+            if lock.enforced:       # without locks, its process may still be running
+                shutil.rmtree(path, ignore_errors=True)
     except (DirectoryInUseError, FileNotFoundError):
         return      # its process is running, or another process has just removed it
+
+
+@contextmanager
+def complete_directory(path: Path, activity: str) -> Iterator[Path]:
+    """Yield a temporary directory next to `path`, which is renamed to it if the block ends without an exception.
+
+    If another process was faster, its directory stays.
+
+    Args:
+        path: the new directory, whose parent exists.
+        activity: description of the work in the directory, for messages about its lock.
+
+    Raises:
+        OSError: the directory cannot be made or renamed.
+    """
+    with temporary_directory(activity, path.parent) as unfinished:
+        yield unfinished
+        try:
+            unfinished.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
 
 
 @contextmanager
