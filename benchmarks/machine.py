@@ -12,7 +12,7 @@ SIZE = {"cpu": 2048, "gpu": 8192}
 
 
 def matmul_gflops(precision: str, config: Any, device: str = "/cpu:0", side_by_side: int = 1, size: int | None = None,
-                  repeats: int = 12, seconds: float = 5.0) -> float:
+                  repeats: int = 12, seconds: float = 5.0, tf32: bool = True) -> float:
     """Return the best rate of a product of two large square matrices, in 10^9 operations per second.
 
     Args:
@@ -24,7 +24,10 @@ def matmul_gflops(precision: str, config: Any, device: str = "/cpu:0", side_by_s
         size: rows and columns; None means a size that keeps the device busy.
         repeats: number of repetitions, of which the best counts.
         seconds: time limit for the repetitions (emulated precisions are slow).
+        tf32: whether a GPU rounds float32 factors to TF32, from now on in the whole process. Without TF32, products of
+            float32 are not computed by tensor cores, and the rate is much lower.
     """
+    tf.config.experimental.enable_tensor_float_32_execution(tf32)
     size = size or SIZE["gpu" if "gpu" in device else "cpu"]
     with tf.Graph().as_default():
         with tf1.device(device):

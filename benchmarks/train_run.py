@@ -157,7 +157,7 @@ def measure(model: Any, batches: ReadableBatches, plan: Plan) -> dict[str, Any]:
     config = session_config(towers)
 
     def rate() -> float:
-        return matmul_gflops(plan.precision, config, device, towers)
+        return matmul_gflops(plan.precision, config, device, towers, tf32=plan.tf32)
 
     before = rate()
     meter = run(model, batches, plan)

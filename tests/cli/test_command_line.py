@@ -111,7 +111,7 @@ def test_settings_are_listed_by_group_or_part_of_a_name(capsys):
     assert len(keys) > 80 and len(keys) == len(set(keys))
     assert re.findall(r"^([a-z_.0-9]+)=", schedule, re.M) == [key for key in keys if "schedule" in key]
     assert re.findall(r"^([a-z_.0-9]+)=", dropout, re.M) == [key for key in keys if "dropout" in key]
-    assert "no setting has that in its name; did you mean schedule?" in help_settings(capsys, "shedule")
+    assert "no setting has that in its name. Did you mean 'schedule'?" in help_settings(capsys, "shedule")
 
 
 def test_each_preset_is_listed_with_what_it_sets(capsys):

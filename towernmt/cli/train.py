@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from towernmt.cluster.cluster_description import cluster_from_environment
 from towernmt.core.directories import MONOLINGUAL_RECORD
-from towernmt.core.errors import SettingsError, mask_uri, nearest
+from towernmt.core.errors import SettingsError, mask_uri, suggestion
 from towernmt.core.gpus import missing_without_tensorflow, visible_gpus
 from towernmt.core.settings import assigned, describe, parse_assignments
 from towernmt.models.architectures import ARCHITECTURES, settings_and_presets
@@ -43,9 +43,8 @@ def settings_text(settings: Any, part: str = "") -> str:
     rows = [row for row in describe(settings) if row[0] not in VOCABULARY_SIZES]
     matches = [row for row in rows if part.lower() in row[0].lower()]
     if not matches:
-        near = nearest(part, [word for key, *_ in rows for word in (key, *key.split("."))])
-        hint = f"; did you mean {near}?" if near else "."
-        raise SettingsError(f"--help-settings {part}: no setting has that in its name{hint}")
+        words = (word for key, *_ in rows for word in (key, *key.split(".")))
+        raise SettingsError(f"--help-settings {part}: no setting has that in its name.{suggestion(part, words)}")
     text = "".join(f"{key}={assigned(value)}\n    {meaning}\n" for key, value, meaning in matches)
     return text + _presets_text(settings.architecture, {key for key, *_ in matches})
 

@@ -58,6 +58,27 @@ def nearest(word: str, known: Iterable[str], similarity: float = 0.6) -> str | N
     return by_lower_case[close[0]] if close else None
 
 
+_LISTED = 30
+"""Maximum number of known names in a message."""
+
+
+def suggestion(word: str, known: Iterable[str], plural: str = "") -> str:
+    """Return a sentence for a message that suggests a known name, with a space before it; "" if none is similar.
+
+    Args:
+        word: unknown name.
+        known: accepted names.
+        plural: kind of the names, such as "options": they are listed if none is similar; "" for no list.
+    """
+    names = list(known)
+    close = nearest(word, names)
+    if close:
+        return f" Did you mean '{close}'?"
+    if not plural or not names:
+        return ""
+    return f" The {plural} are: {', '.join(names[:_LISTED])}{' and more' if len(names) > _LISTED else ''}."
+
+
 class TowerNMTError(Exception):
     """Base of every error whose message is meant for the user.
 

@@ -277,14 +277,11 @@ def _nearest(key: str, spellings: Mapping[str, str]) -> str:
         key: the unknown key.
         spellings: key of a setting by each key and by each name that other toolkits use.
     """
-    named = key.split(".")[-1].replace("-", "_").lower()
-    if named in spellings:
-        return f" Did you mean '{spellings[named]}'?"
-    last = {spelling.split(".")[-1]: new for spelling, new in reversed(list(spellings.items()))}
-    if close := nearest(key, spellings):
-        return f" Did you mean '{spellings[close]}'?"
-    close = nearest(key.split(".")[-1], last)
-    return f" Did you mean '{last[close]}'?" if close else " `towernmt train --help-settings` lists them all."
+    by_name = {spelling.split(".")[-1]: setting for spelling, setting in reversed(list(spellings.items()))}
+    name = key.split(".")[-1]
+    setting = (spellings.get(name.replace("-", "_").lower()) or spellings.get(nearest(key, spellings) or "")
+               or by_name.get(nearest(name, by_name) or ""))
+    return f" Did you mean '{setting}'?" if setting else " `towernmt train --help-settings` lists them all."
 
 
 def _convert(owner: type, field: dataclasses.Field[Any], key: str, value: Any, origin: str) -> Any:

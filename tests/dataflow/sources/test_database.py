@@ -241,7 +241,7 @@ def test_a_text_that_is_not_utf_8_is_refused_at_once(sqlite: SQLite) -> None:
 
 def test_a_sqlite_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     (tmp_path / "corpus.db").touch()
-    with pytest.raises(DataError, match="corpsu.db is missing. Did you mean corpus.db"):
+    with pytest.raises(DataError, match="corpsu.db is missing. Did you mean 'corpus.db'"):
         open_database(f"sqlite:///{tmp_path}/corpsu.db?table=pairs")
     assert not (tmp_path / "corpsu.db").exists()
 

@@ -130,8 +130,8 @@ def test_pairs_are_drawn_with_their_probabilities_independently():
 
 
 @pytest.mark.parametrize("entries, message", [
-    (["uper=0.1"], "data.modifiers=uper=0.1: there is no modifier 'uper'; did you mean upper?"),
-    (["foo=0.1"], "they are upper, title, typos, noise, spans, emoji, join"),
+    (["uper=0.1"], "data.modifiers=uper=0.1: there is no modifier 'uper'. Did you mean 'upper'?"),
+    (["foo=0.1"], "The modifiers are: upper, title, typos, noise, spans, emoji, join"),
     (["upper"], "expected each modifier once"),
     (["upper=2"], "from 0 to 1"), (["upper=0.1", "upper=0.2"], "each modifier once"), (["upper=nan"], "0 to 1")])
 def test_invalid_modifiers_are_refused(entries, message):

@@ -28,12 +28,7 @@ _PAIRS_PER_BLOCK = 4096
 
 @dataclass(frozen=True)
 class LearnAlignments(NumberedTask):
-    """Learns an alignment model; `number` is its direction."""
-
-    @classmethod
-    def of(cls, job: PreparationJob, direction: int) -> LearnAlignments:
-        """Return the task for source to target (0) or target to source (1)."""
-        return cls(job.alignment_model(direction), job.lines_of_share(direction, 2), job, direction)
+    """Learns an alignment model from source to target (number 0) or from target to source (number 1)."""
 
     @property
     def title(self) -> str:

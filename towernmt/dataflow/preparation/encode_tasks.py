@@ -88,11 +88,6 @@ def group_by_lookup(keys: NDArray[np.uint64], lookups: int) -> list[Column]:
 class FindDuplicates(NumberedTask):
     """Finds the duplicates in a share of the keys."""
 
-    @classmethod
-    def of(cls, job: PreparationJob, number: int) -> FindDuplicates:
-        """Return the task."""
-        return cls(job.seen(number), job.lines_of_share(number, job.lookups), job, number)
-
     @property
     def title(self) -> str:
         return f"looking for duplicates, share {self.number + 1} of {self.job.lookups}"

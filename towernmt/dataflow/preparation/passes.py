@@ -146,14 +146,14 @@ class Passes:
         if job.lookups:
             drops = [DropDuplicates.of(job, n, texts.source.lines) for n, texts in enumerate(self._parts)]
             if not all(task.done for task in drops):
-                self._do("looking for duplicates", [FindDuplicates.of(job, n) for n in range(job.lookups)])
+                self._do("looking for duplicates", FindDuplicates.of_shares(job, job.seen, job.lookups))
             self._do("dropping duplicates", drops)
         statistics = Statistics(self._settings.max_length, job.factors, job.linked or job.aligns)
         for part in parts:
             statistics.merge(read_facts(job.distributed(part))["statistics"])
         if job.aligns and statistics.pairs:
-            self._do("learning alignments", [LearnAlignments.of(job, direction) for direction in range(2)])
-        self._do("writing shards", [WriteShard.of(job, n) for n in range(job.shards)])
+            self._do("learning alignments", LearnAlignments.of_shares(job, job.alignment_model, 2))
+        self._do("writing shards", WriteShard.of_shares(job, job.shard_info, job.shards))
         shards = [read_shard_info(job, n) for n in range(job.shards)]
         if job.aligns:
             for shard in shards:
@@ -205,11 +205,6 @@ def claim_stage(stage: Path, key: str) -> bool:
 @dataclass(frozen=True)
 class WriteShard(NumberedTask):
     """Writes a shard from its pairs in all parts of the text."""
-
-    @classmethod
-    def of(cls, job: PreparationJob, number: int) -> WriteShard:
-        """Return the task."""
-        return cls(job.shard_info(number), job.lines_of_share(number, job.shards), job, number)
 
     @property
     def title(self) -> str:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -199,6 +200,17 @@ class NumberedTask(Task):
 
     job: PreparationJob
     number: int
+
+    @classmethod
+    def of_shares(cls, job: PreparationJob, output: Callable[[int], Path], shares: int) -> list[Self]:
+        """Return a task for each of `shares` equal shares of the work.
+
+        Args:
+            job: the preparation.
+            output: returns the output of the task with a number.
+            shares: number of tasks.
+        """
+        return [cls(output(number), job.lines_of_share(number, shares), job, number) for number in range(shares)]
 
 
 @lru_cache(maxsize=1)

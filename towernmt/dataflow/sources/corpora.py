@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from towernmt.core.errors import SettingsError, mask_text, mask_uri, nearest
+from towernmt.core.errors import SettingsError, mask_text, mask_uri, suggestion
 from towernmt.core.settings import apply_overrides, setting
 from towernmt.core.structured_files import load_strict, read_yaml_text
-from towernmt.dataflow.sources.mixture import MIXES, ON_END, Ingredient, Mixture
+from towernmt.dataflow.sources.mixture import ON_END, Ingredient, Mixture
 from towernmt.dataflow.text.pair_filters import PairFilter, TextFilters
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.text.validation_set import ValidationFiles, named_sets
@@ -242,9 +242,7 @@ def _mapping(content: Any, names: Sequence[str], origin: str, expected: str) -> 
         raise SettingsError(f"{origin}: expected {expected}, found {type(content).__name__}.")
     for key in content:
         if key not in names:
-            close = nearest(str(key), names)
-            hint = f"Did you mean '{close}'?" if close else f"The names are: {', '.join(names)}."
-            raise SettingsError(f"{origin}: unknown name '{mask_uri(str(key))}'. {hint}")
+            raise SettingsError(f"{origin}: unknown name '{mask_uri(str(key))}'.{suggestion(str(key), names, 'names')}")
     return content
 
 
@@ -263,7 +261,6 @@ def _mix(value: Any, name: str) -> tuple[str, float]:
             raise SettingsError(f"{name}: mix: temperature {words[1]}: expected 1 (by size) or more; 5 is usual.")
         if math.isfinite(temperature):
             return "temperature", temperature
-    close = nearest(words[0] if words else "", MIXES)
-    hint = f" Did you mean '{close}{' 5' if close == 'temperature' else ''}'?" if close else ""
-    raise SettingsError(f"{name}: mix '{' '.join(words)}' is not one of: temperature NUMBER, by weight, "
-                        f"concatenate.{hint}")
+    mix = " ".join(words)
+    raise SettingsError(f"{name}: mix '{mix}' is not one of: temperature NUMBER, by weight, concatenate."
+                        f"{suggestion(mix, ('temperature 5', 'by weight', 'concatenate'))}")

@@ -19,7 +19,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from towernmt.core.errors import DataError, is_secret_name, nearest
+from towernmt.core.errors import DataError, is_secret_name, suggestion
 from towernmt.dataflow.sources.database_uri import DatabaseURI
 
 if TYPE_CHECKING:
@@ -226,9 +226,9 @@ def _check_file(uri: DatabaseURI) -> None:
     if path.is_file():
         return
     folder = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = nearest(path.name, folder)
-    raise DataError(f"{uri.name}: file {name} is missing. " + (f"Did you mean {near}?" if near else
-                    "Check the path: sqlite:/// begins a relative path, sqlite://// an absolute path."))
+    advice = suggestion(path.name, folder) or (
+        " Check the path: sqlite:/// begins a relative path, sqlite://// an absolute path.")
+    raise DataError(f"{uri.name}: file {name} is missing.{advice}")
 
 
 FIRST_REPORT = 30.0   # seconds

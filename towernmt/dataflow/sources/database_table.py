@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError, suggestion
 from towernmt.dataflow.sources.database_connection import (
     DatabaseRefusal,
     DatabaseSession,
@@ -26,7 +26,7 @@ from towernmt.dataflow.sources.database_connection import (
     is_transient,
     make_engine,
 )
-from towernmt.dataflow.sources.database_uri import DatabaseURI, parse_database_uri, suggest_name
+from towernmt.dataflow.sources.database_uri import DatabaseURI, parse_database_uri
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
 
 if TYPE_CHECKING:
@@ -216,8 +216,8 @@ def check_table(connection: Connection, uri: DatabaseURI) -> None:
                 raise DataError(f"{uri.name}: {uri.table} is a view, whose rows have no {column}. Name a unique column "
                                 "with key=COLUMN.")
         elif column not in columns:
-            raise DataError(f"{uri.name}: the table {uri.table} has no column '{column}'. "
-                            f"{suggest_name(column, columns)}Name the column with {option}=COLUMN.")
+            raise DataError(f"{uri.name}: the table {uri.table} has no column '{column}'."
+                            f"{suggestion(column, sorted(columns), 'columns')} Name the column with {option}=COLUMN.")
     key_type = columns.get(uri.key, {"type": sqlalchemy.Integer()})["type"]
     if not isinstance(key_type, (sqlalchemy.Integer, sqlalchemy.String, sqlalchemy.types.NullType)):
         raise DataError(f"{uri.name}: the key {uri.key} is {key_type}, but must be an integer or text. Name another "
@@ -296,10 +296,10 @@ def _columns(inspector: Inspector, uri: DatabaseURI) -> dict[str, Any]:
         raise DataError(f"{uri.name}: the name of the table contains a dot, which is read as SCHEMA.TABLE. Put it in "
                         f"quotation marks: table=\"{uri.table}\".")
     if schema is not None and schema not in inspector.get_schema_names():
-        raise DataError(f"{uri.name}: schema '{schema}' does not exist. "
-                        f"{suggest_name(schema, inspector.get_schema_names())}Name it with table=SCHEMA.TABLE.")
-    raise DataError(f"{uri.name}: table '{name}' does not exist. "
-                    f"{suggest_name(name, _table_names(inspector, schema))}Name it with table=TABLE.")
+        advice = suggestion(schema, sorted(inspector.get_schema_names()), "schemas")
+        raise DataError(f"{uri.name}: schema '{schema}' does not exist.{advice} Name it with table=SCHEMA.TABLE.")
+    advice = suggestion(name, sorted(_table_names(inspector, schema)), "tables")
+    raise DataError(f"{uri.name}: table '{name}' does not exist.{advice} Name it with table=TABLE.")
 
 
 def _table_names(inspector: Inspector, schema: str | None) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -91,17 +90,6 @@ def parse_database_uri(uri: str) -> DatabaseURI:
     if not options.get("table"):
         raise SettingsError(f"{shown}: the table is missing. Add the option table=TABLE.")
     return DatabaseURI(url=url, name=_public_name(address, url, query), **options, **numbers)  # type: ignore[arg-type]
-
-
-def suggest_name(name: str, names: Iterable[str]) -> str:
-    """Return "Did you mean ...? " or the known names, for an error message; empty if there are no names."""
-    names = sorted(names)
-    near = nearest(name, names)
-    if near:
-        return f"Did you mean '{near}'? "
-    if not names:
-        return ""
-    return f"The names are: {', '.join(names[:12])}{' and more' if len(names) > 12 else ''}. "
 
 
 def _pairs(query: str) -> list[tuple[str, str]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
 
-from towernmt.core.errors import ALMOST_EQUAL, SettingsError, mask_uri, nearest
+from towernmt.core.errors import ALMOST_EQUAL, SettingsError, mask_uri, nearest, suggestion
 from towernmt.dataflow.sources.column_files import CommaSeparated, Parquet
 from towernmt.dataflow.sources.line_files import JsonLines, ParallelFiles, TabSeparated, has_braces
 from towernmt.dataflow.sources.message_catalogues import Catalogues
@@ -59,7 +59,8 @@ def parse_options(address: str, option_texts: Mapping[str, str], parsers: Mappin
     values = {}
     for name, text in option_texts.items():
         if name not in parsers:
-            raise SettingsError(f"{address}: this source has no option '{name}'.{_suggest_option(name, parsers)}")
+            raise SettingsError(f"{address}: this source has no option '{name}'."
+                                f"{suggestion(name, sorted(parsers), 'options')}")
         try:
             values[name] = parsers[name](text)
         except ValueError as error:
@@ -103,11 +104,6 @@ def parse_name(text: str) -> str:
     if not text:
         raise ValueError("a name")
     return text
-
-
-def _suggest_option(unknown: str, known: Iterable[str]) -> str:
-    close = nearest(unknown, known)
-    return f" Did you mean '{close}'?" if close else f" Its options are: {', '.join(sorted(known)) or 'none'}."
 
 
 _SCHEMES = ("", "file", "s3", "http", "https")

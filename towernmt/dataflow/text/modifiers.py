@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from towernmt.core.errors import SettingsError, nearest
+from towernmt.core.errors import SettingsError, suggestion
 from towernmt.dataflow.text.letter_case import has_case, title_case, upper_case
 
 TextPair = tuple[str, str]
@@ -261,9 +261,8 @@ class Modifiers:
         for entry in entries:
             name, _, number = entry.partition("=")
             if name not in MODIFIERS:
-                close = nearest(name, list(MODIFIERS))
-                hint = f"did you mean {close}?" if close else f"they are {', '.join(MODIFIERS)}."
-                raise SettingsError(f"data.modifiers={entry}: there is no modifier '{name}'; {hint}")
+                raise SettingsError(f"data.modifiers={entry}: there is no modifier '{name}'."
+                                    f"{suggestion(name, MODIFIERS, 'modifiers')}")
             try:
                 probability = float(number)
             except ValueError:

@@ -35,18 +35,24 @@ def layer_norm(x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
     return _scaled(standardize(x, epsilon), scale, offset)
 
 
-def _scaled(x: Tensor, scale: Variable, offset: Variable) -> Tensor:
-    """Return `x * scale + offset`; the gradient knows what was broadcast, which TensorFlow computes from shapes."""
+def _scaled(x: Tensor, scale: Variable, *offset: Variable) -> Tensor:
+    """Return `x * scale`, plus the offset if there is one.
+
+    The gradient knows the broadcast dimensions, which TensorFlow's own gradient computes from shapes at each step.
+    """
+    def scale_and_add(x: Tensor, scale: Tensor, *offset: Tensor) -> Tensor:
+        return x * scale + offset[0] if offset else x * scale
+
     @tf.custom_gradient
-    def scaled(x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
-        def gradient(dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def scaled(x: Tensor, scale: Tensor, *offset: Tensor) -> Tensor:
+        def gradient(dy: Tensor) -> tuple[Tensor, ...]:
             positions = list(range(x.shape.rank - 1))
-            return dy * scale, tf.reduce_sum(dy * x, positions), tf.reduce_sum(dy, positions)
+            return dy * scale, tf.reduce_sum(dy * x, positions), *(tf.reduce_sum(dy, positions) for _ in offset)
 
-        return x * scale + offset, gradient
+        return scale_and_add(x, scale, *offset), gradient
 
-    scale, offset = tf.convert_to_tensor(scale), tf.convert_to_tensor(offset)
-    return x * scale + offset if is_made_once() else scaled(x, scale, offset)
+    tensors = [tf.convert_to_tensor(variable) for variable in (scale, *offset)]
+    return (scale_and_add if is_made_once() else scaled)(x, *tensors)
 
 
 def _can_use_cudnn(x: Tensor) -> bool:
@@ -101,7 +107,7 @@ def rms_norm(x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:
         y = x * inverse
         return y, lambda dy: (dy - y * tf.reduce_mean(dy * y, -1, keepdims=True)) * inverse
 
-    return normalize(x) * scale
+    return _scaled(normalize(x), scale)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

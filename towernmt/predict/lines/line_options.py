@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from towernmt.core.errors import DataError, SettingsError, nearest
+from towernmt.core.errors import DataError, SettingsError, suggestion
 from towernmt.dataflow.text.text_lines import clean_line, clean_lines
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import SEPARATOR
@@ -255,7 +255,8 @@ def _request(line: bytes) -> LineRequest:
     for name, value in found.items():
         field = NAMES[name] if name in NAMES else name
         if name not in ("text", "factors", *NAMES, *ANSWER_FIELDS):
-            raise DataError(f"the field '{name}' is not known{_near(name)}")
+            known = sorted({"text", "factors", *NAMES, *ANSWER_FIELDS})
+            raise DataError(f"the field '{name}' is not known.{suggestion(name, known, 'fields')}")
         if field in fields:
             raise DataError(f"'{name}' repeats another field: leave one out.")
         fields[field] = value
@@ -286,12 +287,6 @@ def _with_factors(text: str, factors: Any) -> str:
             raise DataError(f"factor {place} has {len(values)} values for the {len(words)} words of the text: give one "
                             "for each word.")
     return " ".join(SEPARATOR.join(word) for word in zip(*split, strict=True))
-
-
-def _near(name: str) -> str:
-    known = sorted({"text", "factors", *NAMES, *ANSWER_FIELDS})
-    near = nearest(name, known)
-    return f": did you mean {near}?" if near else f": there are {', '.join(known)}."
 
 
 def _details(hypothesis: Hypothesis, vocabulary: Vocabulary) -> dict[str, Any]:
