@@ -172,6 +172,12 @@ class SavedRun:
                                     "vocabulary of the run.")
         return source, target
 
+    def source_words(self) -> list[str]:
+        """Return the words of the source text that the model was trained on, the most frequent first; may be none."""
+        from towernmt.dataflow.vocabulary.source_words import load_source_words
+
+        return load_source_words(self.vocabulary)
+
     def check_weights(self, averaged: bool) -> None:
         """Check that the run has the requested weights; a package may have only the averaged ones.
 

@@ -110,6 +110,7 @@ class LineTranslator:
         unknown: replaces unknown tokens by words.
         special_lines: translation of lines that the model may not be trained for.
         languages: ISO 639-1 codes of source and target, or "", for the letter case of lines in capitals.
+        source_words: words of the training text, the most frequent first, for corrections of typos.
 
     Attributes:
         checkpoint: checkpoint of the model.
@@ -128,7 +129,7 @@ class LineTranslator:
                  search: SearchSettings, stream: StreamSettings, options: LineOptions = PLAIN, retry: bool = False,
                  reranker: Reranker | None = None, unknown: UnknownWords | None = None,
                  special_lines: SpecialLineSettings = SpecialLineSettings(),  # noqa: B008 -- immutable
-                 languages: tuple[str, str] = ("", "")) -> None:
+                 languages: tuple[str, str] = ("", ""), source_words: Sequence[str] = ()) -> None:
         self.checkpoint, self.search, self.stream = checkpoint, search, stream
         self.source_vocabulary, self.target_vocabulary = source_vocabulary, target_vocabulary
         self._search, self._reranker, self._unknown = finds, reranker, unknown
@@ -136,7 +137,7 @@ class LineTranslator:
         self._options = options
         self._encoder, self._checker = (RequestEncoder(search, target_vocabulary) for _ in range(2))
         self._encoder.check(options)
-        self._special_lines = SpecialLines(special_lines, source_vocabulary, search, languages)
+        self._special_lines = SpecialLines(special_lines, source_vocabulary, search, languages, source_words)
 
     def check(self, options: LineOptions) -> None:
         """Check whether a line can have these options. Threads can call it during a translation.

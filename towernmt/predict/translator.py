@@ -114,7 +114,8 @@ class Translator(LineTranslator):
             options=options, retry=retry, reranker=reranker,
             unknown=None if replace_unknown is False else UnknownWords(
                 *vocabularies, None if replace_unknown is True else replace_unknown),
-            special_lines=special_lines, languages=languages or languages_of(runs[0]))
+            special_lines=special_lines, languages=languages or languages_of(runs[0]),
+            source_words=runs[0].source_words())
 
     @property
     def engine(self) -> str:  # type: ignore[override]

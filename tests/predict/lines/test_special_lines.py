@@ -26,7 +26,7 @@ from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings, StreamSettings
 
 WORDS = WordVocabulary([*SPECIAL_PIECES, "the", "device", "is", "not", "here", "Berlin", "USA", "I", "é"])
-ALL = ("copy_lines", "protection", "casing")
+ALL = ("copy_lines", "protection", "casing", "spelling")
 
 
 class Model:
@@ -53,9 +53,9 @@ class Model:
 
 
 def translate(model: Model, lines: Sequence[str | LineRequest], off: Sequence[str] = (), vocabulary: Any = WORDS,
-              window: int = 100) -> list[str]:
+              window: int = 100, source_words: Sequence[str] = ()) -> list[str]:
     settings = SpecialLineSettings(**dict.fromkeys(off, "off"))
-    special = SpecialLines(settings, vocabulary, SearchSettings())
+    special = SpecialLines(settings, vocabulary, SearchSettings(), source_words=source_words)
     requests = [line if isinstance(line, LineRequest) else LineRequest(line) for line in lines]
     return [found[0].text for found in special.translated(requests, model, window)]
 
@@ -68,6 +68,37 @@ def marked(text: str) -> str:
 WITHOUT_WORDS = ["❤️", "\u200b", "---", "•", "12345", "12.5", "50 %", "+49 (30) 123456", "👩‍💻 👍🏽", "5 km", "***",
                  "https://example.com/x?y=1", "a.b@example.com", "/usr/bin/env", "{name}", "%s", "?!",
                  "v2.3.1", "notes.txt", "<br/>"]
+
+
+TRAINED = ("the", "device", "is", "not", "here", "Berlin")
+
+
+@pytest.mark.parametrize(("typed", "corrected", "expected"), [(-0.9, -0.3, "THE DEVICE"), (-0.3, -0.9, "TEH DEVICE")])
+def test_the_surer_one_of_the_typed_and_the_corrected_line_is_translated(typed: float, corrected: float, expected: str
+                                                                         ) -> None:
+    model = Model(lambda text: (text.upper(), typed if "teh" in text else corrected))
+    assert translate(model, ["teh device", "the device"], source_words=TRAINED) == [expected, "THE DEVICE"]
+    assert model.seen == ["teh device", "the device", "the device"]
+
+
+def test_typos_are_corrected_around_spans_and_in_lines_in_capitals() -> None:
+    model = Model(lambda text: (text, -0.9 if "vi ce" in text or "deviec" in text else -0.1))
+    assert translate(model, ["teh deviec {name} is", "TEH DEVIEC IS"], source_words=TRAINED) == [
+        "the device {name} is", "THE DEVICE IS"]
+
+
+def test_a_line_without_a_correction_is_translated_once() -> None:
+    model = Model(str.upper)
+    assert translate(model, ["xylophone is here", "USA"], source_words=TRAINED) == ["XYLOPHONE IS HERE", "USA"]
+    assert translate(model, ["teh device"], off=["spelling"], source_words=TRAINED) == ["TEH DEVICE"]
+    assert len(model.seen) == 3
+
+
+def test_terms_are_not_corrected() -> None:
+    options = LineOptions(terminology=Terminology([Term("devise", "here")]))
+    model = Model(lambda text: (text, -0.9 if "teh" in text else -0.1))
+    found = translate(model, [LineRequest("teh devise", options)], source_words=TRAINED)
+    assert found[0].startswith("the devise")
 
 
 @pytest.mark.parametrize("line", WITHOUT_WORDS)
@@ -117,6 +148,15 @@ def test_a_model_that_keeps_spans_is_asked_once(line: str) -> None:
     model = Model(lambda text: f"so {text}")
     assert translate(model, [line]) == [f"so {line}"]
     assert model.seen == [line]
+
+
+@pytest.mark.parametrize(("line", "translation", "is_kept"), [
+    ("it is 49235 °C.", "es sind 49235.", False), ("it is 49235 °C.", "es sind 49235 Grad.", True),
+    ("it costs 88 €!", "das kostet 88!", False), ("it costs 88 €!", "das kostet €88!", True),
+    ("it costs EUR 88", "das kostet 88 EUR", True), ("zoom 250x", "250 Zoom", True), ("zoom 250x", "250-Zoom", False),
+    ("3x a day", "dreimal am Tag", True), ("46685713% of it", "46685713.", False)])
+def test_a_number_without_its_unit_is_changed(line: str, translation: str, is_kept: bool) -> None:
+    assert LineSpans(line, EVERYTHING).changed(translation) == (not is_kept)
 
 
 def test_an_ordinary_line_reaches_the_model_unchanged() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,7 +33,9 @@ from towernmt.dataflow.preparation.shards import ShardInfo, read_shard, write_sh
 from towernmt.dataflow.preparation.task_runners import MARK, TaskRunner, run_with_progress
 from towernmt.dataflow.preparation.tasks import CHUNKS_OF_A_PART, NumberedTask, PreparationJob, atomic_output
 from towernmt.dataflow.preparation.text_tasks import (
+    COUNTED_LINES,
     MEASURED_LINES,
+    CountWords,
     IndexText,
     MeasureText,
     SampleText,
@@ -43,6 +46,7 @@ from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker
 from towernmt.dataflow.text.text_index import TextIndex, TextSummary, check_as_long, check_parallel
 from towernmt.dataflow.text.text_lines import LineProgress
 from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.source_words import merged, most_frequent, save_source_words
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 
 _WORTH_KEEPING = 20_000     # lines; the work on a smaller text is not kept after an interruption
@@ -136,7 +140,17 @@ class Passes:
             run_with_progress(self._runner, "learning the vocabularies", list(learned.values()), self._stream)
         source, target, notes = maker.make(learned, files)
         save_vocabularies(source, target, self.stage / VOCABULARIES)
+        self._write_source_words(maker.source_words())
         return source, target, notes
+
+    def _write_source_words(self, known: list[str]) -> None:
+        """Write the most frequent words of the source text, and those that a given vocabulary brings along."""
+        settings, share = self._settings, min(COUNTED_LINES / max(self.lines, 1), 1.0)
+        tasks = [CountWords.of(n, texts, share, settings.source_factors, settings.seed, self._work)
+                 for n, texts in enumerate(self._parts)]
+        run_with_progress(self._runner, "counting words", tasks, self._stream)
+        counts = sum((task.counts() for task in tasks), Counter[str]())
+        save_source_words(merged(most_frequent(counts), known), self.stage / VOCABULARIES)
 
     def write_shards(self) -> tuple[Statistics, list[ShardInfo]]:
         """Encode and distribute the text; return the statistics and all shards, including empty ones."""

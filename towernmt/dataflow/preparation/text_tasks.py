@@ -2,7 +2,7 @@
 
 The first task checks a file and writes its index. Sentences are sampled by line number, so each range of the text is
 sampled independently. Words and characters are counted in sampled lines; the vocabularies are planned by these
-counts.
+counts. The words of the source are counted for corrections of typos.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from towernmt.dataflow.preparation.tasks import Task, atomic_output
 from towernmt.dataflow.text.text_index import TextIndex, TextRange, index_text, state_of
 from towernmt.dataflow.text.text_lines import Chunk, clean, is_compressed, line_hash
 from towernmt.dataflow.vocabulary.source_factors import FactorError, split_factors
+from towernmt.dataflow.vocabulary.source_words import count_words
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,45 @@ def _split(text: str, factors: int, path: str, number: int) -> tuple[list[str], 
         return split_factors(text, factors)
     except FactorError as error:
         raise error.at(path, number) from None
+
+
+COUNTED_LINES = 1_000_000
+"""Maximum number of lines whose words are counted."""
+
+
+@dataclass(frozen=True)
+class CountWords(Task):
+    """Counts the words of the source text of a part.
+
+    Attributes:
+        source: the part.
+        share: share of the sampled lines.
+        factors: number of factors after each word.
+        seed: seed of the sample.
+    """
+
+    source: TextRange
+    share: float
+    factors: int
+    seed: int
+
+    @classmethod
+    def of(cls, number: int, texts: PairTexts, share: float, factors: int, seed: int, work: Path) -> CountWords:
+        """Return the task for part `number`."""
+        return cls(work / f"part-{number:05d}.words.json", texts.source.lines, texts.source, share, factors, seed)
+
+    @property
+    def title(self) -> str:
+        return f"counting words in {self.source.title}"
+
+    def run(self) -> None:
+        counts = count_words(sampled_texts(self.source, self.share, self.seed, self.factors))
+        with atomic_output(self.output) as unfinished:
+            unfinished.write_text(json.dumps(counts), encoding="utf-8")
+
+    def counts(self) -> Counter[str]:
+        """Return the frequency of each word, after the task is done."""
+        return Counter(json.loads(self.output.read_text(encoding="utf-8")))
 
 
 MEASURED_LINES = 100_000

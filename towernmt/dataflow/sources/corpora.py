@@ -114,11 +114,22 @@ class Corpora:
         """
         from towernmt.dataflow.vocabulary.vocabulary_files import open_vocabularies
 
+        location = self._location(replacement)
+        return None if location is None else open_vocabularies(*location, self.source_factors)
+
+    def source_words(self, replacement: str | Path | None = None) -> list[str]:
+        """Return the source words next to the vocabulary of `open_vocabularies`; may be none."""
+        from towernmt.dataflow.vocabulary.source_words import load_source_words
+
+        location = self._location(replacement)
+        return [] if location is None else load_source_words(location[0])
+
+    def _location(self, replacement: str | Path | None) -> tuple[str | Path, str | Path | None] | None:
+        """Return the places of the source and target vocabulary, the second one only if it is separate."""
         location = self.vocabulary if replacement is None else replacement
-        if location is None:
-            return None
-        source, target = (location.source, location.target) if isinstance(location, Sides) else (location, None)
-        return open_vocabularies(source, target, self.source_factors)
+        if isinstance(location, Sides):
+            return location.source, location.target
+        return None if location is None else (location, None)
 
 
 def read_corpora(location: str | Path) -> Corpora:

@@ -100,7 +100,7 @@ def with_typo(word: str, draw: random.Random, language: str = "") -> str:
     letters = [place for place, c in enumerate(word) if c.isalpha()]
     place = draw.choice(letters)
     kind = draw.choice(("neighbour", "swap", "double", "omit"))
-    if kind == "neighbour" and (near := _neighbours(word[place], language)):
+    if kind == "neighbour" and (near := neighbouring_keys(word[place], language)):
         key = draw.choice(near)
         return word[:place] + (key.upper() if word[place].isupper() else key) + word[place + 1:]
     if kind in ("neighbour", "swap"):
@@ -111,7 +111,7 @@ def with_typo(word: str, draw: random.Random, language: str = "") -> str:
     return word[:place] + (word[place] * 2 if kind == "double" else "") + word[place + 1:]
 
 
-def _neighbours(letter: str, language: str) -> list[str]:
+def neighbouring_keys(letter: str, language: str) -> list[str]:
     """Return the keys next to a letter on the keyboard of a language; none for letters of other keyboards."""
     rows = _ROWS.get(language, _ROWS[""])
     for number, row in enumerate(rows):

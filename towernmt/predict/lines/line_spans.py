@@ -22,7 +22,7 @@ from towernmt.documents.shields import Attached, PlainShielded, Protection
 _GROUPED = r"\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?"
 _DIGITS = rf"{_GROUPED}|\d+(?:[.,:/'’\u066b\u066c-]\d+)*"
 _UNITS = ("% ‰ °C °F ° € $ £ ¥ ₹ EUR USD GBP CHF JPY km/h m/s km² m² cm² km cm mm µm nm m kg mg g ml cl l kB KB MB GB "
-          "TB Mbit/s Hz kHz MHz GHz kWh kW MW W mA V px dpi ms").split()
+          "TB Mbit/s Hz kHz MHz GHz kWh kW MW W mA V px dpi ms x").split()
 _UNIT = "|".join(map(re.escape, sorted(_UNITS, key=len, reverse=True)))
 _CURRENCY = r"[€$£¥₹][ \u00a0]?"
 _NUMBER = re.compile(rf"(?P<before>{_CURRENCY})?(?<![\w.,])(?:[vV](?=\d+(?:\.\d+)+(?!\.?\w)))?(?P<digits>{_DIGITS})"
@@ -30,6 +30,8 @@ _NUMBER = re.compile(rf"(?P<before>{_CURRENCY})?(?<![\w.,])(?:[vV](?=\d+(?:\.\d+
 _SHORT_RANGE = re.compile(r"\d{1,2}[/-]\d{1,2}")
 _RUN_OF_DIGITS = re.compile(_DIGITS)
 _GROUP = re.compile(r"\d+")
+_AFTER_A_NUMBER = re.compile(r"[ \u00a0\u202f]?(?:[^\W\d_]|[%‰°€$£¥₹×])")
+_BEFORE_A_NUMBER = re.compile(r"(?:[€$£¥₹]|\b[A-Z]{3})[ \u00a0\u202f]?$")
 _SIMILAR = 0.5
 """Minimum similarity of the digits of two numbers, 0 to 1, at which one is a damaged copy of the other."""
 
@@ -38,7 +40,8 @@ def numbers_in(text: str) -> Iterator[tuple[int, int]]:
     """Yield start and end of each number that a translation must keep, with its unit."""
     for match in _NUMBER.finditer(text):
         digits = match["digits"]
-        if match["unit"] or match["before"] or sum(map(str.isdigit, digits)) > 2 or (
+        has_unit = bool(match["before"] or match["unit"] and match["unit"].lower() != "x")      # `3x` may be "thrice"
+        if has_unit or sum(map(str.isdigit, digits)) > 2 or (
                 not digits.isdigit() and not _SHORT_RANGE.fullmatch(digits)):
             yield match.span()
 
@@ -52,6 +55,16 @@ def number_value(text: str) -> str:
 def _numbers(text: str) -> Counter[str]:
     """Return how often the text has each number, by its value."""
     return Counter(number_value(match[0]) for match in _RUN_OF_DIGITS.finditer(text))
+
+
+def _has_unit(text: str, start: int, end: int) -> bool:
+    """Return whether a number in a text has a unit, which may be any word."""
+    return bool(_AFTER_A_NUMBER.match(text, end) or _BEFORE_A_NUMBER.search(text[:start]))
+
+
+def _values_with_units(text: str) -> set[str]:
+    """Return the values of the numbers with units in a text."""
+    return {number_value(match[0]) for match in _RUN_OF_DIGITS.finditer(text) if _has_unit(text, *match.span())}
 
 
 class LineSpans:
@@ -69,7 +82,9 @@ class LineSpans:
     def __init__(self, text: str, protection: Protection, numbers: bool = True) -> None:
         self._text = text
         self.segment: Segment = tuple(_with_spans(text, protection, numbers))
-        self._numbers = Counter(number_value(part.text) for part in self.segment if isinstance(part, _Number))
+        numbers_of_line = [part.text for part in self.segment if isinstance(part, _Number)]
+        self._numbers = Counter(map(number_value, numbers_of_line))
+        self._with_units = set[str]().union(*map(_values_with_units, numbers_of_line))
 
     @cached_property
     def words(self) -> list[str]:
@@ -83,13 +98,16 @@ class LineSpans:
         return not self.words and not self._numbers
 
     def changed(self, translation: str) -> int:
-        """Return the number of different spans that a translation has more or less often than the line."""
+        """Return the number of different spans that a translation has more or less often than the line.
+
+        A number without its unit counts, too.
+        """
         count = sum(translation.count(span) != self._text.count(span) for span in self.words)
         if self._numbers:
             of_line, found = _numbers(self._text), _numbers(translation)
-            count += sum(found[value] != of_line[value] for value in self._numbers)
+            lost = self._with_units - _values_with_units(translation) if self._with_units else ()
+            count += sum(found[value] != of_line[value] or value in lost for value in self._numbers)
         return count
-
 
     def with_numbers(self, translation: str) -> str:
         """Return a translation in which each number that the model has changed is replaced by that of the line.

@@ -1,9 +1,10 @@
-"""Second translations of special lines: with placeholders, in the usual case, with known letters, or with a full stop.
+"""Second translations of special lines: with placeholders, in the usual case, without typos, or with a full stop.
 
 Of two translations the one with the smaller fault is returned, then the one that keeps more of the protected spans.
 Otherwise the model's scores decide. Since a model copies what it does not know with confidence, a copy of a line in
-capitals says nothing, and the translation of the line in the usual case is preferred to it. After a word without a full
-stop, many models write more words, so a fragment whose translation is too long gets a full stop.
+capitals says nothing, and the translation of the line in the usual case is preferred to it. The mean log-probability of
+the tokens shows whether a correction of typos is right, because a model is uncertain about words with typos. After a
+word without a full stop, many models write more words, so a fragment whose translation is too long gets a full stop.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import LineRequest
 from towernmt.predict.lines.line_spans import LineSpans
 from towernmt.predict.lines.protected_sentences import ProtectedLine, with_placeholders
+from towernmt.predict.lines.spelling import Spelling
 from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings
 
 _COPY = 0.6
@@ -60,6 +62,7 @@ class SpecialLineModel(NamedTuple):
         search: settings of the search.
         languages: ISO 639-1 codes of source and target, or "".
         copies: whether lines without words are copied.
+        spelling: corrects typos.
     """
 
     settings: SpecialLineSettings
@@ -67,6 +70,7 @@ class SpecialLineModel(NamedTuple):
     search: SearchSettings
     languages: tuple[str, str]
     copies: bool
+    spelling: Spelling
 
 
 class SpecialLine:
@@ -81,6 +85,7 @@ class SpecialLine:
     Attributes:
         spans: the protected spans.
         case: "capitals", "title" or "lower"; "" for another letter case, or if the line is in its usual case.
+        is_corrected: whether the second translation is that of a line with corrected typos.
         is_copied: whether the line is its own translation.
     """
 
@@ -92,13 +97,15 @@ class SpecialLine:
         self.spans = LineSpans(request.text, Protection(is_on, tuple(options.protect)), is_on)
         texts = [part for part in self.spans.segment if isinstance(part, str)]
         self.is_copied = model.copies and not any(map(str.isalpha, "".join(texts))) and self._may_be_copied
-        self.case, self._usual = "", list[str]()
+        self.case, self.is_corrected, self._texts = "", False, texts
         if settings.casing != "off" and not self.is_copied:
-            self._find_case(texts)
+            self._find_case()
+        if not self.is_copied:
+            self._correct()
 
-    def _find_case(self, texts: list[str]) -> None:
+    def _find_case(self) -> None:
         """Find the letter case, and the texts in the usual case if they differ."""
-        vocabulary, language = self._model.vocabulary, self._model.languages[0]
+        texts, vocabulary, language = self._texts, self._model.vocabulary, self._model.languages[0]
         case = "capitals" if is_in_capitals(texts) else "title" if is_in_title_case(texts) else (
             "lower" if is_in_lower_case(texts) else "")
         if not case:
@@ -109,7 +116,14 @@ class SpecialLine:
             return
         usual = usual_case(texts, forms, language)
         if usual != texts:
-            self.case, self._usual = case, usual
+            self.case, self._texts = case, usual
+
+    def _correct(self) -> None:
+        """Correct the typos of the texts, but not of terms."""
+        terminology = self.request.options.terminology
+        terms = [] if terminology is None else [term.source for term in terminology.found(self.request.text)]
+        corrected = [self._model.spelling.corrected(text, terms) for text in self._texts]
+        self.is_corrected, self._texts = corrected != self._texts, corrected
 
     @property
     def _may_be_copied(self) -> bool:
@@ -121,7 +135,7 @@ class SpecialLine:
     @property
     def is_special(self) -> bool:
         """Whether the line is copied, or may need a second translation."""
-        return bool(self.is_copied or self.case or self.unknown or not self.spans.is_empty)
+        return bool(self.is_copied or self.case or self.is_corrected or self.unknown or not self.spans.is_empty)
 
     def with_numbers(self, first: Translation) -> Translation:
         """Return a first translation with the numbers of the line in place of those that the model has changed."""
@@ -132,7 +146,7 @@ class SpecialLine:
 
     def second_sentence(self, first: Translation) -> SourceSentence | None:
         """Return the sentence to translate after a first translation; None if that is the only one."""
-        if self.is_copied or not (self.case or self.unknown or self._is_fragment
+        if self.is_copied or not (self.case or self.is_corrected or self.unknown or self._is_fragment
                                   or self.spans.changed(first[0].text)):
             return None
         sentence = self.second.sentence
@@ -142,9 +156,8 @@ class SpecialLine:
     @cached_property
     def second(self) -> ProtectedLine:
         """The text of the second translation."""
-        rest = iter(self._usual)
-        segment: Segment = tuple((next(rest) if self.case else part) if isinstance(part, str) else part
-                                 for part in self.spans.segment)
+        rest = iter(self._texts)
+        segment: Segment = tuple(next(rest) if isinstance(part, str) else part for part in self.spans.segment)
         if self.unknown:
             segment = tuple(self._known(part) if isinstance(part, str) else part for part in segment)
         if self._is_fragment:
@@ -179,12 +192,14 @@ class SpecialLine:
         if self._is_fragment:
             is_better = len(other.text) < len(one.text) and total_log_prob(other, search) > total_log_prob(one, search)
             return second if is_better else first
-        if not self.case and not self.unknown:
+        if not self.case and not self.is_corrected and not self.unknown:
             return first
         scores = [(total_log_prob(found, search), mean_log_prob(found, search)) for found in (one, other)]
         if self.case == "capitals":
             is_clear = all(a > b for a, b in zip(*scores, strict=True))
             return first if is_clear and not self._is_copy(one.text) else second
+        if self.is_corrected:
+            return second if scores[1][1] > scores[0][1] else first
         return second if all(b > a for a, b in zip(*scores, strict=True)) else first
 
     def _is_copy(self, text: str) -> bool:

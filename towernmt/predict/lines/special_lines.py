@@ -1,4 +1,4 @@
-"""Lines that a model may not be trained for: without words, in capitals, with protected spans or unknown letters.
+"""Lines that a model may not be trained for: without words, in capitals, with typos, spans or unknown letters.
 
 Most lines are ordinary, and pass unchanged. A line without words is its own translation. Another special line may be
 translated a second time, as `second_translations` decides. All of this is around the search, so it suits every engine.
@@ -20,6 +20,7 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.line_options import LineRequest
+from towernmt.predict.lines.spelling import Spelling
 from towernmt.predict.search.search_settings import SWITCH, SearchSettings, SpecialLineSettings
 
 if TYPE_CHECKING:
@@ -44,11 +45,13 @@ class SpecialLines:
         vocabulary: vocabulary of the source.
         search: settings of the search.
         languages: ISO 639-1 codes of source and target, or "", for the letter case.
+        source_words: words of the training text, the most frequent first; without them, no typo is corrected.
     """
 
     def __init__(self, settings: SpecialLineSettings, vocabulary: Vocabulary, search: SearchSettings,
-                 languages: tuple[str, str] = ("", "")) -> None:
+                 languages: tuple[str, str] = ("", ""), source_words: Sequence[str] = ()) -> None:
         self._settings, self._vocabulary, self._search, self._languages = settings, vocabulary, search, languages
+        self._spelling = Spelling(() if settings.spelling == SWITCH[1] else source_words, languages[0])
         self._is_on = vocabulary.streams == 1
         self._ordinary = set(string.ascii_letters + " .,;:!?'\"()-")
         self._unknown: set[str] = set()
@@ -112,7 +115,8 @@ class SpecialLines:
             text.islower() or text.isupper()
             or text.replace("'", "").replace("’", "").istitle())     # "Isn't" begins with a capital
         has_letters = text[:1].isalpha() or any(map(str.isalpha, text))
-        if has_letters and not may_have_spans and not may_have_case or not text or text.isspace() or options.inputs:
+        if not text or text.isspace() or options.inputs or has_letters and not (
+                may_have_spans or may_have_case or self._spelling.has_unknown(text)):
             return None
         from towernmt.predict.lines.second_translations import SpecialLine
 
@@ -143,7 +147,8 @@ class SpecialLines:
     def _model(self) -> SpecialLineModel:
         from towernmt.predict.lines.second_translations import SpecialLineModel
 
-        return SpecialLineModel(self._settings, self._vocabulary, self._search, self._languages, self._copies)
+        return SpecialLineModel(self._settings, self._vocabulary, self._search, self._languages, self._copies,
+                                self._spelling)
 
     @cached_property
     def _copies(self) -> bool:

@@ -214,8 +214,11 @@ class SpecialLineSettings:
     casing: str = setting(
         "auto", "A line in capitals, title case or lower case is translated in the usual letter case, too, and the "
         "model's scores decide.", SWITCH)
+    spelling: str = setting(
+        "auto", "A line with words that the training text lacks is translated with their typos corrected, too, and the "
+        "model's scores decide.", SWITCH)
 
     def __post_init__(self) -> None:
-        for name in ("copy_lines", "protection", "casing"):
+        for name in ("copy_lines", "protection", "casing", "spelling"):
             if getattr(self, name) not in SWITCH:
                 raise SettingsError(f"{name}={getattr(self, name)}: choose one of {', '.join(SWITCH)}.")

@@ -1,0 +1,123 @@
+"""Corrections of typos by the words of the training text.
+
+A word that the training text lacks is replaced by the most probable word at a distance of one typo (Damerau 1964: a
+letter that is missing, added, replaced, or exchanged with the next one), by a noisy channel (Kernighan et al. 1990, "A
+spelling correction program based on a noisy channel model"). Whether the correction is right is decided by the model,
+which translates the line with and without it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property, lru_cache
+
+from towernmt.dataflow.text.letter_case import capitalized, lower_case
+from towernmt.dataflow.text.modifiers import neighbouring_keys
+from towernmt.dataflow.vocabulary.source_words import words_of
+
+_LEAST_LETTERS = 2
+"""Minimum number of letters of a word that is corrected."""
+_FIRST_RANK = 100
+"""Words of a smaller rank count as equally frequent."""
+_RARE_TYPO = 3.0
+"""Cost in nats of a letter that is replaced by a distant key, or added without being a repetition."""
+_OTHER_CASE = 4.0
+"""Cost in nats of a correction whose first letter has another case."""
+_MOST_LETTERS = 100
+"""Maximum size of the alphabet. Of larger ones, such as Korean syllables, the most frequent letters are tried."""
+_SENTENCE_BEGIN = re.compile(r"(?:^|[.!?…:\"„“”«»¿¡])\W*$")
+_CACHED_WORDS = 10_000
+
+
+class Spelling:
+    """Finds words that the training text lacks, and corrects them.
+
+    Args:
+        words: words of the training text, the most frequent first.
+        language: ISO 639-1 code, for the letter case and the keyboard, or "".
+    """
+
+    def __init__(self, words: Sequence[str], language: str = "") -> None:
+        self._ranks = dict(zip(words, range(len(words)), strict=True))
+        self._language = language
+        self._best = lru_cache(_CACHED_WORDS)(self._best_correction)
+
+    def has_unknown(self, text: str) -> bool:
+        """Return whether a word of a text may have a typo."""
+        return bool(self._ranks) and any(self._may_have_typo(match[0]) for match in words_of(text))
+
+    def corrected(self, text: str, kept: Collection[str] = ()) -> str:
+        """Return a text with its typos corrected.
+
+        Args:
+            text: text of a line.
+            kept: phrases whose words are not corrected.
+        """
+        words = {match[0] for phrase in kept for match in words_of(phrase)}
+        pieces, done = [], 0
+        for match in words_of(text):
+            word = match[0]
+            if word not in words and self._may_have_typo(word):
+                begins = bool(_SENTENCE_BEGIN.search(text[:match.start()]))
+                pieces += [text[done:match.start()], self._best(word, begins)]
+                done = match.end()
+        return "".join(pieces) + text[done:]
+
+    def _may_have_typo(self, word: str) -> bool:
+        """Return whether the training text lacks a word, which is no abbreviation and no name such as `McDonald`."""
+        if word in self._ranks or len(word) < _LEAST_LETTERS:
+            return False
+        lower = lower_case(word, self._language)
+        return (word[1:] == lower[1:] and lower not in self._ranks
+                and capitalized(lower, self._language) not in self._ranks)
+
+    def _best_correction(self, word: str, begins: bool) -> str:
+        """Return the most probable word of the training text for a typed one, or the same word.
+
+        Args:
+            word: a word that may have a typo.
+            begins: whether a sentence begins with it, so that any word may have a capital.
+        """
+        lower, costs = lower_case(word, self._language), defaultdict[str, float](lambda: math.inf)
+        for form, cost in self._edits(lower):
+            for known in self._forms.get(form, ()):
+                correction, cost_of_case = known, 0.0
+                if known[0].isupper() != word[0].isupper():
+                    if begins and word[0].isupper():
+                        correction = capitalized(known, self._language)
+                    else:
+                        cost_of_case = _OTHER_CASE
+                total = math.log(self._ranks[known] + _FIRST_RANK) + cost + cost_of_case
+                costs[correction] = min(total, costs[correction])
+        return min(costs, key=lambda correction: (costs[correction], correction), default=word)
+
+    def _edits(self, word: str) -> Iterator[tuple[str, float]]:
+        """Yield the words at a distance of one typo, each with the cost of the typo in nats."""
+        for place in range(len(word) + 1):
+            before, after = word[:place], word[place:]
+            yield from ((before + letter + after, 0.0) for letter in self._alphabet)
+            if not after:
+                continue
+            repeats = after[0] in (before[-1:], after[1:2])
+            yield before + after[1:], 0.0 if repeats else _RARE_TYPO
+            if len(after) > 1:
+                yield before + after[1] + after[0] + after[2:], 0.0
+            near = neighbouring_keys(after[0], self._language)
+            yield from ((before + letter + after[1:], 0.0 if letter in near else _RARE_TYPO)
+                        for letter in self._alphabet)
+
+    @cached_property
+    def _forms(self) -> dict[str, list[str]]:
+        """The words of the training text by their form in lower case."""
+        forms: dict[str, list[str]] = {}
+        for word in self._ranks:
+            forms.setdefault(lower_case(word, self._language), []).append(word)
+        return forms
+
+    @cached_property
+    def _alphabet(self) -> list[str]:
+        counts = Counter(letter for word in self._forms for letter in word)
+        return [letter for letter, _ in counts.most_common(_MOST_LETTERS)]
