@@ -17,6 +17,7 @@ from towernmt.documents.shields import addresses_in, placeholders_in, symbols_in
 from towernmt.documents.source_sentences import split_segment
 from towernmt.documents.translation import SentencesOf, translate_segments
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.line_options import PLAIN
 from towernmt.predict.lines.protected_sentences import restored
 
 pytest.importorskip("sentencex")
@@ -146,7 +147,7 @@ def test_what_a_translator_drops_survives(text: str) -> None:
 def test_symbols_are_in_the_sentences_that_readers_get() -> None:
     [sentence] = split_segment(("Das 😊 ist FOOBAR® von @user so",), None).sentences
     assert sentence.text == "Das ist FOOBAR von X1 so" and sentence.shown == "Das 😊 ist FOOBAR® von @user so"
-    found = restored(sentence, Translation([Hypothesis("This is FOOBAR by X1 so", 0.0, None, None, None)]))
+    found = restored(sentence, Translation([Hypothesis("This is FOOBAR by X1 so", 0.0, None, None, None)]), PLAIN)
     assert sorted(found[0].text.split()) == sorted(["This", "😊", "is", "FOOBAR®", "by", "@user", "so"])
 
 

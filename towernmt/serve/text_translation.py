@@ -186,7 +186,7 @@ def translate_texts(model: ServedModel, texts: Sequence[str], asked: TextRequest
     options = with_writable_terms(model, options, sentences)
 
     def shown(place: int, translation: Translation) -> Sentence:
-        return Sentence(sentences[place].shown, restored(sentences[place], translation))
+        return Sentence(sentences[place].shown, restored(sentences[place], translation, options))
 
     def report(place: int, translation: Translation) -> None:
         if done is not None:

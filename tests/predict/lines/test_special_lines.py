@@ -201,6 +201,9 @@ def test_the_number_of_a_placeholder_is_its_place() -> None:
     assert translate(digits, ["see the device: https://x.de/a"]) == ["SEE THE DEVICE: https://x.de/a"]
     joined = Model(lambda text: "1:SEE" if "X1" in text else "damaged")
     assert translate(joined, ["see the device: https://x.de/a"]) == ["https://x.de/a:SEE"]
+    other = Model(lambda text: text.upper().replace("X1", "91") if "X1" in text else "damaged")
+    assert translate(other, ["it is not 232:782."]) == ["IT IS NOT 232:782."]
+    assert translate(other, ["it is 91 https://x.de"])[0].count("https://x.de") == 1
     two = Model(lambda text: "AT 1, 1" if "X" in text else "damaged")
     assert translate(two, ["at 1, https://x.de/a"])[0].count("https://x.de/a") == 1
 

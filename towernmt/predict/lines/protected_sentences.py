@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -42,16 +43,24 @@ def _seen(phrase: str, sentence: SourceSentence) -> str:
     return " ".join(phrase.split()) if sentence.symbols else phrase
 
 
-def restored(sentence: SourceSentence, translation: Translation) -> Translation:
-    """Return the translations of a sentence, with shielded words instead of placeholders, and with symbols."""
+def restored(sentence: SourceSentence, translation: Translation, options: LineOptions) -> Translation:
+    """Return the translations of a sentence, with shielded words instead of placeholders, and with symbols.
+
+    Args:
+        sentence: the sentence.
+        translation: its translations.
+        options: options of the translations.
+    """
     if not sentence.names and not sentence.symbols:
         return translation
-    return translation.changed(lambda hypothesis: _hypothesis(sentence, hypothesis))
+    numbers = set(re.findall(r"\d+", " ".join((options.prefix, *options.constraints))))
+    return translation.changed(lambda hypothesis: _hypothesis(sentence, hypothesis, numbers))
 
 
-def _hypothesis(sentence: SourceSentence, hypothesis: Hypothesis) -> Hypothesis:
+def _hypothesis(sentence: SourceSentence, hypothesis: Hypothesis, numbers: set[str]) -> Hypothesis:
     words: list[list[TargetAtom]] = []
-    aligned = _with_numbers_of_placeholders(sentence, align_atoms(sentence, hypothesis.text, hypothesis.links()))
+    aligned = align_atoms(sentence, hypothesis.text, hypothesis.links())
+    aligned = _with_numbers_of_placeholders(sentence, aligned, numbers)
     for atom in _with_symbols(sentence, with_all_shields(sentence, aligned)):
         if atom.space or not words:
             words.append([])
@@ -62,17 +71,26 @@ def _hypothesis(sentence: SourceSentence, hypothesis: Hypothesis) -> Hypothesis:
     return Hypothesis(" ".join(texts), hypothesis.score, details, hypothesis.fault, hypothesis.tokens)
 
 
-def _with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[TargetAtom]) -> list[TargetAtom]:
-    """Return the atoms, where the number of a missing placeholder is that placeholder unless the source has it."""
+def _with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[TargetAtom], numbers: set[str]
+                                  ) -> list[TargetAtom]:
+    """Return the atoms, where numbers that neither the source nor `numbers` has are the missing placeholders.
+
+    A model may translate `X1` as `1`, or even as `91`: then there must be as many such numbers as missing placeholders.
+    """
     present = {atom.stands_for for atom in atoms}
     missing = {name[1:]: source for name, source in sentence.names.items() if source not in present}
-    for source_atom in sentence.atoms:
-        missing.pop(source_atom.text, None)
-    found: list[TargetAtom] = []
-    for atom in atoms:
-        source = missing.pop(atom.text, None) if atom.stands_for is None else None
-        found.append(atom if source is None else replace(
-            atom, space=bool(found) and sentence.spaces[source], stands_for=source, sources=[source]))
+    known = numbers.union(atom.text for atom in sentence.atoms)
+    foreign = [index for index, atom in enumerate(atoms)
+               if missing and atom.stands_for is None and atom.text.isdigit() and atom.text not in known]
+    places = {index: missing[atoms[index].text] for index in foreign if atoms[index].text in missing}
+    if len(foreign) == len(missing) and len(places) < len(missing):
+        places = dict(zip(foreign, missing.values(), strict=True))
+    found = list(atoms)
+    for index, source in places.items():
+        if source not in present:
+            found[index] = replace(atoms[index], space=index > 0 and sentence.spaces[source], stands_for=source,
+                                   sources=[source])
+            present.add(source)
     return found
 
 
@@ -137,11 +155,11 @@ class ProtectedLine:
         # Symbols at the edges are not part of the sentence.
         self._before, self._after = ("".join(map(_text_of, parts)) for parts in (split.between[0], split.between[-1]))
 
-    def restored(self, translation: Translation) -> Translation:
-        """Return the translations of the sentence as those of the line."""
+    def restored(self, translation: Translation, options: LineOptions) -> Translation:
+        """Return the translations of the sentence as those of the line; `options` are those of the translations."""
         if self.sentence is None:
             return translation
-        return restored(self.sentence, translation).changed(self._of_line)
+        return restored(self.sentence, translation, options).changed(self._of_line)
 
     def _of_line(self, hypothesis: Hypothesis) -> Hypothesis:
         text = f"{self._before}{hypothesis.text}{self._after}".strip()

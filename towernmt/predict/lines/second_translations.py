@@ -178,7 +178,7 @@ class SpecialLine:
             translation = _changed(translation, lambda text: upper_case(text, self._model.languages[1]))
         if self._is_fragment:
             translation = _changed(translation, lambda text: _FULL_STOP.sub("", text))
-        return self.second.restored(translation)
+        return self.second.restored(translation, self.request.options)
 
     def better(self, first: Translation, second: Translation) -> Translation:
         """Return the better one of two translations."""
