@@ -416,6 +416,12 @@ def test_unknown_settings_are_refused() -> None:
 SPANS = ["https://x.de/a?b=1", "a@b.de", "❤️", "👍🏽", "%(name)s", "{x}", "12:45", "1,000.5", "/etc/hosts", "#tag", "→"]
 
 
+def test_a_number_before_a_placeholder_is_a_span() -> None:
+    line = "12:45 %(name)s"
+    assert [line[start:end] for start, end in numbers_in(line)] == ["12:45"]
+    assert LineSpans(line, EVERYTHING).changed("%(name)s") == 1
+
+
 @given(st.lists(st.sampled_from(["the", "device", "is", "here", *SPANS]), min_size=1, max_size=12),
        st.integers(0, 99), st.integers(1, 3))
 def test_each_span_comes_as_often_as_in_the_line_by_any_model(

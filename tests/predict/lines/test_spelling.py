@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.predict.lines.spelling import Spelling
+from towernmt.predict.lines.spelling import TypoCorrector
 
 ENGLISH = ["the", "device", "is", "not", "Tom", "available", "here", "Berlin", "USA", "don't", "hear", "hare", "we"]
 
@@ -31,7 +31,7 @@ def distance(first: str, second: str) -> int:
     ("Devive here", "Device here"),                                                 # a capital at the beginning
     ("Hello. Devive, here", "Hello. Device, here")])
 def test_a_typo_is_corrected_to_a_word_of_the_training_text(typed: str, expected: str) -> None:
-    spelling = Spelling([*ENGLISH, "in", "hello"])
+    spelling = TypoCorrector([*ENGLISH, "in", "hello"])
     assert spelling.has_unknown(typed)
     assert spelling.corrected(typed) == expected
 
@@ -40,33 +40,33 @@ def test_a_typo_is_corrected_to_a_word_of_the_training_text(typed: str, expected
     "The device is not available.", "THE USA", "berlin", "Is he from NASA?", "McDonald", "x 12 345a", "", "東京は",
     "हिन्दी", "Xylophon unvergleichlich"])
 def test_known_words_abbreviations_and_distant_words_are_kept(text: str) -> None:
-    assert Spelling([*ENGLISH, "he", "from"]).corrected(text) == text
+    assert TypoCorrector([*ENGLISH, "he", "from"]).corrected(text) == text
 
 
 def test_without_words_no_word_is_unknown() -> None:
-    assert not Spelling([]).has_unknown("teh device")
-    assert Spelling([]).corrected("teh device") == "teh device"
+    assert not TypoCorrector([]).has_unknown("teh device")
+    assert TypoCorrector([]).corrected("teh device") == "teh device"
 
 
 def test_words_of_kept_phrases_are_not_corrected() -> None:
-    assert Spelling(ENGLISH).corrected("teh devise", kept=["devise pro"]) == "the devise"
+    assert TypoCorrector(ENGLISH).corrected("teh devise", kept=["devise pro"]) == "the devise"
 
 
 def test_a_near_key_is_more_probable_than_a_frequent_word() -> None:
     words = ["fine", *(f"word{letter}" for letter in "abcdefgh"), "dine"]
-    assert Spelling(words).corrected("sine") == "dine"          # s is next to d, far from f
-    assert Spelling(["wake", "make"]).corrected("nake") == "make"
+    assert TypoCorrector(words).corrected("sine") == "dine"          # s is next to d, far from f
+    assert TypoCorrector(["wake", "make"]).corrected("nake") == "make"
 
 
 def test_the_keyboard_and_the_case_are_those_of_the_language() -> None:
-    assert Spelling(["aus", "axs"], "de").corrected("azs") == "aus"             # u is right of z in Germany
-    assert Spelling(["ılık"], "tr").corrected("IILIK") == "IILIK"               # capitals may be an abbreviation
-    assert Spelling(["ılık"], "tr").corrected("Ilkı") == "Ilık"
+    assert TypoCorrector(["aus", "axs"], "de").corrected("azs") == "aus"             # u is right of z in Germany
+    assert TypoCorrector(["ılık"], "tr").corrected("IILIK") == "IILIK"               # capitals may be an abbreviation
+    assert TypoCorrector(["ılık"], "tr").corrected("Ilkı") == "Ilık"
 
 
 @given(st.lists(st.text("abcs", min_size=2, max_size=5), min_size=1, max_size=8, unique=True),
        st.text("abcst", min_size=2, max_size=5))
 def test_the_correction_is_a_nearest_word_and_none_is_missed(words: list[str], typed: str) -> None:
-    found = Spelling(words).corrected(f"x, {typed}").removeprefix("x, ")
+    found = TypoCorrector(words).corrected(f"x, {typed}").removeprefix("x, ")
     near = [word for word in words if distance(typed, word) == 1]
     assert found in near if near and typed not in words else found == typed

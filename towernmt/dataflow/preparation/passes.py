@@ -46,7 +46,7 @@ from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker
 from towernmt.dataflow.text.text_index import TextIndex, TextSummary, check_as_long, check_parallel
 from towernmt.dataflow.text.text_lines import LineProgress
 from towernmt.dataflow.vocabulary.base import Vocabulary
-from towernmt.dataflow.vocabulary.source_words import merged, most_frequent, save_source_words
+from towernmt.dataflow.vocabulary.source_words import merged, most_frequent_words, save_source_words
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 
 _WORTH_KEEPING = 20_000     # lines; the work on a smaller text is not kept after an interruption
@@ -150,7 +150,7 @@ class Passes:
                  for n, texts in enumerate(self._parts)]
         run_with_progress(self._runner, "counting words", tasks, self._stream)
         counts = sum((task.counts() for task in tasks), Counter[str]())
-        save_source_words(merged(most_frequent(counts), known), self.stage / VOCABULARIES)
+        save_source_words(merged(most_frequent_words(counts), known), self.stage / VOCABULARIES)
 
     def write_shards(self) -> tuple[Statistics, list[ShardInfo]]:
         """Encode and distribute the text; return the statistics and all shards, including empty ones."""

@@ -20,7 +20,7 @@ from towernmt.dataflow.preparation.tasks import Task, atomic_output
 from towernmt.dataflow.text.text_index import TextIndex, TextRange, index_text, state_of
 from towernmt.dataflow.text.text_lines import Chunk, clean, is_compressed, line_hash
 from towernmt.dataflow.vocabulary.source_factors import FactorError, split_factors
-from towernmt.dataflow.vocabulary.source_words import count_words
+from towernmt.dataflow.vocabulary.source_words import count_source_words
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class CountWords(Task):
         return f"counting words in {self.source.title}"
 
     def run(self) -> None:
-        counts = count_words(sampled_texts(self.source, self.share, self.seed, self.factors))
+        counts = count_source_words(sampled_texts(self.source, self.share, self.seed, self.factors))
         with atomic_output(self.output) as unfinished:
             unfinished.write_text(json.dumps(counts), encoding="utf-8")
 

@@ -34,7 +34,7 @@ def words_of(text: str) -> Iterator[re.Match[str]]:
             if match.end() - match.start() <= LONGEST_WORD and not _OTHER_SCRIPTS.search(match[0]))
 
 
-def count_words(texts: Iterable[str]) -> Counter[str]:
+def count_source_words(texts: Iterable[str]) -> Counter[str]:
     """Return the frequency of each word of texts."""
     counts: Counter[str] = Counter()
     for text in texts:
@@ -42,7 +42,7 @@ def count_words(texts: Iterable[str]) -> Counter[str]:
     return counts
 
 
-def most_frequent(counts: Counter[str]) -> list[str]:
+def most_frequent_words(counts: Counter[str]) -> list[str]:
     """Return the words of the file: the most frequent first, and words of the same frequency in their order."""
     return sorted(counts, key=lambda word: (-counts[word], word))[:MOST_WORDS]
 

@@ -23,7 +23,7 @@ _GROUPED = r"\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?"
 _DIGITS = rf"{_GROUPED}|\d+(?:[.,:/'’\u066b\u066c-]\d+)*"
 _UNITS = ("% ‰ °C °F ° € $ £ ¥ ₹ EUR USD GBP CHF JPY km/h m/s km² m² cm² km cm mm µm nm m kg mg g ml cl l kB KB MB GB "
           "TB Mbit/s Hz kHz MHz GHz kWh kW MW W mA V px dpi ms x").split()
-_UNIT = "|".join(map(re.escape, sorted(_UNITS, key=len, reverse=True)))
+_UNIT = "|".join(map(re.escape, sorted(_UNITS, key=len, reverse=True))).replace("%", r"%(?!\()")    # not of %(name)s
 _CURRENCY = r"[€$£¥₹][ \u00a0]?"
 _NUMBER = re.compile(rf"(?P<before>{_CURRENCY})?(?<![\w.,])(?:[vV](?=\d+(?:\.\d+)+(?!\.?\w)))?(?P<digits>{_DIGITS})"
                      rf"(?P<unit>[ \u00a0\u202f]?(?:{_UNIT}))?(?![\w%])(?!\s?[ap]\.?m\b)", re.IGNORECASE)

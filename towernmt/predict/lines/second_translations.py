@@ -36,7 +36,7 @@ from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import LineRequest
 from towernmt.predict.lines.line_spans import LineSpans
 from towernmt.predict.lines.protected_sentences import ProtectedLine, with_placeholders
-from towernmt.predict.lines.spelling import Spelling
+from towernmt.predict.lines.spelling import TypoCorrector
 from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings
 
 _COPY = 0.6
@@ -70,7 +70,7 @@ class SpecialLineModel(NamedTuple):
     search: SearchSettings
     languages: tuple[str, str]
     copies: bool
-    spelling: Spelling
+    spelling: TypoCorrector
 
 
 class SpecialLine:

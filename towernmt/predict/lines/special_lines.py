@@ -20,7 +20,7 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.line_options import LineRequest
-from towernmt.predict.lines.spelling import Spelling
+from towernmt.predict.lines.spelling import TypoCorrector
 from towernmt.predict.search.search_settings import SWITCH, SearchSettings, SpecialLineSettings
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class SpecialLines:
     def __init__(self, settings: SpecialLineSettings, vocabulary: Vocabulary, search: SearchSettings,
                  languages: tuple[str, str] = ("", ""), source_words: Sequence[str] = ()) -> None:
         self._settings, self._vocabulary, self._search, self._languages = settings, vocabulary, search, languages
-        self._spelling = Spelling(() if settings.spelling == SWITCH[1] else source_words, languages[0])
+        self._spelling = TypoCorrector(() if settings.spelling == SWITCH[1] else source_words, languages[0])
         self._is_on = vocabulary.streams == 1
         self._ordinary = set(string.ascii_letters + " .,;:!?'\"()-")
         self._unknown: set[str] = set()

@@ -32,7 +32,7 @@ _SENTENCE_BEGIN = re.compile(r"(?:^|[.!?…:\"„“”«»¿¡])\W*$")
 _CACHED_WORDS = 10_000
 
 
-class Spelling:
+class TypoCorrector:
     """Finds words that the training text lacks, and corrects them.
 
     Args:
