@@ -1,4 +1,4 @@
-"""A tiny corpus, a tiny model, and real processes that train it.
+"""A tiny corpus, a tiny model, and real processes that train it, most of which start as forks (`tests/fork_server.py`).
 
 Nothing waits by sleeping: a test reads a process's log to a line, or the process holds itself (see
 `recorded_train.py`). A watchdog ends a process that hangs, which fails its test.
@@ -7,6 +7,7 @@ Nothing waits by sleeping: a test reads a process's log to a line, or the proces
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import random
@@ -25,6 +26,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.fork_server import ForkedProcess, ForkServer
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = Path(__file__).with_name("recorded_train.py")
@@ -62,17 +65,27 @@ class Result:
 
 
 class Process:
-    """A program of the package as a child process whose output is read as it comes.
+    """A program of the package as a process whose output is read as it comes.
 
     The pipe of its output holds 4 KiB, about 24 lines of the log: it cannot run further ahead of its reader.
+
+    Args:
+        command: arguments of `python`.
+        directory: working directory.
+        server: starts the program as its fork; None for a new interpreter.
     """
 
-    def __init__(self, command: Sequence[str | Path], directory: Path) -> None:
+    def __init__(self, command: Sequence[str | Path], directory: Path, server: ForkServer | None = None) -> None:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
         environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
-        self.popen = subprocess.Popen(
-            [sys.executable, *map(str, command)], cwd=directory, env=environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        arguments = [*map(str, command)]
+        self.popen: ForkedProcess | subprocess.Popen[bytes]
+        if server is None:
+            self.popen = subprocess.Popen(
+                [sys.executable, *arguments], cwd=directory, env=environment,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        else:
+            self.popen = server.start(arguments, directory, environment)
         assert self.popen.stdout is not None and self.popen.stderr is not None
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             fcntl.fcntl(self.popen.stdout, fcntl.F_SETPIPE_SZ, 4096)
@@ -113,23 +126,44 @@ class Process:
             self._errors += [line.decode(errors="replace") for line in lines]
 
 
+@pytest.fixture(scope="session")
+def next_server() -> Iterator[Callable[[], ForkServer]]:
+    """`next_server()` returns one of two servers in turn: two processes of a test differ in the order of sets."""
+    servers: list[ForkServer] = []
+    turns = itertools.cycle((0, 1))
+
+    def choose() -> ForkServer:
+        turn = next(turns)
+        if turn == len(servers):
+            servers.append(ForkServer(hash_seed=turn))
+        return servers[turn]
+
+    yield choose
+    for server in servers:
+        server.stop()
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    """`start("train", "--data", ...)` starts `towernmt train`; with `program=` another Python program."""
-    yield from _starter(tmp_path)
+def start(next_server: Callable[[], ForkServer], tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """`start("train", "--data", ...)` starts `towernmt train`; with `program=` another Python program.
+
+    With `fork=False` it starts in a new interpreter, which imports TensorFlow.
+    """
+    yield from _starter(next_server, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def module_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Process]]:
+def module_start(next_server: Callable[[], ForkServer], tmp_path_factory: pytest.TempPathFactory
+                 ) -> Iterator[Callable[..., Process]]:
     """`start` for the fixtures of a module."""
-    yield from _starter(tmp_path_factory.mktemp("processes"))
+    yield from _starter(next_server, tmp_path_factory.mktemp("processes"))
 
 
-def _starter(directory: Path) -> Iterator[Callable[..., Process]]:
+def _starter(next_server: Callable[[], ForkServer], directory: Path) -> Iterator[Callable[..., Process]]:
     started: list[Process] = []
 
-    def start(*arguments: str | Path, program: Sequence[str | Path] = ("-m", "towernmt.cli.main")) -> Process:
-        started.append(Process([*program, *arguments], directory))
+    def start(*arguments: str | Path, program: Sequence[str | Path] = ("-m", "towernmt"), fork: bool = True) -> Process:
+        started.append(Process([*program, *arguments], directory, next_server() if fork else None))
         return started[-1]
 
     yield start

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,24 +38,30 @@ def free_addresses(count: int) -> list[str]:
     return addresses
 
 
-@pytest.fixture
-def workers(start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
-    """`workers([arguments of worker 0, of worker 1, ...])` starts them; with `programs`, as `start` takes them.
+def start_workers(start: Callable[..., Any], arguments: list[list[Any]], programs: dict[int, Any] | None = None,
+                  seen: Callable[[int, list[str]], list[str]] = lambda _, addresses: addresses) -> list[Any]:
+    """Start a process for each worker, and return the processes.
 
-    `seen(index, addresses)` are the addresses of all as one worker knows them.
+    Args:
+        start: starts one process, as the fixture `start` does.
+        arguments: arguments of each worker.
+        programs: programs of some workers, as `start` takes them.
+        seen: returns the addresses of all workers as one worker knows them.
     """
-    def begin(arguments: list[list[Any]], programs: dict[int, Any] | None = None,
-              seen: Callable[[int, list[str]], list[str]] = lambda _, addresses: addresses) -> list[Any]:
-        addresses, started = free_addresses(len(arguments)), []
+    addresses, started = free_addresses(len(arguments)), []
+    with pytest.MonkeyPatch.context() as patch:
         for index, of_worker in enumerate(arguments):
-            monkeypatch.setenv("TF_CONFIG", json.dumps({
+            patch.setenv("TF_CONFIG", json.dumps({
                 "cluster": {"worker": seen(index, addresses)}, "task": {"type": "worker", "index": index}}))
             others = {"program": programs[index]} if programs and index in programs else {}
             started.append(start(*of_worker, **others))
-        monkeypatch.delenv("TF_CONFIG")
-        return started
+    return started
 
-    return begin
+
+@pytest.fixture
+def workers(start: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """`workers([arguments of worker 0, of worker 1, ...])` starts them; see `start_workers`."""
+    return partial(start_workers, start)
 
 
 def ended_well(processes: list[Any]) -> None:
@@ -156,11 +163,11 @@ def test_a_worker_with_other_settings_is_refused_by_all_with_what_differs(
 SAVED_OFTEN = ["train.steps=40", "checkpoint.steps=8", "validation.steps=0", "model.residual_dropout=0.1"]
 
 
-@pytest.fixture
-def undisturbed(corpus: Any, workers: Any, arguments: Any, tiny: list[str], tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def undisturbed(corpus: Any, module_start: Any, arguments: Any, tiny: list[str], tmp_path_factory: Any) -> Path:
     """The directory of a run of two workers that nobody disturbed, with dropout."""
-    run = tmp_path / "undisturbed"
-    ended_well(workers([arguments(corpus.prepared, run, *tiny, *SAVED_OFTEN)] * 2))
+    run = Path(tmp_path_factory.mktemp("undisturbed") / "run")
+    ended_well(start_workers(module_start, [arguments(corpus.prepared, run, *tiny, *SAVED_OFTEN)] * 2))
     return run
 
 
@@ -293,8 +300,7 @@ def test_the_chief_alone_averages_at_the_end(corpus, workers, arguments, tiny, t
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("to", [0, 1])
+@pytest.mark.parametrize(("to", "number"), [(0, signal.SIGTERM), (1, signal.SIGINT), (0, signal.SIGHUP)])
 def test_a_signal_to_one_worker_ends_all_after_the_same_step_with_its_status(
         corpus, workers, arguments, tiny, tmp_path, number, to):
     command = arguments(corpus.prepared, tmp_path / "run", *tiny, *NO_DROPOUT, "train.steps=100000")
