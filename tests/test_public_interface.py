@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,18 +28,27 @@ def test_a_name_that_is_missing_is_named():
         getattr(towernmt, "trian")  # noqa: B009
 
 
-@pytest.mark.parametrize("first", ["import towernmt", "from towernmt.train import SyncMultiGPUTrainer"])
-def test_the_package_train_is_the_function_train_too(first):
-    program = f"""{first}
-import inspect, towernmt
-from towernmt import train
-from towernmt.run.launch import train as function
-from towernmt.train import SyncMultiGPUTrainer
-assert towernmt.train.SyncMultiGPUTrainer is SyncMultiGPUTrainer and towernmt.train is train
-try:
-    train("no settings", logdir=3, no_such_option=1)
-except TypeError as error:
-    assert "train() got an unexpected keyword argument 'no_such_option'" in str(error), error
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_the_package_train_is_the_function_train_too():
+    """Each order of imports has a fork of its own; TensorFlow is imported once."""
+    program = """
+import os
+import tensorpack
+for first in ("import towernmt", "from towernmt.train import SyncMultiGPUTrainer"):
+    if os.fork():
+        assert os.wait()[1] == 0, first
+        continue
+    exec(first)
+    import inspect, towernmt
+    from towernmt import train
+    from towernmt.run.launch import train as function
+    from towernmt.train import SyncMultiGPUTrainer
+    assert towernmt.train.SyncMultiGPUTrainer is SyncMultiGPUTrainer and towernmt.train is train
+    try:
+        train("no settings", logdir=3, no_such_option=1)
+    except TypeError as error:
+        assert "train() got an unexpected keyword argument 'no_such_option'" in str(error), error
+    break
 """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
