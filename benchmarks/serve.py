@@ -3,7 +3,8 @@
     towernmt serve --model de-en=runs/de-en --port 5000 &
     python benchmarks/serve.py --pid $! --text test.de --clients 200 --seconds 120
 
-Prints the numbers of answered, refused and lost requests, percentiles of the response time, and the server's memory.
+Prints the engine with its precision, the numbers of answered, refused and lost requests, percentiles of the response
+time, and the server's memory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 PERCENTILES = (50, 95, 99, 100)
 
@@ -122,12 +124,21 @@ async def run(args: argparse.Namespace) -> Seen:
     return seen
 
 
-def report(seen: Seen, seconds: float) -> str:
-    """Return the results as rows of a Markdown table."""
+def engine_of(url: str, languages: tuple[str, str]) -> str:
+    """Return the name of the engine that answers requests now, with its version and precision."""
+    with urlopen(f"{url}/api/v1/models") as response:
+        models = json.load(response)["models"]
+    engine: str = next(one["engine"] for one in models if (one["source"], one["target"]) == languages)
+    return engine
+
+
+def report(seen: Seen, seconds: float, engines: list[str]) -> str:
+    """Return the results as rows of a Markdown table; `engines` are those at the start and at the end."""
     ordered = sorted(seen.seconds) or [float("nan")]
     refused = sum(number for status, number in seen.statuses.items() if status in (429, 503))
     failed = sum(number for status, number in seen.statuses.items() if status not in (0, 200, 429, 503))
-    rows = [("sentences/s", f"{seen.sentences / seconds:.1f}"), ("answered", str(seen.statuses[200])),
+    rows = [("engine", ", then ".join(dict.fromkeys(engines))),
+            ("sentences/s", f"{seen.sentences / seconds:.1f}"), ("answered", str(seen.statuses[200])),
             ("refused", str(refused)), ("failed", str(failed)), ("lost", str(seen.statuses[0]))]
     rows += [(f"p{share}" if share < 100 else "slowest",
               f"{ordered[min(len(ordered) * share // 100, len(ordered) - 1)]:.2f} s") for share in PERCENTILES]
@@ -152,9 +163,12 @@ def main() -> None:
     parser.add_argument("--pid", type=int, help="process id of the server, to record its memory")
     parser.add_argument("--key", help="API key")
     args = parser.parse_args()
+    languages = (args.source, args.target)
+    engines = [engine_of(args.url, languages)]
     begun = time.monotonic()
     seen = asyncio.run(run(args))
-    print(report(seen, time.monotonic() - begun))
+    seconds = time.monotonic() - begun
+    print(report(seen, seconds, [*engines, engine_of(args.url, languages)]))
 
 
 if __name__ == "__main__":

@@ -199,6 +199,39 @@ def test_requests_are_answered_while_the_new_model_is_loaded():
         begun[0].close()
 
 
+def test_a_model_chooses_its_precision_while_it_answers_until_it_is_replaced(caplog):
+    begun, ended, failed = threading.Semaphore(0), [], threading.Event()
+
+    def load():
+        number = len(models)
+        models.append(number)
+
+        def choose_precision(stopped):
+            begun.release()
+            if number == 1:
+                failed.set()
+                raise RuntimeError("no memory")
+            while not stopped():
+                failed.wait(0.001)
+            ended.append(number)
+
+        return OpenedModel(lambda lines, _: [Translation([Hypothesis(f"{number}", 0.0)]) for _ in lines], "a",
+                           choose_precision=choose_precision)
+
+    models = []
+    served = ServedModel(Direction("de", "en"), "place", load, 16, 100)
+    try:
+        assert begun.acquire(timeout=60) and translated(served, LineOptions())[0][0].text == "0" and not ended
+        served.exchange()
+        assert ended == [0] and begun.acquire(timeout=60) and failed.wait(60)
+        served.exchange()
+        assert "choosing the precision failed" in caplog.text
+        assert begun.acquire(timeout=60) and translated(served, LineOptions())[0][0].text == "2"
+    finally:
+        served.close()
+    assert ended == [0, 2]
+
+
 def test_a_client_that_goes_does_not_wait_for_a_search(building):
     _, served = building
     ticket = Ticket()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
+import shutil
+
 import pytest
 
 from tests.interop import conftest as engines
+from towernmt.predict.search.search_settings import SpecialLineSettings
 
 original_run, run_on_disk, lines = engines.original_run, engines.run_on_disk, engines.lines     # fixtures
 pytestmark = pytest.mark.thorough
@@ -73,6 +78,36 @@ def test_ctranslate2_says_the_same_as_both_engines(make_client, run_on_disk, lin
     ours, theirs = (served(make_client, run_on_disk, engine=engine, **settings).post("/translate", json={
         "q": texts, "source": "de", "target": "en"}).json() for engine in ("auto", "ctranslate2"))
     assert ours == theirs
+
+
+def test_a_run_is_served_in_int8_after_a_measurement_and_from_the_next_start_on(run_on_disk, lines, tmp_path, caplog):
+    from tests.interop.engines.test_int8_measurement import write_validation_text
+    from towernmt.dataflow.text.language_codes import Direction
+    from towernmt.interop.ctranslate2_engine import CTranslate2Translator
+    from towernmt.serve.model_loading import EngineSettings, open_place
+    from towernmt.serve.served_models import ServedModel
+
+    run = shutil.copytree(run_on_disk, tmp_path / "run")
+    text = [line for line in lines if line]
+    expected = CTranslate2Translator(run, device="cpu", precision="int8").translate(text)
+    write_validation_text(run, text, expected)      # so BLEU is higher in int8
+    CTranslate2Translator(run, device="cpu")        # exports the run
+    caplog.set_level(logging.INFO, "towernmt")
+    settings = EngineSettings(device="cpu", special_lines=SpecialLineSettings(protection="off"), retry=False)
+    assert open_place(str(run), dataclasses.replace(settings, precision="float32")).choose_precision is None
+    served = ServedModel(Direction("de", "en"), str(run), lambda: open_place(str(run), settings), 16, 100)
+    served._choosing.join()
+    assert served.model.engine().endswith(" int8")
+    assert [found[0].text for found in served.model.translate(text, None)] == expected
+    [line] = [message for message in caplog.messages if "BLEU of" in message]
+    assert "100.00 in int8, so CTranslate2 uses int8 on processors" in line
+    served.exchange()
+    served.close()
+    assert served.model.engine().endswith(" int8") and served.model.choose_precision is None
+    assert [message.rpartition("(")[2] for message in caplog.messages if "is ready after" in message][-1] == (
+        f"engine: {served.model.engine()}).")
+    assert open_place(str(run), dataclasses.replace(settings, precision="float32")).engine().endswith(" float32")
+    assert not any("BLEU of" in message for message in caplog.messages[caplog.messages.index(line) + 1:])
 
 
 def test_ctranslate2_refuses_what_it_lacks(make_client, run_on_disk):

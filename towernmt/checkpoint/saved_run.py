@@ -45,7 +45,7 @@ class SavedRun:
     best/step-N/             the best by validation, best/record.json, best/log
     averaged/step-N/         the mean of the last checkpoints, if it is better; averaged/record.json
     log/                     log.log, stats.jsonl, TensorBoard events
-    exports/                 cached exports for CTranslate2; may be deleted at any time
+    exports/                 cached exports for CTranslate2, with the BLEU of int8; may be deleted at any time
     ```
     """
 

@@ -84,6 +84,10 @@ class CTranslate2Engine(Generic[T]):
             return f"CTranslate2 cannot be loaded ({error})"
         return ""
 
+    def with_precision(self, precision: str) -> CTranslate2Engine[T]:
+        """Return the engine with another precision of the weights."""
+        return CTranslate2Engine(self._run, self._averaged, precision, self._open, self._problem)
+
     def kept(self, checkpoint: str) -> T | None:
         """Open an export that exists; return None if it is missing or cannot be loaded."""
         directory = self._included() or kept_export(self._wanted(checkpoint))

@@ -51,6 +51,7 @@ from towernmt.evaluate.metrics import corpus_scores
 from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 from towernmt.interop.ctranslate2_models import FORMAT
 from towernmt.interop.export import export_model
+from towernmt.interop.int8_measurement import INT8, bleu_loss, default_on_processors
 from towernmt.interop.model_card import (
     CardText,
     card_date,
@@ -69,8 +70,6 @@ from towernmt.predict.lines.text_io import read_text
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
 
-INT8_LOSS = 0.2
-"""Maximum loss of BLEU on a test set with which int8 is the default precision on processors."""
 _CHUNK = 1 << 20
 
 Members = Mapping[str, bytes | Path]
@@ -181,7 +180,7 @@ class PackageOrder:
         calibration: file of source sentences, on which int8 exports measure activations.
         date: date of the card, YYYY-MM-DD; None: see `model_card.card_date`.
         int8: whether to measure translation in int8 on the test sets, and make it the default on processors if the
-            loss of BLEU is at most `INT8_LOSS`.
+            loss of BLEU is at most `int8_measurement.INT8_LOSS`.
     """
 
     precision: Precision = "float32"
@@ -259,12 +258,12 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
             if order.int8 and (exported := _int8_export(trained, temporary)):
                 eight = _test_scores(CTranslate2Translator(exported, device="cpu"), tests, language,
                                      "this package, CTranslate2 in int8")
-                loss = max(one["score"] - other["score"] for one, other in zip(scores, eight, strict=True)
-                           if one["metric"] == "BLEU")
-                facts["int8"] = {"bleu_loss": round(loss, 4), "default_on_processors": loss <= INT8_LOSS}
-                if loss <= INT8_LOSS:
-                    parts.manifest = dataclasses.replace(parts.manifest, processor_precision="int8")
-                    parts.add_export(exported, FORMAT, "int8")
+                loss = bleu_loss(_bleu(scores), _bleu(eight))
+                default = default_on_processors(loss)
+                facts["int8"] = {"bleu_loss": round(loss, 4), "default_on_processors": default == INT8}
+                parts.manifest = dataclasses.replace(parts.manifest, processor_precision=default)
+                if default == INT8:
+                    parts.add_export(exported, FORMAT, INT8)
                 scores += eight
         scores += [{**score, "of": "the training's record (float32, before packing)"}
                    for score in validation_scores(trained.run, checkpoint, parts.manifest.step)]
@@ -349,6 +348,11 @@ def _test_scores(translator: LineTranslator, tests: Sequence[_Test], target_lang
     return found
 
 
+def _bleu(scores: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Return the BLEU of each test set from a result of `_test_scores`."""
+    return [score["score"] for score in scores if score["metric"] == "BLEU"]
+
+
 def _sha256(lines: Sequence[str]) -> str:
     """Return the checksum of a text in UTF-8 with a line feed after each line."""
     return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
@@ -367,7 +371,7 @@ def _add_export(parts: _Parts, trained: TrainedModel, temporary: Path, format_na
 def _int8_export(trained: TrainedModel, temporary: Path) -> Path | None:
     """Return the directory of an export in int8; None if CTranslate2 cannot express the model."""
     try:
-        return export_model(trained, FORMAT, temporary / "int8", precision="int8")
+        return export_model(trained, FORMAT, temporary / "int8", precision=INT8)
     except SettingsError:
         return None
 

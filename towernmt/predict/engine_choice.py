@@ -49,6 +49,9 @@ class FastEngine(Protocol[T_co]):
     def difference(self) -> str:
         """Return why results would always differ from those of the graph, a clause; "" if they can be the same."""
 
+    def with_precision(self, precision: str) -> FastEngine[T_co]:
+        """Return the engine with another precision of the weights."""
+
     def kept(self, checkpoint: str) -> T_co | None:
         """Open an export that exists; return None if it is missing or cannot be loaded.
 
@@ -172,6 +175,7 @@ class ExportInUse(Generic[T]):
     def __init__(self, run: SavedRun, checkpoint: str, engine: FastEngine[T], export_first: bool) -> None:
         self._run, self._checkpoint, self._engine = run, checkpoint, engine
         self._exporting = threading.Lock()      # held while a thread exports, and after a failure
+        self._opening = threading.Lock()        # held while `opened` changes
         self.opened = engine.kept(checkpoint)
         if self.opened is None and export_first:
             self._exporting.acquire()
@@ -187,10 +191,25 @@ class ExportInUse(Generic[T]):
                 threading.Thread(target=self._export, name="export").start()
             yield item
 
+    def change_precision(self, precision: str) -> None:
+        """Export the run in another precision unless it is exported already, and use the export for later streams.
+
+        Raises:
+            TowerNMTError: the engine cannot express or load the model.
+            OSError: the export cannot be written.
+        """
+        engine = self._engine.with_precision(precision)
+        opened = engine.exported(self._checkpoint, wait=True)
+        with self._opening:
+            self._engine, self.opened = engine, opened
+
     def _export(self, wait: bool = False) -> None:
         """Export the run, for later streams; if that is not possible, log the reason."""
         try:
-            self.opened = self._engine.exported(self._checkpoint, wait)
+            opened = self._engine.exported(self._checkpoint, wait)
+            with self._opening:
+                if self.opened is None:     # `change_precision` may have been faster
+                    self.opened = opened
             self._exporting.release()
         except (TowerNMTError, OSError) as error:
             log.info("%s: TensorFlow's graph is used: %s", self._run.name, error)
@@ -236,7 +255,7 @@ class EngineChoice:
         self._towers: SearchTowers | None = None
         self._building, self._logged = threading.Lock(), set[str]()
         self._export = ExportInUse(run, self.checkpoint, fast, export_first)
-        self.exporting = self._export.exporting
+        self.exporting, self.change_precision = self._export.exporting, self._export.change_precision
         if self._export.opened is None:
             self._graph()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from towernmt.checkpoint.packaged_run import open_run
 from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.core.errors import SettingsError
 from towernmt.core.machine import processors
 from towernmt.predict.engine_choice import ENGINES, GRAPH, EngineChoice, default_precision, open_engines
 from towernmt.predict.line_translator import LineTranslator, Search, SearchArguments, languages_of, search_settings
@@ -121,6 +122,27 @@ class Translator(LineTranslator):
     def engine(self) -> str:  # type: ignore[override]
         """The engine of lines without options: `graph`, or name, version and precision of another engine."""
         return self._searches.engine if isinstance(self._searches, EngineChoice) else GRAPH
+
+    @property
+    def has_engine_choice(self) -> bool:
+        """Whether CTranslate2 can translate lines, as soon as the run is exported."""
+        return isinstance(self._searches, EngineChoice)
+
+    def change_precision(self, precision: str) -> None:
+        """Let CTranslate2 translate later streams in another precision; threads may translate meanwhile.
+
+        The graph keeps its precision.
+
+        Args:
+            precision: precision of the weights: float32, int16 or int8.
+
+        Raises:
+            TowerNMTError: the translator has only the graph, or CTranslate2 cannot load the model.
+            OSError: the export cannot be written.
+        """
+        if not isinstance(self._searches, EngineChoice):
+            raise SettingsError(f"precision={precision}: CTranslate2 does not translate with this model.")
+        self._searches.change_precision(precision)
 
     def current_search(self) -> Search:
         """Return the search for a stream that begins now."""

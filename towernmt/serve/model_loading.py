@@ -10,21 +10,26 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from towernmt.checkpoint.package_reader import is_package
 from towernmt.checkpoint.packaged_run import PackagedRun
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import is_export
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.machine import processors
 from towernmt.dataflow.text.language_codes import Direction, parse_direction, plain_code, written_language
 from towernmt.documents.shields import EVERYTHING, Protection
+from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.engine_choice import ENGINES as TRANSLATOR_ENGINES
 from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import LineOptions
-from towernmt.predict.search.search_settings import SWITCH, SpecialLineSettings, StreamSettings
+from towernmt.predict.search.search_settings import SWITCH, SearchSettings, SpecialLineSettings, StreamSettings
 from towernmt.serve.batcher import EngineError, Translate, check_translations
+
+if TYPE_CHECKING:
+    from towernmt.interop.int8_measurement import MeasuredCheckpoint
 
 ENGINES = (*TRANSLATOR_ENGINES, "ctranslate2")
 """Supported engines; the first is the default."""
@@ -49,7 +54,8 @@ class EngineSettings:
 
     Attributes:
         engine: one of `ENGINES`.
-        precision: precision of the engine; None means that of `Translator`.
+        precision: precision of the engine; None means that of `Translator`, and int8 on processors for a run whose
+            BLEU in int8 was measured.
         device: "cpu", "gpu" or "gpu:N"; None means a GPU if available.
         alternatives: maximum number of translations per sentence.
         alignments: whether translations have word alignments and probabilities.
@@ -98,6 +104,9 @@ class OpenedModel(NamedTuple):
             vocabulary cannot write. Thread-safe.
         protection: the words and symbols of texts that become placeholders.
         retry: changed search settings of the second search for faulty translations; empty for no second search.
+        engine: returns the name of the engine of sentences without options, with its version and precision, or "".
+        choose_precision: measures whether the model can use int8, and changes its precision accordingly while it
+            translates; None if the precision is chosen already. Called with a function that returns whether to stop.
     """
 
     translate: Translate
@@ -109,6 +118,8 @@ class OpenedModel(NamedTuple):
     check: Callable[[LineOptions], None] = lambda _: None
     protection: Protection = EVERYTHING
     retry: Mapping[str, Any] = MappingProxyType({})
+    engine: Callable[[], str] = str
+    choose_precision: Callable[[Callable[[], bool]], None] | None = None
 
 
 def parse_model(text: str) -> ModelPlace:
@@ -164,11 +175,33 @@ def open_place(place: str, settings: EngineSettings, direction: Direction | None
             **common, **search), settings.protection, n_best, settings.alignments)
     from towernmt.predict.translator import Translator
 
+    measured = _measured_checkpoint(place, settings)
+    kept = None if measured is None else measured.kept()
     translator = Translator(place, beam, n_best=n_best, device=settings.device, stream=settings.stream,
                             attention=settings.alignments, log_probs=settings.alignments,
-                            engine=settings.engine, precision=settings.precision,
+                            engine=settings.engine, precision=settings.precision if kept is None else kept.precision,
                             trust_code=settings.trust_code, **common, **search)
-    return _opened(place, translator, settings.protection, n_best, settings.alignments, True)
+    opened = _opened(place, translator, settings.protection, n_best, settings.alignments, True)
+    if measured is None or kept is not None or not translator.has_engine_choice:
+        return opened
+
+    def choose_precision(stopped: Callable[[], bool]) -> None:
+        result = measured.measure("" if direction is None else direction.target, stopped)
+        if result is not None and result.precision != PRECISIONS[0] and not stopped():
+            translator.change_precision(result.precision)
+
+    return opened._replace(choose_precision=choose_precision)
+
+
+def _measured_checkpoint(place: str, settings: EngineSettings) -> MeasuredCheckpoint | None:
+    """Return the checkpoint of a run for which a measurement chooses the precision, or None."""
+    run = SavedRun(place)
+    if settings.engine != TRANSLATOR_ENGINES[0] or settings.precision is not None or not run.exists():
+        return None
+    from towernmt.interop.int8_measurement import MeasuredCheckpoint
+
+    averaged = dict(settings.search).get("averaged", run.group("search", SearchSettings()).averaged)
+    return MeasuredCheckpoint(run, averaged)
 
 
 SENTENCE, OTHER = "a 1 2 3.", "a b c"
@@ -244,7 +277,7 @@ def _opened(place: str, translator: LineTranslator, protection: Protection, n_be
 
     return OpenedModel(translate, f"{Path(place).name} {Path(translator.checkpoint).parent.name}".strip(), n_best,
                        aligns, constrains, PackagedRun(place).card if is_package(place) else None, translator.check,
-                       protection, translator.retry)
+                       protection, translator.retry, lambda: translator.engine)
 
 
 def _custom_engine(place: str) -> OpenedModel:

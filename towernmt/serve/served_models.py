@@ -68,6 +68,7 @@ class ServedModel:
         self._wanted = [kind for kind in (*COMMON, RETRY) if kind in self._cold]
         self._warming = threading.Thread(target=self._warm_up_in_background, name="warm up", daemon=True)
         self._warming.start()
+        self._choosing = self._choose_in_background()
 
     @property
     def is_warm(self) -> bool:
@@ -107,6 +108,7 @@ class ServedModel:
             self._warm.notify_all()
         self.batcher.close()
         self._warming.join()
+        self._choosing.join()
 
     def exchange(self) -> None:
         """Reload the model from its place, and use the new one from the next round on.
@@ -121,6 +123,24 @@ class ServedModel:
             self.model = model
             self.batcher.translate = self.model.translate
             self.loaded = time.time()
+            self._choosing.join()       # it ends at its next sentence, because its model is replaced
+            self._choosing = self._choose_in_background()
+
+    def _choose_in_background(self) -> threading.Thread:
+        """Start the thread in which the model chooses its precision, and return the thread."""
+        thread = threading.Thread(target=self._choose_precision, args=(self.model,), name="precision", daemon=True)
+        thread.start()
+        return thread
+
+    def _choose_precision(self, model: OpenedModel) -> None:
+        """Let the model choose its precision while it answers requests."""
+        if model.choose_precision is None:
+            return
+        try:
+            model.choose_precision(lambda: self._closing or self.model is not model)
+        except Exception as error:  # noqa: BLE001 -- the model keeps its precision
+            log.error("%s: choosing the precision failed, so it stays %s.", self.direction, model.engine(),
+                      exc_info=error)
 
     def _warm_up_in_background(self) -> None:
         """Build searches while the plain search answers requests: the common ones now, the others on demand."""
@@ -153,7 +173,8 @@ class ServedModel:
         begun = time.monotonic()
         model = self._open()
         warm_up(model, self.place)
-        log.info("%s: %s is ready after %.1f s.", self.direction, self.place, time.monotonic() - begun)
+        log.info("%s: %s is ready after %.1f s%s.", self.direction, self.place, time.monotonic() - begun,
+                 f" (engine: {model.engine()})" if model.engine() else "")
         return model
 
 

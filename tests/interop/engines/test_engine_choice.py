@@ -17,6 +17,7 @@ import yaml
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import SettingsError
+from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 from towernmt.interop.ctranslate2_requests import difference
 from towernmt.predict import engine_choice
 from towernmt.predict.engine_choice import open_scorer
@@ -124,6 +125,26 @@ def test_the_first_use_exports_after_the_first_line_and_the_next_stream_uses_it(
     assert translator.engine.startswith("CTranslate2")
     assert [first, *(best.text for best, *_ in stream)] == translator.translate(lines)
     assert Translator(run, device="cpu").engine == translator.engine
+
+
+def test_another_precision_is_that_of_later_streams(exported_run: Path, tmp_path: Path, lines: list[str]) -> None:
+    run = Path(shutil.copytree(exported_run, tmp_path / "run"))
+    translator = Translator(run, device="cpu", stream=StreamSettings(window=1))
+    float32, stream = translator.translate(lines), translator.translate_stream(lines)
+    first = next(stream)[0].text
+    translator.change_precision("int8")
+    assert translator.engine.endswith(" int8") and translator.has_engine_choice
+    assert [first, *(best.text for best, *_ in stream)] == float32
+    other = CTranslate2Translator(run, device="cpu", precision="int8").translate_nbest(lines)
+    for ours, theirs in zip(translator.translate_nbest(lines), other, strict=True):
+        assert [one.text for one in ours] == [one.text for one in theirs]
+        assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], abs=1e-4)
+
+
+def test_the_graph_alone_has_no_other_precision(graph: Translator) -> None:
+    assert not graph.has_engine_choice
+    with pytest.raises(SettingsError, match="precision=int8: CTranslate2 does not translate with this model"):
+        graph.change_precision("int8")
 
 
 def test_a_run_in_use_by_another_exporter_is_translated_by_the_graph(original_run: Path, tmp_path: Path) -> None:

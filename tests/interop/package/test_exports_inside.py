@@ -14,7 +14,7 @@ import pytest
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.cli import exchange_commands as command
 from towernmt.core.errors import SettingsError
-from towernmt.interop import package_build
+from towernmt.interop import int8_measurement
 from towernmt.interop.ctranslate2_engine import CTranslate2Scorer, CTranslate2Translator
 from towernmt.predict.translator import Translator
 
@@ -64,7 +64,7 @@ def test_of_several_exports_the_wanted_one_is_taken_and_one_that_lacks_is_made(
 def test_a_package_translates_in_int8_if_its_bleu_is_nearly_that_of_float32(
         run_on_disk: Path, tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch, limit: float,
         precision: str) -> None:
-    monkeypatch.setattr(package_build, "INT8_LOSS", limit)
+    monkeypatch.setattr(int8_measurement, "INT8_LOSS", limit)
     test = str(tmp_path / "test")
     Path(test).write_text("".join(f"{line}\n" for line in lines if line))
     packed = pack(run_on_disk, tmp_path / "x.zip", options=["--test", test, test])

@@ -229,8 +229,10 @@ def _schemas() -> dict[str, Any]:
                 "done": {"const": True}, **head, "translations": _WORDS}),
             _object(["error", "status"], {"error": _TEXT, "status": {"type": "integer"}})]},
         "Models": _object(["models", "limits"], {"models": {"type": "array", "items": _object(
-            ["source", "target", "model", "alternatives", "alignments", "constraints"],
-            {"source": _TEXT, "target": _TEXT, "model": _TEXT, "alternatives": {"type": "integer"},
+            ["source", "target", "model", "engine", "alternatives", "alignments", "constraints"],
+            {"source": _TEXT, "target": _TEXT, "model": _TEXT, "engine": {
+                "type": "string", "description": "Engine of sentences without options, with its version and precision; "
+                                                 "empty for a custom engine."}, "alternatives": {"type": "integer"},
              "alignments": {"type": "boolean"}, "constraints": {"type": "boolean"}, "card": {
                  "$ref": "#/components/schemas/Card"}})}, "limits": _object(
             ["characters", "texts", "sentences"],
@@ -372,7 +374,8 @@ async def models(call: Call) -> Response:
     limits = call.service.limits
     return JSONResponse({"models": [
         {"source": one.direction.source, "target": one.direction.target, "model": one.model.name,
-         "alternatives": one.model.alternatives, "alignments": one.model.aligns, "constraints": one.model.constrains,
+         "engine": one.model.engine(), "alternatives": one.model.alternatives, "alignments": one.model.aligns,
+         "constraints": one.model.constrains,
          **({} if one.model.card is None else {"card": _public_card(one.model.card)})}
         for one in call.service.models], "limits": {"characters": limits.max_characters, "texts": limits.max_texts,
                                                     "sentences": limits.max_segments}})

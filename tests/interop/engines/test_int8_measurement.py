@@ -1,0 +1,116 @@
+"""The loss of BLEU of a run in int8 is measured once for each checkpoint, on the validation text of its data."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from sacrebleu.metrics import BLEU
+
+from towernmt.checkpoint.records import validation_fingerprint
+from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.dataflow.text.validation_set import ValidationSet
+from towernmt.interop import int8_measurement
+from towernmt.interop.ctranslate2_engine import CTranslate2Translator
+from towernmt.interop.int8_measurement import Int8Measurement, MeasuredCheckpoint, bleu_loss, default_on_processors
+
+
+def write_validation_text(run: Path, lines: list[str], references: list[str]) -> Path:
+    """Write text next to a run as the validation text of its data, and return the file that names the data."""
+    data = run.parent / "corpora.yaml"
+    for name, text in (("valid.de", lines), ("valid.en", references), ("train.tsv", ["w1\tw2"])):
+        (run.parent / name).write_text("".join(f"{line}\n" for line in text))
+    data.write_text(yaml.safe_dump({"sources": [{"uri": str(run.parent / "train.tsv")}], "validation": {
+        "source": str(run.parent / "valid.de"), "target": str(run.parent / "valid.en")}}))
+    settings = yaml.safe_load((run / "settings.yaml").read_text())
+    settings["made_from"] = {"data_path": str(data), "validation": validation_fingerprint(
+        [ValidationSet("", lines, [references])])}
+    (run / "settings.yaml").write_text(yaml.safe_dump(settings))
+    return data
+
+
+@pytest.fixture(scope="module")
+def text(lines: list[str]) -> list[str]:
+    return [line for line in lines if line]
+
+
+@pytest.fixture(scope="module")
+def run(original_run: Path, text: list[str], tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
+    """A run whose validation text is its sources in reverse order."""
+    run = Path(shutil.copytree(original_run, tmp_path_factory.mktemp("measured") / "run"))
+    write_validation_text(run, text, text[::-1])
+    return SavedRun(run)
+
+
+@pytest.mark.thorough
+def test_both_bleus_are_those_of_the_translators_and_are_kept_for_the_checkpoint(
+        run: SavedRun, text: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "towernmt")
+    monkeypatch.setattr(int8_measurement, "MAX_SENTENCES", len(text) - 1)
+    checkpoint = MeasuredCheckpoint(run, True)
+    assert checkpoint.kept() is None
+    measured = checkpoint.measure("en", lambda: False)
+    expected = [BLEU().corpus_score(
+        CTranslate2Translator(run, device="cpu", precision=precision).translate(text[:-1]), [text[:0:-1]]).score
+        for precision in ("float32", "int8")]
+    assert measured is not None and measured.sentences == len(text) - 1
+    assert [measured.float32_bleu, measured.int8_bleu] == pytest.approx(expected, abs=1e-4)
+    [line] = [record.getMessage() for record in caplog.records if "BLEU of" in record.getMessage()]
+    assert f"{expected[0]:.2f} in float32 and {expected[1]:.2f} in int8, so CTranslate2 uses " in line
+    assert MeasuredCheckpoint(SavedRun(run.path), True).kept() == measured
+    assert MeasuredCheckpoint(run, False).kept() is None
+    other = Path(shutil.copytree(run.path, run.path.parent / "other"))
+    index = Path(f"{SavedRun(other).checkpoint()}.index")
+    index.write_bytes(index.read_bytes() + b"other weights")
+    assert MeasuredCheckpoint(SavedRun(other), True).kept() is None
+
+
+def test_a_loss_of_at_most_two_tenths_makes_int8_the_default() -> None:
+    assert Int8Measurement(500, 30.0, 29.81).precision == "int8" == Int8Measurement(500, 30.0, 31.0).precision
+    assert Int8Measurement(500, 30.0, 29.79).precision == "float32"
+    assert default_on_processors(bleu_loss([30.0, 20.0], [30.5, 19.5])) == "float32"     # the worst text decides
+
+
+@pytest.mark.parametrize(("problem", "words"), [
+    ("no record", "the run has no validation text"), ("no data", "cannot be read"),
+    ("changed", "is not that of the run")])
+def test_without_its_validation_text_a_run_is_not_measured(
+        original_run: Path, tmp_path: Path, text: list[str], caplog: pytest.LogCaptureFixture, problem: str,
+        words: str) -> None:
+    caplog.set_level(logging.INFO, "towernmt")
+    run = Path(shutil.copytree(original_run, tmp_path / "run"))
+    if problem != "no record":
+        data = write_validation_text(run, text, text)
+        if problem == "no data":
+            data.unlink()
+        else:
+            (tmp_path / "valid.en").write_text("w1\n" * len(text))
+    checkpoint = MeasuredCheckpoint(SavedRun(run), True)
+    assert checkpoint.measure("", lambda: False) is None and checkpoint.kept() is None
+    [line] = caplog.messages
+    assert "CTranslate2 uses float32, because int8 could not be measured: " in line and words in line
+    assert not (run / "exports").exists()
+
+
+def test_a_stopped_measurement_has_no_result(run: SavedRun, tmp_path: Path) -> None:
+    checkpoint = MeasuredCheckpoint(SavedRun(shutil.copytree(run.path, tmp_path / "run")), True)
+    calls: list[Any] = []
+
+    def stopped() -> bool:
+        calls.append(None)
+        return len(calls) > 2
+
+    assert checkpoint.measure("", stopped) is None and len(calls) == 3
+
+
+def test_a_damaged_result_is_measured_again(run: SavedRun, text: list[str]) -> None:
+    checkpoint = MeasuredCheckpoint(run, True)
+    measured = checkpoint.measure("", lambda: False)
+    [file] = (run.path / "exports").glob("*/int8_measurement.json")
+    file.write_text("{")
+    assert checkpoint.kept() is None
+    assert checkpoint.measure("", lambda: False) == measured == checkpoint.kept()
