@@ -182,7 +182,8 @@ def open_place(place: str, settings: EngineSettings, direction: Direction | None
                             engine=settings.engine, precision=settings.precision if kept is None else kept.precision,
                             trust_code=settings.trust_code, **common, **search)
     opened = _opened(place, translator, settings.protection, n_best, settings.alignments, True)
-    if measured is None or kept is not None or not translator.has_engine_choice:
+    if measured is None or kept is not None or not translator.has_engine_choice or (
+            translator.checkpoint != measured.checkpoint):      # training has written a better one since
         return opened
 
     def choose_precision(stopped: Callable[[], bool]) -> None:
