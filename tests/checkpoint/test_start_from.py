@@ -95,8 +95,8 @@ def test_embeddings_and_another_run_may_both_give_initial_values(tmp_path):
     run = RunDirectory(tmp_path / "run")
     run.save_settings(default_settings())
     save(run.checkpoints / "step-5", {"a": [1, 2]})
-    assert initial_values(InitSettings(), data) is None
-    both = initial_values(InitSettings(checkpoint=str(run.path), target_embeddings="vectors.npy"), data)
+    assert initial_values(InitSettings(), data, 1) is None
+    both = initial_values(InitSettings(checkpoint=str(run.path), target_embeddings="vectors.npy"), data, 1)
     assert [type(init) for init in both.inits] == [StartFrom, PretrainedEmbeddings]
 
 
@@ -109,4 +109,4 @@ def test_another_runs_vocabulary_must_be_that_of_the_data(tmp_path):
     run.save_settings(default_settings())
     save(run.checkpoints / "step-5", {"a": [1, 2]})
     with pytest.raises(SettingsError, match=r"vocabulary of that run differs from .* data \(source.words differs\)"):
-        initial_values(InitSettings(checkpoint=str(run.path), source_embeddings="x"), data)
+        initial_values(InitSettings(checkpoint=str(run.path), source_embeddings="x"), data, 1)

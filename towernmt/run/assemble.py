@@ -44,13 +44,16 @@ from towernmt.core.settings import flatten
 from towernmt.core.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf1
 from towernmt.core.world import present_world
+from towernmt.dataflow.batches.mixed_data import MixedData
 from towernmt.dataflow.batches.training_data import StreamedCorpus, TrainingData, make_batches
+from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.dataflow.vocabulary.vocabulary_files import same_pieces
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.models.interface import ALIGNMENT, NMTModel, batch_signature
 from towernmt.optim.optimizer import make_optimizer
 from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, AutomaticSetting
+from towernmt.run.cooccurrence import CooccurrenceEmbeddings
 from towernmt.run.directory import RunDirectory, differing_vocabulary, model_from_settings
 from towernmt.run.run_settings import InitSettings, Settings, TrainSettings
 from towernmt.train.config import TrainConfig
@@ -70,21 +73,43 @@ class Components:
     callbacks_after: Callable[[], list[Any]] = list
 
 
-def initial_values(settings: InitSettings, data: TrainingData) -> ChainInit | None:
+def initial_values(settings: InitSettings, data: TrainingData, seed: int) -> ChainInit | None:
     """Return what sets the parameters of a new run when training begins; None for random values.
 
+    Args:
+        settings: the settings of the initial values.
+        data: training data.
+        seed: seed of the run.
+
     Raises:
-        SettingsError: the initial run is missing, or its vocabulary differs from that of `data`.
+        SettingsError: the initial run is missing, or its vocabulary differs from that of `data`; or co-occurrence
+            cannot be counted.
     """
     files = {"source": settings.source_embeddings, "target": settings.target_embeddings}
     files = {side: file for side, file in files.items() if file}
     inits: list[SessionInit] = []
+    if settings.embeddings == "cooccurrence":
+        inits.append(_by_cooccurrence(settings, data, seed))
     if settings.checkpoint:
         inits.append(_start_from(settings, data))
     if files:
         vocabularies = {"source": data.source_vocabulary, "target": data.target_vocabulary}
         inits.append(PretrainedEmbeddings(files, vocabularies))
     return ChainInit(inits) if inits else None
+
+
+def _by_cooccurrence(settings: InitSettings, data: TrainingData, seed: int) -> CooccurrenceEmbeddings:
+    named = "init.embeddings=cooccurrence"
+    if settings.checkpoint:
+        raise SettingsError(f"{named} would replace the embeddings of init.checkpoint={settings.checkpoint}: leave out "
+                            "one of them.")
+    if not isinstance(data, (PreparedData, MixedData)):
+        raise SettingsError(f"{named} counts the pairs of prepared data, but {data.directory} is unprepared text: "
+                            "prepare it, or use init.embeddings=random.")
+    if present_world().processes > 1:
+        raise SettingsError(f"{named} supports one process, because the vectors of several may differ slightly: use "
+                            "init.embeddings=random.")
+    return CooccurrenceEmbeddings(data, seed)
 
 
 def _start_from(settings: InitSettings, data: TrainingData) -> StartFrom:
@@ -299,7 +324,7 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
     batches = make_batches(data, s, settings.train.epochs or None, report, _wants_alignments(model, settings))
     source = components.source(batches, feeders=s.feeders, capacity=s.queue_capacity, name=str(data.directory))
     stop = StopOnSignal(interrupt=lambda: source.stop(None))
-    first = initial_values(settings.init, data) if latest_checkpoint(run.checkpoints) is None else None
+    first = initial_values(settings.init, data, s.seed) if latest_checkpoint(run.checkpoints) is None else None
     config = TrainConfig(
         model=model, data=source, update_cycle=settings.train.update_cycle,
         callbacks=[*make_callbacks(settings, data, run, model, source, components), stop],

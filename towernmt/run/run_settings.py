@@ -91,6 +91,9 @@ class InitSettings:
         ["/lhuc$"], "regular expressions on names: variables that init.checkpoint may lack; they get random values")
     left_out: list[str] = setting(
         [], "regular expressions on names: variables of init.checkpoint that this model lacks; they are ignored")
+    embeddings: str = setting(
+        "random", "initial embeddings: random, or vectors by the co-occurrence of subwords in the prepared pairs",
+        choices=("random", "cooccurrence"))
     source_embeddings: str = setting(
         "", "file with initial embeddings of the source subwords, in word2vec's text format or as .npy")
     target_embeddings: str = setting("", "file with initial embeddings of the target subwords, in the same formats")

@@ -48,7 +48,7 @@ class StartingModel(NamedTuple):
 
 _CHANGEABLE = ("model.lhuc", "model.kernels", "model.guided_alignment_layer")
 """Model settings that fit the parameters of any starting model. Settings of training, such as dropout, fit, too."""
-_EMBEDDINGS = ("init.source_embeddings", "init.target_embeddings")
+_EMBEDDINGS = ("init.embeddings", "init.source_embeddings", "init.target_embeddings")
 
 
 def starting_settings(start: StartingModel, architecture: str | None = None, preset: str | None = None) -> Settings:

@@ -39,6 +39,7 @@ class TrainingConditions:
         gpu_memory: memory of the smallest of these GPUs in bytes; 0 if unknown.
         validation_sets: number of validation sets.
         is_mixed: whether general data are mixed in; `target_tokens` and `pairs` are those of the new data.
+        processes: number of processes that train together.
     """
 
     target_tokens: int | None
@@ -53,6 +54,7 @@ class TrainingConditions:
     gpu_memory: int = 0
     validation_sets: int = 1
     is_mixed: bool = False
+    processes: int = 1
 
     def updates(self, settings: Settings) -> float | None:
         """Estimate the number of updates within the training limit; None without a limit, or if too little is known."""
@@ -177,7 +179,8 @@ def training_conditions(data: TrainingData, gpus: Sequence[int] | None, rates: P
         unigram=data.source_vocabulary.has_probabilities and data.target_vocabulary.has_probabilities,
         validation_pairs=len(data.valid_source), gpus=processes * len(gpus or ()),
         processors=processors(), bfloat16=_multiplies_bfloat16(gpus), rates=rates, gpu_memory=smallest_memory(gpus),
-        validation_sets=len(data.validation_sets), is_mixed=isinstance(data, MixedData))
+        validation_sets=len(data.validation_sets), is_mixed=isinstance(data, MixedData),
+        processes=processes)
 
 
 BFLOAT16_CAPABILITY = (8, 0)
