@@ -13,7 +13,7 @@ MODEL = '''
 from dataclasses import dataclass
 from towernmt.core.tf_compat import tf, tf1
 from tensorpack.train.model_desc import ModelDesc
-from beside import NAME
+from beside_check import NAME
 
 @dataclass
 class Sizes:
@@ -45,7 +45,7 @@ number = 3
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my_model.py").write_text(MODEL)
-    (tmp_path / "beside.py").write_text("NAME = 'my_tower_scale'\n")
+    (tmp_path / "beside_check.py").write_text("NAME = 'my_tower_scale'\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
