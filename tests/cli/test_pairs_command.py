@@ -105,7 +105,8 @@ def test_known_pairs_help_short_documents(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(("arguments", "sentence"), [
     (["a.de.txt", "missing.txt"], "missing.txt does not exist: pass a document or a folder."),
     (["a.de.txt", "a.de.txt"], "a.de.txt and a.de.txt are the same file: pass a document and its translation."),
-    (["a.de.txt", "copy.txt"], "a.de.txt and copy.txt have the same text: pass a document and its translation."),
+    (["a.de.txt", "copy.txt"], "a.de.txt and copy.txt have the same text: pass a document and its translation; if "
+                                 "most of its sentences stay as they are, pass --no-text-check, too."),
     (["a.de.txt", "sub"], "a.de.txt and sub: pass two documents or two folders."),
     (["sub", "sub"], "sub and sub are the same folder: pass --languages, such as --languages de-en, so that the names "
                      "of the files show their language."),
@@ -118,7 +119,7 @@ def test_known_pairs_help_short_documents(capsys: pytest.CaptureFixture[str]) ->
      "Pass a document and its translation, two folders, or a table as --reviewed."),
     (["a.de.txt", "a.en.md", "--threshold", "2"], "--threshold 2.0: pass a number from 0 to 1."),
     (["--reviewed", "a.de.txt", "--review", "r.tsv"],
-     "--reviewed only writes the kept pairs of a table: leave out --review, --model and --known."),
+     "--reviewed only writes the kept pairs of a table: leave out --review, --model, --known and --no-text-check."),
     (["--reviewed", "a.de.txt"], "a.de.txt line 1: the columns keep, source, target are missing: pass a table that "
                                  "`towernmt pairs --review` wrote."),
 ])
@@ -142,12 +143,16 @@ def test_folders_without_a_document_that_can_be_read_are_refused(capsys: pytest.
                           "above name the reason for each."]
 
 
-def test_documents_that_are_no_translations_of_each_other_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_documents_that_are_no_translations_of_each_other_are_refused_but_not_without_the_check(
+        capsys: pytest.CaptureFixture[str]) -> None:
     write("other.txt", [target for _, target in parallel_sentences(100, seed=5)])
     assert main(["pairs", "a.de.txt", "other.txt", "--output", "pairs.tsv"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("towernmt: a.de.txt and other.txt are probably no translations of each other: ")
+    assert error.endswith("Pass documents that belong together; if they do, pass --no-text-check, too.\n")
     assert error.count("\n") == 1 and not Path("pairs.tsv").exists()
+    assert main(["pairs", "a.de.txt", "other.txt", "--output", "pairs.tsv", "--no-text-check"]) == 0
+    assert Path("pairs.tsv").exists() and "no translations" not in capsys.readouterr().err
 
 
 def test_the_tutorial_of_the_manual(tmp_path: Path) -> None:

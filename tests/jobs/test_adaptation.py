@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shlex
@@ -155,9 +156,16 @@ def test_a_better_model_replaces_the_package_and_another_does_not(toy: Callable[
 
     assert run_command(*command, "train.steps=80", "optimizer.learning_rate=0.01") == 0
     output = capsys.readouterr().out
-    assert "held-out corrections: " in output and "test set: 60 sentences, BLEU " in output
+    assert "held-out corrections: " in output
+    old, new = re.findall(r"test set: 60 sentences, BLEU ([\d.]+) before and ([\d.]+) after", output)[0]
     assert PackagedRun(package).card["licence"] == "CC0-1.0"
     assert not package.with_name("served.towernmt.zip.new").exists()
+
+    precision = PackagedRun(package).manifest.processor_precision      # both scores are those of `towernmt evaluate`
+    for model, score in ((toy("run"), old), (package, new)):
+        assert run_command("evaluate", "--model", model, "--source", toy("test.source"), "--reference",
+                           toy("test.target"), "--precision", precision, "--json") == 0
+        assert f"{json.loads(capsys.readouterr().out)['bleu']:.2f}" == score
 
 
 @pytest.mark.thorough
@@ -167,6 +175,7 @@ def test_corrections_in_the_opposite_direction_are_one_clear_sentence(toy: Calla
                        toy("test.target"), "--output", tmp_path / "new.zip", "--licence", "CC0-1.0") == 1
     error = capsys.readouterr().err
     assert "run translates in the opposite direction: by its probabilities, the sources are translations of" in error
+    assert "if the direction is right, pass --no-text-check, too" in error
     assert not list(tmp_path.iterdir())
 
 

@@ -95,9 +95,11 @@ def test_text_in_another_language_is_refused_and_text_in_the_language_is_not(dat
     with pytest.raises(DataError, match="--a: by its words, the text is in the target language, not in the source"):
         check_side(data, "source", translated(source), "--a")
     both = [f"{line} {other}" for line, other in zip(source, translated(source), strict=True)]
-    with pytest.raises(DataError, match="--a: by its words, the text is in another language, not in the source"):
+    with pytest.raises(DataError, match="--a: by its words, the text is in another language, not in the source .* if "
+                                        "it is, pass --no-text-check, too"):
         check_side(data, "source", both, "--a")
-    with pytest.raises(DataError, match="--a: 100% of its tokens are unknown to the target vocabulary"):
+    with pytest.raises(DataError, match="--a: 100% of its tokens are unknown to the target vocabulary .* pass text in "
+                                        "the target language; if it is, pass --no-text-check, too"):
         check_side(data, "target", ["Да нет", "не знаю"], "--a")
 
 
@@ -166,7 +168,8 @@ def test_a_changed_text_and_other_options_are_refused(order: Callable[..., Monol
     (["--source-monolingual", "a", "--dry-run"], "--source-monolingual and --dry-run exclude each other"),
     (["--monolingual", "a", "--workers", "2"], "--monolingual and --workers exclude each other"),
     (["--monolingual", "a", "--vocabulary", "v"], "--monolingual and --vocabulary exclude each other"),
-    (["--teacher", "m"], "--teacher is an option of --monolingual and --source-monolingual")])
+    (["--teacher", "m"], "--teacher is an option of --monolingual and --source-monolingual"),
+    (["--no-text-check"], "--no-text-check is an option of --monolingual and --source-monolingual")])
 def test_options_that_exclude_each_other_are_one_clear_sentence(
         data: PreparedData, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
         ) -> None:

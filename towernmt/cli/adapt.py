@@ -25,6 +25,8 @@ def add_adapt_arguments(parser: argparse.ArgumentParser) -> None:
                         help="prepared data of the old domain, which are mixed in (see `towernmt train --general`)")
     parser.add_argument("--direction", metavar="CODE", help="direction of the corrections, as de-en, if the file has "
                                                             "several")
+    parser.add_argument("--no-text-check", action="store_true",
+                        help="accept corrections that seem to have the opposite direction")
     parser.add_argument("--minutes", type=float, default=5.0, metavar="N",
                         help="maximum training time (default: %(default)s)")
     parser.add_argument("--licence", "--license", metavar="NAME",
@@ -56,7 +58,7 @@ def run_adapt(options: argparse.Namespace) -> int:
     configure_terminal_log(verbose=False)
     work = Path(options.work_directory or f"{options.output}.work")
     order = AdaptationOrder(model, Path(options.corrections), tuple(options.test), Path(options.output), work, card,
-                            options.direction, options.general, overrides)
+                            options.direction, options.general, overrides, not options.no_text_check)
     result = adapt_model(order, lambda text: print(text, flush=True))
     if result.status:
         return result.status

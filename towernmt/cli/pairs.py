@@ -52,6 +52,8 @@ def add_pairs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--known", metavar="URI", nargs="+", action="extend", default=[],
                         help="known sentence pairs (a TSV or another source, as for `towernmt prepare`), from which "
                              "word translations are also learned; for short documents")
+    parser.add_argument("--no-text-check", action="store_true",
+                        help="accept documents that seem to be no translations of each other")
     add_model_arguments(parser, required=False)
 
 
@@ -74,7 +76,8 @@ def run_pairs(args: argparse.Namespace) -> int:
     for (files, texts), alignment in zip(read, aligned, strict=True):
         document = AlignedDocument(files, texts, alignment)
         with report.of_document():
-            document.check(known)
+            if not args.no_text_check:
+                document.check(known)
             documents.append(document)
     if not documents:
         raise DataError(f"{args.source} and {args.target} have no documents from which pairs can be made; the lines "
@@ -127,9 +130,9 @@ def _check(args: argparse.Namespace) -> None:
     if not 0 <= args.threshold <= 1:
         raise SettingsError(f"--threshold {args.threshold}: pass a number from 0 to 1.")
     if args.reviewed:
-        if args.review or args.model or args.known:
-            raise SettingsError("--reviewed only writes the kept pairs of a table: leave out --review, --model and "
-                                "--known.")
+        if args.review or args.model or args.known or args.no_text_check:
+            raise SettingsError("--reviewed only writes the kept pairs of a table: leave out --review, --model, "
+                                "--known and --no-text-check.")
         return
     source, target = Path(args.source), Path(args.target)
     for path in (source, target):

@@ -181,6 +181,8 @@ def add_monolingual_options(parser: argparse.ArgumentParser) -> None:
                        help="model that translates the monolingual text, or an ensemble (default: one that is trained "
                             "first): a run, a package or another model as for --start; for --monolingual, of the "
                             "opposite direction")
+    group.add_argument("--no-text-check", action="store_true",
+                       help="accept text, and translations of --teacher, that seem to be in another language")
 
 
 def train_with_text(options: argparse.Namespace) -> int:
@@ -208,7 +210,7 @@ def train_with_text(options: argparse.Namespace) -> int:
     configure_terminal_log(verbose=options.verbose)
     status = train_with_monolingual_text(MonolingualOrder(
         Path(options.monolingual or options.source_monolingual), "target" if options.monolingual else "source",
-        open_prepared(options.data), Path(options.logdir), sources, models), logger.info)
+        open_prepared(options.data), Path(options.logdir), sources, models, not options.no_text_check), logger.info)
     if status == 0:
         print(next_command(options.logdir))
     return status
@@ -296,8 +298,10 @@ def run_train(options: argparse.Namespace) -> int:
     check_workers_options(options)
     if options.monolingual or options.source_monolingual:
         return train_with_text(options)
-    if options.teacher:
-        raise SettingsError("--teacher is an option of --monolingual and --source-monolingual: pass one of them, too.")
+    for name in ("teacher", "no_text_check"):
+        if getattr(options, name):
+            raise SettingsError(f"{_option(name)} is an option of --monolingual and --source-monolingual: pass one of "
+                                "them, too.")
     workers = workers_of_cluster() if options.workers is None else options.workers
     run = _existing_run(options.logdir)
     if options.logdir and (Path(options.logdir) / MONOLINGUAL_RECORD).is_file():

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.core.errors import DataError
 from towernmt.core.files import sha256_of, write_text
 from towernmt.dataflow.batches.training_data import TrainingData, with_general_data
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.text.language_codes import written_language
 from towernmt.dataflow.text.text_lines import clean, read_lines
 from towernmt.dataflow.text.validation_set import ValidationFiles, read_lines_of_set
 from towernmt.evaluate.comparison import LEVEL, SignificanceSettings, System, compare
@@ -25,6 +27,7 @@ from towernmt.evaluate.metrics import MetricSettings
 from towernmt.interop.model_card import CardText
 from towernmt.interop.package_build import PackageOrder, package_run
 from towernmt.interop.starting_models import with_vocabulary_of
+from towernmt.predict.engine_choice import ENGINES, default_precision
 from towernmt.predict.lines.text_io import read_text
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings
@@ -122,7 +125,8 @@ def check_direction(model: StartingModel, corrections: Sequence[Correction], fil
     if backward > forward:
         raise DataError(f"{file}: {model.name} translates in the opposite direction: by its probabilities, the sources "
                         f"are translations of the suggestions ({backward:.2f} and {forward:.2f} nats per token): pass "
-                        "corrections of this direction, or the model of the other one.")
+                        "corrections of this direction, or the model of the other one; if the direction is right, pass "
+                        "--no-text-check, too.")
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,7 @@ class AdaptationOrder:
         direction: direction of the corrections; None if the file has only one.
         general: prepared data that are mixed in; None for no general data.
         overrides: settings of the training, by dotted key.
+        text_check: whether to check the direction of the corrections.
     """
 
     model: StartingModel
@@ -150,6 +155,7 @@ class AdaptationOrder:
     direction: str | None = None
     general: str | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    text_check: bool = True
 
 
 @dataclass(frozen=True)
@@ -213,7 +219,8 @@ def adapt_model(order: AdaptationOrder, report: Callable[[str], None]) -> Adapta
     """
     parts = divide_corrections(read_corrections(order.corrections, order.direction), order.corrections)
     test = read_lines_of_set(ValidationFiles("test", order.test[0], [order.test[1]]), read_text, _NO_TEST_TEXT)
-    check_direction(order.model, parts["train"], order.corrections)
+    if order.text_check:
+        check_direction(order.model, parts["train"], order.corrections)
     report(f"Corrections: {len(parts['train'])} for training, {len(parts['valid'])} for validation, "
            f"{len(parts['test'])} held out.")
     place = order.work / _key(order)
@@ -221,15 +228,17 @@ def adapt_model(order: AdaptationOrder, report: Callable[[str], None]) -> Adapta
     status = _train(order, with_general_data(_prepared(order.model, parts, place), order.general), run)
     if status:
         return AdaptationResult(status)
-    old, new = Translator(order.model.run, checkpoint=order.model.checkpoint), Translator(run)
-    held_out = [[one.source for one in parts["test"]], [one.suggestion for one in parts["test"]]]
-    results = [_compared("held-out corrections", old, new, *held_out),
-               _compared("test set", old, new, test.source, *test.references)]
-    for one in results:
-        report(one.line)
-    refusal = _refusal(*results)
-    if not refusal:
-        _write_package(order, run)
+    unfinished = order.output.with_name(f"{order.output.name}.new")
+    unfinished.unlink(missing_ok=True)
+    try:
+        _write_package(order, run, unfinished)
+        held_out = [[one.source for one in parts["test"]], [one.suggestion for one in parts["test"]]]
+        refusal = _refusal(*_compared(order, unfinished, place / "package", {
+            "held-out corrections": held_out, "test set": [test.source, *test.references]}, report))
+        if not refusal:
+            os.replace(unfinished, order.output)
+    finally:
+        unfinished.unlink(missing_ok=True)
     return AdaptationResult(refusal=refusal)
 
 
@@ -258,12 +267,33 @@ def _train(order: AdaptationOrder, data: TrainingData, run: RunDirectory) -> int
     return train_resolved_settings(resolved, data, run.path)
 
 
-def _compared(name: str, old: Translator, new: Translator, source: Sequence[str], reference: Sequence[str]
-              ) -> SetResult:
-    systems = [System(label, translator.translate(list(source))) for label, translator in (("old", old), ("new", new))]
-    before, after = compare(systems, [reference], MetricSettings(("bleu",)), _SIGNIFICANCE).scores["BLEU"]
-    return SetResult(name, len(source), before.score, after.score,
-                     after.bootstrap_p if after.bootstrap_p is not None and after.differs else 1.0)
+def _compared(order: AdaptationOrder, package: Path, unpacked: Path, sets: Mapping[str, Sequence[Sequence[str]]],
+              report: Callable[[str], None]) -> list[SetResult]:
+    """Translate sets with the old model and the new package as users do, and return the scores.
+
+    Both models have the precision and the languages of the new package, so that only the training makes a difference.
+
+    Args:
+        order: the order.
+        package: the new package.
+        unpacked: directory in which it is unpacked.
+        sets: source and references of each set, by name.
+        report: called with the result of each set.
+    """
+    run = PackagedRun(package, trust_code=True, cache=unpacked)
+    languages = order.card.pair()
+    options: dict[str, Any] = {"precision": default_precision([run], ENGINES[0]), "export_first": True,
+                               "languages": languages and tuple(map(written_language, languages))}
+    translators = {"old": Translator(order.model.run, checkpoint=order.model.checkpoint, **options),
+                   "new": Translator(run, **options)}
+    metric, results = MetricSettings(("bleu",), target_language=languages[1] if languages else ""), []
+    for name, (source, *references) in sets.items():
+        systems = [System(label, one.translate(list(source))) for label, one in translators.items()]
+        old, new = compare(systems, references, metric, _SIGNIFICANCE).scores["BLEU"]
+        p = new.bootstrap_p if new.bootstrap_p is not None and new.differs else 1.0
+        results.append(SetResult(name, len(source), old.score, new.score, p))
+        report(results[-1].line)
+    return results
 
 
 def _refusal(corrections: SetResult, test: SetResult) -> str:
@@ -275,10 +305,7 @@ def _refusal(corrections: SetResult, test: SetResult) -> str:
     return ""
 
 
-def _write_package(order: AdaptationOrder, run: RunDirectory) -> None:
-    unfinished = order.output.with_name(f"{order.output.name}.new")
-    unfinished.unlink(missing_ok=True)
+def _write_package(order: AdaptationOrder, run: RunDirectory, output: Path) -> None:
     averaged = run.group("search", SearchSettings()).averaged
     with TrainedModel(run, None, device="cpu", averaged=averaged) as trained:
-        package_run(trained, unfinished, order.card, PackageOrder(tests=[order.test]))
-    os.replace(unfinished, order.output)
+        package_run(trained, output, order.card, PackageOrder(tests=[order.test]))

@@ -43,6 +43,7 @@ class MonolingualOrder:
         logdir: directory of the run.
         sources: sources of the settings of the final model; `run` is the run in `logdir`, if it exists.
         models: models that translate the text, an ensemble if several; empty to train one.
+        text_check: whether to check the languages of the text and of the translations by `models`.
     """
 
     text: Path
@@ -51,6 +52,7 @@ class MonolingualOrder:
     logdir: Path
     sources: SettingsSources
     models: Sequence[StartingModel] = ()
+    text_check: bool = True
 
     @property
     def option(self) -> str:

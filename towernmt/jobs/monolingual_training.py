@@ -80,7 +80,8 @@ def train_with_monolingual_text(order: MonolingualOrder, report: Callable[[str],
     check_order(order, settings)
     facts = text_facts(order.text)
     if not order.has_begun:     # so that an unsuitable text leaves no files
-        check_side(order.data, order.side, facts.sample, order.option)
+        if order.text_check:
+            check_side(order.data, order.side, facts.sample, order.option)
         check_space(order, facts.bytes)
     with DirectoryLock(order.place, "towernmt train"):
         return _Stages(order, settings, facts, report).run()
@@ -109,8 +110,7 @@ class _Stages:
                     return status
                 self._translate()
             self._prepare()
-            training = {} if self._order.models else model_limits(self._limits)
-            self._save(spent_minutes=training.get("train.minutes", 0.0) + self._record.seconds / 60)
+            self._save(spent_minutes=((self._model_seconds() or 0.0) + self._record.seconds) / 60)
         return self._train_final()
 
     def _save(self, **changes: Any) -> None:
@@ -125,7 +125,7 @@ class _Stages:
         minutes = self._limits.get("train.minutes")
         direction = "the opposite direction" if self._order.side == "target" else "the same direction"
         self._begin_stage(1, f"train a model of {direction}, which will translate the text ({self._model.path})",
-                          60 * minutes if minutes else None)
+                          60 * minutes - (self._model_seconds() or 0.0) if minutes else None)
         own, data = self._order.sources, self._order.data
         overrides = [Overrides(one.origin, {key: value for key, value in one.values.items()
                                             if not key.startswith("init.")}) for one in own.overrides]
@@ -167,7 +167,10 @@ class _Stages:
         self._save(seconds=clock.seconds)
         counts = faults.as_json()
         if wrong := sum(counts["counts"].values()):
-            self._report(f"{wrong:,} of {counts['lines']:,} translations look wrong (empty, repetitive or cut).")
+            advice = "" if wrong <= counts["lines"] / 2 else (
+                " The model has learned too little to help: pass a higher limit and another --logdir, or a better model "
+                "as --teacher.")
+            self._report(f"{wrong:,} of {counts['lines']:,} translations look wrong (empty, repetitive or cut).{advice}")
 
     def _open_translator(self) -> Translator:
         """Return the translator, greedy for back-translation, which takes the least time.
@@ -180,7 +183,7 @@ class _Stages:
         translator = Translator(
             [model.run for model in order.models] or self._model.path, 1 if order.side == "target" else None,
             checkpoint=checkpoints, device="cpu" if order.sources.gpus is None else None, export_first=True)
-        if order.models:
+        if order.models and order.text_check:
             translator.faults = FaultCounts("")     # these lines are translated and counted again
             self._check_translations(translator.translate([*self._facts.sample[:CHECKED_LINES]]))
         return translator
@@ -192,7 +195,7 @@ class _Stages:
         except DataError:
             raise SettingsError(f"--teacher {' '.join(model.name for model in order.models)} does not translate into "
                                 f"the {order.other_side} language of {order.data.directory}: pass a model of the other "
-                                "direction.") from None
+                                "direction; if it does, pass --no-text-check, too.") from None
 
     def _report_lines(self, number: int, seconds_left: float) -> None:
         after = self._minutes_left(seconds_left)
@@ -201,15 +204,17 @@ class _Stages:
 
     def _minutes_left(self, translation: float) -> float | None:
         """Return the seconds until the end of all stages, from those of the translation; None if unknown."""
+        trained = self._model_seconds()
         if minutes := self._limits.get("train.minutes"):
-            share = 1.0 if self._order.models else 1 - MODEL_SHARE["train.minutes"]
-            return max(60 * minutes * share - self._record.seconds, translation)
+            return max(60 * minutes - (trained or 0.0) - self._record.seconds, translation)
+        shares = [MODEL_SHARE[key] for key, value in self._limits.items() if value]
+        return None if not shares or trained is None else translation + trained / shares[0]
+
+    def _model_seconds(self) -> float | None:
+        """Return the seconds of training of the first model, with its validations; None if unknown."""
         checkpoint = None if self._order.models else latest_checkpoint(self._model.checkpoints)
         trained = None if checkpoint is None else read_state(checkpoint).callbacks.get("progress")
-        shares = [MODEL_SHARE[key] for key, value in self._limits.items() if value]
-        if not trained or not shares or "seconds" not in trained:
-            return None
-        return translation + float(trained["seconds"]) / shares[0]
+        return float(trained["seconds"]) if trained and "seconds" in trained else None
 
     def _prepare(self) -> None:
         if (self._prepared / MANIFEST).is_file():

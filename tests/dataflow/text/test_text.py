@@ -61,6 +61,14 @@ def test_bytes_that_are_not_utf8_are_found_by_file_line_and_byte(tmp_path: Path)
         list(read_lines(path))
 
 
+@pytest.mark.parametrize(("content", "kind"), [
+    (b"%PDF-1.4\n%\xe2\xe3\n", "a PDF file"), (b"PK\x03\x04\x14\0", "a Word, OpenDocument or zip file")])
+def test_a_document_in_place_of_a_text_is_one_clear_sentence(content: bytes, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "scan").write_bytes(content)
+    with pytest.raises(DataError, match=f"scan: this is {kind}, but a text file .*text recognition .*towernmt pairs"):
+        list(read_lines(tmp_path / "scan"))
+
+
 @pytest.mark.parametrize("encoding", ["UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE"])
 @pytest.mark.parametrize("text", ["Good morning!\nHow are you?\n", "Hi\n", "Доброе утро!\nКак дела?\n", "früh auf\n"])
 def test_text_of_wide_characters_without_a_mark_is_refused_by_name(text: str, encoding: str, tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ LONGEST_LINE = 1 << 24
 """Maximum length of a line in bytes. A longer line is not text (/dev/zero), and would fill the memory."""
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_DOCUMENTS = {b"%PDF-": "a PDF file", b"PK\x03\x04": "a Word, OpenDocument or zip file"}
+"""Kinds of files that are no text, by their first bytes."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,12 @@ class Chunk:
         """Return the lines without their line ends.
 
         Raises:
-            DataError: the text is not UTF-8; the message names the file, the line and the byte.
+            DataError: the text is not UTF-8; the message names the file, the line and the byte. Or the file is a
+                document.
         """
         data = self.data
+        if self.first_line == 1:
+            self._refuse_documents()
         if self.first_line == 1 and data.startswith(_BOM):
             data = data[len(_BOM):]
         try:
@@ -74,6 +79,13 @@ class Chunk:
         if "\r" in text:
             lines = [line.removesuffix("\r") for line in lines]
         return lines
+
+    def _refuse_documents(self) -> None:
+        for beginning, kind in _DOCUMENTS.items():
+            if self.data.startswith(beginning):
+                raise DataError(f"{self.path}: this is {kind}, but a text file with one sentence per line is expected. "
+                                "Convert it to text, and a scanned document by text recognition (OCR); for documents "
+                                "and their translations, see `towernmt pairs`.")
 
     def _encoding_message(self, data: bytes, position: int) -> str:
         encoding = wide_encoding(data, self.first_line == 1)
