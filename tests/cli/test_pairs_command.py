@@ -105,8 +105,8 @@ def test_known_pairs_help_short_documents(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(("arguments", "sentence"), [
     (["a.de.txt", "missing.txt"], "missing.txt does not exist: pass a document or a folder."),
     (["a.de.txt", "a.de.txt"], "a.de.txt and a.de.txt are the same file: pass a document and its translation."),
-    (["a.de.txt", "copy.txt"], "a.de.txt and copy.txt have the same text: pass a document and its translation; if "
-                                 "most of its sentences stay as they are, pass --no-text-check, too."),
+    (["a.de.txt", "copy.txt"], "a.de.txt and copy.txt have the same text: pass a document and its translation, "
+                                 "or --no-text-check if most of its sentences stay as they are."),
     (["a.de.txt", "sub"], "a.de.txt and sub: pass two documents or two folders."),
     (["sub", "sub"], "sub and sub are the same folder: pass --languages, such as --languages de-en, so that the names "
                      "of the files show their language."),
@@ -149,7 +149,7 @@ def test_documents_that_are_no_translations_of_each_other_are_refused_but_not_wi
     assert main(["pairs", "a.de.txt", "other.txt", "--output", "pairs.tsv"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("towernmt: a.de.txt and other.txt are probably no translations of each other: ")
-    assert error.endswith("Pass documents that belong together; if they do, pass --no-text-check, too.\n")
+    assert error.endswith("Pass documents that belong together, or --no-text-check if they do.\n")
     assert error.count("\n") == 1 and not Path("pairs.tsv").exists()
     assert main(["pairs", "a.de.txt", "other.txt", "--output", "pairs.tsv", "--no-text-check"]) == 0
     assert Path("pairs.tsv").exists() and "no translations" not in capsys.readouterr().err

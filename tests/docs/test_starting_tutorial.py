@@ -1,9 +1,15 @@
-"""The tutorial of docs/guide/fine-tuning.md, run in small: a model in the format of OPUS-MT, and a few sentences."""
+"""The tutorials that start from a trained model, run in small.
+
+docs/guide/fine-tuning.md starts from a model in the format of OPUS-MT, and docs/start/what-you-have.md from a run.
+"""
 
 from __future__ import annotations
 
+import random
 import re
+import runpy
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +21,16 @@ from towernmt.core.tf_compat import tf
 
 pytestmark = pytest.mark.thorough
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "fine-tuning.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "guide" / "fine-tuning.md"
+TINY = ("train.precision=float32 model.hidden_size=16 model.filter_size=16 model.heads=2 model.encoder_layers=1 "
+        "model.decoder_layers=1 data.batch_tokens=256 search.beam_size=2")
+
+
+def run_line(line: str) -> int:
+    """Run a line of a page, with a graph of its own, and return its status."""
+    with tf.Graph().as_default():
+        return main(shlex.split(line)[1:])
 
 
 def test_the_first_commands_of_the_page_adapt_a_public_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,9 +46,43 @@ def test_the_first_commands_of_the_page_adapt_a_public_model(tmp_path: Path, mon
     commands = block[1].replace("\\\n", " ").splitlines()
     assert [line.split()[1] for line in commands] == ["prepare", "prepare", "train", "translate"]
     for line in commands:
-        small = line.replace("train.minutes=30", "train.steps=2 train.precision=float32")
-        with tf.Graph().as_default():
-            assert main(shlex.split(small)[1:]) == 0, line
+        assert run_line(line.replace("train.minutes=30", "train.steps=2 train.precision=float32")) == 0, line
     log = Path("runs/medical/log/log.log").read_text()
     assert "Validation at step 0: " in log and "Validation of general at step 0: " in log
     assert len(Path("medical-test.hyp").read_text().splitlines()) == 4
+
+
+def test_the_commands_of_the_start_adapt_a_run_to_the_words_of_another_program(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    page, chance = (DOCS / "start" / "what-you-have.md").read_text(encoding="utf-8"), random.Random(3)
+    words = [first + second for first in "bdfgkl" for second in "aeio"]
+    lines = list(dict.fromkeys(" ".join(chance.choices(words, k=chance.randint(2, 5))) for _ in range(150)))
+    for language, text in (("en", lines), ("de", [line[::-1] for line in lines])):
+        Path(f"first.{language}").write_text("".join(f"{line}\n" for line in text))
+    first = "--source first.en --target first.de --valid-source first.en --valid-target first.de"
+    assert run_line(f"towernmt prepare {first} --vocab-kind word --output runs/en-de/data") == 0
+    assert run_line(f"towernmt train --data runs/en-de/data --logdir runs/en-de --set {TINY} train.steps=2") == 0
+    catalogue = Path("wagtail/admin/locale/de/LC_MESSAGES/django.po")
+    catalogue.parent.mkdir(parents=True)
+    catalogue.write_text('msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n' + "".join(
+        f'\nmsgid "{line}"\nmsgstr "{line[::-1]}"\n' for line in lines))
+
+    program = re.search(r"In `divide.py`:\n\n```python\n(.*?)^```", page, re.M | re.S)
+    assert program is not None
+    Path("divide.py").write_text(program[1])
+    runpy.run_path("divide.py")
+    blocks = re.findall(r"^```sh\n(.*?)^```", page, re.M | re.S)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    subprocess.run(next(line for line in lines if line.startswith("head ")), shell=True, check=True)
+    commands = [line for line in lines if line.startswith("towernmt ")]
+    assert [line.split()[1] for line in commands] == ["prepare", "train", "evaluate", "adapt", "translate"]
+    small = "--set train.precision=float32 data.batch_tokens=256 validation.steps=0"
+    assert run_line(commands[0]) == 0
+    assert run_line(commands[1].replace("--set train.minutes=5", f"{small} train.steps=2")) == 0
+    assert run_line(commands[2]) == 0
+    assert "\nnew " in capsys.readouterr().out
+    status = run_line(f"{commands[3]} {small} train.steps=2")
+    assert "test set: " in capsys.readouterr().out and status == int(not Path("wagtail.towernmt.zip").exists())
+    if status == 0:
+        assert run_line(commands[4]) == 0

@@ -125,8 +125,8 @@ def check_direction(model: StartingModel, corrections: Sequence[Correction], fil
     if backward > forward:
         raise DataError(f"{file}: {model.name} translates in the opposite direction: by its probabilities, the sources "
                         f"are translations of the suggestions ({backward:.2f} and {forward:.2f} nats per token): pass "
-                        "corrections of this direction, or the model of the other one; if the direction is right, pass "
-                        "--no-text-check, too.")
+                        "corrections of this direction, the model of the other one, or --no-text-check if the "
+                        "direction is right.")
 
 
 @dataclass(frozen=True)

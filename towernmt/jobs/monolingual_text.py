@@ -93,7 +93,8 @@ def check_side(data: PreparedData, side: str, text: Sequence[str], option: str) 
     unknown = own.unknown_share(text)
     if unknown > MOST_UNKNOWN:
         raise DataError(f"{option}: {unknown:.0%} of its tokens are unknown to the {side} vocabulary of "
-                        f"{data.directory}: pass text in the {side} language; if it is, pass --no-text-check, too.")
+                        f"{data.directory}: pass text in the {side} language, or --no-text-check if it is in that "
+                        "language.")
     usual, ratio = (other.nats_per_character(lines) / own.nats_per_character(lines) for lines in (own.lines, text))
     if usual < SEPARABLE:
         return
@@ -101,7 +102,8 @@ def check_side(data: PreparedData, side: str, text: Sequence[str], option: str) 
     if likeness < LEAST_LIKENESS:
         language = f"the {other_name} language" if likeness < -LEAST_LIKENESS else "another language"
         raise DataError(f"{option}: by its words, the text is in {language}, not in the {side} language of "
-                        f"{data.directory}: pass text in the {side} language; if it is, pass --no-text-check, too.")
+                        f"{data.directory}: pass text in the {side} language, or --no-text-check if it is in that "
+                        "language.")
 
 
 class _PairSide:

@@ -167,10 +167,10 @@ class _Stages:
         self._save(seconds=clock.seconds)
         counts = faults.as_json()
         if wrong := sum(counts["counts"].values()):
-            advice = "" if wrong <= counts["lines"] / 2 else (
-                " The model has learned too little to help: pass a higher limit and another --logdir, or a better model "
-                "as --teacher.")
-            self._report(f"{wrong:,} of {counts['lines']:,} translations look wrong (empty, repetitive or cut).{advice}")
+            advice = " The model has learned too little to help: pass another --logdir with a higher limit, or a " \
+                     "better model as --teacher." if wrong > counts["lines"] / 2 else ""
+            self._report(f"{wrong:,} of {counts['lines']:,} translations look wrong (empty, repetitive or cut)."
+                         f"{advice}")
 
     def _open_translator(self) -> Translator:
         """Return the translator, greedy for back-translation, which takes the least time.
@@ -195,7 +195,7 @@ class _Stages:
         except DataError:
             raise SettingsError(f"--teacher {' '.join(model.name for model in order.models)} does not translate into "
                                 f"the {order.other_side} language of {order.data.directory}: pass a model of the other "
-                                "direction; if it does, pass --no-text-check, too.") from None
+                                "direction, or --no-text-check if the direction is right.") from None
 
     def _report_lines(self, number: int, seconds_left: float) -> None:
         after = self._minutes_left(seconds_left)

@@ -93,8 +93,8 @@ class AlignedDocument:
         """
         pairs = list(self.pairs(DEFAULT_THRESHOLD))
         if pairs and sum(pair.source == pair.target for pair in pairs) > MOST_EQUAL * len(pairs):
-            raise DataError(f"{self.files.name} have the same text: pass a document and its translation; if most "
-                            "of its sentences stay as they are, pass --no-text-check, too.")
+            raise DataError(f"{self.files.name} have the same text: pass a document and its translation, or "
+                            "--no-text-check if most of its sentences stay as they are.")
         share, sentences = self.aligned.share_in_good_beads(DEFAULT_THRESHOLD), min(map(len, self.texts))
         if share >= CERTAIN_SHARE or sentences < FEWEST_TO_JUDGE:
             return
@@ -103,8 +103,8 @@ class AlignedDocument:
         if share < max(LEAST_SHARE, LEAST_QUOTIENT * by_chance, by_chance + LEAST_ERRORS * error):
             raise DataError(f"{self.files.name} are probably no translations of each other: {share:.0%} of the "
                             f"sentences of the shorter one have a counterpart, and {by_chance:.0%} have one by chance "
-                            "if the sentences are in a random order. Pass documents that belong together; if they do, "
-                            "pass --no-text-check, too.")
+                            "if the sentences are in a random order. Pass documents that belong together, or "
+                            "--no-text-check if they do.")
 
     def _share_by_chance(self, known: Sequence[tuple[str, str]]) -> float:
         """Return the highest share of sentences in good pairs if the target is in a random order."""
