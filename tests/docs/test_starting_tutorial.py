@@ -9,7 +9,6 @@ import random
 import re
 import runpy
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -73,9 +72,8 @@ def test_the_commands_of_the_start_adapt_a_run_to_the_words_of_another_program(
     Path("divide.py").write_text(program[1])
     runpy.run_path("divide.py")
     blocks = re.findall(r"^```sh\n(.*?)^```", page, re.M | re.S)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    subprocess.run(next(line for line in lines if line.startswith("head ")), shell=True, check=True)
-    commands = [line for line in lines if line.startswith("towernmt ")]
+    commands = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()
+                if line.startswith("towernmt ")]
     assert [line.split()[1] for line in commands] == ["prepare", "train", "evaluate", "adapt", "translate"]
     small = "--set train.precision=float32 data.batch_tokens=256 validation.steps=0"
     assert run_line(commands[0]) == 0

@@ -11,6 +11,7 @@ import pytest
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides
+from towernmt.dataflow.vocabulary.source_words import save_source_words
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.run.directory import RunDirectory
@@ -112,8 +113,12 @@ def test_an_imported_model_is_the_same_in_another_cache(start: StartingModel, tm
 def test_a_foreign_vocabulary_is_one_clear_sentence(start: StartingModel) -> None:
     def data(*words: str) -> Any:
         vocabulary = WordVocabulary(["<pad>", "<s>", "</s>", "<unk>", *words])
-        return SimpleNamespace(directory="data/new",
-                               copy_vocabularies=lambda place: save_vocabularies(vocabulary, vocabulary, place))
+
+        def copy_vocabularies(place: str) -> None:
+            save_vocabularies(vocabulary, vocabulary, place)
+            save_source_words(["other"], Path(place))       # no part of the vocabulary
+
+        return SimpleNamespace(directory="data/new", copy_vocabularies=copy_vocabularies)
 
     check_data_of_start(start, data("a", "b"))
     with pytest.raises(SettingsError) as error:
