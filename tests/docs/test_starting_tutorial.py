@@ -80,7 +80,9 @@ def test_the_commands_of_the_start_adapt_a_run_to_the_words_of_another_program(
     assert run_line(commands[1].replace("--set train.minutes=5", f"{small} train.steps=2")) == 0
     assert run_line(commands[2]) == 0
     assert "\nnew " in capsys.readouterr().out
-    status = run_line(f"{commands[3]} {small} train.steps=2")
+    assert run_line(commands[3]) == 1       # a model that has learned nothing cannot judge the direction
+    assert "the model of the other one, or --no-text-check if the direction is right" in capsys.readouterr().err
+    status = run_line(f"{commands[3]} --no-text-check {small} train.steps=2")
     assert "test set: " in capsys.readouterr().out and status == int(not Path("wagtail.towernmt.zip").exists())
     if status == 0:
         assert run_line(commands[4]) == 0
