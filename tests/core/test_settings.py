@@ -208,7 +208,7 @@ def test_a_settings_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "message"), [
     ("seed: 1\nseed: 2\n", "the key 'seed' is there twice"),
     ("inner: {size: 1}\ninner: {rate: 2}\n", "the key 'inner' is there twice"),
-    ("inner: {size: 1}\ninner.size: 2\n", "inner.size is there twice, as a dotted key and in its group"),
+    ("inner: {size: 1}\ninner.size: 2\n", "inner.size occurs twice, as a dotted key and in its group"),
     ("a: " + "[" * 700, "nested too deeply"), ("a: &a {b: *a}", "nested too deeply")])
 def test_yaml_that_means_two_things_or_has_no_end_is_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"

@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_loaded_is_told_with_its_line(tmp_path, content, m
 @pytest.mark.parametrize("name, message", [
     ("transformr", "choose one of transformer, .* or name a file or module"),
     ("none.py:A", "the file none.py does not exist"), ("no_such.module:A", "the module no_such.module does not exist"),
-    (":A", "name a file or module and what is in it")])
+    (":A", "name a file or module and its class")])
 def test_a_name_that_means_nothing_is_refused_with_those_that_do(name, message):
     with pytest.raises(SettingsError, match=message):
         architecture(name)

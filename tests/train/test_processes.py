@@ -42,13 +42,13 @@ class OwnGradients(GradientReducer):
 class Scripted(World):
     """A world whose other process requests a decision at the N-th agreement."""
 
-    def __init__(self, process: int, when: int, wish: Decision) -> None:
+    def __init__(self, process: int, when: int, request: Decision) -> None:
         super().__init__(process, 2)
-        self.when, self.wish, self.asked = when, wish, 0
+        self.when, self.request, self.asked = when, request, 0
 
-    def agree(self, wish: Any) -> Any:
+    def agree(self, request: Any) -> Any:
         self.asked += 1
-        return max(wish, self.wish) if self.asked == self.when else wish
+        return max(request, self.request) if self.asked == self.when else request
 
 
 def trainer(**options: Any) -> SyncMultiGPUTrainer:
@@ -143,9 +143,9 @@ def test_a_callback_of_ones_own_ends_all_processes() -> None:
     asked: list[Any] = []
 
     class Noted(World):
-        def agree(self, wish: Any) -> Any:
-            asked.append(wish)
-            return wish
+        def agree(self, request: Any) -> Any:
+            asked.append(request)
+            return request
 
     with in_world(Noted(0, 2)):
         train_plainly(trainer, [EndsAt()], PlainModel())

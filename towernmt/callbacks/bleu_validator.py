@@ -200,7 +200,7 @@ class BleuValidator(StatefulCallback):
             self.validate()
 
     def _due(self) -> bool:
-        """Whether a validation is due, agreed by all processes because their clocks differ."""
+        """Return whether a validation is due; all processes agree on it, because their clocks differ."""
         due = self._period.due(self.global_step)
         return present_world().agree(due) if self._period.minutes else due
 
@@ -261,7 +261,7 @@ class BleuValidator(StatefulCallback):
             raise StoppedError
 
     def _signalled(self) -> bool:
-        """Whether this process has received a signal to stop."""
+        """Return whether this process has received a signal to stop."""
         return any(signals.received is not None for signals in self._signals)
 
 

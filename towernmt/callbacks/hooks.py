@@ -126,8 +126,8 @@ class HookToCallback(Callback):
 
     Args:
         hook: the hook.
-        runs: the runs that the hook belongs to (see `towernmt.core.runs`). By default those that the hook declares, or
-            else the train step.
+        runs: the runs that the hook belongs to (see `towernmt.core.runs`). The default is the declaration of the hook,
+            or the train step.
 
     Raises:
         SettingsError: `hook` is not a session hook.

@@ -158,15 +158,13 @@ class StatusLine:
     Args:
         stream: the terminal stream of the log; None: standard output.
         every_seconds: minimum time between two updates.
-        width: width in columns; None: the current width of the terminal.
 
     Attributes:
         active: whether the terminal can move its cursor; if not, nothing is written.
     """
 
-    def __init__(self, stream: TextIO | None = None, every_seconds: float = 0.4, width: int | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, every_seconds: float = 0.4) -> None:
         self._stream, self._every_seconds, self._shown_at = stream, every_seconds, 0.0
-        self._width = width
         self._live: Live | None = None
         self._moved: list[tuple[Any, Any]] = []
 
@@ -188,7 +186,7 @@ class StatusLine:
         if not self.active or self._live:
             return
         stdout = self._out is sys.stdout
-        self._console = _Console(file=self._out, width=self._width, force_terminal=True, highlight=False)
+        self._console = _Console(file=self._out, force_terminal=True, highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=stdout,
                           redirect_stderr=stdout and _can_move_its_cursor(sys.stderr))
         handlers = [handler for handler in terminal_handlers() if handler.stream is self._out]

@@ -1,4 +1,4 @@
-"""Check that decoding step by step gives what training teaches: run both forms of a decoder and compare them.
+"""Check that step-by-step decoding equals teacher forcing: run both forms of a decoder, and compare their logits.
 
 A decoder is written twice: `decode` for the whole target at once, `decode_step` for one word. Nothing in a graph
 shows that they agree, so the check runs both in a session, on random sentences, with random parameters.
@@ -19,7 +19,7 @@ from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES
 from towernmt.models.interface import DecoderState, NMTModel
 
 BEAM = 3
-LENGTHS = (6, 3, 4)     # of the sources, EOS included: two of them are padded
+LENGTHS = (6, 3, 4)     # source lengths, EOS included; two of the sources are padded
 STEPS = 5
 EXTRA_PADDING = 4
 TOLERANCE = 5e-4
@@ -66,9 +66,9 @@ class _StepDecoder(NamedTuple):
 
 
 def stepwise(model: NMTModel) -> Iterator[Breach]:
-    """The breach of `padding`, `causal` or `stepwise` by a model, of which a copy is run.
+    """Run a copy of a model, and yield the first breach of `padding`, `causal` or `stepwise`.
 
-    Each rule needs the ones before it, so only the first broken one is reported.
+    Each rule depends on the previous rules, so only the first broken rule is reported.
     """
     rng = np.random.Generator(np.random.Philox(7))
     scratch = Scratch(model, [])
@@ -121,7 +121,7 @@ def _case(model: NMTModel, rng: np.random.Generator, reorder: bool) -> _Case:
     for row, length in enumerate(LENGTHS):
         source[row, :length] = EOS
         source[row, :length - 1, 0] = rng.integers(first, model.source_vocab_size, length - 1)
-        # Factors have vocabularies of their own, perhaps of the special words alone.
+        # The vocabulary of a factor may contain only the special tokens.
         source[row, :length - 1, 1:] = rng.integers(1, first, [length - 1, streams - 1])
     prefixes, parents = [np.full([rows, 1], BOS, np.int32)], []
     for _ in range(STEPS - 1):
@@ -162,10 +162,21 @@ def _build(model: NMTModel) -> _StepDecoder:
 
 
 def _whole(session: Session, decoder: _StepDecoder, case: _Case, model: NMTModel, rng: np.random.Generator,
-            padding: int = 0) -> np.ndarray:
-    """For each step, the logits of `decode` after the step's prefixes: float32 `[STEPS, rows, target vocabulary]`.
+           padding: int = 0) -> np.ndarray:
+    """Return the logits of `decode` after the prefixes of each step.
 
-    After each prefix there are random words, up to `STEPS`, which must not matter.
+    Random words follow each prefix, up to length `STEPS`; they must not change the logits.
+
+    Args:
+        session: a session with values of the variables.
+        decoder: the tensors.
+        case: sources and prefixes.
+        model: the model.
+        rng: draws the random words.
+        padding: number of added columns of padding in the source.
+
+    Returns:
+        float32 `[STEPS, rows, target vocabulary]`.
     """
     rows = len(LENGTHS) * BEAM
     targets = rng.integers(len(SPECIAL_PIECES), model.target_vocab_size, [STEPS, rows, STEPS])
@@ -181,7 +192,7 @@ def _whole(session: Session, decoder: _StepDecoder, case: _Case, model: NMTModel
 
 
 def _stepped(session: Session, decoder: _StepDecoder, case: _Case) -> np.ndarray:
-    """The same logits by `decode_step`, driven as beam search does it."""
+    """Return the logits of `decode_step`, called as beam search calls it, with the shape of `_whole`."""
     return session.run(decoder.stepped, {
         decoder.sentences: case.source, decoder.sentence_length: case.source_length,
         decoder.words: np.stack([prefix[:, -1] for prefix in case.prefixes]),
@@ -200,7 +211,7 @@ def _set_random_variables(session: Session, rng: np.random.Generator) -> None:
 
 
 def _differs(first: np.ndarray, second: np.ndarray) -> int:
-    """The first step, from 1, whose logits `[STEPS, rows, target vocabulary]` differ; 0 if none do."""
+    """Return the first step, from 1, whose logits `[STEPS, rows, target vocabulary]` differ; 0 if all are equal."""
     if first.shape != second.shape:
         return 1
     for step, (a, b) in enumerate(zip(first, second, strict=True), 1):

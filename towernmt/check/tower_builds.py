@@ -25,19 +25,19 @@ _OURS = str(Path(__file__).parents[1]) + os.sep
 
 
 def where_made(thing: Any) -> str:
-    """`file:line` of what made a variable, tensor or operation; "" for anything else."""
+    """Return the `file:line` that created a variable, tensor or operation; "" for other objects."""
     operation = getattr(thing, "op", thing)
     frames = getattr(operation, "traceback", None)
     return "" if frames is None else _place(frames)
 
 
 def where_raised(error: BaseException) -> str:
-    """`file:line` in the user's code that an exception came through last."""
+    """Return the last `file:line` of the user's code in the traceback of an exception."""
     return _place(traceback.extract_tb(error.__traceback__))
 
 
 def where_now() -> str:
-    """`file:line` of the user's code that calls the function which asks."""
+    """Return the `file:line` of the user's code that called the calling function."""
     return _place(traceback.extract_stack()[:-2])
 
 
@@ -48,7 +48,7 @@ def where_defined(function: Any) -> str:
 
 
 def where_grown(owner: Any, attribute: str) -> str:
-    """`file:line` in the class of `owner` that adds something to `self.attribute`; "" if none is seen."""
+    """Return the `file:line` in the class of `owner` that adds an item to an attribute; "" if unknown."""
     growth = re.compile(rf"\b\w+\.{re.escape(attribute)}\b\s*"
                         r"(\.(append|extend|add|update|insert|setdefault|appendleft)\(|\[[^]]*\]\s*=[^=]|\+=)")
     for kind in type(owner).__mro__:
@@ -151,7 +151,7 @@ def _visit_all(attributes: Any, path: str, found: dict[str, int], seen: set[int]
 
 
 def _is_plain(thing: Any) -> bool:
-    """Whether it is not an object of TensorFlow's, whose attributes grow with the graph."""
+    """Return whether an object does not belong to a library whose objects grow with the graph."""
     return type(thing).__module__.partition(".")[0] not in {"tensorflow", "tensorpack", "numpy"}
 
 
@@ -221,7 +221,7 @@ class Scratch:
         self.graph, self._signature = tf.Graph(), signature
         try:
             self.subject = copy.deepcopy(subject)
-        except Exception:       # locks and files cannot be copied: then the model itself is tried
+        except Exception:       # locks and files cannot be copied: use the model itself
             self.subject = subject
 
     def build(self, function: Callable[[Any], Function], title: str, scope: str = "", index: int = 0, total: int = 1,
@@ -286,7 +286,7 @@ class _Predicting(_CreatingTower, PredictTowerContext):
 
 @contextmanager
 def _noted(build: Build, subject: Any) -> Iterator[None]:
-    """Note what the call inside does. If it raises an exception, that is kept, too."""
+    """Record the effects of the tower function that is called inside the block, and its exception."""
     graph = tf1.get_default_graph()
     before = _collections(graph)
     attributes = sizes_of_attributes(subject)
@@ -307,7 +307,7 @@ def _noted(build: Build, subject: Any) -> Iterator[None]:
 
 @contextmanager
 def noted_reuse(build: Build) -> Iterator[None]:
-    """Note a call of `reuse_variables` on the present variable scope, which still takes effect."""
+    """Record a call of `reuse_variables` on the current variable scope; the call still takes effect."""
     scope = tf1.get_variable_scope()
     switch = scope.reuse_variables
 
@@ -328,9 +328,13 @@ def is_variable(item: Any) -> bool:
 
 
 def variables_made(graph: Graph, added: dict[str, list[Any]], places: bool = True) -> list[Made]:
-    """The variables among what was added to the collections, in the order in which they were made.
+    """Return the variables that were added to collections, in the order of their creation.
 
-    Without `places` this takes almost no time, and the keys show the order only.
+    Args:
+        graph: the graph.
+        added: the items that were added to each collection.
+        places: whether to find the line of code that created each variable, which takes most of the time. Without
+            it, the lines in the keys are "".
     """
     store = graph.get_collection(("__variable_store",))
     stored = store[0]._vars if store else {}

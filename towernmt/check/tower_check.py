@@ -56,7 +56,7 @@ class TowerWatch:
         tower_func._tower_fn = self.around(tower_func._tower_fn)
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The tower function, watched."""
+        """Return a tower function that also checks each of its calls."""
         def watched(*inputs: Tensor) -> Any:
             began = time.perf_counter()
             graph, build = tf1.get_default_graph(), Build("")
@@ -142,7 +142,7 @@ def check_tower(model: Any) -> list[Breach]:
     """Return all breaches of the rules of tower functions by a model, ordered by rule and variable.
 
     The model is not changed: copies of it are built in scratch graphs without data. If an `NMTModel` passes all rules
-        of building, its decoder is also run on a few random sentences (see `stepwise`).
+    of building, its decoder is also run on a few random sentences (see `stepwise`).
 
     Args:
         model: a tensorpack `ModelDesc`, such as an `NMTModel`.
@@ -165,11 +165,11 @@ def rules_for(model: Any) -> dict[str, str]:
 
 
 def check_tower_function(function: Callable[..., Any], signature: Sequence[TensorSpec]) -> list[Breach]:
-    """As `check_tower`, for a tower function that does not belong to a model.
+    """Return all breaches of the rules by a tower function that does not belong to a model; see `check_tower`.
 
     Args:
-        function: takes the input tensors.
-        signature: a `tf.TensorSpec` with a name for each.
+        function: the tower function, whose arguments are the input tensors.
+        signature: a named `tf.TensorSpec` for each input tensor.
     """
     return _check(function, signature, lambda subject: subject)
 
@@ -208,7 +208,7 @@ def _build(subject: Any, signature: Sequence[TensorSpec], function: Callable[[An
 
 
 def _uses(model: Any) -> dict[str, tuple[str, Callable[[Any], Callable[..., Any]]]]:
-    """The towers that commands build with an `NMTModel`: use to title and a function that makes the tower function."""
+    """Return the towers that commands build with an `NMTModel`, by use: title, and maker of the tower function."""
     if not isinstance(model, NMTModel):
         return {}
     towers: dict[str, tuple[str, Callable[[Any], Callable[..., Any]]]] = {
@@ -226,7 +226,7 @@ def _decode_one(model: NMTModel) -> Callable[..., Any]:
 
 
 def _score(model: NMTModel) -> Callable[..., Any]:
-    """A tower function of teacher forcing."""
+    """Return a tower function of teacher forcing."""
     def score(source: Tensor, source_length: Tensor, target: Tensor, *_: Tensor) -> Any:
         return model.decode(model.encode(source, source_length), shift_right(target))
 

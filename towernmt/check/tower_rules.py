@@ -66,7 +66,7 @@ class Breach(NamedTuple):
 ENCLOSING = "outer_variables"
 MAY_GROW = {*CollectionGuard._default_diff_whitelist(), KEYS.SUMMARIES, MOVING_SUMMARY_OPS_KEY, KEYS.MODEL_VARIABLES,
             KEYS.REGULARIZATION_LOSSES}
-"""Collections that TensorFlow fills with every call, and those that tensorpack puts back."""
+"""Collections that TensorFlow fills at every call, and collections that tensorpack restores."""
 
 
 @dataclass
@@ -106,20 +106,20 @@ class Builds:
 
 
 def fails(builds: Builds) -> Iterator[Breach]:
-    """Builds that raised an error; equal messages are reported once."""
-    told = set()
+    """Yield builds that raised an error; equal messages are reported once."""
+    reported = set()
     for build in builds.all():
         if build.error is None:
             continue
         text = (str(build.error).strip().splitlines() or [""])[0]
-        if text not in told:
-            told.add(text)
+        if text not in reported:
+            reported.add(text)
             yield Breach("fails", "", f"{build.title} cannot be built: {type(build.error).__name__}: {text}",
                          where_raised(build.error))
 
 
 def enclosing_scope(builds: Builds) -> Iterator[Breach]:
-    """Trainable names that leave out the variable scope around the call."""
+    """Yield trainable variables whose names do not start with the enclosing variable scope."""
     for made in _trainable(builds.scoped):
         if not made.name.startswith(f"{ENCLOSING}/"):
             name = builds.name_of(made)
@@ -129,7 +129,7 @@ def enclosing_scope(builds: Builds) -> Iterator[Breach]:
 
 
 def scope_twice(builds: Builds) -> Iterator[Breach]:
-    """Trainable names that hold the enclosing scope twice."""
+    """Yield trainable variables whose names contain the enclosing variable scope twice."""
     for made in _trainable(builds.scoped):
         if made.name.split("/").count(ENCLOSING) > 1:
             name = builds.name_of(made)
@@ -140,14 +140,14 @@ def scope_twice(builds: Builds) -> Iterator[Breach]:
 
 
 def names(builds: Builds) -> Iterator[Breach]:
-    """Names that change with the name scope, or with the names of tensors."""
-    told = set()
+    """Yield trainable variables whose names change with the name scope, or with the names of tensors."""
+    reported = set()
     for build in (builds.named, builds.first):
         for made in _trainable(build):
             name = builds.name_of(made)
-            if made.name == name or made.key in told:
+            if made.name == name or made.key in reported:
                 continue
-            told.add(made.key)
+            reported.add(made.key)
             tensor = _tensor_in_name(made, build) if made.from_store else None
             rule, what = ("name-scope", "a name scope") if tensor is None else ("tensor-name", "the name of a tensor")
             yield Breach(rule, name, (
@@ -157,7 +157,7 @@ def names(builds: Builds) -> Iterator[Breach]:
 
 
 def second_tower(builds: Builds) -> Iterator[Breach]:
-    """Trainable variables of the second training tower."""
+    """Yield trainable variables that the second training tower creates."""
     for made in _trainable(builds.second):
         name = builds.name_of(made)
         yield Breach("second-tower", name, (
@@ -176,13 +176,13 @@ def reuse(builds: Builds) -> Iterator[Breach]:
 
 
 def trainable_collection(builds: Builds) -> Iterator[Breach]:
-    """Things in TRAINABLE_VARIABLES that gradient descent cannot train."""
-    told = []
+    """Yield items of TRAINABLE_VARIABLES that gradient descent cannot train."""
+    reported = []
     for item, problem in not_trainable(builds.alone.trainables):
-        told.append(item)
+        reported.append(item)
         yield in_trainable_collection(item, problem)
     for item in builds.alone.untrained:
-        if not any(item is other for other in told):
+        if not any(item is other for other in reported):
             yield in_trainable_collection(item, "the cost has no gradient for it")
 
 
@@ -219,18 +219,18 @@ def model_variables(builds: Builds) -> Iterator[Breach]:
 
 
 def tower_word(builds: Builds) -> Iterator[Breach]:
-    """Variables and scopes with the word `tower` in their names."""
-    told = set()
+    """Yield variables and scopes with the word `tower` in their names."""
+    reported = set()
     for made in builds.alone.made:
         if "tower" in made.name:
-            told.add(made.name)
+            reported.add(made.name)
             yield tower_in_name("variable", made.name, made.where)
     for operation in builds.alone.operations:
         parts = operation.name.split("/")[:-1]
         for depth, part in enumerate(parts, 1):
             scope = "/".join(parts[:depth])
-            if "tower" in part and not any(f"{name}/".startswith(f"{scope}/") for name in told):
-                told.add(scope)
+            if "tower" in part and not any(f"{name}/".startswith(f"{scope}/") for name in reported):
+                reported.add(scope)
                 yield tower_in_name("scope", scope, where_made(operation))
 
 

@@ -116,7 +116,10 @@ def weights_of_checkpoint(held: HeldCheckpoint) -> list[str]:
 
 
 def judged_by_names(names: Collection[str]) -> list[str]:
-    """Return the weights among `names`: all with slots, or without any slots all but training's bookkeeping."""
+    """Return the weights among variables: those that have slots. If no variable has slots, these are all weights.
+
+    Variables of the bookkeeping of training are never weights.
+    """
     known = set(names)
     owners = {name: [parent for parent in _parents(name) if parent in known] for name in known}
     with_slots = {parent for parents in owners.values() for parent in parents}

@@ -85,7 +85,7 @@ def run_prepare(args: argparse.Namespace) -> int:
         return _prepare_and_report(settings, None)
     from towernmt.interop.starting_models import vocabulary_of_model, with_vocabulary_of  # imports TensorFlow
 
-    with vocabulary_of_model(args.vocabulary_of, "--vocabulary-of") as directory:
+    with vocabulary_of_model(args.vocabulary_of) as directory:
         return _prepare_and_report(with_vocabulary_of(settings, args.vocabulary_of, directory), args.vocabulary_of)
 
 

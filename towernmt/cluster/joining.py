@@ -96,12 +96,9 @@ def worker_differences(first: Mapping[str, str], other: Mapping[str, str], index
             for name in names if first.get(name, MISSING) != other.get(name, MISSING)]
 
 
-PACKAGE = Path(__file__).parents[1]
-
-
-def code_fingerprint(package: Path = PACKAGE) -> str:
-    """Return 16 hexadecimal digits for the names and contents of all Python files of a package."""
-    digest = hashlib.sha256()
+def code_fingerprint() -> str:
+    """Return 16 hexadecimal digits for the names and contents of all Python files of towernmt."""
+    digest, package = hashlib.sha256(), Path(__file__).parents[1]
     for file in sorted(package.rglob("*.py")):
         digest.update(f"{file.relative_to(package).as_posix()}\0".encode())
         digest.update(hashlib.sha256(file.read_bytes()).digest())

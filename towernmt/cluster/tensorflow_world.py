@@ -134,17 +134,17 @@ class TensorFlowWorld(World):
     def _decisions(self) -> Session:
         """Return a session for agreements and exchanges, whose collectives have fixed shapes."""
         with tf.Graph().as_default() as graph, tf1.device(CPU):
-            self._wish = tf1.placeholder(tf.float64, [1])
-            self._agreed = self.all_reduce(self._wish, "Max")
+            self._request = tf1.placeholder(tf.float64, [1])
+            self._agreed = self.all_reduce(self._request, "Max")
             self._block = tf1.placeholder(tf.int32, [1, _BLOCK // 4])
             self._gathered = self.all_gather(self._block)
         config = tf1.ConfigProto(allow_soft_placement=True)
         return tf1.Session(self.session_target(config), graph=graph, config=config)
 
-    def agree(self, wish: T) -> T:
+    def agree(self, request: T) -> T:
         with self.losses_named(), self._waits.one():
-            (largest,) = self._session.run(self._agreed, {self._wish: [float(wish)]})
-        return type(wish)(int(largest) if isinstance(wish, int) else largest)
+            (largest,) = self._session.run(self._agreed, {self._request: [float(request)]})
+        return type(request)(int(largest) if isinstance(request, int) else largest)
 
     def part(self) -> None:
         """Wait for the others before this process ends by an error of all processes; ignore lost workers."""

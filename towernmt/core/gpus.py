@@ -152,10 +152,10 @@ def smallest_memory(gpus: Sequence[int] | None) -> int:
     return min((known[gpu].memory for gpu in gpus or () if gpu < len(known)), default=0)
 
 
-def driver_version(root: Path = Path("/")) -> str:
+def driver_version() -> str:
     """Return the version of NVIDIA's kernel module, such as "550.54.15"; "" if it does not run or is unknown."""
     try:
-        text = (root / "proc/driver/nvidia/version").read_text(encoding="ascii", errors="replace")
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
     found = re.search(r"\b\d{3,}(\.\d+)+", text)

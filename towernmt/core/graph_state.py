@@ -1,7 +1,7 @@
-"""The state of a TensorFlow graph besides its operations: settings, clock, watched gradients, and shared batches.
+"""The state of a TensorFlow graph in addition to its operations: settings, clock, watched gradients, shared batches.
 
-A graph has one `GraphState`. Its settings say how towers and optimizer are built, and must be set before they are.
-The rest is filled in while the graph is built: a tower makes the clock, an optimizer registers the gradients to
+A graph has one `GraphState`. Its settings determine how towers and the optimizer are built, and must be set before. The
+other fields are set while the graph is built: a tower creates the clock, an optimizer registers the gradients to
 watch, and callbacks and the trainer read them. The state is not saved with the graph (`tf1.train.export_meta_graph`).
 Collections that TensorFlow and tensorpack read themselves, such as UPDATE_OPS, stay in the graph.
 
@@ -30,7 +30,7 @@ from towernmt.core.tf_compat import tf, tf1
 LARGEST_LOSS_SCALE = 2.0 ** 60
 _ATTRIBUTE = "_towernmt_state"
 BUILDING = threading.RLock()
-"""Held while towers are built where several threads may do so: tensorpack has one tower context a process."""
+"""Lock for building towers in several threads, because tensorpack has one tower context per process."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class LossScaling:
     """Initial value and changes of the loss scale of float16.
 
     Args:
-        initial: the first scale; powers of two lose no bit.
-        growth_updates: good updates in a row before the scale doubles.
+        initial: the first scale; a power of two does not round gradients.
+        growth_updates: number of consecutive updates with finite gradients before the scale doubles.
         least: an overflow at this scale or below it is a divergence.
 
     Raises:
-        SettingsError: values that cannot work.
+        SettingsError: a value is out of range.
     """
 
     initial: float = 32768.0
@@ -63,14 +63,15 @@ class GraphSettings:
     """Settings for building the towers and the optimizer of a graph.
 
     Args:
-        seed: of initial parameters and of every draw in the towers.
-        precision: of matrix products, one of `towernmt.models.model_settings.PRECISIONS`.
-        gradient_checkpointing: training towers compute their layers again in the backward pass.
-        loss_scaling: of losses, where the precision is float16.
-        deterministic: TensorFlow takes only kernels that add in a fixed order; once on, it stays so in the process.
-        tf32: GPUs multiply float32 matrices in TF32, in all graphs of the process.
-        xla: XLA compiles the training towers, for batches that are padded to few shapes.
-        fused_norm: training towers on GPUs normalise layers by cuDNN's batch normalisation.
+        seed: seed of initial parameters, and of all random numbers of the towers.
+        precision: precision of matrix products, one of `towernmt.models.model_settings.PRECISIONS`.
+        gradient_checkpointing: whether training towers compute their layers again in the backward pass.
+        loss_scaling: scaling of losses, used only with float16.
+        deterministic: whether TensorFlow uses only kernels that add in a fixed order. The process keeps this setting
+            once it is on.
+        tf32: whether GPUs multiply float32 matrices in TF32, in all graphs of the process.
+        xla: whether XLA compiles the training towers, for batches that are padded to few shapes.
+        fused_norm: whether training towers on GPUs normalise layers by cuDNN's batch normalisation.
     """
 
     seed: int = 0
@@ -85,12 +86,12 @@ class GraphSettings:
 
 @dataclass(frozen=True)
 class Clock:
-    """The count of the batches that training towers have seen.
+    """The number of batches that training towers have processed.
 
     Attributes:
         variable: int64 `[]`.
-        now: int64 `[]`, its value before the present run advances it.
-        advance: adds one batch.
+        now: int64 `[]`, its value before the current run increases it.
+        advance: operation that adds 1.
     """
 
     variable: Variable
@@ -121,20 +122,21 @@ class GraphState:
 
     Attributes:
         settings: see `configure_graph`.
-        clock: made by the first training tower that draws random numbers; None without one.
-        sharing_towers: names of the training towers that have a share of a global batch each.
+        clock: clock of the random numbers, which the first training tower that draws some creates; None without one.
+        sharing_towers: names of the training towers that share a global batch.
         watched_gradients: (gradient, variable) pairs before clipping; see `optim.gradients`.
         half_squared_norms: float32 `[]` each, half of the squared norm of a watched gradient, by the name of the
             gradient (of its values, if it is sparse). The optimizer computes them to clip, and `NaNGuard` reads them.
-        clip_scale: float32 `[]`, the factor of the gradients of the last update that was built, by which copies of the
-            weights clip as well; None without clipping.
-        update_skipped: bool `[]`, whether the train step skips its update, which is no divergence; None if it cannot.
-        loss_scale: of the train step; None where losses are not scaled.
-        count_step: adds one to the global step in the run of each update; None if the trainer has no such operation.
-        maps_in_kernel: number of maps side by side in a kernel, by its name; Muon divides a kernel into its maps.
-        is_replica: whether the update of a copy of the weights is being built, which has its own slots, but leaves
-            averages and loss scale to the update of the weights themselves.
-        made_once: what decoding made of weights before its loop (`models.kernels.once`); None where nothing decodes.
+        clip_scale: float32 `[]`, the factor that clips the gradients of the last built update; the updates of copies of
+            the weights use it, too. None without clipping.
+        update_skipped: bool `[]`, whether the train step skips its update without a divergence; None if it never does.
+        loss_scale: loss scale of the train step; None if losses are not scaled.
+        count_step: operation that adds 1 to the global step in the run of each update; None if the trainer has none.
+        maps_in_kernel: number of adjacent maps in a kernel, by its name; Muon divides a kernel into its maps.
+        is_replica: whether the update of a copy of the weights is being built. It has its own slots, but does not
+            change averages and loss scale.
+        made_once: tensors that decoding computed from weights before its loop (`models.kernels.once`); None outside
+            decoding.
     """
 
     settings: GraphSettings = field(default_factory=GraphSettings)
@@ -166,8 +168,8 @@ def graph_state(graph: Graph | None = None) -> GraphState:
 def configure_graph(settings: GraphSettings) -> None:
     """Set the settings of the default graph, before its towers and its optimizer are built.
 
-    TensorFlow's own random operations, which a custom model may use, get the seed too: under op determinism they
-    refuse to be without one.
+    The seed is also set for TensorFlow's own random operations, which a custom model may use: with op determinism they
+    require a seed.
     """
     if settings.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -177,7 +179,7 @@ def configure_graph(settings: GraphSettings) -> None:
 
 
 TOKENS = "target_tokens"
-"""The name of the input that counts the target tokens of the batch."""
+"""Name of the input with the number of target tokens of the batch."""
 
 
 def share_batch() -> None:
@@ -194,9 +196,9 @@ def share_batch() -> None:
 def towers_of_batch() -> int:
     """Return the number of training towers that share the batch of the current tower; 1 if it has its own batch.
 
-    A cost that is a sum over the tower's rows, times this, divided by `target_tokens`, is right with every input: the
-    mean over the towers, which trainers take, is the mean over the tokens of the shared batch, or (as tensorpack has
-    it) the mean of the means of the towers' own batches.
+    Trainers compute the mean of the cost over the towers. If the cost is a sum over the rows of a tower, times this
+    number, divided by `target_tokens`, then the mean is the mean over the tokens of the shared batch. With separate
+    batches it is the mean of the means of the batches, as in tensorpack.
     """
     context = get_current_tower_context()
     if context is None or not context.is_training or context.ns_name not in graph_state().sharing_towers:
@@ -213,8 +215,8 @@ def total_of_step(towers: list[Any], name: str = TOKENS) -> Tensor:
     """Return the total (float32 `[]`) of a scalar input, such as the target tokens, over the batches of a step.
 
     Args:
-        towers: the handles of this process's training towers, which have that input.
-        name: of the input.
+        towers: the handles of this process's training towers.
+        name: name of the input.
     """
     numbers = [tower.get_tensor(name) for tower in towers]
     return numbers[0] if len(numbers) == 1 or shares_batch(towers[0]) else tf.add_n(numbers)

@@ -55,15 +55,16 @@ def present_run() -> Run:
 
 
 def belong_to(hook: T, *runs: Any) -> T:
-    """Name the runs that a callback or hook belongs to, and return it; a class may have the attribute itself.
+    """Set the runs that a callback or hook belongs to, and return the hook.
+
+    A class may define the attribute `belongs_to` instead.
 
     Args:
         hook: a tensorpack `Callback` or a `tf1.train.SessionRunHook`.
-        runs: kinds of runs; or operations or tensors, which stand for each run that computes one of them,
-            whatever that run calls itself.
+        runs: kinds of runs; or operations or tensors, which stand for each run of any kind that computes one of them.
 
     Raises:
-        SettingsError: none, or something else than these.
+        SettingsError: `runs` is empty, or contains other objects.
     """
     hook.belongs_to = tuple(runs)  # type: ignore[attr-defined]
     runs_of(hook)
@@ -74,7 +75,7 @@ def runs_of(hook: Any) -> tuple[Any, ...]:
     """Return the runs that `hook` belongs to; by default the train step.
 
     Raises:
-        SettingsError: its attribute `belongs_to` holds something else than runs and operations.
+        SettingsError: its attribute `belongs_to` is empty, or contains other objects than runs and operations.
     """
     runs = attribute_of(hook, "belongs_to", (Run.TRAIN_STEP,))
     if not isinstance(runs, tuple) or not runs or not all(

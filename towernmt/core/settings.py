@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a setting takes. A number that is not finite is in no range."""
+    """The accepted numbers of a setting. A number that is not finite is in no range."""
 
     at_least: float | None = None
     above: float | None = None
@@ -38,7 +38,7 @@ class Range:
     below: float | None = None
 
     def holds(self, value: float) -> bool:
-        """Whether `value` is one of them."""
+        """Return whether a number is in the range."""
         return (math.isfinite(value)
                 and (self.at_least is None or value >= self.at_least) and (self.above is None or value > self.above)
                 and (self.at_most is None or value <= self.at_most) and (self.below is None or value < self.below))
@@ -50,7 +50,7 @@ class Range:
 
 LARGEST_INTEGER = 2**63 - 1
 LARGEST_NUMBER = 3.4e38
-"""Of float32, in which the graph computes."""
+"""The largest number of float32, in which the graph computes."""
 
 
 def setting(default: Any, help: str, choices: Sequence[str] = (), *, at_least: float | None = None,
@@ -78,7 +78,7 @@ def apply_overrides(settings: T, overrides: Mapping[str, Any], origin: str = "--
     Args:
         settings: a dataclass, possibly of dataclasses.
         overrides: dotted key to value; a string value is read as the field's type.
-        origin: where the values come from, for the error message.
+        origin: source of the values, such as "--set", for messages.
 
     Raises:
         SettingsError: unknown key, wrong type, a number out of its range, or a text that is not one of the choices.
@@ -123,7 +123,7 @@ def _breaches(settings: Any, prefix: str, shown: Callable[[str, Any], str]) -> I
 
 
 def _breach(field: dataclasses.Field[Any], value: Any) -> str:
-    """What is wrong with a value of the right type; "" for nothing."""
+    """Return why a value of the right type is refused, as the end of a sentence; "" if it is accepted."""
     choices = field.metadata.get("choices")
     if choices and value is not None and value not in choices:
         return f"is not one of {', '.join(choices)}"
@@ -141,7 +141,7 @@ def _breach(field: dataclasses.Field[Any], value: Any) -> str:
 
 
 class AssignedText(str):
-    """A value as it is written behind `key=` of `--set`: YAML, where a text needs no quotes, but may have some."""
+    """The text of a value after `key=` of `--set`, in YAML. Quotes around a text are optional."""
 
 
 def parse_assignments(pairs: Sequence[str]) -> dict[str, str]:
@@ -195,7 +195,7 @@ def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def describe(settings: Any, prefix: str = "") -> list[tuple[str, Any, str]]:
-    """(dotted key, value, help) of every setting, for help texts and the manual."""
+    """Return the dotted key, value and help of every setting, for help texts and the manual."""
     rows: list[tuple[str, Any, str]] = []
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -212,7 +212,7 @@ def describe(settings: Any, prefix: str = "") -> list[tuple[str, Any, str]]:
 
 
 def save_yaml(settings: Any, path: Path, others: Mapping[str, Any] | None = None) -> None:
-    """Write a nest of dataclasses, and other keys behind them, as YAML; the file is replaced whole."""
+    """Write nested dataclasses, followed by other keys, as YAML; the file is replaced atomically."""
     write_text(path, yaml.safe_dump({**dataclasses.asdict(settings), **(others or {})}, sort_keys=False))
 
 
@@ -237,7 +237,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in _dotted(content):
         if key in flat:
-            raise SettingsError(f"{path}: {key} is there twice, as a dotted key and in its group. Leave one.")
+            raise SettingsError(f"{path}: {key} occurs twice, as a dotted key and in its group: remove one.")
         flat[key] = value
     return flat
 
@@ -376,7 +376,7 @@ def _unquoted(text: str) -> str:
 
 
 def _composed(text: str) -> yaml.Node | None:
-    """Return the node of a YAML text, whose scalars are texts as they are written; None if it is not YAML."""
+    """Return the node of a YAML text, whose scalars are unconverted texts; None if the text is not YAML."""
     try:
         return yaml.compose(text, yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError):

@@ -89,7 +89,7 @@ _asked: list[bool] = []
 
 
 def log_to_stderr() -> None:
-    """Let tensorpack's log, which goes to stdout by itself, go to stderr: stdout is for the translations."""
+    """Send tensorpack's log, whose default is stdout, to stderr, because stdout is for the translations."""
     loaded = sys.modules.get("towernmt.core.terminal_log")
     if loaded is not None:
         loaded.move_to_stderr()
@@ -98,7 +98,7 @@ def log_to_stderr() -> None:
 
 
 def is_stderr_requested() -> bool:
-    """Whether the log was sent to stderr before there was one."""
+    """Return whether `log_to_stderr` was called before the log was created."""
     return bool(_asked)
 
 
@@ -144,14 +144,14 @@ def lead_nowhere(stream: Any) -> None:
 
 
 BROKEN_PIPE = 128 + int(getattr(signal, "SIGPIPE", 13))
-"""The exit status of a program whose reader has gone, as a shell shows it of those that the signal ends."""
+"""The exit status of a program whose reader has ended: that of a program that SIGPIPE has ended."""
 
 
 def until_the_reader_has_gone(command: Callable[[], int]) -> int:
-    """The status of a command, or `BROKEN_PIPE` if the reader of its output (`| head`) has closed it.
+    """Run a command, and return its exit status, or `BROKEN_PIPE` if the reader of its output has ended (`| head`).
 
     Raises:
-        BrokenPipeError: of another pipe or connection.
+        BrokenPipeError: another pipe or connection was closed.
     """
     try:
         status = command()

@@ -18,24 +18,24 @@ T = TypeVar("T", bound=float)
 
 
 class Decision(enum.IntEnum):
-    """What a process wants to do next. The largest wish of all processes counts (`World.agree`)."""
+    """The next action that a process requests. The largest request of all processes counts (`World.agree`)."""
 
     GO_ON = 0
     SKIP_BATCH = 1
-    """Leave a batch out that does not fit into memory."""
+    """Skip a batch that does not fit into memory."""
     END = 2
-    """End normally: at a limit, by a signal, without further improvement, at the end of the data."""
+    """End normally: at a limit, by a signal, without further improvement, or at the end of the data."""
     DIVERGED = 3
-    """End by an error: a value is not finite."""
+    """End with an error, because a value is not finite."""
 
 
 @dataclass(frozen=True)
 class TowerPlace:
-    """Where a tower stands among all towers of the world.
+    """Position of a tower among all towers of the world.
 
     Attributes:
-        index: from 0 to `total - 1`. It decides which rows of a batch the tower gets, and which dropout.
-        total: towers in all processes together.
+        index: from 0 to `total - 1`. It determines the tower's rows of a batch, and its dropout.
+        total: number of towers in all processes together.
     """
 
     index: int
@@ -45,15 +45,15 @@ class TowerPlace:
 class World:
     """One process's view of all processes that train one model together.
 
-    Every process has the same number of towers. A world of several processes derives from this class: it says how they
-    `agree`. Its gradients are summed by a `GradientReducer` (`towernmt.optim.gradients`).
+    Every process has the same number of towers. A world of several processes derives from this class, and overrides
+    `agree` and `exchange`. Its gradients are summed by a `GradientReducer` (`towernmt.optim.gradients`).
 
     Args:
-        process: which one this is, from 0.
-        processes: how many there are.
+        process: index of this process, from 0.
+        processes: number of processes.
 
     Raises:
-        SettingsError: there is no such process.
+        SettingsError: the index is negative, or not below the number of processes.
     """
 
     def __init__(self, process: int = 0, processes: int = 1) -> None:
@@ -64,38 +64,38 @@ class World:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes: checkpoints, events, logs, the run's directory. The others write no file."""
+        """Whether this process writes checkpoints, events, logs and the run's directory. The others write no file."""
         return self.process == 0
 
     def tower(self, index: int, towers: int) -> TowerPlace:
-        """The place of tower `index` of the `towers` of this process."""
+        """Return the position of tower `index` of the `towers` of this process."""
         return TowerPlace(self.process * towers + index, self.processes * towers)
 
     def session_target(self, config: Any) -> str:
-        """The TensorFlow server that a training's session belongs to; "" for a session of this process alone.
+        """Return the address of the TensorFlow server of a training's session; "" for a session without a server.
 
         Args:
-            config: the session's `ConfigProto`; a world of several processes sets in it how they find each other.
+            config: the session's `ConfigProto`, to which a world of several processes adds their addresses.
         """
         return ""
 
     def run_hooks(self) -> list[Any]:
-        """TensorFlow's hooks for the session of the train step, called before the callbacks'; none in one process."""
+        """Return session hooks for the train step, which are called before the callbacks; none for one process."""
         return []
 
-    def agree(self, wish: T) -> T:
-        """The largest wish of all processes: what each of them then does.
+    def agree(self, request: T) -> T:
+        """Return the largest request of all processes, which each of them then follows.
 
-        Every decision that would take the processes apart goes through here. All processes must call it equally often
-        and in the same order; it may be called inside and outside of a session. One process decides alone.
+        Processes would diverge if one of them decided alone, so every such decision is made here. All processes must
+        call this method equally often and in the same order, inside or outside of a session.
 
         Args:
-            wish: a `Decision`, a bool, or a number such as seconds; of the same kind in every process.
+            request: a `Decision`, a bool, or a number such as seconds; of the same type in every process.
         """
-        return wish
+        return request
 
     def exchange(self, data: bytes) -> list[bytes]:
-        """What each process gives, in their order. All must call it equally often, as `agree`."""
+        """Return the data of all processes, in their order. All must call it equally often, as `agree`."""
         return [data]
 
 
@@ -103,13 +103,13 @@ _present = World()
 
 
 def present_world() -> World:
-    """The world of this process; a world of one process unless `in_world` names another."""
+    """Return the world of this process: a world of one process unless `in_world` sets another."""
     return _present
 
 
 @contextmanager
 def in_world(world: World) -> Iterator[World]:
-    """Trainings inside are made by all processes of `world`. Enter it before a run or trainer is made."""
+    """Let all processes of `world` train together inside the block. Enter it before a run or trainer is created."""
     global _present
     before, _present = _present, world
     try:

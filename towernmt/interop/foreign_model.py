@@ -133,6 +133,36 @@ class ForeignParameters:
                                   "transformer of towernmt does not have: the model cannot be imported.")
 
 
+LayerWeights = Callable[[ForeignParameters, TransformerSettings, str, int], Weights]
+"""Returns the variables of a layer, by the stack ("encoder" or "decoder") and the number of the layer."""
+NormWeights = Callable[[ForeignParameters, TransformerSettings, str, str], Weights]
+"""Returns the variables of a normalisation, by the names of its scope in towernmt and in the other system."""
+
+
+def transformer_weights(parameters: ForeignParameters, s: TransformerSettings, tables: Weights, layer: LayerWeights,
+                        norm: NormWeights) -> Weights:
+    """Return the values of all variables of a Transformer, and check that all parameters were used.
+
+    Args:
+        parameters: the parameters of the other system.
+        s: settings of the model.
+        tables: the variables outside the stacks.
+        layer: converts a layer.
+        norm: converts a normalisation.
+
+    Raises:
+        CheckpointError: a parameter is missing or unknown.
+    """
+    made = dict(tables)
+    for stack, layers in (("encoder", s.encoder_layers), ("decoder", s.decoder_layers)):
+        for number in range(layers):
+            made |= layer(parameters, s, stack, number)
+        if s.preprocess:
+            made |= norm(parameters, s, f"{stack}/final_norm", f"{stack}/layer_norm")
+    parameters.check_all_taken()
+    return {f"transformer/{name}": value for name, value in made.items()}
+
+
 class AttentionMaps(NamedTuple):
     """The projections of an attention layer.
 

@@ -14,7 +14,14 @@ import yaml
 from towernmt.core.errors import CheckpointError, DataError, SettingsError
 from towernmt.core.structured_files import load_strict, read_yaml_text
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, UNK
-from towernmt.interop.foreign_model import AttentionMaps, ForeignModel, ForeignParameters, ImportRequest, Weights
+from towernmt.interop.foreign_model import (
+    AttentionMaps,
+    ForeignModel,
+    ForeignParameters,
+    ImportRequest,
+    Weights,
+    transformer_weights,
+)
 from towernmt.interop.foreign_vocabularies import WORDS_NOTE, PieceTable, vocabularies_of
 from towernmt.interop.imported_run import checkpoint_prefix, open_checkpoint
 from towernmt.models.model_settings import TransformerSettings
@@ -120,23 +127,6 @@ SOURCE, TARGET = "examples_inputter/features_inputter/embedding", "examples_inpu
 KERNEL, BIAS = "decoder/output_layer/kernel", "decoder/output_layer/bias"
 
 
-def convert_opennmt_tf_weights(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable,
-                    target: PieceTable) -> Weights:
-    """Return the values of towernmt's variables for the parameters of a model.
-
-    Raises:
-        CheckpointError: a parameter is missing or unknown.
-    """
-    made = _tables(parameters, s, source, target)
-    for stack, layers in (("encoder", s.encoder_layers), ("decoder", s.decoder_layers)):
-        for number in range(layers):
-            made |= _layer(parameters, s, stack, number)
-        if s.preprocess:
-            made |= _norm(parameters, s, f"{stack}/final_norm", f"{stack}/layer_norm")
-    parameters.check_all_taken()
-    return {f"transformer/{name}": value for name, value in made.items()}
-
-
 def _tables(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable, target: PieceTable) -> Weights:
     depth, rows = s.hidden_size, int((target.rows.max()) + 1)
     bias = parameters.take(BIAS, rows) if BIAS in parameters else np.zeros(rows, np.float32)
@@ -217,7 +207,7 @@ def read_opennmt_tf(request: ImportRequest) -> ForeignModel:
                             "the shared vocabulary twice, --vocabularies FILE FILE.")
     source, target, tables = vocabularies_of(files.pieces, tables, s.tie_embeddings == "all")
     s = replace(s, source_vocab_size=source.size, target_vocab_size=target.size, source_end=files.source_end)
-    weights = convert_opennmt_tf_weights(parameters, s, *tables)
+    weights = transformer_weights(parameters, s, _tables(parameters, s, *tables), _layer, _norm)
     notes = (_RELU_NOTE,) if files.pieces else (_RELU_NOTE, WORDS_NOTE)
     search = SearchSettings(beam_size=files.beam) if files.beam else SearchSettings()
     return ForeignModel(f"opennmt-tf {files.checkpoint.name}", s, weights, source, target, search, notes=notes)

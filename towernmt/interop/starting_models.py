@@ -64,12 +64,11 @@ def open_starting_model(location: str, option: str, trust_code: bool = False) ->
 
 
 @contextmanager
-def vocabulary_of_model(location: str, option: str) -> Iterator[Path]:
+def vocabulary_of_model(location: str) -> Iterator[Path]:
     """Yield a directory with the vocabularies of a trained model; that of another system's model is temporary.
 
     Args:
-        location: see `open_starting_model`.
-        option: the option that names the model, for messages.
+        location: the value of --vocabulary-of; see `open_starting_model`.
 
     Raises:
         TowerNMTError: see `open_starting_model`.
@@ -79,7 +78,7 @@ def vocabulary_of_model(location: str, option: str) -> Iterator[Path]:
         run.check_vocabulary()
         yield run.vocabulary
         return
-    model = read_foreign_model(location, option)
+    model = read_foreign_model(location, "--vocabulary-of")
     with tempfile.TemporaryDirectory(prefix="towernmt-") as directory:
         save_vocabularies(model.source, model.target, directory)
         yield Path(directory)

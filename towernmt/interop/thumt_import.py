@@ -13,7 +13,14 @@ import numpy as np
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK
-from towernmt.interop.foreign_model import AttentionMaps, ForeignModel, ForeignParameters, ImportRequest, Weights
+from towernmt.interop.foreign_model import (
+    AttentionMaps,
+    ForeignModel,
+    ForeignParameters,
+    ImportRequest,
+    Weights,
+    transformer_weights,
+)
 from towernmt.interop.foreign_vocabularies import WORDS_NOTE, PieceTable, vocabularies_of
 from towernmt.interop.imported_run import checkpoint_prefix, open_checkpoint
 from towernmt.models.model_settings import TransformerSettings
@@ -188,23 +195,6 @@ def thumt_embedding_ties(parameters: ForeignParameters, scaled: bool) -> str:
     return "target" if scaled and SOFTMAX not in parameters else "none"
 
 
-def convert_thumt_weights(parameters: ForeignParameters, s: TransformerSettings, scaled: bool, source: PieceTable,
-                    target: PieceTable) -> Weights:
-    """Return the values of towernmt's variables for the parameters of a model.
-
-    Raises:
-        CheckpointError: a parameter is missing or unknown.
-    """
-    made = _tables(parameters, s, source, target, scaled)
-    for stack, layers in (("encoder", s.encoder_layers), ("decoder", s.decoder_layers)):
-        for number in range(layers):
-            made |= _layer(parameters, s, stack, number)
-        if s.preprocess:
-            made |= _norm(parameters, s, f"{stack}/final_norm", f"{stack}/layer_norm")
-    parameters.check_all_taken()
-    return {f"transformer/{name}": value for name, value in made.items()}
-
-
 def _tables(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable, target: PieceTable,
             scaled: bool) -> Weights:
     """Return the embeddings. THUMT adds a bias to the scaled source embeddings; here the table contains the bias."""
@@ -357,7 +347,8 @@ def read_thumt(request: ImportRequest) -> ForeignModel:
               for file, name in zip(find_vocabularies(request, values), names, strict=True)]
     source, target, tables = vocabularies_of(request.pieces, tables, one=False)
     settings = replace(settings, source_vocab_size=source.size, target_vocab_size=target.size)
-    weights = convert_thumt_weights(parameters, settings, scaled, *tables)
+    weights = transformer_weights(parameters, settings, _tables(parameters, settings, *tables, scaled), _layer,
+                                  _norm)
     return ForeignModel(f"thumt {prefix.name}", settings, weights, source, target, thumt_search_settings(values),
                         notes=() if request.pieces else (WORDS_NOTE,))
 

@@ -124,7 +124,7 @@ def ended_by_signal(status: int) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Train; returns the exit status.
+    """Train, and return the exit status.
 
     Args:
         arguments: directory to wait for, number of processors, and the arguments of `towernmt`.

@@ -99,8 +99,8 @@ def make(kind: Any, name: str, settings: Any) -> NMTModel:
                             "alone, annotated with a dataclass that has what it is made from.")
     model = kind(settings=settings) if "settings" in parameters else kind()
     if not isinstance(model, NMTModel):
-        raise SettingsError(f"{name} makes a {type(model).__name__}, which is no towernmt.models.NMTModel: derive it "
-                            "from that, so that it can be validated and searched.")
+        raise SettingsError(f"{name} makes a {type(model).__name__}, which is not a towernmt.models.NMTModel: derive "
+                            "it from this class, so that it can be validated and searched.")
     return model
 
 
@@ -134,14 +134,14 @@ class Architecture(NamedTuple):
 
 
 def architecture(name: str) -> Architecture:
-    """The architecture of that name.
+    """Return the architecture with a name.
 
     Args:
-        name: one of `ARCHITECTURES`; or of one's own, FILE.py:CLASS or MODULE:CLASS, a function that makes a model will
-            do as well. The settings are None if it does not say which it has.
+        name: one of `ARCHITECTURES`; or the class of a custom model, or a function that creates it, as FILE.py:CLASS or
+            MODULE:CLASS. The settings of a custom model are None if it does not declare their class.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: the architecture does not exist.
     """
     if name in _MODULES:
         module, class_name = _MODULES[name]

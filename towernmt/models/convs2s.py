@@ -43,7 +43,7 @@ from towernmt.models.model_settings import CONVS2S_PRESETS, ConvS2SSettings, che
 
 
 def convolution(x: Tensor, kernel: Tensor, bias: Tensor, padding: tuple[int, int]) -> Tensor:
-    """A convolution and its bias.
+    """Return a convolution of `x` over its positions, plus a bias.
 
     Args:
         x: `[batch, length, depth]`.
@@ -52,8 +52,8 @@ def convolution(x: Tensor, kernel: Tensor, bias: Tensor, padding: tuple[int, int
         padding: numbers of zeros before and after each sequence.
 
     Returns:
-        `[batch, length + sum(padding) - width + 1, output]`, bfloat16 where products are; float32 otherwise (in
-        float16, too, which convolutions do without).
+        `[batch, length + sum(padding) - width + 1, output]`; bfloat16 if this is the compute dtype, otherwise float32
+        (also if it is float16).
     """
     if compute_dtype() == tf.bfloat16:
         return _over_windows(tf.cast(x, tf.bfloat16), tf.convert_to_tensor(kernel), tf.convert_to_tensor(bias), padding)
@@ -281,14 +281,14 @@ class ConvS2S(ConfiguredModel):
         return x if int(x.shape[-1]) == layer.depth else self._affine(x, layer.depth, "residual")
 
     def _embed(self, words: Tensor, positions: Tensor) -> Tensor:
-        """Words plus positions: float32 `[batch, length, embedding]`, as the embeddings of the words are."""
+        """Return `words` float32 `[batch, length, embedding]` plus the embeddings of their positions."""
         s = self.settings
         signal = tf.gather(_normal("positions", [s.max_positions, s.embedding_size], 0.1),
                            tf.minimum(positions, s.max_positions - 1))
         return dropout(words + signal[None], s.dropout, "embedding")
 
     def _table(self, role: str) -> Tensor:
-        """The embedding of `role` (source, target, softmax) float32 `[vocabulary, depth]`, shared as set."""
+        """Return the table of a role (source, target, softmax), float32 `[vocabulary, depth]`; roles may share it."""
         s = self.settings
         name = {"all": "embedding", "target": "source_embedding" if role == "source" else "target_embedding",
                 "none": f"{role}_embedding"}[s.tie_embeddings]
@@ -299,7 +299,7 @@ class ConvS2S(ConfiguredModel):
             return _normal(name, [size, depth], stddev)
 
     def _affine(self, x: Tensor, depth: int, name: str) -> Tensor:
-        """float32 `[batch, length, depth]` of `x` `[batch, length, input depth]`."""
+        """Map `x` `[batch, length, input depth]` to float32 `[batch, length, depth]`."""
         before = int(x.shape[-1])
         with tf1.variable_scope(name):
             kernel = _normal("kernel", [before, depth], ((1.0 - self.settings.dropout) / before) ** 0.5)
@@ -307,11 +307,11 @@ class ConvS2S(ConfiguredModel):
             return to_float32(tf.reshape(y, tf.concat([tf.shape(x)[:2], [depth]], 0)))
 
     def _convolve(self, x: Tensor, layer: Convolution, padding: tuple[int, int]) -> Tensor:
-        """`[batch, length + sum(padding) - width + 1, 2 * layer depth]` of `x` `[batch, length, depth]`."""
+        """Map `x` `[batch, length, depth]` to `[batch, length + sum(padding) - width + 1, 2 * layer depth]`."""
         return convolution(x, *self._convolution_variables(int(x.shape[-1]), layer), padding)
 
     def _convolution_variables(self, before: int, layer: Convolution) -> tuple[Tensor, Tensor]:
-        """Kernel float32 `[width, before, 2 * depth]` and bias float32 `[2 * depth]`."""
+        """Return the kernel, float32 `[width, before, 2 * depth]`, and the bias, float32 `[2 * depth]`."""
         with tf1.variable_scope("convolution"):
             stddev = (4.0 * (1.0 - self.settings.dropout) / (layer.width * before)) ** 0.5
             kernel = _normal("kernel", [layer.width, before, 2 * layer.depth], stddev)
@@ -345,13 +345,13 @@ def convolutions(text: str, name: str) -> list[Convolution]:
 
 
 def _gated(x: Tensor) -> Tensor:
-    """A gated linear unit (Dauphin et al. 2017): float32 `[..., depth]` of `[..., 2 * depth]`."""
+    """Apply a gated linear unit (Dauphin et al. 2017) to `x` `[..., 2 * depth]`: float32 `[..., depth]`."""
     value, gate = tf.split(to_float32(x), 2, -1)
     return value * tf.sigmoid(gate)
 
 
 def _scale_gradient(x: Tensor, scale: float) -> Tensor:
-    """`x`, whose gradient is multiplied by `scale`."""
+    """Return `x`, with its gradient multiplied by `scale`."""
     return tf.custom_gradient(lambda y: (tf.identity(y), lambda dy: dy * scale))(x)
 
 

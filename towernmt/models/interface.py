@@ -89,21 +89,21 @@ class NMTModel(ModelDesc):
     The tower's inputs are `source` int32 `[batch, source length]`, `source_length` int32 `[batch]`,
     `target` int32 `[batch, target length]`, `target_length` int32 `[batch]` and `target_tokens`
     float32 `[]`. Sentences end with EOS, which their length counts, and are padded with PAD.
-    `target_tokens` counts the target tokens of the batch: with `GeneralQueueInput` those of the *global* batch, over
-    all towers; where each tower has a batch of its own, as with tensorpack's inputs, those of that one.
+    `target_tokens` is the number of target tokens of the batch. With `GeneralQueueInput` it is that of the *global*
+    batch of all towers. With tensorpack's inputs each tower has a separate batch, and the number of its tokens.
 
-    With source factors, `source` is int32 `[batch, source length, 1 + factors]`: the words, and for each
-    its factors; EOS and PAD have the same ids everywhere. With guided alignment there is one more input,
-    `alignment` uint8 `[batch, target length, source length]`: 1 where two words are translations.
+    With source factors, `source` is int32 `[batch, source length, 1 + factors]`: the words, followed by the factors of
+    each word. EOS and PAD have the same ids in all streams. With guided alignment there is one more input, `alignment`
+    uint8 `[batch, target length, source length]`: 1 where two words are translations of each other.
     """
 
     architecture: str
-    """The name by which `towernmt.models.architecture` finds the class, where that is not one's own. A class that is
-    derived from another only to be trained in another way takes the other's name, so that its runs are searched as the
-    other's; see `towernmt.models.name_of_model`."""
+    """The name with which `towernmt.models.architecture` finds a built-in class. A derived class that changes only the
+    training keeps the name of its base class, and its runs are then searched with the base class; see
+    `towernmt.models.name_of_model`."""
     make_optimizer: Callable[[], Optimizer] | None = None
-    """Makes the `tf1.train.Optimizer`, unless a class overrides `optimizer`. A run sets it from its settings; None is
-    Adam with the default settings."""
+    """Creates the `tf1.train.Optimizer`, unless a class overrides `optimizer`. A run sets it from its settings; None
+    means Adam with the default settings."""
     recomputes: ClassVar[bool] = True
     """Whether it can have layers that `checkpointed` computes again; others refuse `train.gradient_checkpointing`."""
     compiles: ClassVar[bool] = False

@@ -24,20 +24,20 @@ _ELSEWHERE = {*sys.stdlib_module_names, "towernmt"}
 
 
 def code_of(root: Path, module: str) -> dict[str, bytes]:
-    """The content of a module's file and of those that it imports from its own folder, directly or not.
+    """Return the content of a module's file, and of all files of its folder that it imports, directly or indirectly.
 
-    Of a module in a package these are files of the package; a directory in it without an `__init__.py` gets an empty
-    one.
+    For a module in a package, these are files of the package. A directory of the package without `__init__.py` gets an
+    empty one.
 
     Args:
-        root: the directory at which imports begin.
-        module: its name from there.
+        root: the directory from which the module is imported.
+        module: name of the module in this directory.
 
     Returns:
-        content by the path from the root, with "/" between the parts.
+        contents by path relative to `root`, with "/" as separator.
 
     Raises:
-        SettingsError: a file is not Python.
+        SettingsError: a file has a syntax error.
     """
     package = module.partition(".")[0] if "." in module or (root / module / "__init__.py").is_file() else ""
     found: dict[str, bytes] = {}
@@ -55,7 +55,7 @@ def code_of(root: Path, module: str) -> dict[str, bytes]:
 
 
 def _files(root: Path, module: str) -> Iterator[tuple[str, Path]]:
-    """Name and path of the file of a module below `root`, and of the packages around it; nothing if it is not there."""
+    """Yield the relative name and the path of a module's file below `root`, and of the `__init__.py` around it."""
     parts = module.split(".")
     path = root.joinpath(*parts)
     files = [path.with_name(f"{path.name}.py"), path / "__init__.py"]
@@ -87,7 +87,7 @@ def _imported(content: bytes, name: str) -> list[str]:
 
 SHAPES = ("my_model.py:MyModel", "my_package.my_model:MyModel")
 _LOADED: dict[tuple[Path, str], ModuleType] = {}
-"""By file, and by the sum of its content and of what it imports from its own folder."""
+"""Modules by file, and by the checksum of the file and of its imports from the same folder."""
 _LOCK = threading.RLock()
 
 
@@ -111,7 +111,7 @@ class ModelLocation(NamedTuple):
 
     @property
     def in_package(self) -> bool:
-        """Whether the module is a package's, so that it may have relative imports."""
+        """Whether the module belongs to a package, so that it may have relative imports."""
         return "." in self.module or self.file.name == "__init__.py"
 
     @property
@@ -123,7 +123,7 @@ class ModelLocation(NamedTuple):
 
     @property
     def spelled(self) -> str:
-        """A name by which `find_place` finds it from anywhere."""
+        """Name with the path of the file, for `find_place` in any working directory."""
         return f"{self.file}:{self.attribute}"
 
 
@@ -138,10 +138,10 @@ def find_place(name: str) -> ModelLocation:
     """
     where, colon, attribute = name.rpartition(":")
     if not (colon and where and attribute):
-        raise SettingsError(f"{name}: name a file or module and what is in it, as {SHAPES[0]}.")
+        raise SettingsError(f"{name}: name a file or module and its class, such as {SHAPES[0]}.")
     if where.endswith(".py"):
         if not Path(where).is_file():
-            raise SettingsError(f"the file {where} does not exist: name a Python file and what is in it, as "
+            raise SettingsError(f"the file {where} does not exist: name a Python file and its class, such as "
                                 f"{SHAPES[0]}.")
         return place_of_file(Path(where), attribute)
     file = _file_of_module(where)
@@ -151,7 +151,7 @@ def find_place(name: str) -> ModelLocation:
 
 
 def place_of_file(file: Path, attribute: str) -> ModelLocation:
-    """The place of what is in a file; the root of a module in a package is the directory with the package."""
+    """Return the location of an attribute of a file; the root of a package's module is the directory of the package."""
     file = file.resolve()
     parts = [] if file.name == "__init__.py" else [file.stem]
     root = file.parent
@@ -175,10 +175,9 @@ def load_attribute(place: ModelLocation) -> Any:
 
 
 def name_of_class(kind: type) -> str:
-    """The name by which a class is found again, or `NAME of MODULE` for one that is not.
+    """Return the name with which `find_place` finds a class, or `NAME of MODULE` if it cannot be found.
 
-    The latter is a class that a function made, one of a notebook, and one of a program that does more than to define
-    when it is loaded: to load that again would run it again.
+    A class cannot be found if a function or a notebook created it, or if importing its file would run a program.
     """
     module = sys.modules.get(kind.__module__)
     file = Path(getattr(module, "__file__", None) or "")
@@ -351,7 +350,7 @@ def kept_place(directory: Path, name: str) -> ModelLocation | None:
 
 
 def changed_files(place: ModelLocation, directory: Path) -> list[str]:
-    """The files of a model that are not those of the copy, or of which one of both has no copy."""
+    """Return the names of files that differ between a model and its copy, or that only one of them has."""
     new, old = _sums(code_of(place.root, place.module)), _read_sums(directory)
     return sorted(name for name in new.keys() | old.keys() if new.get(name) != old.get(name))
 

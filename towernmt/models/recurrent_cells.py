@@ -25,7 +25,7 @@ from towernmt.models.scan import Step, StepOperation, apply_now, loop_over_time,
 
 
 def block_lstm(x: Tensor, start: list[Tensor], kernel: Tensor, bias: Tensor) -> list[Tensor]:
-    """A whole LSTM layer in one kernel.
+    """Run an LSTM layer over complete sequences with one kernel.
 
     Args:
         x: float32 `[time, batch, input depth]`.
@@ -42,7 +42,7 @@ def block_lstm(x: Tensor, start: list[Tensor], kernel: Tensor, bias: Tensor) -> 
     def run(x: Tensor, cell: Tensor, output: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         peephole = tf.zeros([depth])
         size = tf.shape(x)[0]
-        with tf1.device("/cpu:0"):          # where the kernel reads it, while int64 is in the memory of a GPU
+        with tf1.device("/cpu:0"):          # the kernel reads it there; an int64 would be in the memory of a GPU
             longest = tf.cast(size, tf.int64)
         given = {"seq_len_max": longest, "x": x, "cs_prev": cell, "h_prev": output, "w": kernel,
                  "wci": peephole, "wcf": peephole, "wco": peephole, "b": bias}
@@ -220,9 +220,14 @@ class Cell:
         return [zeros] * self.state_size
 
     def project(self, x: Tensor) -> list[Tensor]:
-        """The share of the known input in each map `[..., map depth]`, of `x` `[..., input depth]`.
+        """Return the contribution of the known input to each map.
 
-        In the compute dtype; float32 with layer normalisation, or where no input is known.
+        Args:
+            x: float32 `[..., input depth]`.
+
+        Returns:
+            for each map `[..., map depth]`, in the compute dtype; float32 with layer normalisation, or if `input_depth`
+            is 0.
         """
         projected = []
         for i, (matrix, bias) in enumerate(zip(self._matrices, self._biases, strict=True)):
@@ -249,8 +254,8 @@ class Cell:
             extra: no or one tensor `[rows, extra depth]`.
             state: state before the step.
             multiply: `multiply(a, i)` is float32 `a @ matrices[i]`, `multiply(a, i, b)` adds `b`.
-            norms: `self.norms`, as the loop sees them.
-            apply: `apply(operation, *args)` is what one of `self.operations` yields.
+            norms: the tensors of `self.norms` within the loop.
+            apply: `apply(operation, *args)` returns the outputs of one of `self.operations`.
 
         Returns:
             The state after the step.
@@ -271,7 +276,7 @@ class Cell:
 
     def _advance_normalized(self, mapped: Callable[[Tensor, int], Tensor], state: Sequence[Tensor],
                             norms: Sequence[Tensor]) -> list[Tensor]:
-        """`advance` with layer normalisation; `mapped(h, i)` is the i-th map, normalised."""
+        """Advance the state by one step with layer normalisation; `mapped(h, i)` returns map i, normalised."""
         h = state[-1]
         if self.kind == "gru":
             reset, update = tf.split(tf.sigmoid(mapped(h, 0)), 2, 1)
@@ -336,7 +341,7 @@ def _variable(name: str, shape: list[int], value: float) -> Tensor:
 
 
 def _standardize(x: Tensor) -> Tensor:
-    """(x - mean) / deviation over the last dimension."""
+    """Return `(x - mean) / deviation` over the last dimension."""
     mean, variance = tf.nn.moments(x, [-1], keepdims=True)
     return (x - mean) * tf.math.rsqrt(variance + _EPSILON)
 

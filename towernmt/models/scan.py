@@ -173,13 +173,13 @@ def _forward(step: StepFunction, emits: int, inputs: list[Tensor], start: list[T
 
 def _backward(step: StepFunction, matrices: list[Tensor], shared: list[Tensor], fixed: list[Tensor], forward: _Forward,
               d_emitted: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients of inputs, start, matrices and shared, in this order."""
+    """Return the gradients of `inputs`, `start`, `matrices` and `shared` of `scan`, in this order."""
     compute = _in_compute_dtype(matrices)
     arriving = [forward.inputs, forward.states, forward.products, forward.results, _unstack(d_emitted)]
     arrivals = _Groups([len(group) for group in arriving])
     carried = _Groups([len(forward.states), len(shared)])
     product_of_input: dict[int, int] = {}
-    """Which product an input is added to, where that is all it is used for: their gradients are one."""
+    """The product to which an input is added, if the input has no other use: their gradients are equal."""
 
     def one(arrived: list[Tensor], carry: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         time_inputs, state, products, results, d_out = arrivals.split(arrived)

@@ -256,7 +256,7 @@ class Seq2Seq(ConfiguredModel):
 
 
 def _nothing(x: Tensor) -> Tensor:
-    """An input of depth 0, for a layer whose input is not known before the loop."""
+    """Return an input of depth 0, for a layer whose input is not known before the loop."""
     return x[..., :0]
 
 

@@ -219,7 +219,7 @@ class Transformer(ConfiguredModel):
 
     def _teacher_forced(self, memory: TransformerMemory, target_in: Tensor, shown: int | None
                         ) -> tuple[Tensor, list[Tensor]]:
-        """The last hidden layer, and the attention to the source in the layer `shown`, if any."""
+        """Return the last hidden layer, and a list of the attention to the source in the layer `shown`, if any."""
         length = tf.shape(target_in)[1]
         bias, weights = causal_bias(length), []
 
@@ -285,7 +285,7 @@ class Transformer(ConfiguredModel):
         return self._feed_forward(x, gains)
 
     def _decoder_layer(self, x: Tensor, attend: _Attend, layer: int) -> Tensor:
-        """A layer over `x` `[..., depth]`; see `_decoder_layers`."""
+        """Apply a layer of the decoder to `x` `[..., depth]`; see `_decoder_layers`."""
         gains = self.gains("decoder", layer)
         for place, attention in enumerate(self.decoder_attention(layer)):
             x = self._attention(x, attention, gains, partial(attend, attention=attention, layer=layer, place=place))
@@ -389,7 +389,7 @@ class _Steps:
             self._place, self._blocks = place_of_step(state.blocks, state.step)
 
     def take(self, x: Tensor, attention: Attention, layer: int, number: int, with_weights: bool) -> Attended:
-        """The attention with this number in a layer, for `x` `[rows, depth]`."""
+        """Apply attention `number` of a layer to `x` `[rows, depth]`, and record its state after the step."""
         inputs = AttentionInputs(None, self._memory.prepared[layer][number], self._memory.bias, self._place)
         cache = self._before.cache[layer][number]
         kept = self._blocks.kept[layer][number] if self._blocks else ()
@@ -400,7 +400,7 @@ class _Steps:
         return attended
 
     def after(self) -> DecoderState:
-        """The state after all attentions."""
+        """Return the state after all attentions."""
         blocks = self._blocks._replace(kept=self._kept) if self._blocks else ()
         return DecoderState(self._memory, self._cache, self._before.step + 1, blocks)
 

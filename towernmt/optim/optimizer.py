@@ -112,7 +112,7 @@ class GlobalNorm(GradientProcessor):
 
 
 def _with_distinct_rows(gradient: Tensor) -> Tensor:
-    """A sparse gradient with each row once, summed: otherwise the norm would depend on how towers share the batch."""
+    """Return a sparse gradient with equal rows summed, so that its norm does not depend on the number of towers."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     rows, place = tf.unique(gradient.indices)
@@ -183,12 +183,12 @@ SCOPE = "loss_scale"
 class LossScaleOptimizer(ProxyOptimizer):
     """An optimizer that scales losses, and skips updates whose gradients are not finite.
 
-    A skipped update changes no variable, no slot, no average and no count of the optimizer within. Variables (global,
-    so that they are saved): `loss_scale/scale` float32 `[]`; `loss_scale/good_updates` int64 `[]`, in a row since the
-    scale was last changed; `loss_scale/skipped_updates` int64 `[]`, ever.
+    A skipped update changes no variable, slot, average or count of the wrapped optimizer. The state is in global
+    variables, so it is saved: `loss_scale/scale` float32 `[]`; `loss_scale/good_updates` int64 `[]`, the number of
+    updates since the last change of the scale; `loss_scale/skipped_updates` int64 `[]`, the number of skipped updates.
 
     Args:
-        optimizer: makes the updates; whatever else it does, such as moving averages, is skipped with them.
+        optimizer: makes the updates. Its other effects, such as moving averages, are skipped with them.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -210,7 +210,7 @@ class LossScaleOptimizer(ProxyOptimizer):
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Tensor | None, Variable]],
                         global_step: Variable | None = None, name: str | None = None) -> Operation:
-        """The update, or nothing where a gradient is not finite; then the scale's change."""
+        """Return the operation that updates the variables, unless a gradient is not finite, and changes the scale."""
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         with tf1.name_scope("is_finite"):
             finite = tf.math.is_finite(tf.linalg.global_norm([g for g, _ in pairs]))
@@ -226,7 +226,7 @@ class LossScaleOptimizer(ProxyOptimizer):
         return tf.group(made, self._moved(finite), name=name)
 
     def _moved(self, finite: Tensor) -> Operation:
-        """The operation that changes the state after an update that was made or skipped."""
+        """Return the operation that changes the state after an update that was made or skipped."""
         skipped, good = self._skipped.read_value(), tf.where(finite, self._good.read_value() + 1, 0)
         grown = good >= self._scaling.growth_updates
         scale = tf.where(finite, tf.where(grown, tf.minimum(self._now * 2.0, LARGEST_LOSS_SCALE), self._now),
@@ -290,7 +290,7 @@ def averages() -> dict[str, Variable]:
 
 @contextmanager
 def averaged_weights() -> Iterator[None]:
-    """Towers that are built inside read the averages in place of the weights; both must be there already."""
+    """Let towers that are built inside the block read the averages instead of the weights; both must exist."""
     found = averages()
 
     def get(getter: Callable[..., Variable], name: str, *arguments: Any, **options: Any) -> Variable:

@@ -100,14 +100,14 @@ class LazyAdam(Adam):
 
 
 class WholeVariableUpdates:
-    """Mix in before a `tf1.train.Optimizer`: dense and sparse gradients alike go to `_update(gradient, variable)`.
+    """Mixin for a `tf1.train.Optimizer` that updates complete variables, also from sparse gradients.
 
-    A sparse gradient is made dense: where moments fade in every row, or the step depends on a norm over all of
-    them, rows without a gradient move as well.
+    A sparse gradient is converted to a dense one. This is necessary if the moments of all rows decay, or if the step
+    depends on a norm over all rows, because rows without a gradient then change, too.
     """
 
     def _update(self, gradient: Tensor, variable: Variable) -> Operation:
-        """The operation that updates `variable` by its dense `gradient`."""
+        """Return the operation that updates a variable by its dense gradient."""
         raise NotImplementedError
 
     def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
@@ -139,9 +139,9 @@ DECAY_EXPONENT = 0.8
 class Adafactor(WholeVariableUpdates, tf1.train.Optimizer):
     """The paper's algorithms 4 and 5, with the learning rate of the schedule.
 
-    Of a matrix, the mean squares are kept by row and by column and multiplied; of a tensor of more
-    dimensions, so for its last two; of a vector, each by itself. Slots: `VARIABLE/Adafactor_row`, `_column` or
-    `_square`, and `_mean` with momentum. The updates are counted in `adafactor_step`.
+    The mean squares of a matrix are the products of means of its rows and of its columns. A tensor with more
+    dimensions is a stack of such matrices. A vector has a mean square for each element. Slots: `VARIABLE/Adafactor_row`
+    and `_column`, or `_square`; and `_mean` with momentum. `adafactor_step` is the number of updates.
 
     Args:
         learning_rate: float or tensor; relative to the variable's root mean square if `relative`.
@@ -179,7 +179,7 @@ class Adafactor(WholeVariableUpdates, tf1.train.Optimizer):
         self._decay = 1.0 - tf.pow(self._next_step, -DECAY_EXPONENT)
 
     def _step(self) -> Variable:
-        with tf.init_scope():       # the graph it was made in, from within a tf.cond too
+        with tf.init_scope():       # also within a tf.cond, the graph in which the variable was created
             return self._get_non_slot_variable("adafactor_step", graph=tf1.get_default_graph())
 
     def _update(self, gradient: Tensor, variable: Variable) -> Operation:
@@ -199,7 +199,7 @@ class Adafactor(WholeVariableUpdates, tf1.train.Optimizer):
         return tf.group(*updates, variable.assign_sub(step, read_value=False))
 
     def _inverse_roots(self, variable: Variable, squares: Tensor) -> tuple[Tensor, list[Operation]]:
-        """1 / root of the mean squares, of the shape of `squares`, and the updates of the slots."""
+        """Return 1 / root of the mean squares, with the shape of `squares`, and the updates of the slots."""
         if variable.shape.rank < 2:
             square, update = self._faded(variable, "square", squares)
             return tf.math.rsqrt(square), [update]
@@ -209,7 +209,7 @@ class Adafactor(WholeVariableUpdates, tf1.train.Optimizer):
         return (tf.math.rsqrt(share)[..., None] * tf.math.rsqrt(column)[..., None, :], [row_update, column_update])
 
     def _faded(self, variable: Variable, slot: str, now: Tensor) -> tuple[Tensor, Operation]:
-        """The running mean of a slot with the present value, and its update."""
+        """Return the running mean of a slot, including the current value, and its update."""
         kept = self.get_slot(variable, slot)
         mean = self._decay * kept + (1.0 - self._decay) * now
         return mean, kept.assign(mean, read_value=False)

@@ -65,11 +65,10 @@ class Collectives:
     Args:
         devices: the device of each tower.
         transport: "nccl" or "ring".
-        bucket_bytes: size at which gradients are sent together.
     """
 
-    def __init__(self, devices: Sequence[str], transport: str, bucket_bytes: int = BUCKET_BYTES) -> None:
-        self._devices, self._transport, self._bucket_bytes = list(devices), transport, bucket_bytes
+    def __init__(self, devices: Sequence[str], transport: str) -> None:
+        self._devices, self._transport = list(devices), transport
         self._order: list[int] = []
         self._keys = itertools.count(1)
 
@@ -114,7 +113,7 @@ class Collectives:
         """
         results: list[list[Tensor]] = [[] for _ in towers]
         totals: list[Tensor] = []
-        buckets = list(_buckets(towers[0], self._bucket_bytes))
+        buckets = list(_buckets(towers[0], BUCKET_BYTES))
         for bucket in buckets:
             sum_bucket = self._sum_bfloat16 if towers[0][bucket.start].dtype == tf.bfloat16 else self._sum
             totals = sum_bucket([tensors[bucket] for tensors in towers], totals)

@@ -204,15 +204,14 @@ def _readers(handle: Tensor, operations: set[Operation]) -> list[Operation]:
     return readers
 
 
-def add_means_of_towers(towers: Sequence[Any], names: Sequence[str] = ("loss", "nll")) -> None:
-    """Add the means of scalars over the training towers to the graph, under the names of a single tower.
+def add_means_of_towers(towers: Sequence[Any]) -> None:
+    """Add the means of the cost, `loss` and `nll` over the training towers, under the names of a single tower.
 
     With several towers the tensors are named `tower0/loss` and so on, and a hook that looks for `loss:0` would not find
     it. The means are computed only if a hook or callback fetches them.
 
     Args:
         towers: the handles of the training towers of this process.
-        names: names of scalars in addition to the cost; missing ones are ignored.
     """
     if len(towers) < 2:
         return
@@ -221,7 +220,7 @@ def add_means_of_towers(towers: Sequence[Any], names: Sequence[str] = ("loss", "
     scalars: dict[str, list[Any]] = {}
     if isinstance(costs[0], tf.Tensor):
         scalars[str(costs[0].op.name).removeprefix(f"{towers[0].ns_name}/")] = costs
-    for name in names:
+    for name in ("loss", "nll"):
         tensors = [_find(graph, f"{tower.ns_name}/{name}:0") for tower in towers]
         if name not in scalars and all(t is not None and t.shape.rank == 0 for t in tensors):
             scalars[name] = tensors

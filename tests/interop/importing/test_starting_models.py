@@ -159,7 +159,7 @@ def test_a_model_whose_files_need_options_is_imported_first(tmp_path: Path) -> N
 
 def test_the_vocabulary_of_another_systems_model_needs_no_run(make_opus: Make, cache: Path) -> None:
     folder = make_opus()
-    with vocabulary_of_model(str(folder), "--vocabulary-of") as directory:
+    with vocabulary_of_model(str(folder)) as directory:
         content = (directory / "source.model").read_bytes()
     assert content == read_marian(ImportRequest(folder)).source.files()[".model"]
     assert not directory.exists() and not cache.exists()

@@ -291,16 +291,16 @@ class Statistics:
         return PairLengths(*np.divmod(codes, self._width), counts)
 
     def dropped_in_words(self) -> str:
-        """For example "12 empty source (lines 4, 9, ...), 3 long target (lines 7, 8, 20)"."""
+        """Return the dropped pairs by reason: "12 empty source (lines 4, 9, ...), 3 long target (lines 7, 8, 20)"."""
         return ", ".join(f"{entry['pairs']:,} {reason} ({describe_lines(entry)})"
                          for reason, entry in self._dropped.items() if entry["pairs"]) or "none"
 
     def to_json(self) -> dict[str, Any]:
-        """The content of `statistics.json`.
+        """Return the content of `statistics.json`.
 
-        `length_histogram[n]` is the number of sentences with n tokens; the deviation is that of the whole
-        population. `source_factors` and `alignments` (links of pieces, and pairs with links) are there if the corpus
-        has them.
+        `length_histogram[n]` is the number of sentences with n tokens. The deviation is that of the population. The
+        entries `source_factors` and `alignments` (links of subwords, and pairs with links) exist if the corpus has
+        them.
         """
         mean = self.length_ratio
         variance = max(self._ratio_sums()[1] / self._pairs - mean * mean, 0.0)

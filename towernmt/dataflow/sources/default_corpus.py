@@ -284,8 +284,7 @@ def _drop_reason(source: str, target: str) -> str | None:
     return None
 
 
-def split_corpus(pairs: Sequence[TextPair], valid_pairs: int = _VALID_PAIRS, test_pairs: int = _TEST_PAIRS
-                 ) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
+def split_corpus(pairs: Sequence[TextPair]) -> tuple[list[TextPair], list[TextPair], list[TextPair]]:
     """Return training, validation and test pairs, such that no sentence of one set, on either side, is in another.
 
     Sentences are equal if their letters agree after NFKC and lower-casing. All pairs that share a sentence with
@@ -294,8 +293,6 @@ def split_corpus(pairs: Sequence[TextPair], valid_pairs: int = _VALID_PAIRS, tes
 
     Args:
         pairs: distinct (source, target).
-        valid_pairs: maximum number of validation pairs.
-        test_pairs: maximum number of test pairs.
     """
     keys = [(f"s {_key(source)}", f"t {_key(target)}") for source, target in pairs]
     uses = Counter(key for pair in keys for key in pair)
@@ -303,8 +300,8 @@ def split_corpus(pairs: Sequence[TextPair], valid_pairs: int = _VALID_PAIRS, tes
     order = sorted(range(len(pairs)), key=hashes.__getitem__)
     alone = [i for i in order if uses[keys[i][0]] == uses[keys[i][1]] == 1
              and all(map(_is_long_enough, pairs[i]))]
-    tests = alone[:min(test_pairs, len(alone) // 10)]
-    valids = alone[len(tests):][:min(valid_pairs, len(alone) // 10)]
+    tests = alone[:min(_TEST_PAIRS, len(alone) // 10)]
+    valids = alone[len(tests):][:min(_VALID_PAIRS, len(alone) // 10)]
     held_out = {*tests, *valids}
     return ([pairs[i] for i in order if i not in held_out], [pairs[i] for i in valids],
             [pairs[i] for i in tests])

@@ -331,6 +331,11 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return values ^ (values >> np.uint64(31))
 
 
+def report_interval(terminal: bool) -> float:
+    """Return the seconds between two reports of progress, to a terminal or to a file."""
+    return 0.5 if terminal else 10.0
+
+
 class LineProgress:
     """A report of progress: number of lines, lines per second, and remaining time.
 
@@ -338,15 +343,13 @@ class LineProgress:
         label: name of the work, for example "encoding".
         total: total number of lines, or None if unknown.
         stream: stream to write to, or None.
-        interval: seconds between two reports (a terminal is refreshed twice a second).
         done: number of lines that an earlier process has done; they do not count for the rate.
     """
 
-    def __init__(self, label: str, total: int | None = None, stream: TextIO | None = None,
-                 interval: float = 10.0, done: int = 0) -> None:
+    def __init__(self, label: str, total: int | None = None, stream: TextIO | None = None, done: int = 0) -> None:
         self._label, self._total, self._stream = label, total, stream
         self._terminal = stream is not None and stream.isatty()
-        self._interval = 0.5 if self._terminal else interval
+        self._interval = report_interval(self._terminal)
         self._start = self._last = time.monotonic()
         self._before = self._lines = done
 

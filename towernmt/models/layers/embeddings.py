@@ -169,7 +169,7 @@ def shared_table(role: str, tie: str, vocabulary: int, depth: int) -> Variable:
 
 
 def embed_source(table: Tensor | Variable, source: Tensor, settings: Any) -> Tensor:
-    """Embeddings of the source's words, and of their factors if there are any, in the enclosing variable scope.
+    """Return the embeddings of the source's words, combined with those of their factors, in the enclosing scope.
 
     The embeddings of factors are added to the word's (as in Sockeye 2, Domhan et al. 2020), or are
     concatenated with it (Sennrich & Haddow 2016) and mapped back to its depth.

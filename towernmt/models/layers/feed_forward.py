@@ -151,25 +151,24 @@ def feed_forward(x: Tensor, filter_size: int, dropout_rate: float, kind: str = "
 
 
 def checkpointed(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """`layer(x)`, computed again for its gradient where `GraphSettings` say so; in training towers only.
+    """Return `layer(x)`; with gradient checkpointing, a training tower computes the layer again for its gradient.
 
-    The layer is built twice by calling it twice, the second time while the gradient is built and in the same variable
-    scope. So it must be a function of `x`, of tensors made before and of variables that it asks `get_variable` for;
-    draws of `randomness` are the same both times, as they depend on clock and place alone.
+    The layer is called twice, the second time while the gradient is built, in the same variable scope. So it may
+    depend only on `x`, on tensors that exist already, and on variables that it gets from `get_variable`. Draws of
+    `randomness` are equal in both calls, because they depend only on the clock and the place.
 
-    What it computes the second time waits for the arriving gradient, and by that differs from what the first one
-    computed: TensorFlow's optimiser must neither make them one nor compute the second early.
+    The second computation waits for the arriving gradient. This dependency also makes it different from the first one
+    for TensorFlow's optimiser, which would otherwise merge both or compute the second too early.
 
     Args:
-        layer: from a tensor to a tensor.
+        layer: function from a tensor to a tensor.
         x: float tensor.
 
     Returns:
-        what `layer` returns.
+        the result of `layer`.
 
     Raises:
-        TowerRuleError: the layer reads a variable that it has not asked `get_variable` for, or the gradient is built
-            outside of the tower.
+        TowerRuleError: the layer reads a variable without `get_variable`, or the gradient is built outside the tower.
     """
     context = get_current_tower_context()
     if not graph_state().settings.gradient_checkpointing or context is None or not context.is_training:

@@ -142,7 +142,7 @@ def dropout(x: Tensor, rate: float, name: str) -> Tensor:
 
 
 def _masked(x: Tensor, keep: Tensor, scale: float) -> Tensor:
-    """`x` times `scale` where `keep`, 0 elsewhere; what waits for the gradient is a byte an element."""
+    """Return `x * scale` where `keep` is true, and 0 elsewhere; one byte per element is stored for the gradient."""
 
     @tf.custom_gradient
     def masked(x: Tensor) -> Tensor:

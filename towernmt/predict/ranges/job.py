@@ -20,6 +20,7 @@ from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.files import replacing
 from towernmt.dataflow.sources.open_source import open_storage, split_uri
 from towernmt.dataflow.storage.s3_storage import S3Storage, check_object_writable, upload_stream
+from towernmt.dataflow.text.text_lines import report_interval
 from towernmt.farm.farm import Failed, Farm, FarmEvent, Lost, Ready, Result, Workers
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.output_file import descriptor_of, reporting_write_errors
@@ -63,13 +64,12 @@ class PartProgress:
         total: number of lines.
         done: number of lines that were translated before.
         stream: destination.
-        interval: seconds between two reports (a terminal is refreshed twice a second).
     """
 
-    def __init__(self, total: int, done: int, stream: TextIO, interval: float = 10.0) -> None:
+    def __init__(self, total: int, done: int, stream: TextIO) -> None:
         self._total, self._before, self._stream = total, done, stream
         self._terminal = stream.isatty()
-        self._interval = 0.5 if self._terminal else interval
+        self._interval = report_interval(self._terminal)
         self._start = self._last = time.monotonic()
 
     @property

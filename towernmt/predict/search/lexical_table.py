@@ -329,7 +329,7 @@ def _first_stream(ids: list[int]) -> NDArray[np.int64]:
 
 
 def _flat(sentences: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All ids one after another, and where each sentence begins, with the end of the last."""
+    """Return the concatenated ids of sentences, and the offset of each sentence, with the end of the last one."""
     offsets = offsets_of_lengths(np.array([len(sentence) for sentence in sentences], np.int64))
     parts = [_first_stream(sentence) for sentence in sentences if sentence]
     return np.concatenate(parts) if parts else np.zeros(0, np.int64), offsets
