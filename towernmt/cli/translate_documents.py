@@ -106,14 +106,14 @@ class _Progress:
     """Progress of a document on stderr: continuously on a terminal, and in one line at the end."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._begun, self._told, self._done = name, time.monotonic(), 0.0, 0
+        self._name, self._begun, self._reported, self._done = name, time.monotonic(), 0.0, 0
         self.total = self.sentences = 0
 
     def one_more(self) -> None:
         """Count a translated sentence."""
         self._done += 1
-        if sys.stderr.isatty() and time.monotonic() > self._told + 0.2:
-            self._told = time.monotonic()
+        if sys.stderr.isatty() and time.monotonic() > self._reported + 0.2:
+            self._reported = time.monotonic()
             print(f"\r{self._name}: {self._done} of {self.total} sentences", end="", file=sys.stderr, flush=True)
 
     def end(self, output: str) -> None:

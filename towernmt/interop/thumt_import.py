@@ -195,8 +195,8 @@ def thumt_embedding_ties(parameters: ForeignParameters, scaled: bool) -> str:
     return "target" if scaled and SOFTMAX not in parameters else "none"
 
 
-def _tables(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable, target: PieceTable,
-            scaled: bool) -> Weights:
+def _tables(parameters: ForeignParameters, s: TransformerSettings, scaled: bool, source: PieceTable,
+            target: PieceTable) -> Weights:
     """Return the embeddings. THUMT adds a bias to the scaled source embeddings; here the table contains the bias."""
     depth, root = s.hidden_size, math.sqrt(s.hidden_size)
     theirs, target_name = (SHARED, SHARED) if SHARED in parameters else (SOURCE, TARGET)
@@ -347,7 +347,7 @@ def read_thumt(request: ImportRequest) -> ForeignModel:
               for file, name in zip(find_vocabularies(request, values), names, strict=True)]
     source, target, tables = vocabularies_of(request.pieces, tables, one=False)
     settings = replace(settings, source_vocab_size=source.size, target_vocab_size=target.size)
-    weights = transformer_weights(parameters, settings, _tables(parameters, settings, *tables, scaled), _layer,
+    weights = transformer_weights(parameters, settings, _tables(parameters, settings, scaled, *tables), _layer,
                                   _norm)
     return ForeignModel(f"thumt {prefix.name}", settings, weights, source, target, thumt_search_settings(values),
                         notes=() if request.pieces else (WORDS_NOTE,))

@@ -72,7 +72,7 @@ def stop_requests() -> Iterator[StopRequest]:
 
 
 class WorkerEnd(NamedTuple):
-    """How a worker ended.
+    """The end of a worker's process.
 
     Attributes:
         worker: number of the worker.

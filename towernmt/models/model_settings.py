@@ -19,18 +19,18 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.settings import check_ranges, setting
 
 TIES = ("all", "target", "none")
-"""Which embedding tables are one (`embeddings`)."""
+"""Sets of embedding tables that are shared; see `embeddings`."""
 FACTORS = ("sum", "concat")
-"""How source factors join their word (`embeddings`)."""
+"""Combinations of the embeddings of a source word and of its factors; see `embeddings`."""
 STARTS = ("bos", "zero")
 """Inputs of a decoder before the first word."""
 ACTIVATIONS = ("relu", "swish", "gelu_sigmoid", "gelu_tanh")
 """Activations of feed-forward layers without a gate."""
 FEED_FORWARDS = (*ACTIVATIONS, "glu", "swiglu", "geglu")
-"""Without a gate, or with one of `feed_forward.GATES`."""
+"""Activations of feed-forward layers: without a gate, or those of `feed_forward.GATES`."""
 CELLS = ("gru", "lstm")
 KERNELS = ("auto", "fused", "loop")
-"""`auto`: the fused kernels in towers that do not train; in those that do, the loop, whose gradient is written out.
+"""`auto` means the loop with a hand-written gradient in training towers, and the fused kernels in other towers.
 (Training steps of the presets `tiny`, float32, 1,024 tokens, two towers on two cores: with fused kernels 0.70 of the
 loop's speed for Seq2Seq's LSTMs, 0.87 for RNNSearch's GRUs.)"""
 SCORES = ("additive", "dot", "general")
@@ -76,7 +76,7 @@ def check_common(s: Any) -> None:
     """Check the `CommonSettings` of a model.
 
     Raises:
-        SettingsError: the first that cannot work.
+        SettingsError: a value is not valid; the message names the first one.
     """
     check_ranges(s, "model.")
     if s.softmax_sample and s.r_drop_alpha:
@@ -89,7 +89,7 @@ def check_vocabulary_sizes(source: int, target: int, tie: str) -> None:
     """Check the sizes of both vocabularies.
 
     Raises:
-        SettingsError: they are not set, or differ where one table is to serve both.
+        SettingsError: they are not set, or differ although both sides share a table.
     """
     if source < 5 or target < 5:
         raise SettingsError("model.source_vocab_size and model.target_vocab_size are not set: take them from the "
@@ -117,7 +117,7 @@ class Gains(NamedTuple):
 
 
 PLAIN = Gains()
-"""Nothing but Glorot's initialisation."""
+"""The gains of Glorot's initialisation."""
 
 
 def layer_gains(initialization: str, stack: str, layer: int, encoder_layers: int, decoder_layers: int) -> Gains:

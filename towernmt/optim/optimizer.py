@@ -48,7 +48,7 @@ MAKERS: dict[str, Callable[[OptimizerSettings, Variable], Optimizer]] = {
                                  compute_dtype() if compute_dtype() == tf.bfloat16 else tf.float32),
     "sgd": lambda s, rate: tf1.train.MomentumOptimizer(rate, s.momentum, use_nesterov=s.nesterov),
 }
-"""By name: from the settings and the learning rate to a `tf1.train.Optimizer`."""
+"""Functions from the settings and the learning rate to a `tf1.train.Optimizer`, by the name of the optimizer."""
 
 
 def make_optimizer(settings: OptimizerSettings, clip_norm: float = 0.0) -> Optimizer:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.line_files import line_blocks
 from towernmt.dataflow.sources.source import Cursor, FileSource, Group, Pair, zip_cursors, zip_pairs
-from towernmt.dataflow.storage.stored_files import Storage, StoredFile
+from towernmt.dataflow.storage.stored_files import PositionedReader, Storage, StoredFile
 from towernmt.dataflow.text.text_lines import clean
 
 if TYPE_CHECKING:
@@ -206,34 +206,20 @@ class Parquet(FileSource):
                                 "columns with source=NAME&target=NAME.")
 
 
-class SeekableFile(io.RawIOBase):
+class SeekableFile(PositionedReader):
     """A stored file that can be read at any position. A jump opens it again."""
 
     def __init__(self, storage: Storage, file: StoredFile) -> None:
+        super().__init__(file)
         self._storage = storage
-        self._file = file
-        self._position = 0
         self._opened: BinaryIO | None = None
-
-    def readable(self) -> bool:
-        """Return whether the file can be read."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return whether `seek` works."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position in bytes."""
-        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to an offset in bytes, and return the new position."""
-        position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
-        if position != self._position:
+        before = self._position
+        if super().seek(offset, whence) != before:
             self._close_stored()
-            self._position = position
-        return position
+        return self._position
 
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer with the next bytes, and return their number."""

@@ -7,7 +7,6 @@ stream has ended.
 from __future__ import annotations
 
 import dataclasses
-import io
 import re
 from dataclasses import dataclass
 from secrets import token_hex
@@ -24,7 +23,7 @@ from towernmt.dataflow.storage.s3_client import (
     retrying,
     split_name,
 )
-from towernmt.dataflow.storage.stored_files import StoredFile
+from towernmt.dataflow.storage.stored_files import PositionedReader, StoredFile
 
 CHUNK_BYTES = 8 << 20
 _FIRST_CHUNK = 1 << 18  # doubled with each request, so a short read after a seek is cheap
@@ -95,7 +94,7 @@ class S3Storage:
         return StoredFile(name, metadata["ContentLength"], metadata["ETag"])
 
 
-class ObjectReader(io.RawIOBase):
+class ObjectReader(PositionedReader):
     """A reader of the bytes of an object. The content must be the same as when the object was listed.
 
     A range is fetched completely before any of it is returned, so that no connection waits for a slow reader. If a
@@ -110,27 +109,12 @@ class ObjectReader(io.RawIOBase):
     """
 
     def __init__(self, options: S3Options, file: StoredFile, offset: int, chunk_bytes: int) -> None:
-        super().__init__()
+        super().__init__(file, offset)
         self.name = file.name
-        self._options, self._file, self._chunk_bytes = options, file, chunk_bytes
+        self._options, self._chunk_bytes = options, chunk_bytes
         self._bucket, self._key = split_name(file.name)
-        self._position = offset
         self._range = min(_FIRST_CHUNK, chunk_bytes)
         self._buffer, self._start = bytearray(), offset
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
 
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer from memory and return the number of bytes, which is 0 only at the end of the object.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import glob
+import io
 import lzma
 import os
 import stat
@@ -51,6 +52,37 @@ class Storage(Protocol):
         Raises:
             DataError: the file is missing, cannot be read, or has changed since it was listed.
         """
+
+
+class PositionedReader(io.RawIOBase):
+    """A reader of a stored file that can move to any position. A subclass implements `readinto`.
+
+    Args:
+        file: the file.
+        position: index of the first byte.
+    """
+
+    def __init__(self, file: StoredFile, position: int = 0) -> None:
+        super().__init__()
+        self._file, self._position = file, position
+
+    def readable(self) -> bool:
+        """Return whether the file can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return whether `seek` works."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position in bytes."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to an offset in bytes, and return the new position."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
 
 
 class LocalStorage:

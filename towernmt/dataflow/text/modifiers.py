@@ -235,7 +235,7 @@ def _join(pair: PairText, draw: random.Random) -> None:
 
 MODIFIERS: dict[str, Callable[[PairText, random.Random], None]] = {
     "upper": _upper, "title": _title, "typos": _typos, "noise": _noise, "spans": _spans, "emoji": _emoji, "join": _join}
-"""By name, in the order in which they act on a pair that several modifiers change."""
+"""Modifiers by name, in the order in which several of them change a pair."""
 
 
 @dataclass(frozen=True)

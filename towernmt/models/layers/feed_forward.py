@@ -116,13 +116,13 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_sigmoid": lambda x: x * tf.sigmoid(1.702 * x),
     "gelu_tanh": lambda x: tf.nn.gelu(x, approximate=True),
 }
-"""By name: what a layer without a gate has inside."""
+"""Activations of layers without a gate, by name."""
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "glu": tf.sigmoid,
     "swiglu": tf.nn.silu,
     "geglu": tf.nn.gelu,
 }
-"""By name: what becomes of the half that is the gate."""
+"""Activations of the gate, by name."""
 
 
 def feed_forward(x: Tensor, filter_size: int, dropout_rate: float, kind: str = "relu", gains: Gains = PLAIN) -> Tensor:
@@ -195,7 +195,7 @@ def checkpointed(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
             wanted = [again, *values, *captured]
             # Partial derivatives: dependencies between these tensors lie outside of this layer.
             gradients = tf1.gradients(y_again, wanted, dy, stop_gradients=wanted)
-            # All together: the layer below begins when nothing here waits for what was computed again.
+            # All gradients together: the layer below begins when nothing here needs the recomputed tensors any more.
             return [None, *tf1.tuple([None if g is None else tf.convert_to_tensor(g) for g in gradients])]
 
         return tf.identity(y), gradient
