@@ -272,7 +272,7 @@ def test_the_options_of_special_lines_reach_the_translator(monkeypatch: pytest.M
     asked: dict[str, Any] = {}
     monkeypatch.setattr("towernmt.predict.translator.Translator", lambda **given: asked.update(given))
     translate.make_translator(parse(translate, "--model", "runs/a"))
-    assert asked["special_lines"] == SpecialLineSettings("auto", "auto", "auto", "auto")
+    assert asked["special_lines"] == SpecialLineSettings(*["auto"] * 5)
     args = parse(translate, "--model", "runs/a", "--casing", "off", "--copy-lines", "off", "--protect", "a+",
                  "--protect", "b")
     translate.make_translator(args, options=options_of_all_lines(args))

@@ -26,6 +26,7 @@ from towernmt.models.model_location import is_findable, kept_place
 
 if TYPE_CHECKING:
     from towernmt.dataflow.vocabulary.base import Vocabulary
+    from towernmt.dataflow.vocabulary.source_text import SourceText
     from towernmt.models.interface import NMTModel
 
 T = TypeVar("T")
@@ -172,11 +173,11 @@ class SavedRun:
                                     "vocabulary of the run.")
         return source, target
 
-    def source_words(self) -> list[str]:
-        """Return the words of the source text that the model was trained on, the most frequent first; may be none."""
-        from towernmt.dataflow.vocabulary.source_words import load_source_words
+    def source_text(self) -> SourceText:
+        """Return facts about the source text that the model was trained on; may be empty."""
+        from towernmt.dataflow.vocabulary.source_text import SourceText
 
-        return load_source_words(self.vocabulary)
+        return SourceText.load(self.vocabulary)
 
     def check_weights(self, averaged: bool) -> None:
         """Check that the run has the requested weights; a package may have only the averaged ones.

@@ -56,7 +56,7 @@ class RobustnessScore(NamedTuple):
         name: name of the form.
         sentences: number of lines.
         bleu: BLEU, 0 to 100; without regard to the case for the forms that change it.
-        relative: BLEU divided by that of the unchanged test set, with the same regard to the case.
+        relative: BLEU divided by that of the unchanged test set, with the same regard to case and final marks.
         chrf: chrF, 0 to 100.
         copied: share of the lines with a span whose translation has it exactly once; None without spans.
         loops: share of the lines whose translation repeats itself.
@@ -151,16 +151,16 @@ def robustness_scores(texts: Sequence[RobustnessText], hypotheses: Sequence[Sequ
         hypotheses: the translations of each form.
         metrics: tokeniser and language of the metrics.
     """
-    base = {lowercase: _bleu_and_chrf(texts[0], hypotheses[0], metrics, lowercase)[0] for lowercase in (False, True)}
     scores = []
     for text, translations in zip(texts, hypotheses, strict=True):
         bleu, chrf = _bleu_and_chrf(text, translations, metrics, text.lowercase)
+        base, _ = _bleu_and_chrf(replace(texts[0], compared=text.compared), hypotheses[0], metrics, text.lowercase)
         faults = [_fault(line, clean(hypothesis)) for line, hypothesis in zip(text.source, translations, strict=True)]
         wanted = [(span, hypothesis) for span, hypothesis in zip(text.spans, translations, strict=True) if span]
         copied = sum(hypothesis.count(span) == 1 for span, hypothesis in wanted) / len(wanted) if wanted else None
         count = max(len(translations), 1)
         scores.append(RobustnessScore(
-            text.name, len(translations), bleu, bleu / base[text.lowercase] if base[text.lowercase] else 0.0, chrf,
+            text.name, len(translations), bleu, bleu / base if base else 0.0, chrf,
             copied, faults.count(LOOP) / count, faults.count(EMPTY) / count))
     return scores
 

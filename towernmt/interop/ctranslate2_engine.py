@@ -15,7 +15,7 @@ from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import is_export
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.vocabulary.source_words import load_source_words
+from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.interop.ctranslate2_models import FORMAT, Description, ExportedModel, Wanted, exported
 from towernmt.interop.ctranslate2_requests import check_line, check_requests, check_search
 from towernmt.interop.ctranslate2_search import CTranslate2Search
@@ -107,7 +107,7 @@ class CTranslate2Translator(LineTranslator):
                 *vocabularies, None if replace_unknown is True else replace_unknown),
             special_lines=special_lines,
             languages=languages or (languages_of(opened) if isinstance(opened, SavedRun) else ("", "")),
-            source_words=opened.source_words() if isinstance(opened, SavedRun) else load_source_words(opened))
+            source_text=opened.source_text() if isinstance(opened, SavedRun) else SourceText.load(opened))
 
     def requests(self, lines: Iterable[str | bytes | LineRequest], name: str, first: int,
                  options: Iterable[LineOptions] | None) -> Iterator[LineRequest]:

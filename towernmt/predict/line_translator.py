@@ -16,6 +16,7 @@ from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.language_codes import written_language
 from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.lines.batch_inputs import LineInputs, LinePiece
 from towernmt.predict.lines.faults import FaultCounts, counted, retry_settings
@@ -110,7 +111,7 @@ class LineTranslator:
         unknown: replaces unknown tokens by words.
         special_lines: translation of lines that the model may not be trained for.
         languages: ISO 639-1 codes of source and target, or "", for the letter case of lines in capitals.
-        source_words: words of the training text, the most frequent first, for corrections of typos.
+        source_text: facts about the training text, for lines that differ from it.
 
     Attributes:
         checkpoint: checkpoint of the model.
@@ -129,7 +130,7 @@ class LineTranslator:
                  search: SearchSettings, stream: StreamSettings, options: LineOptions = PLAIN, retry: bool = False,
                  reranker: Reranker | None = None, unknown: UnknownWords | None = None,
                  special_lines: SpecialLineSettings = SpecialLineSettings(),  # noqa: B008 -- immutable
-                 languages: tuple[str, str] = ("", ""), source_words: Sequence[str] = ()) -> None:
+                 languages: tuple[str, str] = ("", ""), source_text: SourceText = SourceText()) -> None:  # noqa: B008 -- immutable
         self.checkpoint, self.search, self.stream = checkpoint, search, stream
         self.source_vocabulary, self.target_vocabulary = source_vocabulary, target_vocabulary
         self._search, self._reranker, self._unknown = finds, reranker, unknown
@@ -137,7 +138,7 @@ class LineTranslator:
         self._options = options
         self._encoder, self._checker = (RequestEncoder(search, target_vocabulary) for _ in range(2))
         self._encoder.check(options)
-        self._special_lines = SpecialLines(special_lines, source_vocabulary, search, languages, source_words)
+        self._special_lines = SpecialLines(special_lines, source_vocabulary, search, languages, source_text)
 
     def check(self, options: LineOptions) -> None:
         """Check whether a line can have these options. Threads can call it during a translation.

@@ -116,7 +116,7 @@ class Translator(LineTranslator):
             unknown=None if replace_unknown is False else UnknownWords(
                 *vocabularies, None if replace_unknown is True else replace_unknown),
             special_lines=special_lines, languages=languages or languages_of(runs[0]),
-            source_words=runs[0].source_words())
+            source_text=runs[0].source_text())
 
     @property
     def engine(self) -> str:  # type: ignore[override]

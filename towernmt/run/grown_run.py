@@ -14,7 +14,7 @@ from towernmt.checkpoint.saved_run import check_run_output
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
-from towernmt.dataflow.vocabulary.source_words import load_source_words, merged, save_source_words
+from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, save_vocabularies
 from towernmt.run.assemble import model_with_sizes
 from towernmt.run.directory import RunDirectory, model_from_settings
@@ -64,7 +64,7 @@ def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Pat
     check_vocabulary_of(held, run.vocabulary)
     with grown.making("towernmt grow"):
         save_vocabularies(source, target, grown.vocabulary)
-        save_source_words(merged(run.source_words(), load_source_words(vocabulary)), grown.vocabulary)
+        run.source_text().merged(SourceText.load(vocabulary)).save(grown.vocabulary)
         made_from = {"vocabulary": vocabulary_fingerprint(grown.vocabulary)}
         written = grow_checkpoint(held, model_from_settings(settings), rows, grown.checkpoints, settings.data.seed,
                                   made_from)

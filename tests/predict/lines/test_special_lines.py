@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.documents.shields import EVERYTHING
 from towernmt.predict.line_translator import LineTranslator
@@ -26,7 +27,7 @@ from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings, StreamSettings
 
 WORDS = WordVocabulary([*SPECIAL_PIECES, "the", "device", "is", "not", "here", "Berlin", "USA", "I", "é"])
-ALL = ("copy_lines", "protection", "casing", "spelling")
+ALL = ("copy_lines", "protection", "casing", "spelling", "final_marks")
 
 
 class Model:
@@ -53,9 +54,9 @@ class Model:
 
 
 def translate(model: Model, lines: Sequence[str | LineRequest], off: Sequence[str] = (), vocabulary: Any = WORDS,
-              window: int = 100, source_words: Sequence[str] = ()) -> list[str]:
+              window: int = 100, source_text: SourceText = SourceText()) -> list[str]:  # noqa: B008
     settings = SpecialLineSettings(**dict.fromkeys(off, "off"))
-    special = SpecialLines(settings, vocabulary, SearchSettings(), source_words=source_words)
+    special = SpecialLines(settings, vocabulary, SearchSettings(), source_text=source_text)
     requests = [line if isinstance(line, LineRequest) else LineRequest(line) for line in lines]
     return [found[0].text for found in special.translated(requests, model, window)]
 
@@ -70,34 +71,64 @@ WITHOUT_WORDS = ["❤️", "\u200b", "---", "•", "12345", "12.5", "50 %", "+49
                  "v2.3.1", "notes.txt", "<br/>"]
 
 
-TRAINED = ("the", "device", "is", "not", "here", "Berlin")
+TRAINED = SourceText(("the", "device", "is", "not", "here", "Berlin"))
 
 
 @pytest.mark.parametrize(("typed", "corrected", "expected"), [(-0.9, -0.3, "THE DEVICE"), (-0.3, -0.9, "TEH DEVICE")])
 def test_the_surer_one_of_the_typed_and_the_corrected_line_is_translated(typed: float, corrected: float, expected: str
                                                                          ) -> None:
     model = Model(lambda text: (text.upper(), typed if "teh" in text else corrected))
-    assert translate(model, ["teh device", "the device"], source_words=TRAINED) == [expected, "THE DEVICE"]
+    assert translate(model, ["teh device", "the device"], source_text=TRAINED) == [expected, "THE DEVICE"]
     assert model.seen == ["teh device", "the device", "the device"]
 
 
 def test_typos_are_corrected_around_spans_and_in_lines_in_capitals() -> None:
     model = Model(lambda text: (text, -0.9 if "vi ce" in text or "deviec" in text else -0.1))
-    assert translate(model, ["teh deviec {name} is", "TEH DEVIEC IS"], source_words=TRAINED) == [
+    assert translate(model, ["teh deviec {name} is", "TEH DEVIEC IS"], source_text=TRAINED) == [
         "the device {name} is", "THE DEVICE IS"]
 
 
 def test_a_line_without_a_correction_is_translated_once() -> None:
     model = Model(str.upper)
-    assert translate(model, ["xylophone is here", "USA"], source_words=TRAINED) == ["XYLOPHONE IS HERE", "USA"]
-    assert translate(model, ["teh device"], off=["spelling"], source_words=TRAINED) == ["TEH DEVICE"]
+    assert translate(model, ["xylophone is here", "USA"], source_text=TRAINED) == ["XYLOPHONE IS HERE", "USA"]
+    assert translate(model, ["teh device"], off=["spelling"], source_text=TRAINED) == ["TEH DEVICE"]
     assert len(model.seen) == 3
+
+
+MARKED = SourceText((), 0.95)
+
+
+@pytest.mark.parametrize(("best", "expected"), [("", "(IS IT HERE)"), (".", "IS IT HERE"), ("?", "QIS IT HERE")])
+def test_a_line_without_a_final_mark_gets_the_one_that_the_model_prefers(best: str, expected: str) -> None:
+    def function(text: str) -> tuple[str, float]:
+        mark = text[-1] if text[-1] in ".?" else ""
+        made = {"": f"({text.upper()})", ".": text.upper(), "?": f"Q{text.upper()}"}[mark]
+        return made, -0.1 if mark == best else -0.9
+
+    model = Model(function)
+    assert translate(model, ["is it here", "is it here.", "here"], source_text=MARKED)[0] == expected
+    assert model.seen == ["is it here", "is it here.", "here", "is it here.", "is it here?"]
+
+
+def test_final_marks_are_those_of_the_script_and_only_added_if_the_training_text_has_them() -> None:
+    model = Model(str)
+    translate(model, ["هو هنا", "你好 世界"], source_text=MARKED)
+    assert model.seen[2:] == ["هو هنا.", "هو هنا؟", "你好 世界。", "你好 世界？"]
+    for options in ({"source_text": SourceText((), 0.5)}, {"source_text": MARKED, "off": ["final_marks"]}):
+        plain = Model(str.upper)
+        assert translate(plain, ["is it here"], **options) == ["IS IT HERE"]      # type: ignore[arg-type]
+        assert len(plain.seen) == 1
+
+
+def test_a_line_in_capitals_with_a_typo_and_without_a_mark_gets_all_corrections() -> None:
+    model = Model(lambda text: (text, -0.1 if text == "The device is." else -0.9))
+    assert translate(model, ["TEH DEVICE IS"], source_text=SourceText(TRAINED.words, 1.0)) == ["THE DEVICE IS"]
 
 
 def test_terms_are_not_corrected() -> None:
     options = LineOptions(terminology=Terminology([Term("devise", "here")]))
     model = Model(lambda text: (text, -0.9 if "teh" in text else -0.1))
-    found = translate(model, [LineRequest("teh devise", options)], source_words=TRAINED)
+    found = translate(model, [LineRequest("teh devise", options)], source_text=TRAINED)
     assert found[0].startswith("the devise")
 
 

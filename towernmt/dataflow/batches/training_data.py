@@ -22,7 +22,6 @@ from towernmt.dataflow.text.text_lines import check_rereadable, read_chunks
 from towernmt.dataflow.text.validation_set import ValidatedData, ValidationSet, read_lines_of_set
 from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactorError
-from towernmt.dataflow.vocabulary.source_words import save_source_words
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class TrainingData(Protocol):
         """All validation sets, that of `valid_source` first; may be empty."""
 
     def copy_vocabularies(self, directory: str | Path) -> None:
-        """Write both vocabularies and the source words into a directory."""
+        """Write both vocabularies and facts about the source text into a directory."""
 
 
 def open_training_data(location: str | Path, vocabulary: str | Path | None = None,
@@ -218,7 +217,7 @@ class StreamedCorpus(ValidatedData):
                                 "DIRECTORY` (of prepared data, or of a run) into the YAML file, or pass --vocabulary "
                                 "DIRECTORY. `towernmt prepare` learns a vocabulary.")
         self.source_vocabulary, self.target_vocabulary, self.shared_vocabulary = vocabularies
-        self._source_words = corpora.source_words(vocabulary)
+        self._source_text = corpora.source_text(vocabulary)
         self._check_tags()
 
     @cached_property
@@ -262,9 +261,9 @@ class StreamedCorpus(ValidatedData):
                              self._corpora.pair_filter, epochs, report)
 
     def copy_vocabularies(self, directory: str | Path) -> None:
-        """Write the vocabularies and the source words into a directory, for `load_vocabularies`."""
+        """Write the vocabularies and facts about the source text into a directory, for `load_vocabularies`."""
         save_vocabularies(self.source_vocabulary, self.target_vocabulary, directory)
-        save_source_words(self._source_words, Path(directory))
+        self._source_text.save(directory)
 
     def _check_tags(self) -> None:
         for entry in self._corpora.sources:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -35,7 +34,7 @@ from towernmt.dataflow.preparation.tasks import CHUNKS_OF_A_PART, NumberedTask, 
 from towernmt.dataflow.preparation.text_tasks import (
     COUNTED_LINES,
     MEASURED_LINES,
-    CountWords,
+    CountSource,
     IndexText,
     MeasureText,
     SampleText,
@@ -46,7 +45,7 @@ from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker
 from towernmt.dataflow.text.text_index import TextIndex, TextSummary, check_as_long, check_parallel
 from towernmt.dataflow.text.text_lines import LineProgress
 from towernmt.dataflow.vocabulary.base import Vocabulary
-from towernmt.dataflow.vocabulary.source_words import merged, most_frequent_words, save_source_words
+from towernmt.dataflow.vocabulary.source_text import SourceCounts, SourceText
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 
 _WORTH_KEEPING = 20_000     # lines; the work on a smaller text is not kept after an interruption
@@ -140,17 +139,19 @@ class Passes:
             run_with_progress(self._runner, "learning the vocabularies", list(learned.values()), self._stream)
         source, target, notes = maker.make(learned, files)
         save_vocabularies(source, target, self.stage / VOCABULARIES)
-        self._write_source_words(maker.source_words())
+        self._write_source_text(maker.source_text())
         return source, target, notes
 
-    def _write_source_words(self, known: list[str]) -> None:
-        """Write the most frequent words of the source text, and those that a given vocabulary brings along."""
+    def _write_source_text(self, known: SourceText) -> None:
+        """Write the facts about the source text, with those that a given vocabulary brings along."""
         settings, share = self._settings, min(COUNTED_LINES / max(self.lines, 1), 1.0)
-        tasks = [CountWords.of(n, texts, share, settings.source_factors, settings.seed, self._work)
+        tasks = [CountSource.of(n, texts, share, settings.source_factors, settings.seed, self._work)
                  for n, texts in enumerate(self._parts)]
         run_with_progress(self._runner, "counting words", tasks, self._stream)
-        counts = sum((task.counts() for task in tasks), Counter[str]())
-        save_source_words(merged(most_frequent_words(counts), known), self.stage / VOCABULARIES)
+        counts = SourceCounts()
+        for task in tasks:
+            counts.add(task.counts())
+        counts.text().merged(known).save(self.stage / VOCABULARIES)
 
     def write_shards(self) -> tuple[Statistics, list[ShardInfo]]:
         """Encode and distribute the text; return the statistics and all shards, including empty ones."""

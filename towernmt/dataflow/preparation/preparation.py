@@ -42,7 +42,7 @@ from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker, c
 from towernmt.dataflow.text.text_lines import check_rereadable
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
-from towernmt.dataflow.vocabulary.source_words import SOURCE_WORDS
+from towernmt.dataflow.vocabulary.source_text import SOURCE_TEXT
 
 
 def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str | None = None) -> PreparedData:
@@ -147,7 +147,7 @@ class _Preparation:
         vocabularies = VocabularyInfos(
             VocabularyInfo(settings.vocab_kind if not settings.source_vocab else source.kind, source.size),
             VocabularyInfo(settings.vocab_kind if not settings.target_vocab else target.kind, target.size), factors)
-        small = [*vocabulary_files(source, target), f"{VOCABULARIES}/{SOURCE_WORDS}"]
+        small = [*vocabulary_files(source, target), f"{VOCABULARIES}/{SOURCE_TEXT}"]
         small += self._validation.write(self._stage)
         write_text(self._stage / "statistics.json", json.dumps(report, indent=1) + "\n")
         write_text(self._stage / "statistics.txt", statistics_table(report, dataclasses.asdict(vocabularies), notes))

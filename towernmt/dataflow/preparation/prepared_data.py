@@ -44,7 +44,7 @@ from towernmt.dataflow.storage.s3_storage import S3Folder, parse_s3_folder
 from towernmt.dataflow.text.text_lines import Chunk
 from towernmt.dataflow.text.validation_set import ValidatedData, ValidationSet, files_of_set
 from towernmt.dataflow.vocabulary.base import Vocabulary
-from towernmt.dataflow.vocabulary.source_words import SOURCE_WORDS, parse_source_words, save_source_words
+from towernmt.dataflow.vocabulary.source_text import SOURCE_TEXT, SourceText
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, save_vocabularies
 
 _AGAIN = "Run `towernmt prepare` again."
@@ -164,15 +164,15 @@ class PreparedData(ValidatedData):
         return found
 
     @cached_property
-    def source_words(self) -> list[str]:
-        """The words of the source text, the most frequent first; none in older preparations."""
-        name = f"{VOCABULARIES}/{SOURCE_WORDS}"
-        return parse_source_words(self._read(name)) if self._manifest.file(name) else []
+    def source_text(self) -> SourceText:
+        """Facts about the source text; empty in older preparations."""
+        name = f"{VOCABULARIES}/{SOURCE_TEXT}"
+        return SourceText.parse(self._read(name)) if self._manifest.file(name) else SourceText()
 
     def copy_vocabularies(self, directory: str | Path) -> None:
-        """Write the vocabularies and the source words into another directory, for `load_vocabularies`."""
+        """Write the vocabularies and facts about the source text into another directory, for `load_vocabularies`."""
         save_vocabularies(self.source_vocabulary, self.target_vocabulary, directory)
-        save_source_words(self.source_words, Path(directory))
+        self.source_text.save(directory)
 
     def _open_shard(self, shard: ShardInfo, verify: bool) -> PairBlock:
         return read_shard(self._files, shard, verify)
@@ -230,9 +230,9 @@ class ReversedData(PreparedData):
         self.has_alignments = False
 
     @property
-    def source_words(self) -> list[str]:
-        """None: the words of the target text are not counted."""
-        return []
+    def source_text(self) -> SourceText:
+        """No facts: the target text is not counted."""
+        return SourceText()
 
     @cached_property
     def fingerprint(self) -> str:
@@ -280,7 +280,7 @@ class RemotePreparedData(PreparedData):
             fetch_small_files(self._folder, Path(directory))
             super().__init__(directory)
             # Read these files before they are removed.
-            _ = self.statistics, self.statistics_table, self.validation_sets, self.pair_lengths, self.source_words
+            _ = self.statistics, self.statistics_table, self.validation_sets, self.pair_lengths, self.source_text
         self.directory = self._folder.name
 
     def _open_shard(self, shard: ShardInfo, verify: bool) -> PairBlock:

@@ -2,7 +2,8 @@
 
 The first task checks a file and writes its index. Sentences are sampled by line number, so each range of the text is
 sampled independently. Words and characters are counted in sampled lines; the vocabularies are planned by these
-counts. The words of the source are counted for corrections of typos.
+counts. The words and final marks of the source are
+counted for `source_text`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from towernmt.dataflow.preparation.tasks import Task, atomic_output
 from towernmt.dataflow.text.text_index import TextIndex, TextRange, index_text, state_of
 from towernmt.dataflow.text.text_lines import Chunk, clean, is_compressed, line_hash
 from towernmt.dataflow.vocabulary.source_factors import FactorError, split_factors
-from towernmt.dataflow.vocabulary.source_words import count_source_words
+from towernmt.dataflow.vocabulary.source_text import SourceCounts
 
 
 @dataclass(frozen=True)
@@ -179,8 +180,8 @@ COUNTED_LINES = 1_000_000
 
 
 @dataclass(frozen=True)
-class CountWords(Task):
-    """Counts the words of the source text of a part.
+class CountSource(Task):
+    """Counts the words and the lines with final marks of the source text of a part.
 
     Attributes:
         source: the part.
@@ -195,7 +196,7 @@ class CountWords(Task):
     seed: int
 
     @classmethod
-    def of(cls, number: int, texts: PairTexts, share: float, factors: int, seed: int, work: Path) -> CountWords:
+    def of(cls, number: int, texts: PairTexts, share: float, factors: int, seed: int, work: Path) -> CountSource:
         """Return the task for part `number`."""
         return cls(work / f"part-{number:05d}.words.json", texts.source.lines, texts.source, share, factors, seed)
 
@@ -204,13 +205,14 @@ class CountWords(Task):
         return f"counting words in {self.source.title}"
 
     def run(self) -> None:
-        counts = count_source_words(sampled_texts(self.source, self.share, self.seed, self.factors))
+        counts = SourceCounts.of(sampled_texts(self.source, self.share, self.seed, self.factors))
         with atomic_output(self.output) as unfinished:
-            unfinished.write_text(json.dumps(counts), encoding="utf-8")
+            unfinished.write_text(json.dumps(vars(counts)), encoding="utf-8")
 
-    def counts(self) -> Counter[str]:
-        """Return the frequency of each word, after the task is done."""
-        return Counter(json.loads(self.output.read_text(encoding="utf-8")))
+    def counts(self) -> SourceCounts:
+        """Return the counts, after the task is done."""
+        found = json.loads(self.output.read_text(encoding="utf-8"))
+        return SourceCounts(Counter(found["words"]), found["lines"], found["marked"])
 
 
 MEASURED_LINES = 100_000

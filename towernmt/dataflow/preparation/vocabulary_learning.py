@@ -40,7 +40,7 @@ from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
 from towernmt.dataflow.vocabulary.source_factors import add_factors
-from towernmt.dataflow.vocabulary.source_words import load_source_words
+from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.dataflow.vocabulary.vocabulary_files import load_factors, load_vocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, learn_words
 
@@ -157,10 +157,10 @@ class VocabularyMaker:
             for number in range(1, settings.factors + 1)]
         return add_factors(found["source"], factors), found.get("target", found["source"]), notes
 
-    def source_words(self) -> list[str]:
-        """Return the source words next to the given source vocabulary, which its model was trained on; may be none."""
+    def source_text(self) -> SourceText:
+        """Return the facts next to the given source vocabulary about the text of its model; may be empty."""
         path = self._settings.source_vocab
-        return load_source_words(path) if path else []
+        return SourceText.load(path) if path else SourceText()
 
     def _texts(self) -> tuple[str, ...]:
         """Return the sides that have a separate vocabulary."""

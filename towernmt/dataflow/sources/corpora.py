@@ -35,6 +35,7 @@ from towernmt.dataflow.text.validation_set import ValidationFiles, named_sets
 
 if TYPE_CHECKING:
     from towernmt.dataflow.vocabulary.base import Vocabulary
+    from towernmt.dataflow.vocabulary.source_text import SourceText
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -117,12 +118,12 @@ class Corpora:
         location = self._location(replacement)
         return None if location is None else open_vocabularies(*location, self.source_factors)
 
-    def source_words(self, replacement: str | Path | None = None) -> list[str]:
-        """Return the source words next to the vocabulary of `open_vocabularies`; may be none."""
-        from towernmt.dataflow.vocabulary.source_words import load_source_words
+    def source_text(self, replacement: str | Path | None = None) -> SourceText:
+        """Return the facts about a source text next to the vocabulary of `open_vocabularies`; may be empty."""
+        from towernmt.dataflow.vocabulary.source_text import SourceText
 
         location = self._location(replacement)
-        return [] if location is None else load_source_words(location[0])
+        return SourceText() if location is None else SourceText.load(location[0])
 
     def _location(self, replacement: str | Path | None) -> tuple[str | Path, str | Path | None] | None:
         """Return the places of the source and target vocabulary, the second one only if it is separate."""

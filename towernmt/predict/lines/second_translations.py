@@ -1,10 +1,11 @@
-"""Second translations of special lines: with placeholders, in the usual case, without typos, or with a full stop.
+"""Second translations of special lines: with placeholders, in the usual case, without typos, or with a final mark.
 
 Of two translations the one with the smaller fault is returned, then the one that keeps more of the protected spans.
 Otherwise the model's scores decide. Since a model copies what it does not know with confidence, a copy of a line in
 capitals says nothing, and the translation of the line in the usual case is preferred to it. The mean log-probability of
-the tokens shows whether a correction of typos is right, because a model is uncertain about words with typos. After a
-word without a full stop, many models write more words, so a fragment whose translation is too long gets a full stop.
+the tokens shows whether a correction of typos or a final mark is right, because a model is uncertain about text that it
+was not trained on. After a word without a full stop, many models write more words, so a fragment whose translation is
+too long gets a full stop.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import SequenceMatcher
-from functools import cached_property
 from typing import NamedTuple, Protocol
 
 from towernmt.core.errors import DataError, SettingsError
@@ -23,7 +23,6 @@ from towernmt.dataflow.text.modifiers import without_accents
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.documents.segments import Segment
 from towernmt.documents.shields import Protection
-from towernmt.documents.source_sentences import SourceSentence
 from towernmt.predict.lines.capitals import (
     is_in_capitals,
     is_in_lower_case,
@@ -43,7 +42,7 @@ _COPY = 0.6
 """Minimum similarity of a line and its translation, 0 to 1, at which the translation counts as a copy."""
 _HOPELESS = -1.5
 """Mean log-probability of a token, in nats, below which a line with unknown letters is its own translation."""
-_FULL_STOP = re.compile(r"\s*[.。．｡।]+\s*$")
+_FINAL_MARKS = re.compile(r"\s*[.!?…。．｡।！？؟]+\s*$")
 
 
 class TranslateRequests(Protocol):
@@ -81,6 +80,7 @@ class SpecialLine:
         model: the properties of the model.
         unknown: letters of the line that the vocabulary does not have.
         is_fragment: whether the line is a fragment with a translation that is too long.
+        is_unmarked: whether the line lacks a final mark, which nearly all lines of the training text have.
 
     Attributes:
         spans: the protected spans.
@@ -90,8 +90,9 @@ class SpecialLine:
     """
 
     def __init__(self, request: LineRequest, model: SpecialLineModel, unknown: frozenset[str],
-                 is_fragment: bool = False) -> None:
-        self.request, self.unknown, self._model, self._is_fragment = request, unknown, model, is_fragment
+                 is_fragment: bool = False, is_unmarked: bool = False) -> None:
+        self.request, self.unknown, self._model = request, unknown, model
+        self._is_fragment, self._is_unmarked = is_fragment, is_unmarked
         options, settings = request.options, model.settings
         is_on = settings.protection == "auto"
         self.spans = LineSpans(request.text, Protection(is_on, tuple(options.protect)), is_on)
@@ -135,7 +136,8 @@ class SpecialLine:
     @property
     def is_special(self) -> bool:
         """Whether the line is copied, or may need a second translation."""
-        return bool(self.is_copied or self.case or self.is_corrected or self.unknown or not self.spans.is_empty)
+        return bool(self.is_copied or self.case or self.is_corrected or self.unknown or self._is_unmarked
+                    or not self.spans.is_empty)
 
     def with_numbers(self, first: Translation) -> Translation:
         """Return a first translation with the numbers of the line in place of those that the model has changed."""
@@ -144,44 +146,63 @@ class SpecialLine:
             return first
         return _changed(first, self.spans.with_numbers)
 
-    def second_sentence(self, first: Translation) -> SourceSentence | None:
-        """Return the sentence to translate after a first translation; None if that is the only one."""
+    def second_lines(self, first: Translation) -> list[ProtectedLine]:
+        """Return the lines to translate after a first translation; none if that is the only one."""
         if self.is_copied or not (self.case or self.is_corrected or self.unknown or self._is_fragment
-                                  or self.spans.changed(first[0].text)):
-            return None
-        sentence = self.second.sentence
-        has_changed = sentence is not None and (bool(sentence.names) or sentence.text != self.request.text)
-        return sentence if has_changed else None
+                                  or self._is_unmarked or self.spans.changed(first[0].text)):
+            return []
+        lines = [self._line_with(mark) for mark in self._marks()]
+        return [line for line in lines if line.sentence is not None
+                and (line.sentence.names or line.sentence.text != self.request.text)]
 
-    @cached_property
-    def second(self) -> ProtectedLine:
-        """The text of the second translation."""
+    def _line_with(self, mark: str) -> ProtectedLine:
+        """Return the line in its usual case and without typos, with placeholders and a final mark."""
         rest = iter(self._texts)
         segment: Segment = tuple(next(rest) if isinstance(part, str) else part for part in self.spans.segment)
         if self.unknown:
             segment = tuple(self._known(part) if isinstance(part, str) else part for part in segment)
-        if self._is_fragment:
-            segment = (*segment, "。" if "\u3040" <= self.request.text.rstrip()[-1] <= "\u9fff" else ".")
-        return ProtectedLine(self.request.text, segment)
+        return ProtectedLine(self.request.text, (*segment, mark) if mark else segment)
+
+    def _marks(self) -> Sequence[str]:
+        """Return the final marks to try, in the script of the line; "" for none."""
+        if not (self._is_fragment or self._is_unmarked):
+            return ("",)
+        last = self.request.text.rstrip()[-1]
+        stop, question = ("。", "？") if "\u3040" <= last <= "\u9fff" else (
+            ".", "؟" if "\u0600" <= last <= "\u06ff" else "?")
+        return (stop, question) if self._is_unmarked else (stop,)
 
     def _known(self, text: str) -> str:
         """Return a text without the accents of unknown letters."""
         return "".join(without_accents(c) if c in self.unknown else c for c in text)
 
-    def second_request(self, sentence: SourceSentence) -> LineRequest:
-        """Return the request of the second translation."""
-        return replace(self.request, text=sentence.text, options=with_placeholders(self.request.options, sentence))
+    def second_request(self, line: ProtectedLine) -> LineRequest:
+        """Return the request of a second line."""
+        sentence = line.sentence
+        return self.request if sentence is None else replace(
+            self.request, text=sentence.text, options=with_placeholders(self.request.options, sentence))
 
-    def second_translation(self, translation: Translation) -> Translation:
-        """Return a translation of the second request as one of the line."""
+    def second_translation(self, line: ProtectedLine, translation: Translation) -> Translation:
+        """Return a translation of a second line as one of this line."""
         if self.case == "capitals":
             translation = _changed(translation, lambda text: upper_case(text, self._model.languages[1]))
-        if self._is_fragment:
-            translation = _changed(translation, lambda text: _FULL_STOP.sub("", text))
-        return self.second.restored(translation, self.request.options)
+        if self._is_fragment or self._is_unmarked:
+            translation = _changed(translation, lambda text: _FINAL_MARKS.sub("", text))
+        return line.restored(translation, self.request.options)
 
-    def better(self, first: Translation, second: Translation) -> Translation:
-        """Return the better one of two translations."""
+    def best(self, first: Translation, others: Sequence[Translation]) -> Translation:
+        """Return the best one of the translations of the line and of its second lines."""
+        def order(translation: Translation) -> tuple[int, float]:
+            return -self.spans.changed(translation[0].text), mean_log_prob(translation[0], self._model.search)
+
+        second = others[0]
+        for other in others[1:]:
+            if worse(second[0].fault, other[0].fault) or (
+                    not worse(other[0].fault, second[0].fault) and order(other) > order(second)):
+                second = other
+        return self._better(first, second)
+
+    def _better(self, first: Translation, second: Translation) -> Translation:
         one, other = first[0], second[0]
         if one.fault != other.fault:
             return second if worse(one.fault, other.fault) else first
@@ -192,14 +213,14 @@ class SpecialLine:
         if self._is_fragment:
             is_better = len(other.text) < len(one.text) and total_log_prob(other, search) > total_log_prob(one, search)
             return second if is_better else first
-        if not self.case and not self.is_corrected and not self.unknown:
-            return first
         scores = [(total_log_prob(found, search), mean_log_prob(found, search)) for found in (one, other)]
         if self.case == "capitals":
             is_clear = all(a > b for a, b in zip(*scores, strict=True))
             return first if is_clear and not self._is_copy(one.text) else second
-        if self.is_corrected:
+        if self.is_corrected or self._is_unmarked:
             return second if scores[1][1] > scores[0][1] else first
+        if not self.case and not self.unknown:
+            return first
         return second if all(b > a for a, b in zip(*scores, strict=True)) else first
 
     def _is_copy(self, text: str) -> bool:
@@ -221,14 +242,16 @@ def better_translations(lines: Sequence[SpecialLine], first: Sequence[Translatio
         translate: translates requests.
     """
     found = [line.with_numbers(translation) for line, translation in zip(lines, first, strict=True)]
-    sentences = {index: sentence for index, line in enumerate(lines)
-                 if (sentence := line.second_sentence(found[index])) is not None}
-    requests = [lines[index].second_request(sentence) for index, sentence in sentences.items()]
-    second: list[Translation] = []
+    second_lines = [(index, second) for index, line in enumerate(lines) for second in line.second_lines(found[index])]
+    requests = [lines[index].second_request(second) for index, second in second_lines]
+    translations: list[Translation] = []
     with suppress(DataError, SettingsError):        # the vocabulary cannot write an option with placeholders
-        second.extend(translate(requests, again=True) if requests else ())
-    for index, translation in zip(sentences, second, strict=False):
-        found[index] = lines[index].better(found[index], lines[index].second_translation(translation))
+        translations.extend(translate(requests, again=True) if requests else ())
+    others: dict[int, list[Translation]] = {}
+    for (index, second), translation in zip(second_lines, translations, strict=False):
+        others.setdefault(index, []).append(lines[index].second_translation(second, translation))
+    for index, those in others.items():
+        found[index] = lines[index].best(found[index], those)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Lines that a model may not be trained for: without words, in capitals, with typos, spans or unknown letters.
+"""Lines that models are not trained for: without words or marks, in capitals, with typos, spans or unknown letters.
 
 Most lines are ordinary, and pass unchanged. A line without words is its own translation. Another special line may be
 translated a second time, as `second_translations` decides. All of this is around the search, so it suits every engine.
@@ -18,6 +18,7 @@ import numpy as np
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.source_text import FINAL_MARK, SourceText
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.line_options import LineRequest
 from towernmt.predict.lines.spelling import TypoCorrector
@@ -31,7 +32,8 @@ _ALIGNED_WORDS = 1_000
 _SIGN_OF_SPANS = re.compile(r"[\d@#\uff03/\\%{$&<~£€¥\u00a7\u00a9\u00ae\u00b2-\u00b9\u2020-\u2bff\u3030\u303d"
                             r"\u3297\u3299\ufe0f\U0001f000-\U0001faff]")
 _INNER_POINT = re.compile(r"\.\w")
-_ENDED = re.compile(r"[.!?…:;。！？]\W*$")
+_MARKED = 0.9
+"""Minimum share of the lines of the training text with a final mark, at which lines without one are special."""
 _FRAGMENT, _LONG, _LONG_BY = 3, 3, 10
 """Maximum number of words of a fragment; a translation with more than 3 times its characters, and 10, is too long."""
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -45,13 +47,15 @@ class SpecialLines:
         vocabulary: vocabulary of the source.
         search: settings of the search.
         languages: ISO 639-1 codes of source and target, or "", for the letter case.
-        source_words: words of the training text, the most frequent first; without them, no typo is corrected.
+        source_text: facts about the training text; without them, no typos are corrected, and no marks are added.
     """
 
     def __init__(self, settings: SpecialLineSettings, vocabulary: Vocabulary, search: SearchSettings,
-                 languages: tuple[str, str] = ("", ""), source_words: Sequence[str] = ()) -> None:
+                 languages: tuple[str, str] = ("", ""),
+                 source_text: SourceText = SourceText()) -> None:  # noqa: B008 -- immutable
         self._settings, self._vocabulary, self._search, self._languages = settings, vocabulary, search, languages
-        self._spelling = TypoCorrector(() if settings.spelling == SWITCH[1] else source_words, languages[0])
+        self._spelling = TypoCorrector(() if settings.spelling == SWITCH[1] else source_text.words, languages[0])
+        self._expects_marks = settings.final_marks != SWITCH[1] and source_text.marked >= _MARKED
         self._is_on = vocabulary.streams == 1
         self._ordinary = set(string.ascii_letters + " .,;:!?'\"()-")
         self._unknown: set[str] = set()
@@ -116,18 +120,25 @@ class SpecialLines:
             or text.replace("'", "").replace("’", "").istitle())     # "Isn't" begins with a capital
         has_letters = text[:1].isalpha() or any(map(str.isalpha, text))
         if not text or text.isspace() or options.inputs or has_letters and not (
-                may_have_spans or may_have_case or self._spelling.has_unknown(text)):
+                may_have_spans or may_have_case or self._spelling.has_unknown(text) or self._lacks_mark(request)):
             return None
         from towernmt.predict.lines.second_translations import SpecialLine
 
-        line = SpecialLine(request, self._model, frozenset(self._unknown.intersection(text)))
+        line = SpecialLine(request, self._model, frozenset(self._unknown.intersection(text)),
+                           is_unmarked=self._lacks_mark(request))
         return line if line.is_special else None
+
+    def _lacks_mark(self, request: LineRequest) -> bool:
+        """Return whether a line of several words has no final mark, but nearly all lines of the training text."""
+        text = request.text
+        return (self._expects_marks and not FINAL_MARK.search(text) and len(text.split()) > 1
+                and not request.options.prefix)
 
     def _fragment(self, request: LineRequest, translation: Translation) -> SpecialLine | None:
         """Return an ordinary line as a special one if it is a fragment with a translation that is too long."""
         text, options = request.text, request.options
         if len(translation[0].text) <= _LONG * len(text) + _LONG_BY or len(text.split()) > _FRAGMENT or (
-                _ENDED.search(text) or options.prefix or options.inputs):
+                FINAL_MARK.search(text) or options.prefix or options.inputs):
             return None
         from towernmt.predict.lines.second_translations import SpecialLine
 

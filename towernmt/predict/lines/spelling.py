@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 
 from towernmt.dataflow.text.letter_case import capitalized, lower_case
 from towernmt.dataflow.text.modifiers import neighbouring_keys
-from towernmt.dataflow.vocabulary.source_words import words_of
+from towernmt.dataflow.vocabulary.source_text import words_of
 
 _LEAST_LETTERS = 2
 """Minimum number of letters of a word that is corrected."""

@@ -217,8 +217,11 @@ class SpecialLineSettings:
     spelling: str = setting(
         "auto", "A line with words that the training text lacks is translated with their typos corrected, too, and the "
         "model's scores decide.", SWITCH)
+    final_marks: str = setting(
+        "auto", "A line without a final mark is translated with a full stop and with a question mark, too, if nearly "
+        "all lines of the training text have final marks, and the model's scores decide.", SWITCH)
 
     def __post_init__(self) -> None:
-        for name in ("copy_lines", "protection", "casing", "spelling"):
+        for name in ("copy_lines", "protection", "casing", "spelling", "final_marks"):
             if getattr(self, name) not in SWITCH:
                 raise SettingsError(f"{name}={getattr(self, name)}: choose one of {', '.join(SWITCH)}.")

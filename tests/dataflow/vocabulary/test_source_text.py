@@ -1,9 +1,8 @@
-"""Words of the source text: counted by preparation, and copied from there to runs."""
+"""Facts about the source text: counted by preparation, and copied from there to runs."""
 
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,7 @@ from towernmt.dataflow.batches.training_data import open_training_data
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData, ReversedData
-from towernmt.dataflow.vocabulary.source_words import (
-    SOURCE_WORDS,
-    load_source_words,
-    merged,
-    most_frequent_words,
-    words_of,
-)
+from towernmt.dataflow.vocabulary.source_text import SOURCE_TEXT, SourceCounts, SourceText, words_of
 
 LINES = ["Das Haus, das rote Haus.", "Geht's dem E-Mail-Haus gut?", "haus 12 a1b 東京"]
 RANKED = ["Haus", "Das", "E", "Geht's", "Mail", "a", "b", "das", "dem", "gut", "haus", "rote"]
@@ -45,33 +38,37 @@ def test_words_are_runs_of_letters_in_scripts_with_spaces() -> None:
 
 
 def test_words_are_ordered_by_frequency_and_merged_by_the_better_rank() -> None:
-    assert most_frequent_words(Counter({"b": 2, "a": 2, "c": 5})) == ["c", "a", "b"]
-    assert merged(["x", "y", "z"], ["z", "w"]) == ["x", "z", "w", "y"]
+    counts = SourceCounts.of(["c c, c.", "b a!”", "b c"])
+    counts.add(SourceCounts.of(["a c?"]))
+    assert counts.text() == (["c", "a", "b"], 0.75)
+    first, second = SourceText(["x", "y", "z"], 0.9), SourceText(["z", "w"], 0.5)
+    assert first.merged(second) == (["x", "z", "w", "y"], 0.5)
+    assert first.merged(SourceText()) == SourceText().merged(first) == first
 
 
-def test_preparation_writes_the_words_and_runs_copy_them(data: PreparedData, tmp_path: Path) -> None:
-    assert data.source_words == RANKED      # by frequency, then in alphabetical order
+def test_preparation_writes_the_facts_and_runs_copy_them(data: PreparedData, tmp_path: Path) -> None:
+    assert data.source_text == (RANKED, 0.6667)         # words by frequency, then in alphabetical order
     data.copy_vocabularies(tmp_path)
-    assert load_source_words(tmp_path) == data.source_words
+    assert SourceText.load(tmp_path) == data.source_text
 
 
-def test_streams_copy_the_words_of_their_vocabulary(data: PreparedData, tmp_path: Path) -> None:
+def test_streams_copy_the_facts_next_to_their_vocabulary(data: PreparedData, tmp_path: Path) -> None:
     for location in (data.directory, Path(data.directory) / "vocabulary" / "source.model"):
         text = Path(data.directory).parent / "train.{de,en}"
         open_training_data(str(text), location).copy_vocabularies(tmp_path)
-        assert load_source_words(tmp_path) == data.source_words
+        assert SourceText.load(tmp_path) == data.source_text
 
 
-def test_a_given_vocabulary_brings_its_words_along(data: PreparedData, tmp_path: Path) -> None:
+def test_a_given_vocabulary_brings_its_facts_along(data: PreparedData, tmp_path: Path) -> None:
     given = str(Path(data.directory) / "vocabulary" / "source.model")
     new = prepared(tmp_path / "new", ["Der Garten", "der Garten"], vocab_size=None, source_vocab=given,
                    target_vocab=given)
-    assert new.source_words[0] in ("Garten", "Haus")
-    assert set(new.source_words) == {"Garten", "Der", "der", *data.source_words}
+    assert new.source_text.words[0] in ("Garten", "Haus") and new.source_text.marked == 0
+    assert set(new.source_text.words) == {"Garten", "Der", "der", *data.source_text.words}
 
 
-def test_data_without_words_and_reversed_data_have_none(data: PreparedData, tmp_path: Path) -> None:
-    assert ReversedData(data).source_words == []
+def test_data_without_facts_and_reversed_data_have_none(data: PreparedData, tmp_path: Path) -> None:
+    assert ReversedData(data).source_text == SourceText()
     shutil.copytree(data.directory, tmp_path / "old")
-    (tmp_path / "old" / "vocabulary" / SOURCE_WORDS).unlink()
-    assert load_source_words(tmp_path / "old") == []
+    (tmp_path / "old" / "vocabulary" / SOURCE_TEXT).unlink()
+    assert SourceText.load(tmp_path / "old") == SourceText()

@@ -1,0 +1,124 @@
+"""Facts about the source text of a model, by which its translators recognise lines that it is not trained for.
+
+`towernmt prepare` counts them and writes them next to the vocabularies, and runs and packages contain a copy. A
+vocabulary does not depend on them, so they are not part of its fingerprint, and models without them only lack the
+corrections of typos and final marks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from towernmt.core.files import write_text
+
+SOURCE_TEXT = "source_text.json"
+"""File next to the vocabularies."""
+MOST_WORDS = 100_000
+"""Maximum number of words in the file."""
+LONGEST_WORD = 40
+"""Maximum number of letters of a word, which excludes noise."""
+FINAL_MARK = re.compile(r"[.!?…:;。！？؟।]\W*$")
+"""The mark that ends a sentence, and signs after it, such as quotes."""
+
+_WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+_OTHER_SCRIPTS = re.compile("[\u0900-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+"""Scripts in which a word is not a run of letters between spaces: of India, Thai, Lao, Burmese, Khmer, kana, Han."""
+
+
+class SourceText(NamedTuple):
+    """Facts about a source text.
+
+    Attributes:
+        words: its words, the most frequent first.
+        marked: share of the lines that end with a final mark, 0 to 1.
+    """
+
+    words: Sequence[str] = ()
+    marked: float = 0.0
+
+    def merged(self, other: SourceText) -> SourceText:
+        """Return the facts about both texts: words by the better of their ranks, and the smaller share."""
+        if not (self.words and other.words):
+            return self if self.words else other
+        ranks: dict[str, int] = {}
+        for words in (self.words, other.words):
+            for rank, word in enumerate(words):
+                ranks[word] = min(rank, ranks.get(word, rank))
+        return SourceText(sorted(ranks, key=lambda word: (ranks[word], word))[:MOST_WORDS],
+                          min(self.marked, other.marked))
+
+    def save(self, directory: str | Path) -> None:
+        """Write the facts next to the vocabularies in a directory."""
+        content = {"marked": round(self.marked, 4), "words": list(self.words)}
+        write_text(Path(directory) / SOURCE_TEXT, json.dumps(content, ensure_ascii=False) + "\n")
+
+    @classmethod
+    def parse(cls, content: bytes) -> SourceText:
+        """Return the facts of the content of the file."""
+        found = json.loads(content)
+        return cls(found["words"], found["marked"])
+
+    @classmethod
+    def load(cls, location: str | Path) -> SourceText:
+        """Return the facts next to vocabularies; empty ones if there is no file.
+
+        Args:
+            location: directory of vocabularies, of prepared data or of a run; or the file of a vocabulary.
+        """
+        place = Path(location)
+        directory = next((one for one in (place / "vocabulary", place) if one.is_dir()), place.parent)
+        try:
+            return cls.parse((directory / SOURCE_TEXT).read_bytes())
+        except FileNotFoundError:
+            return cls()
+
+
+def words_of(text: str) -> Iterator[re.Match[str]]:
+    """Yield the words of a text: runs of letters, with single apostrophes inside.
+
+    Texts in the scripts of `_OTHER_SCRIPTS` have none.
+    """
+    return (match for match in _WORD.finditer(text)
+            if match.end() - match.start() <= LONGEST_WORD and not _OTHER_SCRIPTS.search(match[0]))
+
+
+@dataclass
+class SourceCounts:
+    """The counts of some lines of a source text.
+
+    Attributes:
+        words: frequency of each word.
+        lines: number of lines.
+        marked: number of lines that end with a final mark.
+    """
+
+    words: Counter[str] = field(default_factory=Counter)
+    lines: int = 0
+    marked: int = 0
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> SourceCounts:
+        """Count lines."""
+        found = cls()
+        for text in texts:
+            found.words.update(match[0] for match in words_of(text))
+            found.lines += 1
+            found.marked += bool(FINAL_MARK.search(text))
+        return found
+
+    def add(self, other: SourceCounts) -> None:
+        """Add the counts of other lines."""
+        self.words.update(other.words)
+        self.lines += other.lines
+        self.marked += other.marked
+
+    def text(self) -> SourceText:
+        """Return the facts, with words of the same frequency in their order."""
+        words = sorted(self.words, key=lambda word: (-self.words[word], word))[:MOST_WORDS]
+        return SourceText(words, self.marked / max(self.lines, 1))
