@@ -367,6 +367,7 @@ def test_a_fragment_with_a_translation_that_is_too_long_is_translated_with_a_ful
     model = Model(lambda text: ("Haus .", -0.5) if text.endswith(".") else (long, -0.5))
     assert translate(model, ["the house"]) == ["Haus"]
     assert model.seen == ["the house", "the house."]
+    assert translate(model, ["the house"], off=["final_marks"]) == [long]
     sure = Model(lambda text: ("Haus .", -5.0) if text.endswith(".") else (long, -0.1))
     assert translate(sure, ["the house", "the house.", "the house is here"]) == [long, "Haus .", long]
 

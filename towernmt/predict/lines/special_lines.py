@@ -138,7 +138,7 @@ class SpecialLines:
         """Return an ordinary line as a special one if it is a fragment with a translation that is too long."""
         text, options = request.text, request.options
         if len(translation[0].text) <= _LONG * len(text) + _LONG_BY or len(text.split()) > _FRAGMENT or (
-                FINAL_MARK.search(text) or options.prefix or options.inputs):
+                FINAL_MARK.search(text) or options.prefix or options.inputs or self._settings.final_marks == SWITCH[1]):
             return None
         from towernmt.predict.lines.second_translations import SpecialLine
 

@@ -219,7 +219,8 @@ class SpecialLineSettings:
         "model's scores decide.", SWITCH)
     final_marks: str = setting(
         "auto", "A line without a final mark is translated with a full stop and with a question mark, too, if nearly "
-        "all lines of the training text have final marks, and the model's scores decide.", SWITCH)
+        "all lines of the training text have final marks, and the model's scores decide; so is a fragment with a "
+        "translation that is too long, with a full stop.", SWITCH)
 
     def __post_init__(self) -> None:
         for name in ("copy_lines", "protection", "casing", "spelling", "final_marks"):
