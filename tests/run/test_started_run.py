@@ -11,7 +11,7 @@ import pytest
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides
-from towernmt.dataflow.vocabulary.source_words import save_source_words
+from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.run.directory import RunDirectory
@@ -116,7 +116,7 @@ def test_a_foreign_vocabulary_is_one_clear_sentence(start: StartingModel) -> Non
 
         def copy_vocabularies(place: str) -> None:
             save_vocabularies(vocabulary, vocabulary, place)
-            save_source_words(["other"], Path(place))       # no part of the vocabulary
+            SourceText(["other"]).save(place)       # no part of the vocabulary
 
         return SimpleNamespace(directory="data/new", copy_vocabularies=copy_vocabularies)
 

@@ -20,7 +20,7 @@ from towernmt.core.files import write_text
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.core.world import present_world
 from towernmt.dataflow.preparation.manifest import MANIFEST
-from towernmt.dataflow.vocabulary.source_words import SOURCE_WORDS
+from towernmt.dataflow.vocabulary.source_text import SOURCE_TEXT
 from towernmt.models import architectures
 from towernmt.models.architectures import architecture, default_values, make_model, name_of_model
 from towernmt.models.model_location import changed_files, find_place, is_findable, keep_code
@@ -279,13 +279,13 @@ def _at_defaults(model: Any) -> Any:
 def differing_vocabulary(vocabulary: Path, data: TrainingData) -> str:
     """Return the name of the first vocabulary file that differs between `data` and a directory, or "".
 
-    Vocabularies do not depend on the words of the source text, which are next to them, so these may differ.
+    Vocabularies do not depend on the facts about the source text next to them, so these may differ.
     """
     with tempfile.TemporaryDirectory() as place:
         data.copy_vocabularies(place)
         for file in sorted(Path(place).iterdir()):
             old = vocabulary / file.name
-            if file.name == SOURCE_WORDS:
+            if file.name == SOURCE_TEXT:
                 continue
             if not old.is_file() or old.read_bytes() != file.read_bytes():
                 return file.name
