@@ -20,7 +20,7 @@ pytestmark = pytest.mark.thorough
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "monolingual-text.md"
 SMALL = ("train.steps=40 train.precision=float32 model.hidden_size=32 model.filter_size=64 model.heads=2 "
          "model.encoder_layers=1 model.decoder_layers=1 search.beam_size=2 optimizer.learning_rate=0.01 "
-         "data.batch_tokens=512 schedule.warmup_steps=10")
+         "data.batch_tokens=512 schedule.warmup_steps=10 optimizer.name=adam")
 
 
 def write_files() -> None:
