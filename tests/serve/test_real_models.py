@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import shutil
+from functools import cache
 
 import pytest
 
@@ -15,11 +16,16 @@ original_run, run_on_disk, lines = engines.original_run, engines.run_on_disk, en
 pytestmark = pytest.mark.thorough
 
 
-def served(make_client, run, **settings):
-    """A client of a server of this run."""
+@pytest.fixture(scope="module")
+def opened_run(run_on_disk):
+    """`opened_run(alternatives=2)` returns the model of the run, opened once for all tests with these settings."""
     from towernmt.serve.model_loading import EngineSettings, open_place
 
-    opened = open_place(str(run), EngineSettings(device="cpu", **settings))
+    return cache(lambda **settings: open_place(str(run_on_disk), EngineSettings(device="cpu", **settings)))
+
+
+def served(make_client, opened):
+    """A client of a server of an opened model."""
 
     class Engine:
         alternatives, aligns, constrains = opened.alternatives, opened.aligns, opened.constrains
@@ -31,10 +37,10 @@ def served(make_client, run, **settings):
     return make_client(models={"de-en": Engine()})
 
 
-def test_our_graph_gives_the_n_best_lists_and_links_of_the_translator(make_client, run_on_disk, lines):
+def test_our_graph_gives_the_n_best_lists_and_links_of_the_translator(make_client, opened_run, run_on_disk, lines):
     from towernmt.predict.translator import Translator
 
-    client = served(make_client, run_on_disk, alternatives=2)
+    client = served(make_client, opened_run(alternatives=2))
     asked = {"text": [line for line in lines if line], "n_best": 2, "alignments": True, "confidence": True}
     found = client.post("/api/v1/translate", json=asked).json()["translations"]
     translator = Translator(run_on_disk, n_best=2, device="cpu", attention=True, engine="graph", retry=True)
@@ -48,8 +54,8 @@ def test_our_graph_gives_the_n_best_lists_and_links_of_the_translator(make_clien
         assert all(0 <= value <= 1 for value in sentence["translations"][0]["confidence"])
 
 
-def test_a_prefix_and_a_term_are_in_the_translation(make_client, run_on_disk):
-    client = served(make_client, run_on_disk)
+def test_a_prefix_and_a_term_are_in_the_translation(make_client, opened_run):
+    client = served(make_client, opened_run())
     forced = client.post("/api/v1/translate", json={"text": "w1 w2 w3", "prefix": "w9 w4"}).json()
     assert forced["translations"][0]["text"].startswith("w9 w4")
     glossary = {"name": "ours", "source_lang": "de", "target_lang": "en", "entries": "w2\tw11 w12"}
@@ -58,8 +64,8 @@ def test_a_prefix_and_a_term_are_in_the_translation(make_client, run_on_disk):
     assert "w11 w12" in client.post("/v2/translate", json=asked).json()["translations"][0]["text"]
 
 
-def test_words_that_the_vocabulary_cannot_write_are_refused(make_client, run_on_disk):
-    client = served(make_client, run_on_disk)
+def test_words_that_the_vocabulary_cannot_write_are_refused(make_client, opened_run):
+    client = served(make_client, opened_run())
     for wrong in ({"prefix": "w9 ☃"}, {"prefix": "☃"}, {"prefix": "w9 ☃", "partial_word": True},
                   {"prefix": "☃ w", "partial_word": True}, {"constraints": ["w9", "w4 ☃"]}, {"glossary": {"w2": "☃"}}):
         answer = client.post("/api/v1/translate", json={"text": "w1 w2 w3", **wrong})
@@ -72,10 +78,10 @@ def test_words_that_the_vocabulary_cannot_write_are_refused(make_client, run_on_
 
 
 @pytest.mark.parametrize("settings", [{"search": (("beam_size", 1),)}, {"retry": False}])
-def test_ctranslate2_says_the_same_as_both_engines(make_client, run_on_disk, lines, settings):
+def test_ctranslate2_says_the_same_as_both_engines(make_client, opened_run, lines, settings):
     # The second search of --retry forbids tokens, for which a beam of CTranslate2 compares other probabilities.
     texts = [line for line in lines if line]
-    ours, theirs = (served(make_client, run_on_disk, engine=engine, **settings).post("/translate", json={
+    ours, theirs = (served(make_client, opened_run(engine=engine, **settings)).post("/translate", json={
         "q": texts, "source": "de", "target": "en"}).json() for engine in ("auto", "ctranslate2"))
     assert ours == theirs
 
@@ -110,7 +116,7 @@ def test_a_run_is_served_in_int8_after_a_measurement_and_from_the_next_start_on(
     assert not any("BLEU of" in message for message in caplog.messages[caplog.messages.index(line) + 1:])
 
 
-def test_ctranslate2_refuses_what_it_lacks(make_client, run_on_disk):
-    client = served(make_client, run_on_disk, engine="ctranslate2")
+def test_ctranslate2_refuses_what_it_lacks(make_client, opened_run):
+    client = served(make_client, opened_run(engine="ctranslate2"))
     answer = client.post("/api/v1/translate", json={"text": "w1", "prefix": "w2"})
     assert answer.status_code == 400 and "does not accept prefixes" in answer.json()["error"]

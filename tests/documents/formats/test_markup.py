@@ -222,9 +222,9 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "blocks": lambda n: "<div>" * n + "x", "ends": lambda n: "</b>" * n, "quotes": lambda n: '<a b="' * n,
     "quoted": lambda n: '<a b=">" ' * n, "comments": lambda n: "<!--" * n, "sections": lambda n: "<![CDATA[" * n,
     "declared": lambda n: "<!DOCTYPE [" * n, "entities": lambda n: "&a" * n, "scripts": lambda n: "<script>" * n,
-    "code": lambda n: "<p><code>x" * (2 * n // 3), "crossed": lambda n: "<b><i>x</b></i>" * (2 * n // 3),
+    "code": lambda n: "<p><code>x" * (2 * n // 3), "crossed": lambda n: "<b><i>x</b></i>" * (n // 4),
     "equals": lambda n: "<a " + "=" * n, "space": lambda n: "<a" + " " * n + "x",
-    "images": lambda n: '<img alt="x">' * (2 * n // 3)}
+    "images": lambda n: '<img alt="x">' * (n // 4)}
 
 
 @pytest.mark.thorough
