@@ -8,7 +8,8 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -194,62 +195,71 @@ def children(process: int) -> Iterator[int]:
             yield from children(child)
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, str]]:
+    """Return the command that prepares a large corpus, up to `--output`, and the checksums of an undisturbed result."""
+    directory = tmp_path_factory.mktemp("large")
+    write_corpus(directory, 90_000, words=9)
+    command = [sys.executable, "-c", PREPARE, "--source", str(directory / "train.de"), "--target",
+               str(directory / "train.en"), "--vocab-kind", "word", "--shard-pairs", "20000", "--duplicates", "exact",
+               "--output"]
+    subprocess.run([*command, str(directory / "whole"), "--workers", "1"], capture_output=True, check=True)
+    return command, sums(directory / "whole")
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Wait for a condition that becomes true before the process ends."""
+    while not condition():
+        assert process.poll() is None
+        time.sleep(0.01)
+
+
 @pytest.mark.processes
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
-def test_killed_workers_and_a_killed_main_process_change_no_byte(tmp_path: Path) -> None:
-    write_corpus(tmp_path, 90_000, words=9)
-    arguments = ["--source", str(tmp_path / "train.de"), "--target", str(tmp_path / "train.en"), "--vocab-kind", "word",
-                 "--shard-pairs", "20000", "--duplicates", "exact"]
-
-    def start(output: str, workers: int) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", PREPARE, *arguments, "--output", str(tmp_path / output), "--workers", str(workers)],
-            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-
-    assert start("whole", 1).wait() == 0
+def test_killed_workers_and_a_killed_main_process_change_no_byte(large: tuple[list[str], dict[str, str]],
+                                                                 tmp_path: Path) -> None:
+    command, expected = large
     work = tmp_path / "out" / STAGE / "work"
+
+    def start(workers: int) -> subprocess.Popen[str]:
+        return subprocess.Popen([*command, str(tmp_path / "out"), "--workers", str(workers)],
+                                stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
     def encoded() -> set[Path]:
         return set(work.glob("part-*.encoded.npz"))
 
     for workers in (2, 3):
-        process, before = start("out", workers), len(encoded())
-        while len(encoded()) < before + 4:
-            assert process.poll() is None
+        process, before = start(workers), len(encoded())
+        wait_until(lambda before=before: len(encoded()) >= before + 4, process)
         if workers == 2:
             for worker in children(process.pid):
                 os.kill(worker, signal.SIGKILL)
-            while len(encoded()) < before + 9:
-                assert process.poll() is None
+            wait_until(lambda before=before: len(encoded()) >= before + 9, process)
         process.kill()
         process.wait()
         assert process.stderr is not None
         assert ("is started again" in process.stderr.read()) == (workers == 2)
     kept = {path: path.stat().st_mtime_ns for path in encoded()}
     assert len(kept) >= 13
-    process = start("out", 2)
+    process = start(2)
     _, said = process.communicate()
     assert process.returncode == 0 and "resuming an interrupted preparation" in said
-    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+    assert sums(tmp_path / "out") == expected
 
 
 @pytest.mark.processes
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc")
-def test_a_killed_task_of_ray_is_done_again_and_changes_no_byte(tmp_path: Path) -> None:
+def test_a_killed_task_of_ray_is_done_again_and_changes_no_byte(large: tuple[list[str], dict[str, str]],
+                                                                tmp_path: Path) -> None:
     pytest.importorskip("ray")
-    write_corpus(tmp_path, 90_000, words=9)
-    arguments = ["--source", str(tmp_path / "train.de"), "--target", str(tmp_path / "train.en"), "--vocab-kind", "word",
-                 "--shard-pairs", "20000", "--duplicates", "exact"]
-    command = [sys.executable, "-c", PREPARE, *arguments, "--output"]
-    assert subprocess.run([*command, str(tmp_path / "whole"), "--workers", "1"], capture_output=True).returncode == 0
+    command, expected = large
     process = subprocess.Popen([*command, str(tmp_path / "out"), "--ray", "local", "--workers", "2"],
                                stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    while not list((tmp_path / "out" / STAGE / "work").glob("part-*.encoded.npz")):
-        assert process.poll() is None
+    wait_until(lambda: any((tmp_path / "out" / STAGE / "work").glob("part-*.encoded.npz")), process)
     killed = [child for child in children(process.pid)
               if Path(f"/proc/{child}/cmdline").read_bytes().startswith(b"ray::WorkerActor")]
     for worker in killed:
         os.kill(worker, signal.SIGKILL)
     _, said = process.communicate()
     assert killed and process.returncode == 0 and "Ray: 1 machine, 2 processors" in said
-    assert sums(tmp_path / "out") == sums(tmp_path / "whole")
+    assert sums(tmp_path / "out") == expected
