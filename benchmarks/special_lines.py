@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import argparse
 import re
+from dataclasses import fields
 
 from towernmt import Translator
-from towernmt.predict.search.search_settings import SpecialLineSettings
+from towernmt.predict.search.search_settings import SWITCH, SpecialLineSettings
 
 NOT_AVAILABLE = r"[Dd]as Gerät ist nicht verfügbar"
 LINES: list[tuple[str, str]] = [
@@ -22,6 +23,7 @@ LINES: list[tuple[str, str]] = [
     ("PLEASE CHECK THE PASSWORD AND TRY AGAIN.", r"BITTE (ÜBER)?PRÜFE.* PASSWORT .*\."),
     ("WINDOW OPEN", r"FENSTER (OFFEN|GEÖFFNET|ÖFFNEN)"), ("PASSWORD", r"PASSWORT"), ("ERROR", r"FEHLER"),
     ("The Device Is Not Available.", NOT_AVAILABLE + r"\."), ("the device is not available.", NOT_AVAILABLE + r"\."),
+    ("Teh devcie is not available.", NOT_AVAILABLE + r"\."), ("The device is nto avialable.", NOT_AVAILABLE + r"\."),
     ("The device is not available", NOT_AVAILABLE), ("  The device is not available.  ", NOT_AVAILABLE + r"\."),
     ("The\u200b device is not avail\u00adable.", NOT_AVAILABLE + r"\."),
     ("Ｔｈｅ device is not available.", NOT_AVAILABLE + r"\."),
@@ -51,7 +53,8 @@ def main() -> None:
     parser.add_argument("--beam", type=int, default=5)
     args = parser.parse_args()
     texts = [line for line, _ in LINES]
-    systems = {"off": SpecialLineSettings("off", "off", "off"), "auto": SpecialLineSettings()}
+    off = SpecialLineSettings(**{field.name: SWITCH[1] for field in fields(SpecialLineSettings)})
+    systems = {"off": off, "auto": SpecialLineSettings()}
     found = {name: Translator(args.model, args.beam, special_lines=settings).translate(texts)
              for name, settings in systems.items()}
     good = {name: [re.fullmatch(pattern, text) is not None

@@ -2,8 +2,8 @@
 
 Subwords that are in the same sentence pairs, such as a word and its translation, begin with similar vectors. If the
 softmax shares the table, attention to a source word then already makes its translation probable. A short training would
-spend most of its time on learning this. Subwords with the same neighbours, such as two verbs of one language, begin with
-similar vectors, too.
+spend most of its time on learning this. Subwords with the same neighbours, such as two verbs of one language, also
+begin with similar vectors.
 
 One half of a vector is made from pairs, whose features are the other subwords of both sentences (Levy et al. 2017, "A
 strong baseline for learning cross-lingual word embeddings from sentence alignments"), and the other half from windows

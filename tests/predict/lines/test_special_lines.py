@@ -95,6 +95,20 @@ def test_a_line_without_a_correction_is_translated_once() -> None:
     assert len(model.seen) == 3
 
 
+@pytest.mark.parametrize(("line", "mean", "expected"), [
+    ("Hola como estas", -0.8, "Hola como estas"), ("Hola como estas", -0.2, "HOLA COMO ESTAS"),
+    ("Hola como", -0.8, "HOLA COMO"), ("Hola como here", -0.8, "HOLA COMO HERE"), ("X 1 2 3", -0.8, "X 1 2 3")])
+def test_a_line_of_unknown_words_is_copied_if_the_model_is_unsure(line: str, mean: float, expected: str) -> None:
+    assert translate(Model(lambda text: (text.upper(), mean)), [line], source_text=TRAINED) == [expected]
+
+
+def test_a_line_of_unknown_words_is_translated_without_copying_and_without_facts() -> None:
+    model = Model(lambda text: (text.upper(), -0.8))
+    assert translate(model, ["Hola como estas"], off=["copy_lines"], source_text=TRAINED) == ["HOLA COMO ESTAS"]
+    assert translate(model, ["Hola como estas"], off=["spelling"], source_text=TRAINED) == ["Hola como estas"]
+    assert translate(model, ["Hola como estas"]) == ["HOLA COMO ESTAS"]
+
+
 MARKED = SourceText((), 0.95)
 
 

@@ -42,6 +42,8 @@ _COPY = 0.6
 """Minimum similarity of a line and its translation, 0 to 1, at which the translation counts as a copy."""
 _HOPELESS = -1.5
 """Mean log-probability of a token, in nats, below which a line with unknown letters is its own translation."""
+_FOREIGN = -0.5
+"""Mean log-probability of a token, in nats, below which a line of unknown words is its own translation."""
 _FINAL_MARKS = re.compile(r"\s*[.!?…。．｡।！？؟]+\s*$")
 
 
@@ -99,6 +101,7 @@ class SpecialLine:
         texts = [part for part in self.spans.segment if isinstance(part, str)]
         self.is_copied = model.copies and not any(map(str.isalpha, "".join(texts))) and self._may_be_copied
         self.case, self.is_corrected, self._texts = "", False, texts
+        self._is_foreign = model.spelling.is_foreign(texts)
         if settings.casing != "off" and not self.is_copied:
             self._find_case()
         if not self.is_copied:
@@ -121,6 +124,8 @@ class SpecialLine:
 
     def _correct(self) -> None:
         """Correct the typos of the texts, but not of terms."""
+        if self._model.settings.spelling == "off":
+            return
         terminology = self.request.options.terminology
         terms = [] if terminology is None else [term.source for term in terminology.found(self.request.text)]
         corrected = [self._model.spelling.corrected(text, terms) for text in self._texts]
@@ -137,7 +142,7 @@ class SpecialLine:
     def is_special(self) -> bool:
         """Whether the line is copied, or may need a second translation."""
         return bool(self.is_copied or self.case or self.is_corrected or self.unknown or self._is_unmarked
-                    or not self.spans.is_empty)
+                    or self._is_foreign or not self.spans.is_empty)
 
     def with_numbers(self, first: Translation) -> Translation:
         """Return a first translation with the numbers of the line in place of those that the model has changed."""
@@ -227,9 +232,11 @@ class SpecialLine:
         return SequenceMatcher(None, self.request.text.casefold(), text.casefold(), False).ratio() >= _COPY
 
     def is_hopeless(self, translation: Translation) -> bool:
-        """Return whether the line has unknown letters, and the model does not know what it means."""
-        return (bool(self.unknown) and self._may_be_copied
-                and mean_log_prob(translation[0], self._model.search) < _HOPELESS)
+        """Return whether the line has unknown letters, or only unknown words, and the model is unsure."""
+        if not self._may_be_copied or self._model.settings.copy_lines == "off":
+            return False
+        mean = mean_log_prob(translation[0], self._model.search)
+        return bool(self.unknown) and mean < _HOPELESS or self._is_foreign and mean < _FOREIGN
 
 
 def better_translations(lines: Sequence[SpecialLine], first: Sequence[Translation],

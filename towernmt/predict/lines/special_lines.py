@@ -54,7 +54,7 @@ class SpecialLines:
                  languages: tuple[str, str] = ("", ""),
                  source_text: SourceText = SourceText()) -> None:  # noqa: B008 -- immutable
         self._settings, self._vocabulary, self._search, self._languages = settings, vocabulary, search, languages
-        self._spelling = TypoCorrector(() if settings.spelling == SWITCH[1] else source_text.words, languages[0])
+        self._spelling = TypoCorrector(source_text.words, languages[0])
         self._expects_marks = settings.final_marks != SWITCH[1] and source_text.marked >= _MARKED
         self._is_on = vocabulary.streams == 1
         self._ordinary = set(string.ascii_letters + " .,;:!?'\"()-")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 
 from towernmt.dataflow.text.letter_case import capitalized, lower_case
@@ -20,6 +20,8 @@ from towernmt.dataflow.vocabulary.source_text import words_of
 
 _LEAST_LETTERS = 2
 """Minimum number of letters of a word that is corrected."""
+_LEAST_FOREIGN_WORDS = 3
+"""Minimum number of words of a line in another language."""
 _FIRST_RANK = 100
 """Words of a smaller rank count as equally frequent."""
 _RARE_TYPO = 3.0
@@ -49,6 +51,11 @@ class TypoCorrector:
         """Return whether a word of a text may have a typo."""
         return bool(self._ranks) and any(self._may_have_typo(match[0]) for match in words_of(text))
 
+    def is_foreign(self, texts: Iterable[str]) -> bool:
+        """Return whether the texts of a line have several words, all of which the training text lacks."""
+        words = [match[0] for text in texts for match in words_of(text)]
+        return bool(self._ranks) and len(words) >= _LEAST_FOREIGN_WORDS and not any(map(self._is_known, words))
+
     def corrected(self, text: str, kept: Collection[str] = ()) -> str:
         """Return a text with its typos corrected.
 
@@ -68,11 +75,15 @@ class TypoCorrector:
 
     def _may_have_typo(self, word: str) -> bool:
         """Return whether the training text lacks a word, which is no abbreviation and no name such as `McDonald`."""
-        if word in self._ranks or len(word) < _LEAST_LETTERS:
-            return False
+        return (len(word) >= _LEAST_LETTERS and word[1:] == lower_case(word, self._language)[1:]
+                and not self._is_known(word))
+
+    def _is_known(self, word: str) -> bool:
+        """Return whether the training text has a word, in its letter case, in lower case or with a capital."""
+        if word in self._ranks:
+            return True
         lower = lower_case(word, self._language)
-        return (word[1:] == lower[1:] and lower not in self._ranks
-                and capitalized(lower, self._language) not in self._ranks)
+        return lower in self._ranks or capitalized(lower, self._language) in self._ranks
 
     def _best_correction(self, word: str, begins: bool) -> str:
         """Return the most probable word of the training text for a typed one, or the same word.

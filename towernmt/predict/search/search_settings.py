@@ -207,7 +207,8 @@ class SpecialLineSettings:
 
     copy_lines: str = setting(
         "auto", "Lines without words, such as emoji, numbers and addresses, are their own translations, unless the "
-        "vocabulary has no letters; so are lines with unknown letters that the model cannot translate.", SWITCH)
+        "vocabulary has no letters; so are lines with unknown letters, or only unknown words, that the model cannot "
+        "translate.", SWITCH)
     protection: str = setting(
         "auto", "A line whose addresses, paths, placeholders, emoji or numbers change in its translation is translated "
         "again with placeholders for them.", SWITCH)
