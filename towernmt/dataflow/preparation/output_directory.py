@@ -21,6 +21,7 @@ from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, DirectoryInUseError
 from towernmt.core.files import flush_to_disk
 from towernmt.dataflow.preparation.manifest import MANIFEST, VOCABULARIES, read_manifest
+from towernmt.dataflow.vocabulary.source_text import SOURCE_TEXT
 
 
 class OutputDirectory:
@@ -142,7 +143,8 @@ _SHARD = re.compile(r"shard-\d{5,}\.pairs(\.p\d+|\.tmp)?")
 _OTHERS = re.compile(
     r"(manifest\.json|statistics\.(json|txt)|lengths\.tsv|valid(-\d+)?\.(source|target(-\d+)?))(\.tmp)?")
 _VOCABULARY = re.compile(
-    VOCABULARIES + r"/((source|target)\.(model|codes|pieces|words)|source_factor_\d+\.words)(\.tmp)?")
+    VOCABULARIES + r"/((source|target)\.(model|codes|pieces|words)|source_factor_\d+\.words|"
+    + re.escape(SOURCE_TEXT) + r")(\.tmp)?")
 
 
 def refuse_foreign(names: Sequence[str], place: str) -> None:
