@@ -138,6 +138,18 @@ def test_tables_and_their_averages_get_the_vectors_and_other_rows_stay() -> None
     assert not values["softmax_bias"].any()
 
 
+def test_a_model_without_tables_keeps_its_values(caplog: pytest.LogCaptureFixture) -> None:
+    data: Any = Data(drawn(9, 18, 18), (18, 18), True)
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        kernel = tf1.get_variable("kernel", [2, 2], initializer=tf1.ones_initializer())
+        init = CooccurrenceEmbeddings(data, 1)
+        init._setup_graph()
+        session.run(kernel.initializer)
+        init._run_init(session)
+        assert session.run(kernel).tolist() == [[1, 1], [1, 1]]
+    assert "the model has no embedding table" in caplog.text
+
+
 def test_what_cannot_be_counted_is_refused() -> None:
     settings = InitSettings(embeddings="cooccurrence")
     with pytest.raises(SettingsError, match="unprepared text: prepare it, or use init.embeddings=random"):

@@ -26,7 +26,6 @@ from tensorpack.utils import logger
 from threadpoolctl import threadpool_limits
 
 from towernmt.checkpoint.embedding_rows import TABLES
-from towernmt.core.errors import SettingsError
 from towernmt.core.tensors import Session, Variable
 from towernmt.core.tf_compat import tf1
 from towernmt.dataflow.batches.mixed_data import MixedData
@@ -231,9 +230,6 @@ class CooccurrenceEmbeddings(SessionInit):
     Args:
         data: the training data.
         seed: seed of the vectors.
-
-    Raises:
-        SettingsError: the model has no embedding table.
     """
 
     def __init__(self, data: PreparedData | MixedData, seed: int) -> None:
@@ -244,9 +240,9 @@ class CooccurrenceEmbeddings(SessionInit):
         averaged = averages()
         found = [(v, TABLES[last]) for v in tf1.trainable_variables()
                  if (last := v.op.name.split("/")[-1]) in TABLES and v.shape.rank == 2]
-        if not found:
-            raise SettingsError("init.embeddings=cooccurrence: the model has no embedding table with one of the names "
-                                f"{', '.join(TABLES)}: use init.embeddings=random.")
+        if not found:       # of a custom model
+            logger.warning("init.embeddings=cooccurrence: the model has no embedding table with one of the names "
+                           f"{', '.join(TABLES)}, so its parameters begin with their usual values.")
         self._tables = [*found, *((averaged[v.op.name], side) for v, side in found if v.op.name in averaged)]
 
     def _run_init(self, sess: Session) -> None:
@@ -260,6 +256,8 @@ class CooccurrenceEmbeddings(SessionInit):
             has_vector = _has_values(vectors)
             values[has_vector] = vectors[has_vector]
             table.load(values, sess)
+        if not made:
+            return
         pairs = max(one.pairs for one in made.values())
         logger.info(f"Initial embeddings: by the co-occurrence of subwords in {pairs:,} pairs, in "
                     f"{time.monotonic() - begin:.1f} s.")
