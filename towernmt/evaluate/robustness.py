@@ -151,16 +151,20 @@ def robustness_scores(texts: Sequence[RobustnessText], hypotheses: Sequence[Sequ
         hypotheses: the translations of each form.
         metrics: tokeniser and language of the metrics.
     """
+    base: dict[tuple[Callable[[str], str], bool], float] = {}
     scores = []
     for text, translations in zip(texts, hypotheses, strict=True):
         bleu, chrf = _bleu_and_chrf(text, translations, metrics, text.lowercase)
-        base, _ = _bleu_and_chrf(replace(texts[0], compared=text.compared), hypotheses[0], metrics, text.lowercase)
+        scored = text.compared, text.lowercase
+        if scored not in base:
+            base[scored], _ = _bleu_and_chrf(replace(texts[0], compared=text.compared), hypotheses[0], metrics,
+                                             text.lowercase)
         faults = [_fault(line, clean(hypothesis)) for line, hypothesis in zip(text.source, translations, strict=True)]
         wanted = [(span, hypothesis) for span, hypothesis in zip(text.spans, translations, strict=True) if span]
         copied = sum(hypothesis.count(span) == 1 for span, hypothesis in wanted) / len(wanted) if wanted else None
         count = max(len(translations), 1)
         scores.append(RobustnessScore(
-            text.name, len(translations), bleu, bleu / base if base else 0.0, chrf,
+            text.name, len(translations), bleu, bleu / base[scored] if base[scored] else 0.0, chrf,
             copied, faults.count(LOOP) / count, faults.count(EMPTY) / count))
     return scores
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.edit_distance import edit_distance
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.letter_case import capitalized, has_case, is_upper_case, lower_case, title_case, upper_case
 from towernmt.dataflow.text.modifiers import MODIFIERS, Modifiers, with_typo, without_accents
@@ -65,27 +66,15 @@ def test_tags_at_the_beginning_of_a_source_stay():
     assert modify("join") == (SOURCE, TARGET)
 
 
-def distance(one: str, other: str) -> int:
-    """Number of edits, with exchanged neighbours as one (Damerau-Levenshtein, optimal alignment)."""
-    table = [[max(i, j) if not i * j else 0 for j in range(len(other) + 1)] for i in range(len(one) + 1)]
-    for i in range(1, len(one) + 1):
-        for j in range(1, len(other) + 1):
-            table[i][j] = min(table[i - 1][j] + 1, table[i][j - 1] + 1,
-                              table[i - 1][j - 1] + (one[i - 1] != other[j - 1]))
-            if i > 1 and j > 1 and one[i - 1] == other[j - 2] and one[i - 2] == other[j - 1]:
-                table[i][j] = min(table[i][j], table[i - 2][j - 2] + 1)
-    return table[-1][-1]
-
-
 @given(st.text("abcdefgäößüXYZ", min_size=3, max_size=12), st.integers(0, 1000), st.sampled_from(["", "de", "fr"]))
 def test_a_typo_is_one_edit(word, seed, language):
-    assert distance(word, with_typo(word, random.Random(seed), language)) <= 1
+    assert edit_distance(word, with_typo(word, random.Random(seed), language)) <= 1
 
 
 def test_typos_change_the_source_alone_and_use_the_keyboard_of_the_language():
     changed = [modify("typos", seed) for seed in range(60)]
     assert all(target == TARGET for _, target in changed) and len({source for source, _ in changed}) > 30
-    assert all(1 <= distance(source, SOURCE) <= 1 for source, _ in changed)
+    assert all(1 <= edit_distance(source, SOURCE) <= 1 for source, _ in changed)
     keys = {with_typo("zzz", random.Random(seed), "de").replace("z", "") for seed in range(200)}
     assert {"t", "u"} <= keys and "x" not in keys
     assert "x" in {with_typo("zzz", random.Random(seed), "en").replace("z", "") for seed in range(200)}

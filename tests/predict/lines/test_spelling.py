@@ -6,21 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.edit_distance import edit_distance
 from towernmt.predict.lines.spelling import TypoCorrector
 
 ENGLISH = ["the", "device", "is", "not", "Tom", "available", "here", "Berlin", "USA", "don't", "hear", "hare", "we"]
-
-
-def distance(first: str, second: str) -> int:
-    """Return the number of typos between two words (optimal string alignment)."""
-    rows = [[max(i, j) if not i or not j else 0 for j in range(len(second) + 1)] for i in range(len(first) + 1)]
-    for i in range(1, len(first) + 1):
-        for j in range(1, len(second) + 1):
-            rows[i][j] = min(rows[i - 1][j] + 1, rows[i][j - 1] + 1,
-                             rows[i - 1][j - 1] + (first[i - 1] != second[j - 1]))
-            if i > 1 and j > 1 and first[i - 1] == second[j - 2] and first[i - 2] == second[j - 1]:
-                rows[i][j] = min(rows[i][j], rows[i - 2][j - 2] + 1)
-    return rows[-1][-1]
 
 
 @pytest.mark.parametrize(("typed", "expected"), [
@@ -68,5 +57,5 @@ def test_the_keyboard_and_the_case_are_those_of_the_language() -> None:
        st.text("abcst", min_size=2, max_size=5))
 def test_the_correction_is_a_nearest_word_and_none_is_missed(words: list[str], typed: str) -> None:
     found = TypoCorrector(words).corrected(f"x, {typed}").removeprefix("x, ")
-    near = [word for word in words if distance(typed, word) == 1]
+    near = [word for word in words if edit_distance(typed, word) == 1]
     assert found in near if near and typed not in words else found == typed

@@ -2,8 +2,7 @@
 
 The first task checks a file and writes its index. Sentences are sampled by line number, so each range of the text is
 sampled independently. Words and characters are counted in sampled lines; the vocabularies are planned by these
-counts. The words and final marks of the source are
-counted for `source_text`.
+counts. The words and final marks of the source are counted for `source_text`.
 """
 
 from __future__ import annotations

@@ -119,13 +119,13 @@ class SpecialLines:
             text.islower() or text.isupper()
             or text.replace("'", "").replace("’", "").istitle())     # "Isn't" begins with a capital
         has_letters = text[:1].isalpha() or any(map(str.isalpha, text))
+        is_unmarked = self._lacks_mark(request)
         if not text or text.isspace() or options.inputs or has_letters and not (
-                may_have_spans or may_have_case or self._spelling.has_unknown(text) or self._lacks_mark(request)):
+                may_have_spans or may_have_case or is_unmarked or self._spelling.has_unknown(text)):
             return None
         from towernmt.predict.lines.second_translations import SpecialLine
 
-        line = SpecialLine(request, self._model, frozenset(self._unknown.intersection(text)),
-                           is_unmarked=self._lacks_mark(request))
+        line = SpecialLine(request, self._model, frozenset(self._unknown.intersection(text)), is_unmarked=is_unmarked)
         return line if line.is_special else None
 
     def _lacks_mark(self, request: LineRequest) -> bool:
