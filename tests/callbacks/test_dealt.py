@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towernmt.callbacks import validation_towers as module
-from towernmt.callbacks.validation_towers import StoppedError, dealt
+from towernmt.callbacks.validation_towers import StoppedError, map_over_processes
 from towernmt.core.errors import DivergenceError
 from towernmt.core.world import World
 
@@ -36,7 +36,7 @@ def in_processes(count: int, function: Callable[[int], Any], batches: list[int])
     def run(process: int) -> None:
         here.world = Threads(process, given, barrier)
         try:
-            ends[process] = list(dealt(function, iter(batches)))
+            ends[process] = list(map_over_processes(function, iter(batches)))
         except (DivergenceError, StoppedError) as error:
             ends[process] = error
 

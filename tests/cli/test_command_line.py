@@ -91,12 +91,12 @@ def test_a_reader_that_has_gone_ends_a_command_quietly_with_the_usual_status(lin
 
 def test_another_broken_pipe_is_an_error():
     with pytest.raises(BrokenPipeError):
-        from towernmt.core.standard_streams import until_the_reader_has_gone
+        from towernmt.core.standard_streams import run_handling_closed_pipe
 
         def fail() -> int:
             raise BrokenPipeError(32, "a server's")
 
-        until_the_reader_has_gone(fail)
+        run_handling_closed_pipe(fail)
 
 
 def help_settings(capsys, *arguments: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import Transformer, TransformerSettings
 from towernmt.optim import OptimizerSettings
-from towernmt.run.assemble import hand_optimizer
+from towernmt.run.assemble import set_model_optimizer
 from towernmt.run.run_settings import Settings
 
 SIZES = TransformerSettings(source_vocab_size=8, target_vocab_size=8)
@@ -57,12 +57,12 @@ def test_a_handed_function_makes_the_optimizer():
 def test_a_run_hands_its_optimizer_to_a_model_that_has_none(model, expected):
     settings = Settings("transformer", SIZES, optimizer=OptimizerSettings("lamb"))
     settings.train.clip_norm = 0.25
-    hand_optimizer(model, settings)
+    set_model_optimizer(model, settings)
     slots, graph = slots_and_graph(model)
     assert slots == expected and clips(graph, 0.25) == ("w/LAMB" in expected)
 
 
 def test_a_tower_function_that_is_no_model_of_ours_is_left_alone():
     stranger = SimpleNamespace(optimizer=None)
-    hand_optimizer(stranger, Settings("transformer", SIZES))
+    set_model_optimizer(stranger, Settings("transformer", SIZES))
     assert vars(stranger) == {"optimizer": None}

@@ -22,7 +22,7 @@ from towernmt.callbacks.validation_metrics import perplexity_from_loss
 from towernmt.core.errors import SettingsError
 from towernmt.core.graph_state import TOKENS, graph_state, total_of_step
 from towernmt.core.machine import peak_memory
-from towernmt.core.standard_streams import lead_nowhere
+from towernmt.core.standard_streams import redirect_to_null_device
 from towernmt.core.tensors import Graph, Tensor
 from towernmt.core.terminal_log import terminal_handlers
 from towernmt.core.tf_compat import tf, tf1
@@ -215,7 +215,7 @@ class StatusLine:
             self._live.update(line, refresh=True)
             self._shown_at = time.monotonic()
         except OSError:     # the terminal is closed, but training continues
-            lead_nowhere(self._out)
+            redirect_to_null_device(self._out)
 
 
 class _Console(Console):

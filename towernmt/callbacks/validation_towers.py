@@ -70,11 +70,12 @@ class StoppedError(Exception):
     """A signal has ended training during a validation."""
 
 
-def dealt(function: Callable[[A], B], batches: Iterable[A]) -> Iterable[B]:
-    """Return the results of all batches, in order and in every process; process *i* of *N* computes every *N*-th.
+def map_over_processes(function: Callable[[A], B], batches: Iterable[A]) -> Iterable[B]:
+    """Apply `function` to all batches, distributed over the processes; return all results, in order, in every process.
 
-    The batches, and so the results, are the same as in a single process. Results are exchanged as pickles, which add no
-    risk: a process of the cluster can run any operation in the others (see `TensorFlowWorld`).
+    Process *i* of *N* computes every *N*-th batch. The batches, and so the results, are the same as in a single
+    process. Results are exchanged as pickles, which add no risk: a process of the cluster can run any operation in the
+    others (see `TensorFlowWorld`).
 
     Raises:
         DivergenceError, StoppedError: in every process, if one process raised it.
@@ -157,7 +158,7 @@ class ValidationTowers:
             DivergenceError: the model's output is NaN.
         """
         translations = translate_lines(self._translate, self._source_vocabulary, self._target_vocabulary,
-                                       validation.source, batch_tokens=self._batch_tokens, deal=dealt,
+                                       validation.source, batch_tokens=self._batch_tokens, deal=map_over_processes,
                                        device=self._device or "cpu")
         nll = None if self._loss is None else self._mean_nll(validation)
         return ValidationOutcome(translations, corpus_scores(translations, *validation.references), nll)
@@ -171,7 +172,7 @@ class ValidationTowers:
         batches = teacher_forced_batches(validation.source, validation.references[0], self._source_vocabulary,
                                          self._target_vocabulary, self._batch_tokens or StreamSettings.batch_tokens)
         total = tokens = 0.0
-        for mean, count in dealt(self._nll_and_tokens, batches):
+        for mean, count in map_over_processes(self._nll_and_tokens, batches):
             total += count * mean
             tokens += count
         return total / tokens

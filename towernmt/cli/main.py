@@ -29,9 +29,9 @@ from towernmt.core.errors import (
 )
 from towernmt.core.standard_streams import (
     escape_unencodable_output,
-    lead_nowhere,
     open_missing_streams,
-    until_the_reader_has_gone,
+    redirect_to_null_device,
+    run_handling_closed_pipe,
     without_noise,
 )
 
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
         except BrokenPipeError:
             raise
         except OSError as error:
-            lead_nowhere(file)
+            redirect_to_null_device(file)
             self.exit(1, f"{self.prog}: standard output cannot be written ({error.strerror}).\n")
 
     @property
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     closed = open_missing_streams()
     escape_unencodable_output()
     try:
-        status = until_the_reader_has_gone(
+        status = run_handling_closed_pipe(
             lambda: _main(list(sys.argv[1:] if arguments is None else arguments), closed))
     except SystemExit as ended:     # --help, --version, or a mistake on the command line
         if ended.code in (0, None) and "stdout" in closed:
@@ -155,7 +155,7 @@ def _flushed(status: int) -> int:
     try:
         sys.stdout.flush()
     except OSError as error:
-        lead_nowhere(sys.stdout)        # otherwise Python flushes again at exit
+        redirect_to_null_device(sys.stdout)     # otherwise Python flushes again at exit
         if status == 0:
             print(f"towernmt: standard output cannot be written ({error.strerror}).", file=sys.stderr)
         return status or 1
@@ -239,7 +239,7 @@ def run_command(command: Callable[[], int], memory_options: Sequence[str] = ()) 
     """
     try:
         with without_noise():
-            return until_the_reader_has_gone(command)
+            return run_handling_closed_pipe(command)
     except KeyboardInterrupt:
         print("towernmt: interrupted", file=sys.stderr)
         return 130

@@ -56,7 +56,7 @@ from towernmt.cli.translation_output import (
 )
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.gpus import visible_gpus
-from towernmt.core.machine import cleaned_up, processors, take_share
+from towernmt.core.machine import cleaned_up, limit_processors, processors
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.dataflow.storage.stored_files import split_compression
 from towernmt.dataflow.text.text_lines import Chunk, clean_lines
@@ -329,7 +329,7 @@ class PartTranslatorMaker:
 
     def __call__(self, number: int) -> CommandPartTranslator:
         """Return the translator of a worker."""
-        take_share(self.processors)
+        limit_processors(self.processors)
         if self.gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpus[number % len(self.gpus)]
         if number:

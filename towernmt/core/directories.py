@@ -39,11 +39,11 @@ class DirectoryLock:
 
     Args:
         directory: path of the directory.
-        activity: what is done there, for whoever comes second; nothing secret.
+        activity: description of the work, shown to a process that is refused; must not contain secrets.
         make: whether `acquire` makes a directory that is missing.
 
     Attributes:
-        directory: the same.
+        directory: path of the directory.
         enforced: whether the file system has locks; without them, the lock stops nobody.
     """
 
@@ -64,14 +64,14 @@ class DirectoryLock:
         return self._descriptor is not None and _same_file(self._descriptor, self._path)
 
     def acquire(self, timeout: float = 0.0) -> None:
-        """Take the lock.
+        """Acquire the lock.
 
         Args:
             timeout: seconds to wait for another holder.
 
         Raises:
             DirectoryInUseError: another process holds it, or another object of this process; the message says which.
-            OSError: the directory cannot be written, or it is missing and not to be made.
+            OSError: the directory cannot be written, or it is missing and `make` is False.
         """
         end = time.monotonic() + timeout
         while True:

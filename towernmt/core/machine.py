@@ -42,13 +42,13 @@ def processors() -> int:
     return there if _share is None else min(there, _share)
 
 
-def take_share(count: int) -> None:
+def limit_processors(count: int) -> None:
     """Limit this process to `count` processors; concurrent processes use the rest."""
     global _share
     _share = max(1, count)
 
 
-def has_share() -> bool:
+def is_processor_limited() -> bool:
     """Return whether this process is limited to a share of the processors."""
     return _share is not None
 
@@ -88,7 +88,7 @@ def refuse_second_process() -> None:
     """Refuse to make a session in a process that was forked from one that has made one.
 
     Raises:
-        SettingsError: it was.
+        SettingsError: the process was forked from such a process.
     """
     global _first_process
     _first_process = _first_process or os.getpid()

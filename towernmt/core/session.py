@@ -19,7 +19,7 @@ from tensorpack.utils import logger
 
 from towernmt.core.gpus import choose_gpus, chosen_gpus, cuda_driver, needs_compilation, why_missing
 from towernmt.core.graph_state import graph_state
-from towernmt.core.machine import has_share, processors, refuse_second_process
+from towernmt.core.machine import is_processor_limited, processors, refuse_second_process
 from towernmt.core.tensors import Session
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import present_world
@@ -119,7 +119,7 @@ def session_config(cpu_towers: int = 1, runs_in_caller: bool = False, on_cpu: bo
     config = tf1.ConfigProto(allow_soft_placement=True)
     if runs_in_caller:
         config.inter_op_parallelism_threads = -1
-    if cpu_towers > 1 or has_share():
+    if cpu_towers > 1 or is_processor_limited():
         config.intra_op_parallelism_threads = max(1, processors() // max(1, cpu_towers))
     config.gpu_options.allow_growth = True
     config.gpu_options.visible_device_list = ",".join(map(str, chosen_gpus()))

@@ -171,7 +171,7 @@ def _assignments(key: str, value: AssignedText) -> Iterator[tuple[str, AssignedT
 
 
 def all_keys(settings: Any, prefix: str = "") -> list[str]:
-    """Every dotted key of a nest of dataclasses."""
+    """Return every dotted key of nested dataclasses."""
     keys: list[str] = []
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -183,7 +183,7 @@ def all_keys(settings: Any, prefix: str = "") -> list[str]:
 
 
 def flatten(settings: Any, prefix: str = "") -> dict[str, Any]:
-    """Every dotted key with its value."""
+    """Return every dotted key of nested dataclasses with its value."""
     flat: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)

@@ -31,9 +31,9 @@ _active = threading.Lock()
 
 @contextmanager
 def without_noise() -> Iterator[None]:
-    """Drop those lines of TensorFlow's while the body runs. A nested call changes nothing.
+    """Drop TensorFlow's start-up lines from standard error while the body runs. A nested call has no effect.
 
-    `TOWERNMT_DEBUG=1` keeps everything, and nothing changes where there is no standard error.
+    With `TOWERNMT_DEBUG=1`, or without a standard error, nothing is dropped.
     """
     if os.environ.get("TOWERNMT_DEBUG") or sys.stderr is None or not _active.acquire(blocking=False):
         yield
@@ -60,8 +60,8 @@ def _filtered() -> Iterator[None]:
     try:
         yield
     finally:
-        if os.path.samestat(pipe, os.fstat(2)):     # whoever has led the descriptor elsewhere since keeps it
-            os.dup2(real, 2)    # closes the last writing end of the pipe: the thread reads on to its end
+        if os.path.samestat(pipe, os.fstat(2)):     # unless the body has redirected the descriptor itself
+            os.dup2(real, 2)    # closes the last writing end of the pipe, so the thread reaches its end
         os.close(real)
         thread.join(timeout=2)
         if sys.stderr is not python_stderr:
@@ -70,7 +70,7 @@ def _filtered() -> Iterator[None]:
 
 
 def _writes_to_descriptor_2(stream: TextIO) -> bool:
-    """Not so in a notebook, for instance, which shows what Python writes in its own way."""
+    """Return whether a stream writes to file descriptor 2; for example, the stderr of a notebook does not."""
     try:
         return stream.fileno() == 2
     except (OSError, ValueError):
@@ -103,7 +103,7 @@ def is_stderr_requested() -> bool:
 
 
 def open_missing_streams() -> set[str]:
-    """Open descriptors 0, 1 and 2, and Python's streams, where they are missing: they lead to the null device.
+    """Open the missing ones among descriptors 0, 1 and 2, and Python's streams, on the null device.
 
     Otherwise the next file that is opened gets the number of the missing one, and the output goes into that file.
 
@@ -136,8 +136,8 @@ def escape_unencodable_output() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def lead_nowhere(stream: Any) -> None:
-    """Point a stream's descriptor at the null device, since Python writes what it has buffered again at exit."""
+def redirect_to_null_device(stream: Any) -> None:
+    """Redirect a stream's descriptor to the null device, because Python flushes its buffer again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -147,7 +147,7 @@ BROKEN_PIPE = 128 + int(getattr(signal, "SIGPIPE", 13))
 """The exit status of a program whose reader has ended: that of a program that SIGPIPE has ended."""
 
 
-def until_the_reader_has_gone(command: Callable[[], int]) -> int:
+def run_handling_closed_pipe(command: Callable[[], int]) -> int:
     """Run a command, and return its exit status, or `BROKEN_PIPE` if the reader of its output has ended (`| head`).
 
     Raises:
@@ -157,14 +157,14 @@ def until_the_reader_has_gone(command: Callable[[], int]) -> int:
         status = command()
         sys.stdout.flush()
     except BrokenPipeError:
-        if not _reader_has_gone():
+        if not _is_reader_gone():
             raise
-        lead_nowhere(sys.stdout)
+        redirect_to_null_device(sys.stdout)
         return BROKEN_PIPE
     return status
 
 
-def _reader_has_gone() -> bool:
+def _is_reader_gone() -> bool:
     if not hasattr(select, "poll"):
         return True
     poll = select.poll()

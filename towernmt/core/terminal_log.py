@@ -24,7 +24,7 @@ import towernmt.core.tf_compat  # noqa: F401    # before tensorpack, which impor
 from tensorpack.utils import logger
 
 from towernmt.core.errors import mask_uri
-from towernmt.core.standard_streams import is_stderr_requested, lead_nowhere
+from towernmt.core.standard_streams import is_stderr_requested, redirect_to_null_device
 
 DETAIL = {"detail": True}
 """`logger.info(text, extra=DETAIL)`: for the log file, and for terminals only with `--verbose`."""
@@ -49,7 +49,7 @@ def configure_terminal_log(verbose: bool | None = None) -> None:
             details = _DetailFilter()
             handler.addFilter(details)
             handler.setFormatter(_TerminalFormatter(handler))
-            handler.handleError = partial(_go_on_without, handler)
+            handler.handleError = partial(_handle_write_error, handler)
         if verbose is not None:
             details.verbose = verbose
 
@@ -67,10 +67,10 @@ def move_to_stderr() -> None:
             handler.setStream(sys.stderr)
 
 
-def _go_on_without(handler: Any, record: logging.LogRecord) -> None:
-    """Stop writing to a pipe or terminal that has been closed (`| head`); the file still gets the log."""
+def _handle_write_error(handler: Any, record: logging.LogRecord) -> None:
+    """Discard further output after a write error of a closed pipe or terminal (`| head`); the file still gets it."""
     if isinstance(sys.exc_info()[1], OSError):
-        lead_nowhere(handler.stream)
+        redirect_to_null_device(handler.stream)
     else:
         logging.Handler.handleError(handler, record)
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DirectoryInUseError
-from towernmt.core.machine import processors, take_share
-from towernmt.core.standard_streams import lead_nowhere
+from towernmt.core.machine import limit_processors, processors
+from towernmt.core.standard_streams import redirect_to_null_device
 
 OUTPUT, ERRORS = 0, 1
 """Standard output and standard error."""
@@ -137,7 +137,7 @@ def main(arguments: list[str]) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     if 0 < share < processors():
-        take_share(share)
+        limit_processors(share)
     if directory and Path(directory).is_dir():
         _wait_for_lock(directory)
     return towernmt(arguments[2:])
@@ -214,7 +214,7 @@ class TerminalOutput(WorkerOutput):
             stream.write(self._decoders[kind].decode(chunk))
             stream.flush()
         except BrokenPipeError:     # training continues when the reader of its output has ended
-            lead_nowhere(stream)
+            redirect_to_null_device(stream)
 
 
 class FileOutput(WorkerOutput):

@@ -74,7 +74,7 @@ class Components:
 
 
 def initial_values(settings: InitSettings, data: TrainingData, seed: int) -> ChainInit | None:
-    """Return what sets the parameters of a new run when training begins; None for random values.
+    """Return a `SessionInit` that sets the parameters of a new run when training begins; None for random values.
 
     Args:
         settings: the settings of the initial values.
@@ -317,7 +317,7 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
     configure_graph(graph_settings(settings))
     s = settings.data
     model = components.model(settings)
-    hand_optimizer(model, settings)
+    set_model_optimizer(model, settings)
     check_gradient_checkpointing(model, settings.train)
     # The introduction reports the size of prepared data. A stream reports each epoch.
     report = logger.info if isinstance(data, StreamedCorpus) else partial(logger.info, extra=DETAIL)
@@ -386,8 +386,8 @@ def model_with_sizes(settings: Settings, source: int, target: int) -> Any:
     return dataclasses.replace(settings.model, source_vocab_size=source, target_vocab_size=target)
 
 
-def hand_optimizer(model: Any, settings: Settings) -> None:
-    """Give the model the optimizer of the settings, unless it defines `optimizer` or has `make_optimizer` already."""
+def set_model_optimizer(model: Any, settings: Settings) -> None:
+    """Set the optimizer of the settings in the model, unless it defines `optimizer` or already has `make_optimizer`."""
     if isinstance(model, NMTModel) and type(model).optimizer is NMTModel.optimizer and model.make_optimizer is None:
         model.make_optimizer = partial(make_optimizer, settings.optimizer, settings.train.clip_norm)
 

@@ -386,7 +386,8 @@ def _intervals_of_trained_model(settings: Settings, conditions: TrainingConditio
 def deciding_set(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
     """Let the mean over all validation sets decide if a trained model is trained further.
 
-    So a run that improves on its new text and forgets as much of its old text is not better, if both have a set.
+    If old and new text each have a set, a run does not count as better when it gains on the new text and loses as much
+    on the old one.
     """
     if settings.init.checkpoint and conditions.validation_sets > 1:
         yield AutomaticSetting("validation.metric_set", MEAN_OF_SETS,
@@ -403,7 +404,7 @@ def stopping(settings: Settings, conditions: TrainingConditions) -> Iterator[Aut
 def averaging(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
     """Average the last five checkpoints; the average is kept if its validation score is better.
 
-    A run with fewer checkpoints would average those of its beginning, too, so it does not average
+    A run with fewer checkpoints does not average, because the average would include its first ones
     (docs/notes/defaults.md).
     """
     kept, validated = settings.checkpoint, settings.validation.steps or settings.validation.minutes

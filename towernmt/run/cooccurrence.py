@@ -89,7 +89,7 @@ def cooccurrence_vectors(data: PreparedData | MixedData, depth: int, seed: int) 
             for chunk in chunks:
                 count(chunk, counts, columns)
             halves.append(_of_length_1(_decomposed(_associations(counts), length, random)))
-            del counts      # of half a gigabyte
+            del counts      # half a gigabyte
         vectors = _centred_and_rotated(np.concatenate(halves, 1), {0, shift}, random)
     return SubwordVectors(vectors[:data.source_vocabulary.size], vectors[shift:],
                           sum(chunk.pairs for chunk in chunks))
@@ -97,7 +97,7 @@ def cooccurrence_vectors(data: PreparedData | MixedData, depth: int, seed: int) 
 
 def _centred_and_rotated(vectors: NDArray[np.float32], begins: Collection[int], random: np.random.Generator
                          ) -> NDArray[np.float32]:
-    """Return vectors of length 1 without what all have in common, and none for special tokens, in random directions.
+    """Subtract the mean vector, set special tokens to 0, scale to length 1, and rotate at random.
 
     The first dimensions have the largest values; a rotation gives each attention head its share of them.
 
@@ -118,7 +118,7 @@ def _centred_and_rotated(vectors: NDArray[np.float32], begins: Collection[int], 
 
 
 class _Chunk(NamedTuple):
-    """Some pairs.
+    """Sentence pairs whose subwords are counted together.
 
     Attributes:
         tokens: int64 `[tokens]`, the subwords of the source sentences, then those of the target sentences.

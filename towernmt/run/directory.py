@@ -114,9 +114,9 @@ class RunDirectory(SavedRun):
     """Directory of a new or resumed run: a `SavedRun` that can be written."""
 
     def begin(self, settings: Settings, data: TrainingData) -> None:
-        """Write settings and vocabularies (all that a `Translator` needs besides a checkpoint), and log to `log/`.
+        """Write the settings and vocabularies, and log to `log/`.
 
-        Only the chief process writes.
+        The files are all that a `Translator` needs in addition to a checkpoint. Only the chief process writes.
 
         Args:
             settings: settings of the run; `settings_of_model(model)` for a model without settings.

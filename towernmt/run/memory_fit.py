@@ -34,7 +34,7 @@ from towernmt.dataflow.batches.training_data import TrainingData, make_batches
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.architectures import architecture
 from towernmt.optim.optimizer import TrainedVariables
-from towernmt.run.assemble import graph_settings, hand_optimizer
+from towernmt.run.assemble import graph_settings, set_model_optimizer
 from towernmt.run.directory import RunDirectory
 from towernmt.run.run_settings import Settings
 from towernmt.train.config import TrainConfig
@@ -297,7 +297,7 @@ def peak_of_directory(directory: Path, gpus: list[int] | None, towers: int | Non
         configure_graph(graph_settings(settings))
         source = GeneralQueueInput(FixedBatches(load_batches(directory / BATCHES), STEPS * s.update_cycle), feeders=1)
         model = run.load_model()
-        hand_optimizer(model, settings)
+        set_model_optimizer(model, settings)
         config = TrainConfig(model=model, data=source, callbacks=[NaNGuard(check_steps=0)], monitors=[],
                              update_cycle=s.update_cycle, max_epoch=1)
         launch_train_with_config(config, SyncMultiGPUTrainer(

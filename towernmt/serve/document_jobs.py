@@ -34,7 +34,7 @@ _SAMPLE = 4_000
 
 
 class OpenedFile:
-    """A parsed file.
+    """A file that was parsed by its format, but is not yet split into sentences.
 
     Attributes:
         characters: the number of characters that are translated.
@@ -100,19 +100,19 @@ class DocumentJob:
     """A document and the progress of its translation.
 
     Attributes:
-        number: the name by which requests refer to it.
+        number: identifier of the document in requests.
         key: the secret that a request needs to see it.
         name: the file's name, without folders.
-        caller: who sent it.
-        direction: the languages.
+        caller: the caller that sent it.
+        direction: translation direction.
         sentences, translated: the number of its sentences, and of those that are translated.
         status: queued, translating, done or error.
         content: the translation, once the status is done.
         characters: the number of translated characters.
-        refusal: why it was not translated, if the status is error.
-        fetched: whether the caller has seen how it ended.
+        refusal: reason why it was not translated, if the status is error.
+        fetched: whether the caller has received the translation or the error.
         changed: time of the last change of the status, by a monotonic clock.
-        ticket: ends the translation.
+        ticket: cancels the translation.
         turn: the number of its last turn.
     """
 
@@ -218,7 +218,8 @@ class Documents:
     def turn(self, document: DocumentJob) -> Iterator[None]:
         """Wait for this document's turn to translate a chunk of its sentences.
 
-        The model's free place goes to the caller that has waited longest for its turn, and to its document that has.
+        The next turn goes to the caller with the fewest documents in translation, of several to the one whose last turn
+        was longest ago, and then to its document whose last turn was longest ago.
 
         Raises:
             Refusal: the document was cancelled.

@@ -91,7 +91,7 @@ class EngineSettings:
 
 
 class OpenedModel(NamedTuple):
-    """A loaded model.
+    """A loaded model: its function of translation, and the features that it supports.
 
     Attributes:
         translate: function that translates sentences.
@@ -183,7 +183,7 @@ def open_place(place: str, settings: EngineSettings, direction: Direction | None
                             trust_code=settings.trust_code, **common, **search)
     opened = _opened(place, translator, settings.protection, n_best, settings.alignments, True)
     if measured is None or kept is not None or not translator.has_engine_choice or (
-            translator.checkpoint != measured.checkpoint):      # training has written a better one since
+            translator.checkpoint != measured.checkpoint):      # training has written a better checkpoint meanwhile
         return opened
 
     def choose_precision(stopped: Callable[[], bool]) -> None:
@@ -209,7 +209,7 @@ SENTENCE, OTHER = "a 1 2 3.", "a b c"
 
 
 def warm_up(model: OpenedModel, place: str) -> None:
-    """Translate two sentences, so that no request waits for what is built once, and check what comes out.
+    """Translate two sentences, so that graphs are built before the first request, and check the result.
 
     Raises:
         TowerNMTError: the model does not translate, or returns something that is not a list of translations.
@@ -228,7 +228,7 @@ def warm_up(model: OpenedModel, place: str) -> None:
 def search_kind(options: LineOptions) -> frozenset[str]:
     """Return which search a sentence with these options needs: the names of the options that change the search.
 
-    A prefix whose last word is partial also needs the search of whole prefixes, for words that no token begins.
+    A prefix with a partial last word also needs the search with complete words, for words that no token begins with.
     """
     names = {name for name in ("prefix", "constraints", "avoid") if getattr(options, name)}
     if options.terminology is not None:
@@ -320,7 +320,7 @@ _ATTRIBUTES: dict[str, Any] = {"alternatives": 1, "aligns": False, "constrains":
 
 @contextmanager
 def _blaming(place: str, what: str) -> Iterator[None]:
-    """Turn what a custom engine raises into one sentence with its place in the code.
+    """Convert an exception of a custom engine into one sentence with the file and line that raised it.
 
     Raises:
         SettingsError: the block raised anything but a `TowerNMTError`.

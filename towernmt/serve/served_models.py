@@ -284,25 +284,25 @@ class Models:
 
     @property
     def sources(self) -> list[str]:
-        """The languages from which is translated."""
+        """Source languages of all models."""
         return sorted({direction.source for direction in self._models})
 
     @property
     def targets(self) -> list[str]:
-        """The languages to which is translated."""
+        """Target languages of all models."""
         return sorted({direction.target for direction in self._models})
 
     @property
     def languages(self) -> list[str]:
-        """The codes of all languages, of sources and targets."""
+        """Codes of all source and target languages."""
         return sorted({*self.sources, *self.targets})
 
     def targets_of(self, source: str) -> list[str]:
-        """The languages to which is translated from this one."""
+        """Return the target languages of a source language."""
         return sorted(direction.target for direction in self._models if direction.source == source)
 
     def sources_of(self, target: str) -> list[str]:
-        """The languages from which is translated to this one."""
+        """Return the source languages of a target language."""
         return sorted(direction.source for direction in self._models if direction.target == target)
 
     def find(self, source: str | None, target: str | None, sample: str,

@@ -48,7 +48,7 @@ class Access:
 
 @dataclass
 class Service:
-    """The server's state.
+    """State of the server that all interfaces share.
 
     Attributes:
         models: the models by direction.

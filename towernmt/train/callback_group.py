@@ -24,8 +24,8 @@ class UpdateMark(tf1.train.SessionRunHook):
     """Sets `trainer.in_update` during an update; must be the last hook of the train step.
 
     The mark is set once no callback can refuse the run any more, and removed when all callbacks have seen its results.
-    If an exception comes in between (such as Ctrl-C, which Python raises when TensorFlow has returned), the mark stays
-    set: the parameters may be those of the next step, but step and position are not.
+    If an exception is raised in between (such as Ctrl-C, which Python raises when TensorFlow has returned), the mark
+    stays set: the parameters may be those of the next step, but the step and the position are not.
     """
 
     def __init__(self, trainer: Any) -> None:

@@ -26,7 +26,7 @@ GROUP = 1
 
 def chosen_transport(collectives: str, devices: Sequence[str], reducer: GradientReducer, world: World
                      ) -> str | None:
-    """Return by what the towers of a process sum their gradients: "nccl", "ring", or None to add on the first device.
+    """Return how the towers of a process sum their gradients: "nccl", "ring", or None to add on the first device.
 
     Args:
         collectives: the value of `train.collectives`.
@@ -137,10 +137,11 @@ class Collectives:
         return self._collective(tf.raw_ops.CollectiveReduceV2, joined, before, merge_op="Add", final_op="Id")
 
     def _sum_bfloat16(self, bucket: list[list[Tensor]], before: list[Tensor]) -> list[Tensor]:
-        """Return the sum of a bucket of bfloat16 on each device, float32, which may be longer, filled up with zeros.
+        """Return the float32 sum of a bfloat16 bucket on each device, padded with zeros to a multiple of the devices.
 
-        TensorFlow 2.21 lets NCCL read bfloat16 as float32. So the devices exchange their bits as those of float16: each
-        receives one chunk of all, adds it in float32, and sends the sum to all. That takes as many bytes as NCCL's sum.
+        TensorFlow 2.21 lets NCCL read bfloat16 as float32. So the devices exchange the bits as float16: each device
+        receives one chunk from all devices, adds it in float32, and sends the sum to all. This transfers as many bytes
+        as NCCL's sum.
         """
         size, devices = sum(int(part.shape[0]) for part in bucket[0]), len(bucket)
         chunk = -(-size // devices)
@@ -176,7 +177,7 @@ class Collectives:
 
 
 def _parts(gradient: Tensor, variable: Variable, with_rows: bool, wire: DType | None) -> list[Tensor]:
-    """Return a gradient as a flat tensor; for one of rows that stays sparse, also the count of each row's gradients."""
+    """Return a gradient as a flat tensor; for one that stays sparse, also the number of gradients of each row."""
     parts = [tf.convert_to_tensor(gradient)]
     if with_rows and isinstance(gradient, tf.IndexedSlices):
         parts.append(tf.math.unsorted_segment_sum(tf.ones_like(gradient.indices, gradient.dtype), gradient.indices,
@@ -193,7 +194,7 @@ def _sent(tensor: Tensor, shape: Any, wire: DType | None) -> Tensor:
 
 
 def _gradient(table: Tensor, touched: list[Tensor], variable: Variable) -> Tensor:
-    """Return a gradient from its flat sum; as rows if the number of gradients of each row is known."""
+    """Return a gradient from its flat sum; a sparse one if the number of gradients of each row is known."""
     dense = tf.cast(tf.reshape(table, variable.shape), variable.dtype.base_dtype)
     if not touched:
         return dense
@@ -202,7 +203,7 @@ def _gradient(table: Tensor, touched: list[Tensor], variable: Variable) -> Tenso
 
 
 def _buckets(tensors: Sequence[Tensor], largest: int) -> Iterator[slice]:
-    """Yield ranges of tensors of one dtype, which together have at least `largest` bytes where there are as many."""
+    """Yield ranges of adjacent tensors of one dtype; a range ends when it has at least `largest` bytes."""
     begin, size = 0, 0
     for end, tensor in enumerate(tensors, 1):
         size += int(tensor.shape[0]) * tensor.dtype.size

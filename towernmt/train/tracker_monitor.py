@@ -28,7 +28,7 @@ class Tracker(Protocol):
     """A run of an experiment tracker."""
 
     def begin(self, identifier: str | None, settings: Mapping[str, Any]) -> str:
-        """Begin a run, or continue that with an identifier; return its identifier.
+        """Begin a run, or continue the run `identifier`; return the identifier of the run.
 
         Args:
             identifier: identifier of the run to continue; None for a new run.
@@ -57,7 +57,7 @@ class MlflowTracker:
         self._project, self._name = project, name
 
     def begin(self, identifier: str | None, settings: Mapping[str, Any]) -> str:
-        """Begin a run, or continue that with an identifier; return its identifier."""
+        """Begin a run, or continue the run `identifier`; return the identifier of the run."""
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param
 
@@ -98,7 +98,7 @@ class WandbTracker:
         self._library_name, self._project, self._name = library, project, name
 
     def begin(self, identifier: str | None, settings: Mapping[str, Any]) -> str:
-        """Begin a run, or continue that with an identifier; return its identifier."""
+        """Begin a run, or continue the run `identifier`; return the identifier of the run."""
         self._library: Any = import_module(self._library_name)
         found = identifier or f"{self._name}-{uuid.uuid4().hex[:8]}"
         named = {"id": found, "name": self._name} if self._library_name == "wandb" else {"name": found}

@@ -143,7 +143,7 @@ def _required(call: Call, name: str) -> str:
     """Return the text of a parameter.
 
     Raises:
-        Refusal: it is missing; in the words that clients of LibreTranslate know.
+        Refusal: it is missing; the message has LibreTranslate's wording, which clients compare.
     """
     found = call.parameters.text(name)
     if found is None:
@@ -163,7 +163,7 @@ def _texts(call: Call) -> list[str]:
 
 
 def _alternatives(call: Call, most: int) -> int:
-    """Return the number of alternatives that the request wants.
+    """Return the requested number of alternatives.
 
     Raises:
         Refusal: it is not a number, or larger than `most`.

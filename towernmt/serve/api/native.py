@@ -286,7 +286,7 @@ def word_confidences(hypothesis: Hypothesis) -> list[float] | None:
 
 
 def _words(hypothesis: Hypothesis) -> list[str]:
-    """The words of a translation; one that is shielded may have spaces in it."""
+    """Return the words of a translation; a protected word may contain spaces."""
     return hypothesis.alignment.target if hypothesis.alignment else hypothesis.text.split()
 
 
@@ -302,12 +302,12 @@ def _translation(hypothesis: Hypothesis, alignments: bool, confidence: bool) -> 
 
 
 async def health(call: Call) -> Response:
-    """`/health`: the process answers."""
+    """Answer `/health`: the process is running."""
     return JSONResponse({"status": "ok", "version": __version__})
 
 
 async def ready(call: Call) -> Response:
-    """`/ready`: models are loaded and answer, and the server is not about to stop."""
+    """Answer `/ready`: the models are loaded and respond, and the server is not shutting down."""
     if (why := call.service.why_not_ready()) is not None:
         raise why
     return JSONResponse({"status": "ready", "models": [
@@ -315,12 +315,12 @@ async def ready(call: Call) -> Response:
 
 
 async def metrics(call: Call) -> Response:
-    """`/metrics`: figures for Prometheus."""
+    """Answer `/metrics` with figures for Prometheus."""
     return PlainTextResponse(call.service.metrics.text(), media_type=CONTENT_TYPE)
 
 
 async def exchange(call: Call) -> Response:
-    """`/admin/exchange`: load the models anew; needs a key that was made with --admin."""
+    """Answer `/admin/exchange`: reload the models. The caller needs a key that was made with --admin."""
     if not call.admin:
         raise Refusal(403, "To exchange models needs a key that was made with --admin; or send the process SIGHUP.")
     told = await asyncio.to_thread(call.service.exchange)

@@ -60,7 +60,7 @@ async def opened(call: Call, invalid: str) -> tuple[str, OpenedFile]:
 
     Args:
         call: the request.
-        invalid: the words of the interface that begin the refusal of a file that cannot be read.
+        invalid: beginning of the message for a file that cannot be read, in the wording of the interface.
 
     Raises:
         Refusal: the file cannot be read.
@@ -78,7 +78,7 @@ async def opened(call: Call, invalid: str) -> tuple[str, OpenedFile]:
 
 async def taken_in(call: Call, name: str, file: OpenedFile, model: ServedModel,
                    glossary: Terminology | None = None) -> DocumentJob:
-    """Begin to translate a file in the background, and return its document.
+    """Start to translate a file in the background, and return its document.
 
     Raises:
         Refusal: the file has too many sentences, or the caller or the server has too many documents or characters.
@@ -103,7 +103,7 @@ async def taken_in(call: Call, name: str, file: OpenedFile, model: ServedModel,
 
 
 def taken_in_vain(call: Call, name: str, model: ServedModel, why: Refusal) -> DocumentJob:
-    """Return a document that is not translated, and whose status says why.
+    """Return a document with the status error and a reason, for a file that cannot be translated.
 
     Raises:
         Refusal: the caller or the server has too many documents.

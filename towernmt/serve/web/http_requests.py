@@ -44,13 +44,13 @@ async def read_body(receive: Any, stated: str | None, most: int, seconds: float,
     Args:
         receive: ASGI function that receives messages.
         stated: value of the header Content-Length.
-        most: bytes.
-        seconds: until it must be there.
+        most: maximum size in bytes.
+        seconds: time limit for the complete body.
         reading: a context manager for the time of reading; it may shorten that time.
 
     Raises:
-        Refusal: it is too large (413), or comes too slowly (408).
-        ClientGone: the client has gone before its end.
+        Refusal: the body is too large (413), or its time limit is exceeded (408).
+        ClientGone: the client disconnected before the end of the body.
     """
     parts: list[bytes] = []
     size = 0
@@ -102,15 +102,15 @@ LOOK_SECONDS = 0.05
 
 @dataclass
 class Call:
-    """A request.
+    """A request to an interface, with its parsed parameters and its caller.
 
     Attributes:
-        request: Starlette's.
+        request: Starlette's request.
         service: the server's state.
-        parameters: what it says.
-        caller: who asks: the name of a key, or an address.
-        ticket: as long as somebody waits.
-        noted: what the log has of it, beside its route and its answer.
+        parameters: parameters of the query and the body.
+        caller: name of the caller's key, or address of the client.
+        ticket: the waiting client, with its time limit.
+        noted: fields of the request for the log, in addition to its route and its response.
     """
 
     request: Request
@@ -178,8 +178,8 @@ def endpoint(function: Endpoint, form: Form, most: Callable[[Service], int] | No
         form: formats refusals.
         most: the maximum number of bytes of a body; by default `max_body`.
         open_to_all: whether no key is needed and nothing is counted.
-        follows: whether the request follows up another one, such as the question whether a document is translated:
-            rates do not count it, and a server that is stopping answers it.
+        follows: whether the request belongs to an earlier one, such as a query for the progress of a document. It does
+            not count against rates, and a server that is shutting down still answers it.
     """
     async def answer(request: Request) -> Response:
         service: Service = request.app.state.service
@@ -202,7 +202,7 @@ def refused(refusal: Refusal, form: Form) -> Response:
 
     headers = {} if refusal.retry_after is None else {"Retry-After": str(max(1, round(refusal.retry_after)))}
     if refusal.status in (408, 413):
-        headers["Connection"] = "close"     # what has not been read of the body is no further request
+        headers["Connection"] = "close"     # otherwise the unread rest of the body would be parsed as the next request
     if refusal.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(dict(form(refusal)), refusal.status, headers)

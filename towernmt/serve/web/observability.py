@@ -1,7 +1,7 @@
 """The server's log and its metrics for Prometheus.
 
 - The log is a line of JSON for each request and event, on stderr, without text of users. An error is logged by its
-  kind and the places in the code, not by its message, which may quote a user's text.
+  class and its lines of code, not by its message, which may quote a user's text.
 - Metrics are counters, gauges and histograms, in Prometheus' text format 0.0.4. Labels come from tables of the
   server alone (routes, statuses, directions), so that no request can make new series.
 """
