@@ -1,7 +1,7 @@
-"""Segments, which are what formats pass to the translation: text with marks and protected words; and their atoms.
+"""Segments, the units that formats pass to the translation: text with marks and protected words; and their atoms.
 
-Marks stand between atoms. An atom is a run of letters and digits, or a single sign. Several atoms can make a word,
-which is what stands between white space. Word alignments are between words.
+Marks stand between atoms. An atom is a run of letters and digits, or a single sign. A word is the atoms between two
+white spaces. Word alignments are between words.
 """
 
 from __future__ import annotations

@@ -2,15 +2,16 @@
 
 Stacked gated convolutions with attention in every decoder layer, as a tower function.
 
-Followed from the paper: position embeddings added to word embeddings, gated linear units, residual connections and
-all other sums of two scaled by sqrt(0.5), a step of attention in each decoder layer whose values are the encoder's
-output plus its input embedding, scaled by the root of the source length, gradients into the encoder divided by the
-number of attentions, and the initialisation of its section 3.5. Its weight normalisation is left out: it would be
-computed anew in each step of decoding, and with Adam the initialisation alone is sufficient.
+As in the paper, position embeddings are added to word embeddings, and layers are gated linear units. Residual
+connections and all other sums of two terms are scaled by sqrt(0.5). Each decoder layer attends to the source: the
+values are the encoder's output plus its input embedding, and the result is scaled by the root of the source length.
+Gradients into the encoder are divided by the number of attentions. Initial values follow section 3.5. The paper's
+weight normalisation is left out: it would be computed again in each step of decoding, and with Adam the initialisation
+alone is sufficient.
 
-On a processor TensorFlow's bfloat16 convolution spends most of its time in the gradient of the kernel; here that is
-one matrix product over windows: 1.2 times as fast for a whole ConvS2S. In float32 it takes 0.95 times the speed, so
-float32 uses TensorFlow's convolution.
+On a CPU, TensorFlow's bfloat16 convolution spends most of its time in the gradient of the kernel. Here the convolution
+is one matrix product over windows, which trains a ConvS2S 1.2 times as fast. In float32 it would train at 0.95 times
+the speed, so float32 uses TensorFlow's convolution.
 """
 
 from __future__ import annotations

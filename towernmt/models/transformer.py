@@ -180,7 +180,8 @@ class Transformer(ConfiguredModel):
 
     def encode(self, source: Tensor, source_length: Tensor) -> TransformerMemory:
         s = self.settings
-        # EOS is the last token: where it is not to be read, it is padding. (Of a source of EOS alone it is left.)
+        # Without `source_end`, EOS, which is the last token, is masked like padding, unless the source has no other
+        # token.
         length = source_length if s.source_end else tf.maximum(source_length - 1, 1)
         bias = padding_bias(length, tf.shape(source)[1])
         with tf1.variable_scope("transformer"):

@@ -1,8 +1,8 @@
-"""Alignment models: which source piece each target piece of a sentence pair translates, learned from the pairs.
+"""Alignment models: which source token each target token of a sentence pair translates, learned from the pairs.
 
 `learn_model_1` is IBM model 1 (Brown et al. 1993), for lexical tables. `AlignmentModel` adds a prior that prefers the
 diagonal, as fast_align does (Dyer, Chahuneau & Smith 2013); a preparation learns it in both directions to align its
-pairs. Both are estimated by expectation maximisation over all pairs of pieces in a sentence pair, in NumPy.
+pairs. Both are estimated by expectation maximisation over all pairs of tokens in a sentence pair, in NumPy.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from towernmt.dataflow.preparation.shards import PairBlock
 from towernmt.dataflow.vocabulary.base import PAD
 
 NULL = PAD
-"""Source piece of target pieces without a source word. No text contains this id."""
+"""Source token of target tokens without a source word. No text contains this id."""
 
 
 class Entries(NamedTuple):
-    """Probabilities of distinct pairs of pieces, in any order.
+    """Probabilities of distinct pairs of tokens, in any order.
 
     Attributes:
         source, target: ids `[entries]`.
         probability: `[entries]`, p(target | source).
-        frequency: `[target vocabulary]`, frequency of each target piece, in any unit.
+        frequency: `[target vocabulary]`, frequency of each target token, in any unit.
     """
 
     source: NDArray[np.integer]
@@ -39,13 +39,13 @@ class Entries(NamedTuple):
 
 
 class _Cells(NamedTuple):
-    """Pairs of pieces in a block: each target piece with all source pieces of its sentence; the first one is NULL.
+    """Pairs of tokens in a block: each target token with all source tokens of its sentence; the first one is NULL.
 
     Attributes:
         entry: int32 `[cells]`, entry of the table for each pair.
-        starts: int64 `[target pieces]`, first cell of each target piece.
-        lengths: int32 `[target pieces]`, number of cells of each target piece.
-        place: float32 `[target pieces]`, place of each target piece in its sentence, between 0 and 1.
+        starts: int64 `[target tokens]`, first cell of each target token.
+        lengths: int32 `[target tokens]`, number of cells of each target token.
+        place: float32 `[target tokens]`, relative position of each target token in its sentence, between 0 and 1.
     """
 
     entry: NDArray[np.int32]
@@ -55,7 +55,7 @@ class _Cells(NamedTuple):
 
 
 class _CellTable(NamedTuple):
-    """The cells of all blocks, and the distinct pairs of pieces `source * target_size + target`, sorted."""
+    """The cells of all blocks, and the distinct pairs of tokens `source * target_size + target`, sorted."""
 
     keys: NDArray[np.int64]
     cells: list[_Cells]
@@ -127,19 +127,19 @@ def _cells(block: PairBlock, target_size: int) -> tuple[NDArray[np.int64], _Cell
 
 
 NULL_SHARE = 0.08
-"""Prior probability that a target piece translates no source piece (as in fast_align)."""
+"""Prior probability that a target token translates no source token (as in fast_align)."""
 CONCENTRATION = 0.01
-"""Concentration of the Dirichlet prior over the translations of a source piece; below 1 it prefers few of them."""
+"""Concentration of the Dirichlet prior over the translations of a source token; below 1 it prefers few of them."""
 _FIRST_TENSION, _TENSIONS, _RATE, _MEASURED = 4.0, (0.1, 14.0), 20.0, 200_000
 _UNSEEN = 1e-9
 
 
 @dataclass(frozen=True)
 class AlignmentModel:
-    """p(target piece, source piece | sentence) = prior of the distance from the diagonal * p(target | source).
+    """p(target token, source token | sentence) = prior of the distance from the diagonal * p(target | source).
 
     Attributes:
-        keys: int64 `[entries]`, `source * target_size + target` of each pair of pieces that occurred, sorted.
+        keys: int64 `[entries]`, `source * target_size + target` of each pair of tokens that occurred, sorted.
         probability: float32 `[entries]`, p(target | source).
         tension: how strongly the prior prefers the diagonal: it is proportional to exp(-tension * distance).
         target_size: size of the target vocabulary.
@@ -154,7 +154,7 @@ class AlignmentModel:
     def learn(cls, blocks: Iterable[PairBlock], target_size: int, iterations: int = 5) -> AlignmentModel:
         """Learn a model by variational Bayes, with the tension that explains the expected alignments best.
 
-        It needs four bytes of memory for each pair of pieces in a sentence pair.
+        It needs four bytes of memory for each pair of tokens in a sentence pair.
 
         Args:
             blocks: the sentence pairs.
@@ -171,23 +171,23 @@ class AlignmentModel:
         for _ in range(iterations):
             expected = np.zeros(len(source))
             moved = aligned = 0.0
-            pieces = 0
+            tokens = 0
             for part in table.cells:
                 distance = _distances(part)
                 joint = probability[part.entry] * _prior(distance, part, tension)
                 joint /= np.repeat(np.add.reduceat(joint, part.starts), part.lengths)
                 expected += np.bincount(part.entry, weights=joint, minlength=len(source))
-                if pieces < _MEASURED:
+                if tokens < _MEASURED:
                     joint[part.starts] = 0.0
                     moved, aligned = moved + float(joint @ distance), aligned + float(joint.sum())
-                    pieces += len(part.starts)
+                    tokens += len(part.starts)
             tension = _best_tension(table.cells, moved / max(aligned, 1e-30), tension)
             total = np.bincount(source, weights=expected) + CONCENTRATION * entries
             probability = np.exp(_digamma(expected + CONCENTRATION) - _digamma(total)[source])
         return cls(table.keys, probability.astype(np.float32), tension, target_size)
 
     def best_sources(self, block: PairBlock) -> NDArray[np.int64]:
-        """Return the most probable source piece of each target piece, by its index in its sentence; -1 for none.
+        """Return the most probable source token of each target token, by its index in its sentence; -1 for none.
 
         Returns:
             int64 `[target tokens]`.
@@ -199,7 +199,7 @@ class AlignmentModel:
         known = np.where(self.keys[entry] == keys, self.probability[entry], _UNSEEN)
         joint = known * _prior(_distances(cells), cells, self.tension)
         best = np.repeat(np.maximum.reduceat(joint, cells.starts), cells.lengths)
-        # The first of equal cells: a target piece has at least one, so the order of the cells finds it.
+        # The first of equal cells: a target token has at least one, so the order of the cells finds it.
         places = np.flatnonzero(joint == best)
         first = places[np.searchsorted(places, cells.starts)]
         return first - cells.starts - 1
@@ -225,7 +225,7 @@ def _distances(cells: _Cells) -> NDArray[np.float32]:
 
 
 def _prior(distance: NDArray[np.float32], cells: _Cells, tension: float) -> NDArray[np.floating]:
-    """Return the prior of each cell, which sums to 1 over the cells of a target piece."""
+    """Return the prior of each cell, which sums to 1 over the cells of a target token."""
     weight = np.exp(distance * np.float32(-tension))
     weight[cells.starts] = 0.0
     total = np.add.reduceat(weight, cells.starts)
@@ -236,11 +236,11 @@ def _prior(distance: NDArray[np.float32], cells: _Cells, tension: float) -> NDAr
 
 def _best_tension(parts: list[_Cells], expected: float, tension: float) -> float:
     """Return the tension at which the prior has the expected distance, by eight steps along the gradient."""
-    measured, pieces = [], 0
+    measured, tokens = [], 0
     for part in parts:
         measured.append((part, _distances(part)))
-        pieces += len(part.starts)
-        if pieces >= _MEASURED:
+        tokens += len(part.starts)
+        if tokens >= _MEASURED:
             break
     for _ in range(8):
         distance = 0.0
@@ -248,7 +248,7 @@ def _best_tension(parts: list[_Cells], expected: float, tension: float) -> float
             prior = _prior(distances, part, tension)
             prior[part.starts] = 0.0
             distance += float(prior @ distances) / (1.0 - NULL_SHARE)
-        tension = min(max(tension + _RATE * (distance / pieces - expected), _TENSIONS[0]), _TENSIONS[1])
+        tension = min(max(tension + _RATE * (distance / tokens - expected), _TENSIONS[0]), _TENSIONS[1])
     return tension
 
 
@@ -274,7 +274,7 @@ def aligned_pairs(forward: AlignmentModel, backward: AlignmentModel, block: Pair
         block: sentence pairs.
 
     Returns:
-        links uint16 `[2, links]` as in `PairBlock`, ordered by target piece, and int32 `[pairs]`, their number in each
+        links uint16 `[2, links]` as in `PairBlock`, ordered by target token, and int32 `[pairs]`, their number in each
         pair.
     """
     source = forward.best_sources(block)
@@ -293,5 +293,5 @@ def swapped(block: PairBlock) -> PairBlock:
 
 
 def count_cells(source_lengths: NDArray[np.integer], target_lengths: NDArray[np.integer]) -> int:
-    """Return the number of pairs of pieces that learning from sentence pairs of these lengths keeps in memory."""
+    """Return the number of pairs of tokens that learning from sentence pairs of these lengths keeps in memory."""
     return int(((source_lengths.astype(np.int64) + 1) * target_lengths.astype(np.int64)).sum())

@@ -207,7 +207,7 @@ class Statistics:
             reason: {"pairs": 0, "first_lines": []} for reason in DROP_REASONS}
 
     def add(self, chunk: EncodedChunk) -> None:
-        """Count a chunk."""
+        """Add the counts of a chunk."""
         self._lines += chunk.lines
         self._pairs += len(chunk.line_numbers)
         self._sides["source"].add(chunk.source_lengths, chunk.source_ids)

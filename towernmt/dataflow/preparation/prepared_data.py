@@ -236,7 +236,7 @@ class ReversedData(PreparedData):
 
     @cached_property
     def fingerprint(self) -> str:
-        """32 hexadecimal digits, other than those of the data in their own direction."""
+        """32 hexadecimal digits, which differ from the fingerprint of the unreversed data."""
         return hashlib.sha256(f"reversed {self._data.fingerprint}".encode()).hexdigest()[:32]
 
     def read_block(self, index: int) -> PairBlock:

@@ -28,7 +28,7 @@ _RESUME = "The same command continues with the tasks that are left."
 
 
 class TaskRunner(Protocol):
-    """Runs tasks."""
+    """Interface of the runners of a preparation's tasks."""
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Task]:
         """Run all tasks, begun in this order; yield each task when it is done."""
@@ -144,7 +144,7 @@ class FarmRunner:
         """Refuse to restart a worker that ended by itself.
 
         Raises:
-            UnfinishedError: it did.
+            UnfinishedError: the worker ended by itself.
         """
         if event.status is not None and event.status >= 0:
             title = "" if number is None else f" ({self._tasks[number].title})"
@@ -156,7 +156,7 @@ class FarmRunner:
         """Give up a task with which several workers were lost.
 
         Raises:
-            UnfinishedError: that many were lost.
+            UnfinishedError: too many workers were lost.
         """
         if losses >= ATTEMPTS:
             raise UnfinishedError(

@@ -3,23 +3,24 @@
 The vocabularies of the two languages are learned at the same time. If the settings do not specify the number of ids,
 or whether both languages share a vocabulary, these rules decide:
 
-**Size.** Each subword should occur often enough to be learned, and sentences should be short. Of 5,000 pairs of
-Tatoeba 4,000 and 6,857 ids learned more in the same tokens than 2,000 or 1,000, and of 30,000 pairs 8,000 more than
-4,000 (docs/notes/defaults.md, "Pieces"): short sentences weigh more than frequent subwords. The papers say the
-opposite of long trainings: 2,000 (Sennrich and Zhang 2019, "Revisiting low-resource neural machine translation"), or
-at least fewer than the usual 32,000 (Ding et al. 2019, "A call for prudent choice of subword merge operations in
-neural machine translation"; Gowda and May 2020, "Finding the optimal vocabulary size for neural machine
-translation"). 8,000 were taken for the 2.1 million words of Tatoeba (docs/notes/measurements.md, "The four
-architectures"), and Vaswani et al. 2017 shared 37,000 for 4.5 million pairs. Values in between are a guess.
+**Size.** Each subword should occur often enough to be learned, and sentences should be short. On 5,000 pairs of
+Tatoeba, models with 4,000 and 6,857 ids learned more from the same number of tokens than models with 2,000 or 1,000,
+and on 30,000 pairs 8,000 ids were better than 4,000 (docs/notes/defaults.md, "Pieces"): short sentences matter more
+than frequent subwords. Papers on long trainings report the opposite: 2,000 (Sennrich and Zhang 2019, "Revisiting
+low-resource neural machine translation"), or at least fewer than the usual 32,000 (Ding et al. 2019, "A call for
+prudent choice of subword merge operations in neural machine translation"; Gowda and May 2020, "Finding the optimal
+vocabulary size for neural machine translation"). The measurements on the 2.1 million words of Tatoeba used 8,000
+(docs/notes/measurements.md, "The four architectures"), and Vaswani et al. 2017 shared 37,000 for 4.5 million pairs.
+Values in between are a guess.
 
 **Characters.** Each character that a text needs is a subword. So a text with thousands of characters, such as
-Chinese, gets a vocabulary of which they fill half at most.
+Chinese, gets a vocabulary of which characters fill at most half.
 
 **Sharing.** One vocabulary for both languages spells names alike on both sides (Sennrich et al. 2016, "Neural machine
 translation of rare words with subword units"), and lets both have one table of embeddings (Vaswani et al. 2017). It
-helps if the scripts are the same. Of the letters of Home Assistant's translations, languages of one script have
-0.48 (Vietnamese and Turkish) to 0.88 (English and French) in common, those of different ones 0.07 (English and
-Serbian) to 0.35 (Chinese and Japanese); Tatoeba's German and English have 0.81.
+helps if the scripts are the same. In Home Assistant's translations, languages with the same script share 0.48
+(Vietnamese and Turkish) to 0.88 (English and French) of their letters, and languages with different scripts 0.07
+(English and Serbian) to 0.35 (Chinese and Japanese). Tatoeba's German and English share 0.81.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ the next page begins after the last key that was read. A page is fetched complet
 a lost connection never loses or repeats a row.
 
 Checks ensure that table, columns and condition exist, and that the key orders the rows. A column may have a collation
-in which different texts are equal ("a" and "A"), and a unique index with another one. Comparing and ordering always
-use the collation of the column, so `key > last` would skip rows.
+in which different texts are equal ("a" and "A"), while its unique index has another collation. Comparing and ordering
+always use the collation of the column, so `key > last` would skip rows.
 """
 
 from __future__ import annotations

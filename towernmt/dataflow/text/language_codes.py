@@ -99,7 +99,7 @@ def is_code(text: str) -> bool:
 
 
 def check_code(text: str, where: str) -> None:
-    """Check that a text has the form of a language code. The name of a language has not.
+    """Check that a text has the form of a language code. The name of a language is refused.
 
     Args:
         text: the text.

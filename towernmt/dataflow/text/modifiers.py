@@ -148,7 +148,7 @@ def _with_double_space(text: str, draw: random.Random) -> str:
 
 
 def without_accents(text: str) -> str:
-    """Return the text without the accents of Latin letters, as people type them who lack the keys."""
+    """Return the text without the accents of Latin letters, as typed on a keyboard without these keys."""
     return "".join(
         unicodedata.normalize("NFD", c)[0] if "LATIN" in unicodedata.name(c, "") and unicodedata.decomposition(c) else c
         for c in text)

@@ -162,7 +162,7 @@ def learn_sentence_piece(sentences: Iterable[str], kind: str, size: int, charact
         character_coverage: share of the text's characters that are covered by pieces, in (0, 1].
         byte_fallback: encode characters without a piece as bytes (256 of the pieces) rather than UNK.
         symbols: user-defined symbols, which are pieces in any case; empty ones are ignored.
-        split_digits: make each digit a piece of its own. The digits 0 to 9 are pieces even if the text has none.
+        split_digits: make each digit a separate piece. The digits 0 to 9 are pieces even if the text has none.
 
     Raises:
         DataError: `size` is too small for the text's characters, or the text is empty.

@@ -104,7 +104,7 @@ class SourceCounts:
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> SourceCounts:
-        """Count lines."""
+        """Return the counts of lines."""
         found = cls()
         for text in texts:
             found.words.update(match[0] for match in words_of(text))

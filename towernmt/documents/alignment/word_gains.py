@@ -2,9 +2,10 @@
 
 A word is explained by each word of the other side with its probability in a lexicon of IBM model 1, or by none (the
 likelihood ratio of Moore 2002). The lexicon is learned from the beads of an earlier pass, and these may be wrong.
-Therefore each probability is discounted by what a single occurrence contributes (absolute discounting, as in language
-models): what was seen once proves nothing, and a sentence does not prove its own bead. The discounted probability goes
-to all words in proportion to their frequency, so words about which the lexicon knows nothing gain and lose nothing.
+Therefore the contribution of a single occurrence is subtracted from each probability (absolute discounting, as in
+language models): a pair of words that occurred once is no evidence, and a sentence is no evidence for its own bead. The
+discounted probability goes to all words in proportion to their frequency, so words about which the lexicon knows
+nothing gain and lose nothing.
 """
 
 from __future__ import annotations

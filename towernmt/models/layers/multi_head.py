@@ -28,12 +28,13 @@ class SelfAttention(Attention):
     are kept in `StepBlocks`.
 
     Args:
-        depth: of the sequence.
-        heads: divides depth.
-        dropout_rate: on the attention weights.
-        positions: what it knows of positions; None for nothing.
-        gains: of the first kernels.
-        biases: on queries and output.
+        depth: depth of the sequence.
+        heads: number of heads; divides the depth.
+        dropout_rate: dropout on the attention weights.
+        positions: relative or rotary positions; None if positions are added to the embeddings.
+        gains: factors of the initial kernels.
+        name: name of the variable scope.
+        biases: whether queries and output have a bias.
     """
 
     def __init__(self, depth: int, heads: int, dropout_rate: float = 0.0, positions: PairPositions | None = None,
@@ -52,7 +53,7 @@ class SelfAttention(Attention):
         return Attended(self._output(merge_heads(context)))
 
     def empty_places(self, batch: Tensor, beam: int) -> list[Tensor]:
-        """Room for keys, and for values."""
+        """Return memory for keys and for values; see `Attention.empty_places`."""
         return [empty_places(batch, beam, self.heads, self.depth // self.heads, compute_dtype()) for _ in range(2)]
 
     def step(self, x: Tensor, cache: list[Tensor], inputs: AttentionInputs, with_weights: bool = False
@@ -70,7 +71,7 @@ class SelfAttention(Attention):
         return Attended(self._output(_rows_of_step(context))), [keys, values]
 
     def _distances(self, place: StepPlace) -> Distances | None:
-        """From a step to each place of the blocks; those to later places do not matter."""
+        """Return the distances from a step to each position of the blocks; those to later positions are masked."""
         if self.positions is None:
             return None
         found = self.positions.between(place.step + 1, self.depth // self.heads, step=True)

@@ -84,7 +84,7 @@ def start_clock(batch_tensor: Tensor) -> None:
 
 
 def random_members(size: int, share: float, name: str) -> Tensor:
-    """Return a random subset of `size` elements, bool `[size]`, in which each element is with the probability `share`.
+    """Return a random subset of `size` elements, bool `[size]`, with each element at the probability `share`.
 
     Args:
         size: number of elements.
