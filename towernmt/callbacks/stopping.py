@@ -276,7 +276,7 @@ class NaNGuard(Callback):
     Each step fetches one flag per tensor together with the update. A flag needs a sum of squares, which the global norm
     computes anyway. The flags are in the order of computation: the loss of every tower, `tensors`, then the gradients
     from the output back to the input. So the first bad tensor is the nearest to the cause. A skipped update, as in
-    float16 at an overflow, is not a divergence (see `allow_skipped_update` in `optim.gradient_health`). The variables
+    float16 at an overflow, is not a divergence (see `allow_skipped_update` in `optim.gradients`). The variables
     are checked before training, every `check_steps`, and before the saver writes (`check_variables`), because finite
     gradients can make a variable overflow.
 

@@ -149,7 +149,7 @@ def write_state(directory: Path, step: int, state: dict[str, Any]) -> None:
 
 
 def set_aside(directory: Path) -> Path:
-    """Rename a directory of checkpoints that must not be removed to the first free `NAME.N`, and return that."""
+    """Rename a directory of checkpoints to the first free `NAME.N` instead of removing it, and return its path."""
     number = 1
     while (aside := directory.with_name(f"{directory.name}.{number}")).exists():
         number += 1

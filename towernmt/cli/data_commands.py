@@ -172,7 +172,7 @@ def run_inspect(options: argparse.Namespace) -> int:
     """Print one table; the status is 1 if a source has an error.
 
     Raises:
-        SettingsError, DataError: what is to be looked at is not understood or not there.
+        SettingsError, DataError: an argument is not a source or prepared data, or does not exist.
     """
     if options.pairs < 1 or options.samples < 0:
         raise SettingsError(f"--pairs {options.pairs} --samples {options.samples}: expected at least 1 pair and at "

@@ -103,7 +103,7 @@ def _model_of(thing: Any, name: str) -> Any:
     """Return `thing` if it is a model.
 
     Raises:
-        SettingsError: it is not a model.
+        SettingsError: `thing` is not a model.
     """
     from tensorpack.train.model_desc import ModelDescBase
 

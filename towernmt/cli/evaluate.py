@@ -365,7 +365,7 @@ def _asks_for_more(args: argparse.Namespace) -> bool:
 
 
 def _terms(args: argparse.Namespace, systems: Sequence[System], source: list[str] | None) -> list[TermAccuracy]:
-    """Return for each system how many requested terms and phrases it has; empty if none are requested."""
+    """Return the term accuracy of each system for the requested terms and phrases; empty if none are requested."""
     if not (args.terminology or args.constraints):
         return []
     terminology = Terminology.read(args.terminology) if args.terminology else None

@@ -104,10 +104,10 @@ def check_output_paths(command: str, parser: argparse.ArgumentParser, options: a
 
 
 def _check_writable(command: str, dest: str, name: str, output: str) -> None:
-    """Refuse what cannot be written, before the work.
+    """Refuse an output that cannot be written, before the command begins its work.
 
     Raises:
-        SettingsError: says why.
+        SettingsError: the output cannot be written; the message has the reason.
     """
     place = f"{command}.{dest}"
     is_directory = place in DIRECTORIES

@@ -3,7 +3,7 @@
 - The engine that computes: TensorFlow's graph, or CTranslate2; and the device.
 - The trained models: one, or several as an ensemble.
 - The search: an option for each field of `SearchSettings`.
-- What all lines, or the lines of a file, request of their translations.
+- The requests that apply to all lines, and those of each line of a file.
 - Reranking: minimum Bayes risk, or further runs.
 """
 

@@ -1,6 +1,6 @@
-"""What `towernmt translate` writes for each line: text or JSON, word alignments, and pictures of attention.
+"""The output of `towernmt translate` for each line: text or JSON, word alignments, and pictures of attention.
 
-The fingerprint of a task says which options determine its output.
+The fingerprint of a task contains all options that determine the output.
 """
 
 from __future__ import annotations

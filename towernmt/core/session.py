@@ -108,7 +108,7 @@ def session_config(cpu_towers: int = 1, runs_in_caller: bool = False, on_cpu: bo
     """Return a `ConfigProto` that uses all processors, sees the chosen GPUs, and allocates their memory on demand.
 
     Several CPU towers share the processors: each operation gets one tower's share of them as threads, so that the
-        towers run concurrently. (Small operations gain little from a second thread.)
+    towers run concurrently. (Small operations gain little from a second thread.)
 
     Args:
         cpu_towers: number of towers on the CPU; 0 if all towers are on GPUs.

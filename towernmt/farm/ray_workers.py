@@ -80,7 +80,7 @@ def _check_listening(address: str) -> None:
     """Check that the address accepts connections; Ray itself would try for minutes.
 
     Raises:
-        OSError: it does not.
+        OSError: the address does not accept connections.
     """
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if host and port.isdecimal():

@@ -248,7 +248,7 @@ def _user_caches() -> list[Path]:
 
 
 def kept_export(wanted: Wanted) -> Path | None:
-    """Return the directory of a cached export, without a look at other checkpoints; None if it is missing or damaged.
+    """Return the directory of the cached export of this checkpoint; None if it is missing or damaged.
 
     Args:
         wanted: the export, whose checkpoint is the prefix of its files.

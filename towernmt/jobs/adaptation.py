@@ -211,7 +211,7 @@ def adapt_model(order: AdaptationOrder, report: Callable[[str], None]) -> Adapta
     The same order resumes an interrupted adaptation. A better model replaces an existing package at `output`.
 
     Args:
-        order: what to do.
+        order: model, text, settings and output of the adaptation.
         report: called with sentences for the user.
 
     Raises:

@@ -18,7 +18,7 @@ _RESTARTS = 3       # maximum number of restarts of a trial whose process or mac
 
 @dataclass(frozen=True)
 class SearchLimits:
-    """SearchLimits of a search.
+    """Limits of a search and of its trials.
 
     Attributes:
         steps: number of updates of a trial that is not stopped.

@@ -135,7 +135,7 @@ def tune(lists: Sequence[JudgedList], references: Sequence[str]) -> Tuned:
     """Tune the weights of the judges, each from 0 to 3, relative to the search's weight of 1.
 
     Coordinate ascent: each weight in turn is set to the value with the best corpus BLEU, until none changes. On a tie,
-        the smaller value wins, so that a useless judge gets 0.
+    the smaller value wins, so that a useless judge gets 0.
 
     Args:
         lists: scores of the models on the validation set.

@@ -26,7 +26,7 @@ class PairScore(NamedTuple):
         tokens: number of target tokens, EOS included.
         characters: number of target characters plus one for the end.
         pieces: target subwords, EOS last; None if not requested.
-        log_probs: of each of `pieces`: log p(token | source, tokens before it), in nats; None if not
+        log_probs: log-probability of each of `pieces`, log p(token | source, earlier tokens), in nats; None if not
             requested.
     """
 

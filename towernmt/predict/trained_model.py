@@ -46,7 +46,7 @@ class TrainedModel:
         device: "cpu", "gpu" or "gpu:N", the device of predictors; by default a GPU if available.
         averaged: whether to use the moving averages of the weights, if the run has them.
         model: the `NMTModel` of the run, or its class, if the run does not contain its code.
-        precision: dtype of matrix products: float32, bfloat16 or float16; see `models.kernels.precision`.
+        precision: dtype of matrix products: float32, bfloat16 or float16; see `models.kernels.set_precision`.
         trust_code: whether the code of a model in a package may be executed.
 
     Attributes:

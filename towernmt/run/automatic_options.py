@@ -20,11 +20,11 @@ def proposed_preset(pairs: int, gpus: int, tokens: float | None = None) -> Autom
     A short training needs a fast model. In 13 minutes on one core, `mini` reached 37.8 BLEU on Tatoeba and `tiny` 31.7:
     equal numbers of updates give equal scores, and `mini` makes 1.5 times as many updates. After 7.5 million target
     tokens `mini` reached 46.2 BLEU (docs/notes/defaults.md, "The size of the model"), and `tiny` 45.9 after 7.8 million
-    (docs/notes/measurements.md, "Settings that were chosen"). Vaswani et al. 2017 use `base` for 4.5 million pairs.
-    Narrower models suit long trainings on small corpora (Araabi and Monz 2020, "Optimizing Transformer for low-resource
-    neural machine translation"), but had no advantage in short trainings on 5,000 and 10,000 pairs
-    (docs/notes/defaults.md, "What pays on little text"). The limits are guesses: no preset was measured on both
-    sides of a limit.
+    (docs/notes/measurements.md, "Automatic settings before models were chosen"). Vaswani et al. 2017 use `base` for 4.5
+    million pairs. Narrower models suit long trainings on small corpora (Araabi and Monz 2020, "Optimizing Transformer
+    for low-resource neural machine translation"), but had no advantage in short trainings on 5,000 and 10,000 pairs
+    (docs/notes/defaults.md, "Little text"). The limits are guesses: no preset was measured on both sides
+    of a limit.
 
     Args:
         pairs: number of sentence pairs in the corpus.

@@ -84,7 +84,7 @@ def initial_model(settings: Settings, conditions: TrainingConditions) -> Iterato
 def precision(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
     """Use bfloat16 if its products are measured to be faster.
 
-    The loss is the same as in float32 (docs/notes/measurements.md, "bfloat16 beside float32"). The speed of training is
+    The loss is the same as in float32 (docs/notes/measurements.md, "bfloat16 and float32"). The speed of training is
     proportional to that of products: on an Intel Xeon with AVX512_BF16 but without AMX, bfloat16 has 0.54 times the
     product rate and 0.57 times the tokens per second. On an H100, it has 1.12 times those of float32 with TF32
     (docs/notes/defaults.md, "GPUs"); other GPUs were not measured.
@@ -237,9 +237,9 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     architectures"). With batches of 512 tokens, 0.0015 is better than 0.002 (docs/notes/performance.md, "Batches for a
     small corpus"). The values 0.0007 for 512 and 0.0005 for 1,024 units are those of Ott et al. 2018 ("Scaling neural
     machine translation") for Adam; Muon's steps are as long as Adam's. A post-norm Transformer with 192 units reached
-    3.9 BLEU with 0.002 and 19.4 BLEU with 0.001 (docs/notes/defaults.md, "Rate, and norm"). A run that starts from the
-    parameters of a model has a fifth of the rate, which is a guess, or with Muon a third (docs/notes/measurements.md,
-    "A trained model in another domain").
+    3.9 BLEU with 0.002 and 19.4 BLEU with 0.001 (docs/notes/defaults.md, "Learning rate and norm"). A run that starts
+    from the parameters of a model has a fifth of the rate, which is a guess, or with Muon a third
+    (docs/notes/measurements.md, "A trained model in another domain").
     """
     size, small_batches = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
     rate, reason = settings.optimizer.learning_rate, "the model is new"
@@ -286,9 +286,9 @@ def schedule(settings: Settings, conditions: TrainingConditions) -> Iterator[Aut
 def _warm_up(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
     """Warm up for a twentieth of the run, or a quarter for a post-norm Transformer, and at most 4,000 updates.
 
-    A post-norm model reached 19.4 BLEU with a twentieth, and 24.9 BLEU with a quarter (docs/notes/defaults.md, "Rate,
-    and norm"). A post-norm Transformer that is trained already needs no longer warm-up than others (a guess). If the
-    number of updates is unknown, 200 updates per minute are assumed.
+    A post-norm model reached 19.4 BLEU with a twentieth, and 24.9 BLEU with a quarter (docs/notes/defaults.md,
+    "Learning rate and norm"). A post-norm Transformer that is trained already needs no longer warm-up than others (a
+    guess). If the number of updates is unknown, 200 updates per minute are assumed.
     """
     updates, minutes = conditions.updates(settings), settings.train.minutes
     is_new_post_norm = _is_post_norm(settings) and not settings.init.checkpoint

@@ -5,13 +5,13 @@ or whether both languages share a vocabulary, these rules decide:
 
 **Size.** Each subword should occur often enough to be learned, and sentences should be short. On 5,000 pairs of
 Tatoeba, models with 4,000 and 6,857 ids learned more from the same number of tokens than models with 2,000 or 1,000,
-and on 30,000 pairs 8,000 ids were better than 4,000 (docs/notes/defaults.md, "Pieces"): short sentences matter more
-than frequent subwords. Papers on long trainings report the opposite: 2,000 (Sennrich and Zhang 2019, "Revisiting
-low-resource neural machine translation"), or at least fewer than the usual 32,000 (Ding et al. 2019, "A call for
-prudent choice of subword merge operations in neural machine translation"; Gowda and May 2020, "Finding the optimal
-vocabulary size for neural machine translation"). The measurements on the 2.1 million words of Tatoeba used 8,000
-(docs/notes/measurements.md, "The four architectures"), and Vaswani et al. 2017 shared 37,000 for 4.5 million pairs.
-Values in between are a guess.
+and on 30,000 pairs 8,000 ids were better than 4,000 (docs/notes/defaults.md, "Number of subwords"): short sentences
+matter more than frequent subwords. Papers on long trainings report the opposite: 2,000 (Sennrich and Zhang 2019,
+"Revisiting low-resource neural machine translation"), or at least fewer than the usual 32,000 (Ding et al. 2019, "A
+call for prudent choice of subword merge operations in neural machine translation"; Gowda and May 2020, "Finding the
+optimal vocabulary size for neural machine translation"). The measurements on the 2.1 million words of Tatoeba used
+8,000 (docs/notes/measurements.md, "The four architectures"), and Vaswani et al. 2017 shared 37,000 for 4.5 million
+pairs. Values in between are a guess.
 
 **Characters.** Each character that a text needs is a subword. So a text with thousands of characters, such as
 Chinese, gets a vocabulary of which characters fill at most half.

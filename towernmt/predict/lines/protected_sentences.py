@@ -194,7 +194,7 @@ class ProtectedLine:
 
     @cached_property
     def _words(self) -> list[int]:
-        """The index in the line of each word of the sentence; empty if they do not correspond."""
+        """Return the index in the line of each word of the sentence; empty if the words do not correspond."""
         symbols = [*(self.sentence.symbols if self.sentence else ()), *self._before.split(), *self._after.split()]
         found = []
         for index, word in enumerate(self._line.split()):

@@ -1,11 +1,11 @@
 """Second translations of special lines: with placeholders, in the usual case, without typos, or with a final mark.
 
-Of two translations the one with the smaller fault is returned, then the one that keeps more of the protected spans.
-Otherwise the model's scores decide. Since a model copies what it does not know with confidence, a copy of a line in
-capitals says nothing, and the translation of the line in the usual case is preferred to it. The mean log-probability of
-the tokens shows whether a correction of typos or a final mark is right, because a model is uncertain about text that it
-was not trained on. After a word without a full stop, many models write more words, so a fragment whose translation is
-too long gets a full stop.
+The translation with the smaller fault is returned; if both have the same, the one that keeps more of the protected
+spans; otherwise the model's scores decide. A model copies unknown text with confidence. So the score of a copied line
+in capitals is no evidence, and the translation of the line in the usual case is preferred to the copy. The mean
+log-probability of the tokens shows whether a correction of typos or a final mark is right, because a model is uncertain
+about text that it was not trained on. After a word without a full stop, many models write more words, so a fragment
+whose translation is too long gets a full stop.
 """
 
 from __future__ import annotations

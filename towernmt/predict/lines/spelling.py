@@ -74,7 +74,7 @@ class TypoCorrector:
         return "".join(pieces) + text[done:]
 
     def _may_have_typo(self, word: str) -> bool:
-        """Return whether the training text lacks a word, which is no abbreviation and no name such as `McDonald`."""
+        """Return whether the training text lacks a word that looks neither like an abbreviation nor like `McDonald`."""
         return (len(word) >= _LEAST_LETTERS and word[1:] == lower_case(word, self._language)[1:]
                 and not self._is_known(word))
 
@@ -122,7 +122,7 @@ class TypoCorrector:
 
     @cached_property
     def _forms(self) -> dict[str, list[str]]:
-        """The words of the training text by their form in lower case."""
+        """Return the words of the training text by their form in lower case."""
         forms: dict[str, list[str]] = {}
         for word in self._ranks:
             forms.setdefault(lower_case(word, self._language), []).append(word)

@@ -152,9 +152,9 @@ class Terminology:
     def found(self, line: str) -> list[Term]:
         """Return the terms that occur in a line as whole words, in the order of the line, each once.
 
-        Longer terms come first: a term within another match is no match. Of two terms of equal length, the one that
-        begins earlier counts, and a term with `exact` case before one with `any`. A term without Hebrew points or
-        Arabic vowel signs also matches words with them.
+        Longer terms come first: a term within another match is ignored. If two terms have the same length, the one that
+        begins earlier counts; at the same position, a term with `exact` case comes before one with `any`. A term
+        without Hebrew points or Arabic vowel signs also matches words with them.
         """
         line_words = words(matching_form(line))
         matches = sorted((-len(term_words), index, term.any_case, number, term)

@@ -54,7 +54,7 @@ class Stopping:
         """Return whether the finished hypotheses are final, bool `[batch]`.
 
         Args:
-            ended: number of finished hypotheses, from `count`.
+            ended: number of finished hypotheses, from `counted`.
             last_score: float32 `[batch]`, score of the last of the n best hypotheses.
             best_live: float32 `[batch]`, highest log-probability of an unfinished hypothesis.
             limit: int32 `[batch]`, maximum number of tokens of a hypothesis.
@@ -159,7 +159,7 @@ class BeamState(NamedTuple):
     Attributes:
         live_log_prob: float32 `[batch, beam]`, log-probabilities of the live hypotheses, descending.
         finished: the best `beam` finished hypotheses.
-        ended: number of finished hypotheses; see `Stopping.count`.
+        ended: number of finished hypotheses; see `Stopping.counted`.
         done: bool `[batch]`, whether the finished hypotheses are final.
     """
 

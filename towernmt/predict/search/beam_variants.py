@@ -29,7 +29,7 @@ class Group(NamedTuple):
         log_prob: float32 `[batch, size]`, log-probabilities of the live hypotheses.
         value: float32 `[batch, size]`, descending: `log_prob` minus the penalties of their tokens.
         finished: the best `size` finished hypotheses.
-        ended: number of finished hypotheses; see `Stopping.count`.
+        ended: number of finished hypotheses; see `Stopping.counted`.
         decided: bool `[batch]`, whether the finished hypotheses of this group are final.
     """
 
@@ -303,7 +303,7 @@ class ConstrainedBeamState(NamedTuple):
         progress: progress of the live hypotheses.
         phrases: phrases of the sentences; the same at every step.
         finished: the best finished hypotheses.
-        ended: number of finished hypotheses; see `Stopping.count`.
+        ended: number of finished hypotheses; see `Stopping.counted`.
         done: bool `[batch]`, whether the finished hypotheses are final.
     """
 
@@ -440,7 +440,7 @@ class ConstrainedBeamSearch(Strategy):
 
 
 def _where(taken: Tensor, history: History) -> History:
-    """PAD and 0 where a place is not taken, bool `[batch, n]`."""
+    """Return the history with PAD and 0 in the entries that are not `taken`, bool `[batch, n]`."""
     def cleared(tensor: Tensor) -> Tensor:
         shape = tf.concat([tf.shape(taken), tf.ones([tensor.shape.rank - 2], tf.int32)], axis=0)
         return tf.where(tf.reshape(taken, shape), tensor, tf.zeros_like(tensor))
