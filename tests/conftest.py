@@ -1,6 +1,6 @@
-"""Fixtures shared by all tests: a graph of its own for each, and real servers.
+"""Fixtures shared by all tests: a new graph for each test, and real servers.
 
-A server is started once a session, when a test first asks for it.
+A server is started once per session, when a test first requests it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ hypothesis.settings.load_profile("fixed")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-# Under nohup, or in the background of a script, these are ignored, and so they would be in programs that tests start.
-# A handler, other than that, is not inherited by a program.
+# Under nohup, or in the background of a script, these signals are ignored, and programs that tests start would inherit
+# that. A program does not inherit a handler.
 for _number in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(_number) == signal.SIG_IGN:
         signal.signal(_number, lambda *_: None)
 
-gc.disable()    # while modules are imported, which makes hardly any garbage; `pytest_collection_finish` ends this
+gc.disable() # while modules are imported, which creates hardly any garbage; `pytest_collection_finish` enables it again
 
 BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
                  "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP far.example 127.0.0.1"]
@@ -43,7 +43,7 @@ SERVERS = {"postgresql", "mariadb", "seaweedfs"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts a server, by its fixtures or by the names of its parameters."""
+    """Mark the tests that start a server, by their fixtures or by the names of their parameters."""
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
         named = {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
@@ -52,16 +52,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now stays to the end: the garbage collector need not look at it with every test's graphs."""
+    """Freeze all existing objects, so that the garbage collector does not traverse them in each test."""
     gc.freeze()
     gc.enable()
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Debian's Chromium, driven by Playwright.
+    """Yield Debian's Chromium, driven by Playwright.
 
-    It ends with the module: Playwright runs an event loop in this thread, beside which no other can be begun.
+    It ends with the module, because Playwright runs an event loop in this thread, which allows no second one.
     """
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra test")
     chromium = shutil.which("chromium")
@@ -75,7 +75,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def no_determinism_left_behind() -> Iterator[None]:
-    """Op determinism is a switch of the whole process: a test that trains as a command does turns it on."""
+    """Reset op determinism, a switch of the process that a test turns on if it trains like a command."""
     yield
     if "tensorflow" in sys.modules:
         from tensorflow.python.framework.config import disable_op_determinism
@@ -85,7 +85,7 @@ def no_determinism_left_behind() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_gpus_left_behind() -> Iterator[None]:
-    """The GPUs that sessions see are chosen for the process: a test that chooses some leaves them to no other."""
+    """Reset the GPUs that sessions see, which a test may have chosen for the process."""
     yield
     if "towernmt.core.gpus" in sys.modules:
         sys.modules["towernmt.core.gpus"]._chosen.clear()
@@ -93,9 +93,9 @@ def no_gpus_left_behind() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def log_level_of_tensorpack() -> Iterator[None]:
-    """Reset tensorpack's logger, which is one for the process, after fixtures and tests that quiet it.
+    """Reset tensorpack's logger, of which a process has one, after fixtures and tests that silence it.
 
-    After a test, too: fixtures of the next module are set up before those of its first test.
+    It is also reset after a test, because fixtures of the next module are set up before those of its first test.
     """
     logger = logging.getLogger("tensorpack")
     logger.setLevel(logging.INFO)
@@ -105,7 +105,7 @@ def log_level_of_tensorpack() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def write_pairs() -> Callable[[Path], None]:
-    """`write_pairs(place)` writes 50 pairs of random words, `source` and `target`, and the first five as `valid.*`."""
+    """Return `write_pairs(place)`, which writes 50 pairs of random words as `source` and `target`, and `valid.*`."""
 
     def write(place: Path) -> None:
         chance = random.Random(5)
@@ -119,7 +119,7 @@ def write_pairs() -> Callable[[Path], None]:
 
 @pytest.fixture(scope="session")
 def prepare_pairs(write_pairs: Callable[[Path], None]) -> Callable[[Path], Path]:
-    """`prepare_pairs(place)` writes such pairs, and prepares them with their validation text in `place/data`."""
+    """Return `prepare_pairs(place)`, which writes such pairs and prepares them with `valid.*` in `place/data`."""
 
     def prepare(place: Path) -> Path:
         from towernmt.cli.main import main
@@ -134,14 +134,14 @@ def prepare_pairs(write_pairs: Callable[[Path], None]) -> Callable[[Path], Path]
 
 
 class Killed(BaseException):
-    """In place of the end of a process."""
+    """Raised instead of ending the process."""
 
 
 @pytest.fixture(scope="session")
 def killed_after() -> Callable[..., AbstractContextManager[list[int]]]:
-    """`with killed_after(n, functions) as left:` ends its block at the n-th call, from 0, of any of these functions.
+    """End the block of `with killed_after(n, functions) as left:` at the n-th call, from 0, of any of these functions.
 
-    They are (owner, name) each. `left[0]` is how many calls were left; below 0 where the block was ended.
+    Each function is (owner, name). `left[0]` is the number of remaining calls; below 0 if the block was ended.
     """
 
     @contextmanager
@@ -166,7 +166,7 @@ def killed_after() -> Callable[..., AbstractContextManager[list[int]]]:
 
 @pytest.fixture
 def graph() -> Iterator[object]:
-    """A fresh default graph."""
+    """Set a new default graph for each test."""
     from towernmt.core.tf_compat import tf
 
     with tf.Graph().as_default() as fresh:
@@ -202,7 +202,7 @@ def seaweedfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def s3(seaweedfs: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """The server, with its credentials in the environment and nothing else there that boto3 would find."""
+    """Return the S3 server, and set its credentials as the only ones in the environment that boto3 finds."""
     from tests.servers.seaweedfs import ACCESS_KEY, SECRET_KEY
     from towernmt.dataflow.storage import s3_client
 

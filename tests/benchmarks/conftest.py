@@ -1,4 +1,4 @@
-"""The programs in benchmarks/ are scripts beside each other: tests import them as they import one another."""
+"""Let tests import the programs in benchmarks/ as these scripts import each other."""
 
 from __future__ import annotations
 

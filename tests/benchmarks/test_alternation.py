@@ -28,7 +28,8 @@ def test_every_second_round_goes_the_other_way() -> None:
 
 
 def test_ratios_are_taken_within_rounds_and_their_median_counts() -> None:
-    # The machine halves its speed in the second round; b is 1.1 times a in each round but a disturbed one.
+    # The machine halves its speed in the second round; b takes 1.1 times as long as a in each round except the
+    # disturbed one.
     summary = summarize({"a": [100.0, 50.0, 100.0], "b": [110.0, 55.0, 60.0]})
     assert summary["a"].ratio == 1.0
     assert summary["b"].ratio == pytest.approx(1.1)
@@ -56,7 +57,7 @@ def test_the_table_has_a_row_for_each_with_its_ratio() -> None:
 
 
 def printing(speed: float) -> str:
-    """A command that prints a record."""
+    """Return a command that prints a record."""
     return shlex.join([sys.executable, "-c", f"import json; print(json.dumps(dict(peer=1, tgt_tok_s={speed})))"])
 
 

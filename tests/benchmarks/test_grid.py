@@ -1,4 +1,4 @@
-"""The trials of `benchmarks/grid.py`: read, done once, told in a table."""
+"""The trials of `benchmarks/grid.py` are read, run once each, and listed in a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ trials:
 
 @pytest.fixture
 def commands(monkeypatch) -> list[tuple[str, tuple[str, ...]]]:
-    """The commands of trials, in place of their processes: each checkpoint has its own BLEU."""
+    """Replace the processes of trials by functions; each checkpoint has a different BLEU."""
     given: list[tuple[str, tuple[str, ...]]] = []
 
     def towernmt(*arguments: str, cpu: str) -> str:

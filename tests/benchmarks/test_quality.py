@@ -22,7 +22,7 @@ from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceV
 
 
 class Training:
-    """A training under a clock that a test sets."""
+    """A training with a clock that a test sets."""
 
     def __init__(self, folder: Path, minutes: float = 1.0, every: float = 0.5) -> None:
         self.now, self.updates, self.tokens, self.saving = 0.0, 0, 0, 0.0
@@ -246,7 +246,7 @@ def test_scores_are_those_of_sacrebleu() -> None:
 
 
 class Told(Peer):
-    """A program whose translations a test tells."""
+    """A program with translations that a test specifies."""
 
     name, version = "told", "1"
 

@@ -1,4 +1,4 @@
-"""The benchmark's formulas against a count of what TensorFlow multiplies while it runs, loops included."""
+"""The benchmark's formulas, compared with the multiplications that TensorFlow executes, loops included."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ SIZES: list[tuple[str, dict[str, Any]]] = [
 
 
 def matrix_product(a: Any, b: Any, out: Any, transpose: bool) -> Any:
-    """Of `a` `[..., m, k]` (or `[..., k, m]`) and `b`: two operations for each element of `out` and each of k."""
+    """Return the operations of `a` `[..., m, k]` (or `[..., k, m]`) times `b`: two for each k and element of `out`."""
     return 2 * tf.size(out) * tf.shape(a)[-2 if transpose else -1]
 
 
 def convolution(filter_shape: Any, pixels: Any) -> Any:
-    """Of a filter `[height, width, input, output]` at so many positions."""
+    """Return the operations of a convolution with a filter `[height, width, input, output]` at these output pixels."""
     return 2 * tf.reduce_prod(filter_shape) * tf.reduce_prod(pixels)
 
 
 @contextmanager
 def counting(counter: Any) -> Iterator[None]:
-    """Every product that is built here adds to `counter` when it runs."""
+    """Make every product that is built inside the block add its operations to `counter` when it runs."""
     def counted(original: Callable[..., Any], flops: Callable[..., Any]) -> Callable[..., Any]:
         def build(*arguments: Any, **named: Any) -> Any:
             out = original(*arguments, **named)
@@ -55,7 +55,7 @@ def counting(counter: Any) -> Iterator[None]:
         return build
 
     def flat(out: Any, a: Any, b: Any, transpose_a: bool = False, **_: Any) -> Any:
-        # Of one row are the sums that the loss takes by a product, since that is quicker.
+        # Products with one row are sums, which the loss computes by a product because that is faster.
         return 0 if a.shape[0] == 1 else matrix_product(a, b, out, transpose_a)
 
     def batched(out: Any, x: Any, y: Any, adj_x: bool = False, **_: Any) -> Any:
@@ -80,7 +80,7 @@ def counting(counter: Any) -> Iterator[None]:
 
 
 def count(name: str, sizes: dict[str, Any], gradients: bool) -> tuple[int, Any]:
-    """Operations of one pass over sentences without padding, as counted; and the model's settings."""
+    """Return the counted operations of one pass over sentences without padding, and the model's settings."""
     kind = architecture(name)
     settings = kind.settings(source_vocab_size=VOCABULARY, target_vocab_size=VOCABULARY, **sizes)
     with tf.Graph().as_default():

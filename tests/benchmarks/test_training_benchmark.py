@@ -1,4 +1,4 @@
-"""The benchmark of training: its workload, its line of JSON, and what its steps really compute."""
+"""The benchmark of training: its workload, its line of JSON, and the computations of its steps."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_forward_and_backward_passes_compute_every_product_and_change_nothing() 
         assert not np.array_equal(before[0], session.run(weights)[0])
         products = len([op for op in session.graph.get_operations() if op.type == "MatMul"])
     ran = [node.timeline_label for device in trace.step_stats.dev_stats for node in device.node_stats]
-    # "name = Op(inputs)"; some were fused with what follows them.
+    # "name = Op(inputs)"; some operations were fused with the operations after them.
     assert len([label for label in ran if "MatMul(" in label and "BatchMatMul" not in label]) == products == 38
     stepper.close()
 

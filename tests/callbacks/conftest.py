@@ -116,7 +116,8 @@ def train() -> Iterator[Callable[..., Any]]:
             trainer.setup_graph([tf.TensorSpec([], tf.float32, "x")], FeedInput(DataFromGenerator(read)),
                                 tower, optimizer)
             trainer.setup_callbacks(list(callbacks), [recorder])
-            # One thread would be the pool of all sessions to come, and a staging area needs two.
+            # The first session sets the size of the thread pool of all later ones, and a staging area needs two
+            # threads.
             config = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=2)
             trainer.initialize(NewSessionCreator(config=config), _StartAt(start))
             trainer.main_loop(steps, 1, epochs)

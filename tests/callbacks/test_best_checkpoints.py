@@ -86,7 +86,7 @@ def test_the_best_are_kept_with_their_record_and_log(tmp_path):
         f"step {i} validation_bleu {s:.6f}" for i, s in enumerate([1.0, 3.0, 2.0, 3.0, 0.5], 1)]
     assert sorted(p.name for p in (tmp_path / "best").iterdir()) == [
         "checkpoint", "log", "record.json", "step-2", "step-4"]
-    assert (tmp_path / "best/step-2/model").read_text() == "2"  # the saver has removed its own by now
+    assert (tmp_path / "best/step-2/model").read_text() == "2"  # the saver has removed its own checkpoint by then
 
 
 @settings(max_examples=25, deadline=None)
@@ -189,7 +189,7 @@ def test_a_score_of_an_extra_validation_at_the_last_step_survives_a_resume(tmp_p
 
 @pytest.fixture
 def owing(tmp_path) -> Loop:
-    """A resumed run that has just made the pending validation of step 3, before its first epoch."""
+    """Return a resumed run that has just run the pending validation of step 3, before its first epoch."""
     loop = Loop(tmp_path).run([1.0, 3.0])
     loop.global_step = 3
     loop.save_now()
@@ -238,7 +238,7 @@ def test_a_damaged_record_is_reported_with_file_and_field_by_all_readers(tmp_pat
 @pytest.mark.parametrize("state", [5, {}, {"entries": 1, "last": None}, {"entries": [{}], "last": None},
                                    {"entries": [], "last": 7}, {"entries": [], "last": {"step": 1}}])
 def test_what_it_did_not_write_is_not_taken_back(tmp_path, state):
-    with pytest.raises((TypeError, KeyError, ValueError)):      # which the saver tells with file and field
+    with pytest.raises((TypeError, KeyError, ValueError)):      # the saver reports it with file and field
         BestCheckpoints(tmp_path).restore_state(state)
 
 

@@ -153,7 +153,7 @@ def test_scores_are_those_of_the_parameters_being_trained(fit, recorder, caplog)
     assert recorder.of("validation_bleu") == [(2, 0.0), (4, pytest.approx(100.0)), (5, pytest.approx(100.0))]
     assert recorder.of("validation_chrf")[1] == (4, pytest.approx(100.0))
     for step, loss in recorder.of("validation_loss"):
-        # A loss of nothing is known to float32's epsilon.
+        # A loss of 0 is exact only up to float32's epsilon.
         assert loss == pytest.approx(reference_loss(weights.values[step]), rel=1e-5, abs=2 ** -23)
         assert (step, pytest.approx(math.exp(loss))) in recorder.of("validation_perplexity")
     assert (check.best_score, check.best_step) == (pytest.approx(100.0), 5)    # of equal ones the later
@@ -172,7 +172,7 @@ def test_a_validation_searches_as_its_settings_say(fit, recorder, options, copie
 
 def test_a_validation_obeys_a_shortlist_and_refuses_one_of_other_vocabularies(fit, recorder, tmp_path):
     words = np.arange(4, V)
-    others = Entries(words, np.roll(words, 1), np.full(len(words), 0.9), np.zeros(V))   # of other words alone
+    others = Entries(words, np.roll(words, 1), np.full(len(words), 0.9), np.zeros(V))   # with other words only
     Lexicon.of(others, Numbers(), Numbers(), keep=1).save(tmp_path / "table")
     settings = SearchSettings(beam_size=2, shortlist=str(tmp_path / "table"), shortlist_frequent=0)
     fit([LearningRateSchedule(piecewise([1], [0.1, 1.0])), validator(2, search=settings)], steps=4)
@@ -197,7 +197,7 @@ def test_the_best_is_remembered_over_a_resume_and_nothing_is_validated_twice(fit
     first, second = validator(loss=False), validator(loss=False)
     fit([LearningRateSchedule(piecewise([9], [1.0, 1.0])), first], steps=4)
     second.restore_state(first.state())
-    fit([second], steps=3, start=4)  # the copier starts from nothing here, so the best stays
+    fit([second], steps=3, start=4)  # the copier starts with random values here, so the best checkpoint stays
     assert [step for step, _ in recorder.of("validation_bleu")] == [2, 4, 6, 7]
     assert (second.best_score, second.best_step) == (first.best_score, first.best_step)
 

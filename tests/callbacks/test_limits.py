@@ -94,7 +94,7 @@ def test_minutes_of_training_are_counted_over_resumes(train, do):
     clock = Clock()
     first = StopAfterMinutes(2.0, clock)
     assert train([do(clock.advance), first], steps=3)[0].loop.global_step == 3  # one minute gone
-    clock.now += 10**6  # the time between two runs is nobody's
+    clock.now += 10**6  # the time between two runs does not count
     second = StopAfterMinutes(2.0, clock)
     second.restore_state(first.state())
     assert train([do(clock.advance), second], steps=100, start=3)[0].loop.global_step == 6

@@ -74,7 +74,7 @@ def test_a_line_holds_token_weighted_means_and_speeds(recorder, caplog, do):
     clock = Clock()
 
     def tick(_):
-        clock.now += 100.0  # another callback's time, which the speed leaves out
+        clock.now += 100.0  # another callback's time, which the speed excludes
 
     class Update(type(do(tick))):
         def _after_run(self, _, __):

@@ -1,5 +1,4 @@
-"""Decoders whose step form and teacher-forced form disagree, one way each. Lines where a method of theirs begins that
-is told are marked, for the tests, by `# broken`."""
+"""Decoders with a step form that differs from teacher forcing; `# broken` marks the line that the check reports."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ DEPTH = 8
 
 
 class TameDecoder(NMTModel):
-    """The next word by the mean of the source and the sum of the words so far: a model of the fewest lines."""
+    """A minimal model: predicts the next word from the mean of the source and the sum of the previous words."""
 
     source_vocab_size = target_vocab_size = 12
 
@@ -52,21 +51,21 @@ class TameDecoder(NMTModel):
 
 
 class StepsElsewhere(TameDecoder):
-    """A step that adds to the state what training does not."""
+    """A step that adds a value to the state which training does not add."""
 
     def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:  # broken
         return super().decode_step(token, state._replace(cache=state.cache - 3.0 * self.word(token)))
 
 
 class ForgetsTheStart(TameDecoder):
-    """Right at the first step, wrong from the second on."""
+    """A decoder that is correct at the first step and wrong from the second on."""
 
     def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:  # broken
         return super().decode_step(token, state._replace(cache=tf.zeros_like(state.cache)))
 
 
 class KeepsWordsOutsideTheCache(TameDecoder):
-    """Hypotheses that are reordered leave behind what they have read."""
+    """Words are kept outside the cache, so reordered hypotheses lose the words that they have read."""
 
     read: Any = None
 
@@ -82,7 +81,7 @@ class KeepsWordsOutsideTheCache(TameDecoder):
 
 
 class SeesTheFuture(TameDecoder):
-    """Each position reads all of the target."""
+    """Each position reads the complete target, also later words."""
 
     def decode_hidden(self, memory: Any, target_in: Any) -> Any:  # broken
         words = tf.gather(self.table("target", self.target_vocab_size), target_in)
@@ -90,14 +89,14 @@ class SeesTheFuture(TameDecoder):
 
 
 class ReadsPadding(TameDecoder):
-    """The mean of the source counts its padding."""
+    """The mean of the source includes its padding."""
 
     def encode(self, source: Any, source_length: Any) -> Any:  # broken
         return tf.reduce_mean(tf.gather(self.table("source", self.source_vocab_size), source), 1)
 
 
 class TakesARowASentence(TameDecoder):
-    """A cache that has no row for each hypothesis."""
+    """A cache with a row for each sentence instead of each hypothesis."""
 
     def start_state(self, memory: Any, beam: int) -> DecoderState:
         return DecoderState(memory, tf.zeros_like(memory), 0)
@@ -105,7 +104,7 @@ class TakesARowASentence(TameDecoder):
 
 @dataclass(frozen=True)
 class Beast:
-    """What the check says of a decoder."""
+    """Expected result of the check of a decoder."""
 
     model: type[TameDecoder]
     rule: str

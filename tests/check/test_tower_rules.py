@@ -1,4 +1,4 @@
-"""Each rule of tower functions is checked, and a breach is told with its variable and its line."""
+"""Each rule of tower functions is checked, and a breach is reported with its variable and its line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from towernmt.models.transformer import Transformer
 
 
 def broken_line(model) -> str:
-    """The line of a class of the zoo that is marked, as breaches name it."""
+    """Return the marked line of a class of the zoo as `file:line`, the form in which breaches name it."""
     path = Path(tower_zoo.__file__)
     lines = path.read_text().splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith(f"class {model.__name__}("))

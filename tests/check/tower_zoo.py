@@ -12,7 +12,7 @@ from towernmt.core.tf_compat import tf, tf1
 
 
 class Tame(ModelDesc):
-    """A model that obeys: x float32 [batch, 3] times a matrix, with a moving mean."""
+    """A model without a breach: x float32 [batch, 3] times a matrix, with a moving mean."""
 
     def inputs(self) -> list[Any]:
         return [tf.TensorSpec([None, 3], tf.float32, "x")]
@@ -31,7 +31,7 @@ class Tame(ModelDesc):
 
 
 class TameStatistics(Tame):
-    """A moving mean as it should be."""
+    """A moving mean that is declared correctly."""
 
     def layer(self, x: Any) -> Any:
         mean = tf1.get_variable("mean", [3], trainable=False, initializer=tf1.zeros_initializer(), collections=[
@@ -46,14 +46,14 @@ class TameStatistics(Tame):
 
 
 class NamedByNameScope(Tame):
-    """tf.Variable: named by the name scope, and made anew in each tower."""
+    """A `tf.Variable`, which is named by the name scope and created again in each tower."""
 
     def layer(self, x: Any) -> Any:
         return tf.matmul(x, tf.Variable(tf.zeros([3, 2]), name="kernel"))  # broken
 
 
 class AsksForTheNameScope(Tame):
-    """get_variable, with the name scope put into the name by hand."""
+    """A variable of `get_variable` whose name contains the name scope."""
 
     def layer(self, x: Any) -> Any:
         scope = tf1.get_default_graph().get_name_scope() or "top"
@@ -68,7 +68,7 @@ class NamedByTensor(Tame):
 
 
 class OutsideTheScope(Tame):
-    """A layer in a scope that was taken from elsewhere."""
+    """A layer in a variable scope from outside the tower."""
 
     def layer(self, x: Any) -> Any:
         top = tf1.VariableScope(reuse=tf1.AUTO_REUSE, name="")
@@ -77,7 +77,7 @@ class OutsideTheScope(Tame):
 
 
 class RepeatsTheScope(Tame):
-    """A scope that is opened by the full name of the present one."""
+    """A scope that is opened by the full name of the current scope."""
 
     def layer(self, x: Any) -> Any:
         with tf1.variable_scope(tf1.get_variable_scope().name or "top"):
@@ -93,7 +93,7 @@ class OneATower(Tame):
 
 
 class SwitchesReuse(Tame):
-    """Reuse for the rest of the caller's scope."""
+    """A call that switches on reuse for the rest of the caller's scope."""
 
     def layer(self, x: Any) -> Any:
         y = super().layer(x)
@@ -113,7 +113,7 @@ class TrainsAStatistic(Tame):
 
 
 class TrainsATensor(Tame):
-    """A tensor among the variables."""
+    """A tensor in the collection of trainable variables."""
 
     def layer(self, x: Any) -> Any:
         y = super().layer(x)
@@ -123,7 +123,7 @@ class TrainsATensor(Tame):
 
 
 class TrainsTwice(Tame):
-    """A variable that is put among the trainable ones a second time."""
+    """A variable that is added to the trainable variables twice."""
 
     def layer(self, x: Any) -> Any:
         kernel = tf1.get_variable("kernel", [3, 2])  # broken
@@ -133,7 +133,7 @@ class TrainsTwice(Tame):
 
 
 class HidesStatistics(Tame):
-    """A moving mean that predicting needs and nobody knows of."""
+    """A moving mean that predicting needs, but that is in no collection of model variables."""
 
     def layer(self, x: Any) -> Any:
         mean = tf1.get_variable("mean", [3], trainable=False, initializer=tf1.zeros_initializer())  # broken
@@ -141,7 +141,7 @@ class HidesStatistics(Tame):
 
 
 class SaysTower(Tame):
-    """tensorpack's word in a scope."""
+    """A variable scope whose name contains tensorpack's word `tower`."""
 
     def layer(self, x: Any) -> Any:
         with tf1.variable_scope("ivory_tower"):
@@ -149,7 +149,7 @@ class SaysTower(Tame):
 
 
 class SaysTowerInANameScope(Tame):
-    """The same in a scope that no variable is in."""
+    """A name scope without variables whose name contains the word `tower`."""
 
     def cost(self, y: Any) -> Any:
         with tf1.name_scope("watchtower"):
@@ -177,7 +177,7 @@ class KeepsAList(Tame):
 
 
 class TrainsMore(Tame):
-    """A head that only training has, as it should be."""
+    """A head that only training has, which is allowed."""
 
     def layer(self, x: Any) -> Any:
         y = super().layer(x)
@@ -187,7 +187,7 @@ class TrainsMore(Tame):
 
 
 class PredictsMore(Tame):
-    """A temperature that only predicting has."""
+    """A temperature that only predicting has, which is a breach."""
 
     def layer(self, x: Any) -> Any:
         y = super().layer(x)
@@ -210,11 +210,11 @@ class KeepsATensor(Tame):
 
 @dataclass(frozen=True)
 class Beast:
-    """What the check says of a broken tower function.
+    """Expected result of the check of a broken tower function.
 
     Attributes:
-        breaches: (rule, variable), all of them.
-        message: the first of them, whole.
+        breaches: (rule, variable) of all breaches.
+        message: complete message of the first breach.
     """
 
     model: type[Tame]

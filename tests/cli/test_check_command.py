@@ -1,4 +1,4 @@
-"""`towernmt check`: what it prints of a model that obeys, one that does not, and one that is not there."""
+"""`towernmt check`: its output for a correct model, an incorrect one, and a missing one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line itself: mistyped words, help, completion, and readers that go away."""
+"""The command line itself: mistyped words, help, completion, and readers that close the pipe."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_completion_without_its_package_names_the_extra(capsys, monkeypatch):
 
 
 def run_into_a_closed_pipe(*command: str) -> subprocess.CompletedProcess[str]:
-    """A program whose standard output is a pipe that nobody reads."""
+    """Run a program whose standard output is a pipe that nobody reads."""
     reader, writer = os.pipe()
     os.close(reader)
     try:

@@ -13,7 +13,7 @@ from towernmt.cli.main import main
 
 @pytest.fixture(autouse=True)
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a reaches 1, 2, 3 ... BLEU each 10 updates, b twice that, at half the updates a minute."""
+    """Write run a with 1, 2, 3 ... BLEU after every 10 updates, and run b with twice the BLEU at half the speed."""
     monkeypatch.chdir(tmp_path)
     for name, gain, pace in (("a", 1.0, 10), ("b", 2.0, 5)):
         (tmp_path / name / "log").mkdir(parents=True)

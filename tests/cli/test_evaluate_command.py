@@ -1,4 +1,4 @@
-"""`towernmt evaluate` of translations that are there already, with one reference or several."""
+"""`towernmt evaluate` of existing translations, with one reference or several."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_terms_are_asked_for_and_those_that_are_met_are_counted_of_each_system(t
 
 
 class EchoTranslator:
-    """Translates `src`, which equals `ref`: a translation is the line without zero-width spaces."""
+    """Translates a line into itself without zero-width spaces; the source `src` equals the reference `ref`."""
 
     checkpoint = "runs/echo/checkpoints/step-1/model"
 

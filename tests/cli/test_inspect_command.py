@@ -1,4 +1,4 @@
-"""`towernmt inspect`: what it counts, what it shows, and trouble in a source."""
+"""`towernmt inspect`: its counts, its samples, and errors in a source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINES = ["ja wort\tyes word", "ja ja\tyes yes", "\tempty", "nein nein nein\tno",
 
 @pytest.fixture
 def inspect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """`inspect(...)` in a directory with sources; gives the status and what was printed."""
+    """Return a function that runs `inspect` in a directory with sources and returns the status and the output."""
     (tmp_path / "good.tsv").write_text("".join(line + "\n" for line in LINES))
     (tmp_path / "broken.tsv").write_text("a\tb\nno second column\n")
     (tmp_path / "words.words").write_text("<pad>\n<s>\n</s>\n<unk>\nja\nwort\nyes\nword\n")

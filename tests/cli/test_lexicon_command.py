@@ -18,7 +18,7 @@ NUMBERS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "zehn"
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
-    """Numbers in German, and in English in another order."""
+    """Prepare numbers in German, and in English in another order."""
     place, draw = tmp_path_factory.mktemp("data"), random.Random(1)
     lines = [draw.sample(list(NUMBERS), draw.randint(2, 4)) for _ in range(200)]
     (place / "a").write_text("".join(" ".join(line) + "\n" for line in lines))
@@ -28,7 +28,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
 
 
 def translations(path: Path, data: PreparedData) -> dict[str, str]:
-    """Of each source word the likeliest one."""
+    """Return the most probable translation of each source word."""
     lexicon = Lexicon.load(path)
     lexicon.check_vocabularies(data.source_vocabulary, data.target_vocabulary, str(path))
     return {word: data.target_vocabulary.id_to_piece(

@@ -1,4 +1,4 @@
-"""No command writes over what it reads, or into what another command made: all commands, all pairs of path options."""
+"""No command overwrites its input or the output of another command: all commands, all pairs of path options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAIRS = [(command, written, other) for command, options in WRITTEN.items() for w
 
 
 def options(command: str, **values: object) -> argparse.Namespace:
-    """What the command would get with only these options."""
+    """Return the parsed options of a command line with only these options."""
     parser = PARSERS[command]
     defaults = {action.dest: action.default for action in parser._actions}
     for action in parser._actions:
@@ -157,7 +157,7 @@ def test_standard_output_that_is_an_input_is_refused(text):
 
 
 def shell(line: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """Run a line of a shell, in which `towernmt` is this one."""
+    """Run a shell line in which `towernmt` is this package."""
     program = f"towernmt() {{ {sys.executable} -m towernmt \"$@\"; }}; {line}"
     return subprocess.run(["bash", "-c", program], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True,
                           text=True, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
@@ -226,7 +226,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(command, wr
 def test_a_file_for_a_directory_a_directory_for_a_file_and_no_name_are_refused(command, written, text):
     Path("folder").mkdir()
     name = "text" if f"{command}.{written}" in DIRECTORIES else "folder"
-    if command != "translate" or written not in ("output", "alignments"):       # where a folder gets a file each
+    if command != "translate" or written not in ("output", "alignments"):       # a folder gets one file for each input
         with pytest.raises(SettingsError, match="expected a "):
             check_output_paths(command, PARSERS[command], options(command, **{written: name}))
     with pytest.raises(SettingsError, match="is empty"):

@@ -1,4 +1,4 @@
-"""`towernmt pairs`: from documents to a file of pairs and a table for reviewers, and what is refused."""
+"""`towernmt pairs`: from documents to a file of pairs and a table for reviewers, and refused arguments."""
 
 from __future__ import annotations
 

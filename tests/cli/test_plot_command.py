@@ -1,4 +1,4 @@
-"""`towernmt plot`: what it writes, and what it refuses."""
+"""`towernmt plot`: the files that it writes, and refused arguments."""
 
 from __future__ import annotations
 

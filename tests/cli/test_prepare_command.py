@@ -71,7 +71,7 @@ def test_one_vocabulary_or_two_may_be_asked_for_or_left_open() -> None:
 
 
 def settings_of(args: argparse.Namespace) -> PrepareSettings:
-    """The settings, without the option that replaces the settings of the vocabularies."""
+    """Return the settings without the option that replaces the settings of the vocabularies."""
     return PrepareSettings(**{name: value for name, value in vars(args).items() if name != "vocabulary_of"})
 
 

@@ -1,4 +1,4 @@
-"""The command line as a module of Python's."""
+"""The command line as a Python module: `python -m towernmt`."""
 
 from __future__ import annotations
 

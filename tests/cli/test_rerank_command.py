@@ -1,4 +1,4 @@
-"""`towernmt rerank`: by minimum Bayes risk, by models, with weights that are given or found, and what it refuses."""
+"""`towernmt rerank`: by minimum Bayes risk, by models, with specified or tuned weights, and refused arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class WordScorer:
-    """Stands in for a scorer: a word too many or too few costs 3, and 1 where the run is called `weak`."""
+    """A fake scorer: each additional or missing word costs 3, or 1 if the run is named `weak`."""
 
     def __init__(self, run: str, **_: Any) -> None:
         self._cost = 1.0 if run == "weak" else 3.0
@@ -67,7 +67,7 @@ def test_tuning_prints_the_weights_and_reranks_with_them(texts: None, models: No
                  "--length-penalty", "0"]) == 0
     out, err = capfd.readouterr()
     assert out == "a b c d\n"
-    # Two words too few cost 6, so that a weight of 0.05 is too little: -1.3 against -1.5.
+    # Two missing words cost 6, so a weight of 0.05 is too small: -1.3 compared with -1.5.
     assert "BLEU 0.00 before, 100.00 with --reverse-model back:0.10 --length-penalty 0" in err
 
 

@@ -1,4 +1,4 @@
-"""Options of a search: every field of `SearchSettings` has one, and nothing is given that was not said."""
+"""Options of a search: every field of `SearchSettings` has one, and options that are not specified set no field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No command prints, logs or saves what is secret in a URI, wherever the URI stands."""
+"""No command prints, logs or saves the secrets of a URI, in any argument."""
 
 from __future__ import annotations
 

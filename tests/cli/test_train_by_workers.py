@@ -1,4 +1,4 @@
-"""`towernmt train --workers`: what each worker is told, and what cannot be asked for."""
+"""`towernmt train --workers`: the arguments of each worker, and refused options."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_workers_in_a_cluster_that_the_environment_names_are_refused(
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few pairs."""
+    """Prepare a few pairs."""
     place = tmp_path_factory.mktemp("data")
     for name in ("source", "target"):
         (place / name).write_text("a b\nb a\n" * 5)

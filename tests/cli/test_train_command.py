@@ -36,7 +36,7 @@ SMALL = ["model.hidden_size=16", "model.filter_size=16", "model.heads=2", "model
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory, write_pairs) -> Path:
-    """50 pairs of random words, 8 batches or so."""
+    """Prepare 50 pairs of random words, about 8 batches."""
     place = tmp_path_factory.mktemp("data")
     write_pairs(place)
     assert main(["prepare", "--source", str(place / "source"), "--target", str(place / "target"), "--vocab-kind",
@@ -46,7 +46,7 @@ def data(tmp_path_factory, write_pairs) -> Path:
 
 @pytest.fixture
 def train(data, tmp_path, capsys):
-    """`train(*settings, ...)` runs the command in `run`; gives the status and what stood on standard error."""
+    """Return `train(*settings, ...)`, which runs the command in `run` and returns the status and the standard error."""
 
     def run(*settings: str, arguments: tuple[str, ...] = (), logdir: Path = tmp_path / "run") -> tuple[int, str]:
         given = ["--set", *settings] if settings else []
@@ -58,7 +58,7 @@ def train(data, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def six_steps(data, tmp_path_factory) -> Path:
-    """The directory of a run of six steps."""
+    """Return the directory of a run of six steps."""
     logdir = tmp_path_factory.mktemp("six") / "run"
     assert main(["train", "--defaults=fixed", "--data", str(data), "--logdir", str(logdir), "--set", *SMALL,
                  "train.steps=6", "checkpoint.steps=3"]) == 0
@@ -98,7 +98,7 @@ def test_what_cannot_work_is_refused_in_one_sentence(train, tmp_path, settings, 
     assert status == 1
     assert message in error
     assert error.startswith("towernmt: ") and error.count("\n") == 1
-    assert not (tmp_path / "run").exists()      # nothing is left that the right command would stumble over
+    assert not (tmp_path / "run").exists()      # no file is left that would obstruct the correct command
 
 
 def test_gpu_and_towers_together_are_refused(train, capsys):
@@ -148,14 +148,14 @@ def test_a_resumed_run_has_its_saved_settings_and_those_of_the_command_line_over
 
 
 def of_preset(logdir: Path, preset: str, **model: object) -> Path:
-    """The settings of a run of a preset, with others of the model's in it."""
+    """Return the settings of a run of a preset with further model settings."""
     keys = {f"model.{key}": value for key, value in model.items()}
     save_yaml(apply_overrides(default_settings("transformer", preset), keys), logdir / "settings.yaml")
     return logdir
 
 
 def resumed(logdir: Path, *arguments: str) -> Any:
-    """The model's settings with which a command goes on."""
+    """Return the model's settings with which a command resumes the run."""
     options = make_parser(["train"])[0].parse_args(["train", "--logdir", str(logdir), *arguments])
     return resolve_settings(settings_sources(options)).settings.model
 
@@ -166,7 +166,7 @@ def test_the_same_preset_keeps_what_it_does_not_name_as_the_run_has_it(tmp_path)
     assert (model.residual_dropout, model.label_smoothing, model.source_vocab_size) == (0.25, 0.2, 77)
     assert model.hidden_size == default_settings("transformer", "mini").model.hidden_size
     assert resumed(run, "--preset", "mini", "--set", "model.residual_dropout=0.1").residual_dropout == 0.1
-    assert resumed(run, "--preset", "big").residual_dropout == 0.3      # which it names
+    assert resumed(run, "--preset", "big").residual_dropout == 0.3      # the message names it
     assert resumed(run, "--preset", "tiny").hidden_size == 256          # another size: it will be refused
 
 
@@ -213,7 +213,7 @@ def test_a_run_ends_at_its_limit_of_epochs_with_every_batch_trained_on(train, tm
     assert checkpoint_steps(run.checkpoints)[-1] == 2 * batches
     state = (run.checkpoints / f"step-{2 * batches}" / "state.json").read_text()
     assert r'{\"epoch\": 2, \"block\": 0, \"batch\": 0}' in state
-    assert train()[0] == 0      # again: nothing is left to do
+    assert train()[0] == 0      # again: the run is finished
     assert checkpoint_steps(run.checkpoints)[-1] == 2 * batches
 
 
@@ -222,7 +222,7 @@ def test_a_run_ends_at_its_limit_of_epochs_with_every_batch_trained_on(train, tm
     (["--preset", "small"], 50, None, 256),
     (["--model", "rnnsearch"], 50, None, None),
     (["--set", "model.hidden_size=128"], 50, None, 128),            # the user sizes the model
-    (["--set", "model.hidden_size=128"], 51, None, 128),            # also where the preset would set nothing
+    (["--set", "model.hidden_size=128"], 51, None, 128),            # also if the preset sets nothing
     (["--set", "model.label_smoothing=0.2"], 50, "base", 512),
     (["--set", "model.label_smoothing=0.2"], 51, "tiny", 256),
 ])
@@ -247,7 +247,7 @@ def test_a_run_ends_at_its_limit_of_minutes(train, tmp_path):
     assert train(*SMALL, "train.minutes=0.02", "train.steps=100000")[0] == 0
     first = checkpoint_steps(tmp_path / "run" / "checkpoints")[-1]
     assert first >= 1
-    assert train()[0] == 0      # the minutes before count
+    assert train()[0] == 0      # the previous minutes count
     assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == first
 
 
@@ -298,7 +298,7 @@ def test_several_workers_have_the_same_tokens_for_each_gpu_and_fixed_settings(
 
 
 def resolved(run: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> ResolvedSettings:
-    """The settings of a run with automatic defaults."""
+    """Return the settings of a run with automatic defaults."""
     monkeypatch.setattr("towernmt.run.resolve.product_rates", lambda gpus: None)
     return resolve_settings(SettingsSources(
         run=RunDirectory(run), defaults="automatic", open_data=lambda: PreparedData(data)))

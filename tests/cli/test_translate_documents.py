@@ -1,4 +1,4 @@
-"""`towernmt translate --document`: what goes where, and what is refused."""
+"""`towernmt translate --document`: the outputs of documents, and refused arguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("sentencex")
 
 
 class Capitals:
-    """A translator that gives capitals."""
+    """A translator that returns the text in capitals."""
 
     def translate_stream(self, lines: Any, name: str, options: Any = None) -> Any:
         return (Translation([Hypothesis(line.upper(), 0.0)]) for line in lines)

@@ -1,4 +1,4 @@
-"""A tensorpack program as small as can be: the mean of w * x, by gradient descent, with a summary."""
+"""A minimal tensorpack program: the mean of w * x, by gradient descent, with a summary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from towernmt.train import SyncMultiGPUTrainer, TrainConfig
 
 
 class Line(ModelDesc):
-    """Loss mean(w * x); each step takes learning_rate * mean(x) off w."""
+    """Loss mean(w * x); each step subtracts learning_rate * mean(x) from w."""
 
     def inputs(self) -> list[Any]:
         return [tf.TensorSpec([None], tf.float32, "x")]
@@ -73,7 +73,7 @@ def ones_flow() -> Any:
 
 @pytest.fixture
 def log_directory(tmp_path: Any) -> Iterator[Any]:
-    """tensorpack's logger, which is one for the process, writes there."""
+    """Return the directory of tensorpack's logger, of which a process has one."""
     former = getattr(logger, "_LOG_DIR", None)
     logger.set_logger_dir(str(tmp_path / "log"), action="n")
     yield tmp_path / "log"
@@ -86,7 +86,7 @@ def log_directory(tmp_path: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def run(ones_flow: Any) -> Callable[..., Any]:
-    """`run(callbacks, ...)` trains `Line` in a graph of its own; returns the trainer."""
+    """Return `run(callbacks, ...)`, which trains `Line` in a new graph and returns the trainer."""
 
     def train(callbacks: Sequence[Any] = (), steps: int = 2, epochs: int = 2, trainer: Any = None, data: Any = None,
               ours: bool = True, model: Any = None, **options: Any) -> Any:

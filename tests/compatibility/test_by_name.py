@@ -1,4 +1,4 @@
-"""Each public name of tensorpack, as docs/reference/tensorpack.md has it: what works is run, and so is what fails."""
+"""Each public name of tensorpack in docs/reference/tensorpack.md is used, also those that the page lists as failing."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ FAILS: set[str] = set()
 
 
 def works(*names: str) -> Callable:
-    """The test runs these parts."""
+    """Mark a test with the names that it runs and that work."""
     WORKS.update(names)
     return lambda test: test
 
 
 def fails(*names: str) -> Callable:
-    """The test shows that these do not work."""
+    """Mark a test with the names that it shows not to work."""
     FAILS.update(names)
     return lambda test: test
 
 
 def listed(module: str) -> dict[str, tuple[str, str]]:
-    """name: (verdict, note), of the document's table of a module."""
+    """Return name: (verdict, note) of the page's table of a module."""
     text = DOCUMENT.read_text(encoding="utf-8").split(f"## tensorpack.{module}\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|(.*)\|$", text, re.M)
     assert len(rows) == len({name for name, _, _ in rows})
@@ -68,7 +68,7 @@ def test_what_is_said_to_work_is_run_and_what_is_said_not_to_is_tried():
 
 @pytest.fixture
 def labelled(line):
-    """A model with what classifiers have: a label, and what was wrong."""
+    """A model with the tensors of classifiers: a label, and a vector of wrong predictions."""
 
     class Labelled(line):
         def build_graph(self, x):
@@ -149,7 +149,7 @@ def test_tensorpacks_callbacks_and_monitors_in_one_run(run, labelled, recorder, 
 
     assert isinstance(trainer._callbacks, C.Callbacks) and isinstance(trainer.monitors, C.Monitors)
     assert trainer.global_step == 6 and len(costs) == 6
-    assert costs == pytest.approx([10, 9.5, 9, 8.5, 8, 7.5])       # the rate is that of the file, from the start
+    assert costs == pytest.approx([10, 9.5, 9, 8.5, 8, 7.5])       # the rate of the file applies from the first step
     assert calls.count("steps") == 3 and calls.count("proxy") == 2 and calls.count("epochs") == 1
     assert "never" not in calls and threads == [1]
     with tf.Graph().as_default():
@@ -246,7 +246,7 @@ def test_tensorpacks_inputs(run, recorder, ones_flow, make, cost, towers):
     data = make(ones_flow)
     assert isinstance(data, I.InputSource)
     run(data=data, monitors=[recorder], trainer=SyncMultiGPUTrainer(towers=towers), epochs=1)
-    # a summary and the update of a step are made in no order
+    # the summary and the update of a step have no fixed order
     assert [value for _, name, value in recorder.scalars if name == "plain"][0] == pytest.approx(cost, abs=1.01)
 
 

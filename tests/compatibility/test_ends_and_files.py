@@ -1,4 +1,4 @@
-"""What tensorpack and TensorFlow programs take for granted: checkpoints by name, costs by no name, normal ends."""
+"""Assumptions of tensorpack and TensorFlow programs: checkpoints by name, costs without a name, normal ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from towernmt.train import SyncMultiGPUTrainer
 
 
 class Put(Callback):
-    """The score of each step: the second is the best."""
+    """Records a score in each step; the second is the best."""
 
     def _trigger_step(self):
         self.trainer.monitors.put_scalar("score", float(-abs(self.global_step - 2)))
@@ -76,7 +76,7 @@ class Stops(tf1.train.SessionRunHook):
 
 
 class StopsAsCallback(Callback):
-    """A callback that raises what the hook raises."""
+    """A callback that raises the exception of the hook."""
 
     def __init__(self, hook):
         self._before_run, self._after_run, self._stops = hook.before_run, hook.after_run, hook
@@ -117,7 +117,7 @@ def test_a_predictor_gives_the_logits_by_name(graph):
 
 
 def test_a_program_after_tensorpacks_boilerplate_trains_and_predicts(run, line, ones_flow, recorder, tmp_path):
-    """As examples/boilerplate.py of tensorpack: savers and validation as callbacks, a predictor from what was saved."""
+    """Like tensorpack's examples/boilerplate.py: savers and validation as callbacks, a predictor from the files."""
     from tensorpack.callbacks import InferenceRunner, MaxSaver, ModelSaver, ScalarStats
     from tensorpack.dataflow import FixedSizeData
     from tensorpack.tfutils.sessinit import SmartInit

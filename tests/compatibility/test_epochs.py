@@ -1,4 +1,4 @@
-"""tensorpack's callbacks find the last step of an epoch, in a run from the beginning and in one that goes on."""
+"""tensorpack's callbacks find the last step of an epoch, in a new run and in a resumed run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BOTH = ["plain", "moving"]
 
 
 class Steps(Callback):
-    """Notes (global step, local step, steps an epoch) after each step, and puts the step as a scalar."""
+    """Records (global step, local step, steps per epoch) after each step, and puts the step as a scalar."""
 
     def __init__(self):
         self.seen = []

@@ -1,4 +1,4 @@
-"""tensorpack's layers, which tf_keras makes possible, in our trainer; and what happens without it."""
+"""tensorpack's layers in towernmt's trainer with tf_keras, and the error without it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "reference" / "tensorpack.md"
 
 
 class Digits(ModelDesc):
-    """A convolutional network that tells images with a bright upper half from those with a bright lower half."""
+    """A convolutional network that recognises whether the upper or the lower half of an image is bright."""
 
     def inputs(self):
         return [tf.TensorSpec([None, 8, 8], tf.float32, "image"), tf.TensorSpec([None], tf.int32, "label")]

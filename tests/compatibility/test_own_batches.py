@@ -1,4 +1,4 @@
-"""The loss and the update of our models are those of one tower, with every trainer and input of tensorpack's."""
+"""The loss and the update of towernmt's models equal those of one tower, with every trainer and input of tensorpack."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BATCH = [SOURCE, np.array([4, 3], np.int32), TARGET, np.array([3, 5], np.int32),
 
 
 class Values(Callback):
-    """Of each step: the loss of each training tower; after the last: the variables of the first."""
+    """Records the losses of all training towers in each step, and the variables of the first tower at the end."""
 
     def _setup_graph(self):
         self.losses, self._named = [], [t.get_tensor("loss") for t in self.trainer.towers.training()]
@@ -54,7 +54,7 @@ class Values(Callback):
 
 
 class Bag(NMTModel):
-    """The words of the source, summed up, added to the last word of the target."""
+    """A model that adds the sum of the source words to the last target word."""
 
     source_vocab_size = target_vocab_size = 19
 
@@ -83,7 +83,7 @@ class Bag(NMTModel):
 
 
 class Again:
-    """The batch again and again, for `GeneralQueueInput`."""
+    """Yields the same batch repeatedly, for `GeneralQueueInput`."""
 
     def batches_per_epoch(self):
         return 100
@@ -160,12 +160,12 @@ TRAINERS = {
     *((trainer, "QueueInput") for trainer in TRAINERS if trainer not in (
         "ours, 2 towers", "ours, 8 towers")),
     *((trainer, "GeneralQueueInput") for trainer in TRAINERS if trainer not in (
-        "QueueInputTrainer", "ours", "ours, 2 towers", "ours, 8 towers")),     # the first takes QueueInput alone
+        "QueueInputTrainer", "ours", "ours, 2 towers", "ours, 8 towers")), # the first trainer accepts only QueueInput
 ])
 def test_every_trainer_and_input_makes_the_update_of_one_tower(expected, trainer, data):
     found = train(TRAINERS[trainer], INPUTS[data])
     assert len(found.losses) == 2
-    if trainer == "AsyncMultiGPUTrainer":       # its towers update one after the other, in no order
+    if trainer == "AsyncMultiGPUTrainer":       # its towers update one after the other, in no fixed order
         assert np.mean(found.losses[0]) == pytest.approx(expected.losses[0][0], rel=0.1)
         return
     assert np.mean(found.losses[0]) == pytest.approx(expected.losses[0][0], rel=1e-5)

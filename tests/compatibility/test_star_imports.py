@@ -1,4 +1,4 @@
-"""`from tensorpack import *` after our imports replaces names by tensorpack's: what happens then."""
+"""`from tensorpack import *` after imports from towernmt replaces names by tensorpack's: the resulting errors."""
 
 from __future__ import annotations
 

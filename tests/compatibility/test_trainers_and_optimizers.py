@@ -1,4 +1,4 @@
-"""Which of tensorpack's trainers make the update of one tower, with which optimizer: what the manual's table says."""
+"""The manual's table of the trainers of tensorpack that make the update of one tower, for each optimizer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TRAINERS = {
 
 
 class TwoWeights(ModelDesc):
-    """Two weights that descend to 1, in a cost whose gradient shrinks meanwhile."""
+    """Two weights that descend to 1, with a cost whose gradient shrinks on the way."""
 
     def __init__(self, optimizer):
         self._made = optimizer
@@ -76,7 +76,7 @@ def make(name):
 
 @functools.cache
 def trained(trainer, optimizer):
-    """The weights after each step, and Adam's power of beta1, with this trainer and this optimizer."""
+    """Return the weights after each step, and Adam's power of beta1, with this trainer and this optimizer."""
     weights = Weights()
     with tf.Graph().as_default():
         launch_train_with_config(TrainConfig(
@@ -100,14 +100,15 @@ def test_adam_counts_an_update_once(trainer):
 
 @pytest.mark.parametrize("trainer", ["Replicated", "Async"])
 def test_adam_counts_an_update_once_for_each_tower_or_variable(trainer):
-    """`Replicated` applies gradients once a tower, `Async` once a variable, and all share one count. The order of the
-    towers is left to chance, and a count may be lost, so only the sum is certain to be too large.
+    """`Replicated` counts each update once per tower, `Async` once per variable, because all share one count.
+
+    The order of the towers is random, and a count may be lost, so the test only checks that the sum is too large.
     """
     assert sum(advances(trainer)) > STEPS
 
 
 def advances(trainer):
-    """How many times Adam's power of beta1 was multiplied in each step."""
+    """Return how many times Adam's power of beta1 was multiplied in each step."""
     exponents = np.log([0.9, *trained(trainer, "adam")[1]]) / np.log(0.9)
     return [int(n) for n in np.rint(np.diff(exponents))]
 

@@ -1,7 +1,7 @@
 """Stubs of the libraries of CUDA's driver, and empty stubs of its other libraries, made by the C compiler.
 
-They answer what TensorFlow asks when it lists the GPUs, so that a machine without a GPU shows what TensorFlow does with
-one up to its first session.
+They answer TensorFlow's calls when it lists the GPUs, so that a machine without a GPU behaves like one with a GPU until
+the first session.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def build_stub(folder: Path, name: str, code: str = "") -> None:
 
 
 def run_with(code: str, libraries: Path, paths: Sequence[Path] = (), **variables: str) -> str:
-    """Return what Python code prints, with a folder of shared libraries, more places of modules, and variables."""
+    """Return the output of Python code that runs with a folder of shared libraries, module paths and variables."""
     environment = {name: value for name, value in os.environ.items() if name not in ("CUDA_VISIBLE_DEVICES",)}
     environment |= {"LD_LIBRARY_PATH": str(libraries), "PYTHONPATH": os.pathsep.join(map(str, [ROOT, *paths])),
                     "TF_CPP_MIN_LOG_LEVEL": "2", **variables}

@@ -1,4 +1,4 @@
-"""The environment that gives a program an allocator for tensors."""
+"""The environment variables that select an allocator for tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two writers of one directory: the second is refused, whatever becomes of the first."""
+"""Two writers of one directory: the second is refused, until the first has ended in any way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs without TensorFlow: a machine is made of files, and its driver and libraries of stubs."""
+"""GPUs without TensorFlow: files simulate a machine, and stubs its driver and libraries."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def machine(root: Path, *, card: bool = False, driver: bool = False) -> Path:
 
 
 def reason(root: Path, found: CudaDriver = GOOD, has: object = None) -> str:
-    """The reason on a machine with card and driver, where all libraries load or those in `has`."""
+    """Return the reason on a machine with card and driver, on which all libraries load, or only those in `has`."""
     loads = (lambda name: True) if has is None else has.__contains__
     return why_missing(BUILD, machine(root, card=True, driver=True), loads, lambda: found)
 
@@ -199,7 +199,7 @@ def test_a_command_prints_one_sentence(monkeypatch, capsys):
 
 
 def test_the_texts_are_those_of_tensorflow():
-    """The messages are TensorFlow's own, so a new version that words them otherwise fails here."""
+    """The messages are TensorFlow's own, so this test fails if a new version changes them."""
     texts = [b"failed to create cublas handle: ", b"Failed to initialize BLAS support", b"No BLAS support in stream.",
              b"Failed to load in-memory CUBIN", b"Failed to create cuBlas instance."]
     folder = Path(tf.sysconfig.get_lib())
@@ -258,7 +258,7 @@ print(count_gpus())"""
 @pytest.mark.processes
 @pytest.mark.parametrize(("driver", "found"), [(True, "2"), (False, "0")])
 def test_tensorflow_finds_gpus_with_the_library_that_it_does_not_look_for(stubs, driver, found):
-    """Without a driver no library is loaded; here this shows what TensorFlow finds on its own."""
+    """Without a driver no library is loaded, so this shows the libraries that TensorFlow finds by itself."""
     site = [stubs / "site"]
     assert run_with(LIST.format(driver=driver), stubs / "system", site, STUB_GPUS="2").splitlines()[-1] == found
 
@@ -304,7 +304,7 @@ def test_the_options_of_the_device_act_before_tensorflow_starts(monkeypatch, opt
 
 def test_a_missing_driver_is_reported_before_tensorflow_is_imported(monkeypatch):
     monkeypatch.setattr(gpus, "has_gpu_driver", lambda *root: False)
-    assert missing_without_tensorflow([1]) == ""        # TensorFlow is here, and knows better
+    assert missing_without_tensorflow([1]) == ""        # TensorFlow is installed, and reports the exact reason
     monkeypatch.delitem(sys.modules, "tensorflow")
     monkeypatch.setattr(sys, "platform", "linux")
     assert missing_without_tensorflow([1, 2]).startswith("GPU 1 was not found (")

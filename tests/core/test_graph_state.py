@@ -1,4 +1,4 @@
-"""The state of a graph belongs to that graph alone, inside of loops and conditions too, and goes with it."""
+"""The state of a graph belongs to that graph alone, also inside loops and conditions, and is freed with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_each_graph_has_a_state_of_its_own():
 def test_one_setting_is_changed_without_the_others():
     with tf.Graph().as_default() as graph:
         set_precision("float16")
-        assert graph.seed is None       # TensorFlow's own seed is left alone
+        assert graph.seed is None       # TensorFlow's own seed is unchanged
         set_seed(5)
         assert graph_state().settings == GraphSettings(seed=5, precision="float16") and graph.seed == 5
 

@@ -1,4 +1,4 @@
-"""Reading JSON into dataclasses: what does not fit is one sentence with file and field."""
+"""Reading JSON into dataclasses: a wrong value is reported in one sentence with file and field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No name from outside leads out of the directory that it belongs to."""
+"""No name from an external file leads out of its directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processor's flags as Linux tells them."""
+"""The processor's flags as Linux reports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a URI is shown."""
+"""The parts of a URI that messages show."""
 
 from __future__ import annotations
 

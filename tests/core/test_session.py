@@ -1,4 +1,4 @@
-"""The threads of a session: more than its operations that may wait for each other."""
+"""A session has more threads than operations that may wait for each other."""
 
 from __future__ import annotations
 

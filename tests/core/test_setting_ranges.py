@@ -1,4 +1,4 @@
-"""Every setting declares the numbers that it takes, and one check answers before anything is built."""
+"""Every setting declares the numbers that it accepts, and one check refuses others before anything is built."""
 
 from __future__ import annotations
 

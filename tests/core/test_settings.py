@@ -1,4 +1,4 @@
-"""Typed settings: their layers, their types, and what is said of a wrong one."""
+"""Typed settings: their layers, their types, and the messages for wrong values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard error without TensorFlow's lines: what passes, and who has the descriptor afterwards."""
+"""Standard error without TensorFlow's lines: the lines that pass, and the descriptor afterwards."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""YAML of which nothing is passed over in silence."""
+"""YAML without silently ignored content."""
 
 from __future__ import annotations
 

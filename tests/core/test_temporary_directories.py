@@ -1,4 +1,4 @@
-"""Temporary directories: gone at the end, at a signal, and at the next start after a kill."""
+"""Temporary directories are removed at the end, at a signal, and at the next start after a kill."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_nothing_is_left(number: signal.Signals | None, tmp_path: Path, monkeypa
                                env=os.environ | {"TMPDIR": str(tmp_path)})
     assert process.stdout is not None
     directory = Path(process.stdout.readline().strip())
-    with temporary_directory("a test") as other:      # takes nothing from a process that lives
+    with temporary_directory("a test") as other:      # removes nothing of a running process
         assert other.is_dir() and (directory / "file").read_text() == "content"
     if number is not None:
         process.send_signal(number)
@@ -61,7 +61,7 @@ def test_a_directory_that_another_process_removes_before_it_is_locked_is_made_an
     def removing(path: Path, *arguments: int, **more: int) -> int:
         if not removed and Path(path).parent.name.startswith("towernmt-scratch-"):
             removed.append(Path(path).parent)
-            shutil.rmtree(removed[0])       # what the other process does, between mkdtemp and the lock
+            shutil.rmtree(removed[0])       # the other process, between mkdtemp and the lock
         return lock(path, *arguments, **more)
 
     monkeypatch.setattr(f"{DirectoryLock.__module__}.os.open", removing)

@@ -1,4 +1,4 @@
-"""What is set before TensorFlow starts."""
+"""Variables that are set before TensorFlow starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from towernmt.core.machine import processor_flags
 from towernmt.core.tf_compat import tf1
 
-# TensorFlow's own word on whether it rewrites graphs for oneDNN stands behind the variable.
+# TensorFlow's function reports whether it rewrites graphs for oneDNN, which the variable determines.
 PROGRAM = """
 import os, sys
 import towernmt
@@ -43,7 +43,7 @@ def test_a_users_own_choice_stays():
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="a system that does not list threads")
 def test_a_session_has_the_threads_that_it_asks_for_whatever_an_earlier_one_had():
     def begun(threads: int) -> int:
-        """How many threads a session brings that runs in its caller's thread: those for parts of operations."""
+        """Return the number of threads that a session in its caller's thread starts for the work within operations."""
         before = set(os.listdir("/proc/self/task"))     # those of an earlier session may still be ending
         config = tf1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=-1)
         with tf1.Graph().as_default(), tf1.Session(config=config):

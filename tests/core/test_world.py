@@ -1,4 +1,4 @@
-"""Which process of a world this one is, and what it asks of it."""
+"""The index of this process in its world, and agreements with the other processes."""
 
 from __future__ import annotations
 

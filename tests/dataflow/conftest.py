@@ -1,4 +1,4 @@
-"""Sources in memory, which count what is asked of them and can be made to fail."""
+"""Sources in memory, which count the requests and can be made to fail."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from towernmt.dataflow.sources.source import Pair, Source
 
 @dataclass(eq=False)
 class MemorySource(Source):
-    """Pairs of a list, which may grow between passes.
+    """A source of the pairs of a list, which may grow between passes.
 
     Attributes:
         fails_at: number of the pair at which reading fails, or None.
-        read_from: the cursors that reading began at.
-        given: how many pairs were read in all.
+        read_from: the cursors at which reading began.
+        given: total number of pairs that were read.
     """
 
     name: str
@@ -56,6 +56,6 @@ def memory_source() -> Any:
 
 
 def numbered(name: str, index: int) -> Pair:
-    """A pair of words that no other has, of lengths that vary."""
+    """Return a pair with unique words and varying lengths."""
     word = f"{name}{index}"
     return Pair(" ".join([word] + ["x"] * (index * 7 % 5)), " ".join([word] + ["y"] * (index % 6)))

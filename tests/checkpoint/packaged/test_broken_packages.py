@@ -1,4 +1,4 @@
-"""Damaged and malicious packages are refused with one sentence, and leave no files behind."""
+"""Damaged and malicious packages are refused with one sentence, and leave no files."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from towernmt.checkpoint.package_reader import from_npy, npy, restore, store
 @pytest.mark.parametrize("shape", [(40, 16), (3, 8, 12), (1, 5)])
 def test_int8_is_within_half_a_step_of_every_value_and_takes_the_closer_scales(shape: tuple[int, ...]) -> None:
     random = np.random.default_rng(1)
-    for axis in (0, -1):        # values whose size goes by the row, or by the column
+    for axis in (0, -1):        # values whose size depends on the row, or on the column
         sizes = np.exp(random.normal(0, 2, shape[axis])).reshape([-1 if i == axis % len(shape) else 1
                                                                   for i in range(len(shape))])
         value = (random.normal(0, 1, shape) * sizes).astype(np.float32)
@@ -25,7 +25,7 @@ def test_int8_is_within_half_a_step_of_every_value_and_takes_the_closer_scales(s
         assert (np.abs(restore(stored) - value) <= step * 0.5001).all()
         kept = {0: tuple(range(1, len(shape))), -1: tuple(range(len(shape) - 1))}
         errors = {}
-        for one, over in kept.items():      # by the book: the largest value of each slice is 127 steps
+        for one, over in kept.items():      # by definition, the largest value of each slice is 127 steps
             by_book = np.abs(value.astype(np.float64)).max(axis=over, keepdims=True) / 127
             errors[one] = np.square(np.rint(value / by_book) * by_book - value).sum()
         found = np.square(restore(stored).astype(np.float64) - value).sum()

@@ -1,4 +1,4 @@
-"""`towernmt translate` in parts writes what it writes without, with a translator that turns words round."""
+"""`towernmt translate` in parts writes the same output as without parts, with a translator that reverses words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINES = 2345
 
 
 class Reverser:
-    """Stands in for a `Translator`: the line backwards behind its prefix, its phrases and what comes with the line."""
+    """A fake `Translator`: returns the prefix, the phrases and the inputs of a line, followed by the reversed line."""
 
     checkpoint, engine = "runs/x/best/step-1/model", "graph"
     target_vocabulary = None
@@ -46,7 +46,7 @@ class Reverser:
 
 
 class WorkersHere:
-    """`Workers` without processes."""
+    """`Workers` that run in this process."""
 
     def __init__(self, make: Callable[[int], Any], count: int) -> None:
         self.count, self._make, self._made = count, make, dict[int, Any]()

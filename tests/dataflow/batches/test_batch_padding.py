@@ -1,4 +1,4 @@
-"""make_batch against a loop over sentences, at the ends of the corpus and with empty sentences."""
+"""`make_batch`, compared with a loop over sentences, at the ends of the corpus and with empty sentences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ sentences = st.lists(st.lists(st.integers(4, 60_000), max_size=9), min_size=1, m
 def block_of(sentences: Sentences, dtype: type) -> PairBlock:
     ids = np.array([id for sentence in sentences for id in sentence], dtype)
     offsets = np.cumsum([0, *map(len, sentences)], dtype=np.int64)
-    ids.flags.writeable = False     # as a mapped shard
+    ids.flags.writeable = False     # like those of a mapped shard
     return PairBlock(ids, offsets, ids, offsets)
 
 

@@ -25,7 +25,7 @@ PAD, EOS = 0, 2
 
 @dataclass
 class Corpus:
-    """Blocks in memory; the first id of a side that is not empty is unlike every other's."""
+    """Blocks in memory; the first id of each non-empty side is unique."""
 
     blocks: list[list[Pair]]
     length_ratio: float = 1.0
@@ -52,7 +52,7 @@ def corpus_of(lengths: Lengths, ratio: float = 1.0) -> Corpus:
 
 
 def pairs_in(batch: Batch) -> list[Pair]:
-    """The sentences of a batch, read by hand; also checks EOS and padding."""
+    """Return the sentences of a batch, after checking EOS and padding."""
     result = []
     for row in range(len(batch)):
         sides = []
@@ -313,7 +313,7 @@ def test_cutting_agrees_with_a_loop_over_pairs(pairs: list[tuple[int, int]], bat
 
 
 def test_the_random_order_is_pinned() -> None:
-    """A new NumPy (or a change here) that alters it would break the resuming of runs."""
+    """A new NumPy or a code change that alters the order would break the resuming of runs."""
     assert permutation([1, 0, 0], 8).tolist() == [2, 0, 1, 4, 5, 6, 7, 3]
     assert sorted(permutation([3], 1000).tolist()) == list(range(1000))
 

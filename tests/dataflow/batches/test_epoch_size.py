@@ -1,4 +1,4 @@
-"""Batches and padding of an epoch are told without reading the corpus; a shard is checked when it is reached."""
+"""Batches and padding of an epoch are estimated without reading the corpus; a shard is checked when it is reached."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHARD_PAIRS = 250
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """3,000 pairs of 1 to 30 words, in a text that lies in `pairs.tsv`."""
+    """Write 3,000 pairs of 1 to 30 words to `pairs.tsv`."""
     place, chance = tmp_path_factory.mktemp("text"), random.Random(3)
     with open(place / "pairs.tsv", "w", encoding="utf-8") as file:
         for _ in range(3000):

@@ -1,4 +1,4 @@
-"""Unprepared sources with source factors: the pieces of prepared data, resumed, sampled, refused with their place."""
+"""Unprepared sources with source factors: the subwords of prepared data, resuming, sampling, errors with their line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDS = ["ja|A", "nein|B", "ja|B", "wort|N"]
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with text, `prepared` data and a `corpora.yaml`."""
+    """Return the working directory, with text, `prepared` data and a `corpora.yaml`."""
     monkeypatch.chdir(tmp_path)
     lines = [" ".join(WORDS[(n >> 2 * k) % 4] for k in range(1 + n % 4)) for n in range(40)]
     Path("pairs.tsv").write_text("".join(f"{line}\tyes {n}\n" for n, line in enumerate(lines)))

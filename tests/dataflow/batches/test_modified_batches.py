@@ -45,7 +45,7 @@ def settings(*modifiers: str, **changes: Any) -> StreamBatchSettings:
 
 
 def texts(data, batches, epoch: int) -> list[tuple[str, str]]:
-    """The pairs of an epoch, in their order."""
+    """Return the pairs of an epoch, in their order."""
     found = []
     for position, batch in batches:
         assert position is not None
@@ -93,7 +93,7 @@ def test_a_modification_that_is_too_long_or_unknown_leaves_the_pair_as_it_was(pl
     assert sorted(texts(data, make_batches(data, settings("emoji=1"), 1).read(), 0)) == sorted(LINES)
     joined = texts(data, make_batches(data, settings("join=1", max_length=45), 1).read(), 0)
     assert len(joined) == len(LINES)
-    if name == "data":      # the stream's own filter is of 200 tokens
+    if name == "data":      # the stream's default filter accepts up to 200 tokens
         plain = make_batches(data, settings(max_length=45), 1)
         longest = max(batch.target_length.max() for _, batch in plain.read())
         assert max(batch.target_length.max() for _, batch in make_batches(

@@ -1,4 +1,4 @@
-"""Every setting of the data is either one that a position depends on, or changes nothing of what follows a position."""
+"""A setting of the data is listed in the settings of a position, or does not change the data after a position."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHANGED: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Texts `a.{s,t}` and `b.{s,t}`, `prepared` data of several shards, and a `corpora.yaml` of both texts."""
+    """Return a directory with two texts, `prepared` data of several shards, and a `corpora.yaml` of both texts."""
     place = tmp_path_factory.mktemp("positions")
     for name, texts in (("a", TEXTS[:160]), ("b", TEXTS[160:]), ("all", TEXTS)):
         (place / f"{name}.s").write_text("".join(f"{text}\n" for text in texts))
@@ -67,7 +67,7 @@ def opened(where: Path, wanted: DataSettings) -> Any:
 
 
 def contents(batches: Any, position: Position, limit: int | None = None) -> list[tuple[Any, ...]]:
-    """What is read from a position on."""
+    """Return the content that is read from a position on."""
     def arrays(batch: Batch) -> tuple[bytes, ...]:
         return tuple(array.tobytes() for array in batch.arrays())
 
@@ -75,12 +75,12 @@ def contents(batches: Any, position: Position, limit: int | None = None) -> list
 
 
 def a_place_in(batches: Any) -> Position:
-    """A position in the middle of a block or window that is not the first."""
+    """Return a position in the middle of a block or window that is not the first."""
     return next(place for place, _ in batches.read() if place.block and place.batch)
 
 
 def changes(old: Any, new: Any, place: Position) -> str:
-    """What the checkpoint at a position would be refused for."""
+    """Return the changed settings for which the checkpoint at a position is refused."""
     state = CheckpointState(5, place.to_json(), {}, position_settings=old.position_settings)
     return state.changes(new.position_settings) if state.in_epoch else ""
 

@@ -1,4 +1,4 @@
-"""Batches of prepared data whose segmentations are drawn anew: the same text each epoch, the same order for all."""
+"""Batches of prepared data with sampled segmentations: the same text in each epoch, the same order for all readers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PAIRS = Counter(zip(SOURCES, TARGETS, strict=True))
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with `plain` data of three shards, and `annotated` data with factors and alignments."""
+    """Return a directory with `plain` data of three shards, and `annotated` data with factors and alignments."""
     place = tmp_path_factory.mktemp("sampled")
     factored = [" ".join(f"{word}|{TAGS[word]}" for word in text.split()) for text in SOURCES]
     links = [" ".join(f"{one}-{count - 1 - one}" for one in range(count)) for count in (
@@ -61,7 +61,7 @@ def settings(**changes: Any) -> StreamBatchSettings:
 
 def sampled(place: Path, epochs: int | None = 2, data: str = "plain", alignments: bool = False, **changes: Any
             ) -> SampledBatches:
-    """New ones each time, as of a run that is resumed."""
+    """Return new batches in each call, like those of a resumed run."""
     found = make_batches(PreparedData(place / data), settings(**changes), epochs, alignments=alignments)
     assert isinstance(found, SampledBatches)
     return found
@@ -161,7 +161,7 @@ def test_the_size_of_an_epoch_is_estimated_from_what_is_drawn(place: Path) -> No
 
 
 def draws_of(batches: SampledBatches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The windows that will be drawn."""
+    """Return the list to which each sampled window is added."""
     drawn: list[tuple[int, int]] = []
     draw = batches._windows.sample
     monkeypatch.setattr(batches._windows, "sample", lambda *key: drawn.append(key) or draw(*key))
@@ -169,7 +169,7 @@ def draws_of(batches: SampledBatches, monkeypatch: pytest.MonkeyPatch) -> list[t
 
 
 def finished(drawn: list[tuple[int, int]], batches: SampledBatches) -> list[tuple[int, int]]:
-    """The same, when the background has nothing left to do."""
+    """Return the list of sampled windows after the background thread has finished its work."""
     batches._background.submit(lambda: None).result()
     return drawn
 
@@ -223,7 +223,7 @@ def test_a_few_batches_for_a_look_draw_no_window_ahead(place: Path, monkeypatch:
 
 
 def words_of(ids: list[int], vocabulary: Vocabulary) -> list[int]:
-    """The number of each piece's word, by the marks in the written pieces."""
+    """Return the index of each subword's word, by the space marks in the subwords."""
     return (np.cumsum([vocabulary.id_to_piece(id).startswith("\u2581") for id in ids]) - 1).tolist()
 
 
@@ -255,7 +255,7 @@ def test_words_stay_linked_whichever_of_their_subwords_were_linked(place: Path, 
                                       vocab_kind="bpe", output=str(tmp_path / "learned"), alignments="learn"))
 
     def linked_words(batches: Any) -> Counter[tuple[str, int, int]]:
-        """Sources with the numbers of two words that have linked subwords."""
+        """Return the sources with the indices of two words that have linked subwords."""
         found: Counter[tuple[str, int, int]] = Counter()
         for _, batch in batches.read():
             for source, target, links in zip(rows(batch.source, batch.source_length),

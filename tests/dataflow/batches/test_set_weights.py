@@ -1,4 +1,4 @@
-"""Weights of a mixture that are set while it is read: from which window they act, and exact resuming."""
+"""Weights of a mixture that are set while it is read: the window from which they apply, and exact resuming."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stream(memory_source):
 
 
 def by_window(batches: Any) -> dict[tuple[int, int], list[str]]:
-    """The first letters of the target sentences of each window, by (epoch, window)."""
+    """Return the first letters of the target sentences of each window, by (epoch, window)."""
     found: dict[tuple[int, int], list[str]] = {}
     for batch, window in batches:
         words = [VOCABULARY.id_to_piece(int(row[0])) for row in batch.target]
@@ -51,8 +51,8 @@ def read(batches: StreamBatches, count: int, position: Position | None = None, c
     """Train on `count` batches: the position to save after each, the batch, and its window.
 
     Args:
-        changes: number of batches trained on: weights that are set then.
-        ahead: batches that are read before they are trained on, as a queue does.
+        changes: weights to set, by the number of batches that were trained on.
+        ahead: number of batches that are read before they are trained on, as by a queue.
     """
     reader = batches.read(position)
     queue: list[Any] = []

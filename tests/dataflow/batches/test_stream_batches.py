@@ -1,4 +1,4 @@
-"""Batches straight from sources: one order for any readers, exact resuming, every pair once, flat memory."""
+"""Batches directly from sources: one order for all readers, exact resuming, every pair once, constant memory."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def stream(memory_source):
 
 
 def contents(batch: Batch) -> tuple[Any, ...]:
-    """A batch as something that compares."""
+    """Return the content of a batch as values that can be compared."""
     return tuple(array.tobytes() for array in batch.arrays())
 
 
 def first_words(batches: Any) -> list[str]:
-    """What the pairs of batches begin with on the target side."""
+    """Return the first target words of the pairs of batches."""
     return [VOCABULARY.id_to_piece(int(row[0])) for _, batch in batches for row in batch.target]
 
 

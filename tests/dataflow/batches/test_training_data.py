@@ -1,4 +1,4 @@
-"""What `--data` may name, and what is said where something lacks."""
+"""The values of `--data`, and the messages for missing data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from towernmt.dataflow.text.validation_set import ValidationFiles, ValidationSet
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with text, `prepared` data and a `corpora.yaml`."""
+    """Return the working directory, with text, `prepared` data and a `corpora.yaml`."""
     monkeypatch.chdir(tmp_path)
     Path("pairs.tsv").write_text("".join(f"ja {n} wort\tyes {n}\n" for n in range(20)))
     Path("valid.de").write_text("ja  wort\n")

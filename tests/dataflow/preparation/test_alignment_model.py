@@ -1,4 +1,4 @@
-"""The alignment model against brute force, and on a language whose alignments are known."""
+"""The alignment model, compared with brute force, and on a language with known alignments."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def drawn_pairs(count: int, seed: int = 1) -> Sentences:
 
 
 def prior(n: int, m: int, j: int, tension: float) -> list[float]:
-    """Of NULL and of each of n source pieces, for target piece j of m."""
+    """Return the prior of NULL and of each of n source tokens, for target token j of m."""
     weights = [math.exp(-tension * abs((i + 0.5) / n - (j + 0.5) / m)) for i in range(n)]
     return [NULL_SHARE, *((1 - NULL_SHARE) * weight / sum(weights) for weight in weights)]
 
@@ -51,7 +51,7 @@ def digamma(x: float) -> float:
 
 
 def posteriors(pairs: Sentences, probability, tension: float):
-    """(source piece, target piece, distance, posterior) of each cell."""
+    """Return (source token, target token, distance, posterior) of each cell."""
     for source, target in pairs:
         for j, t in enumerate(target):
             joint = [p * probability(s, t) for s, p in zip(
@@ -101,7 +101,7 @@ def test_the_best_sources_are_those_of_brute_force():
 
 
 def test_both_directions_find_the_words_of_a_language_with_another_order():
-    """Target word = source word + 1 of another vocabulary; neighbours are exchanged, and words are dropped."""
+    """Each target word is source word + 1 in another vocabulary; neighbours are exchanged, and words are dropped."""
     draw, size = random.Random(7), 300
     pairs, gold = [], []
     for _ in range(3000):

@@ -1,4 +1,4 @@
-"""Tasks that hand data to each other: what comes out does not depend on how the text was divided among them."""
+"""Tasks that pass data to each other: the result does not depend on the division of the text."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from towernmt.dataflow.text.text_lines import line_hash
 
 
 def edges(items: int, parts: st.DataObject) -> list[int]:
-    """Where a text of so many items is cut: from 0 to its end, each part with at least one."""
+    """Draw the boundaries of the parts of a text, from 0 to its end; each part has at least one item."""
     inner = parts.draw(st.sets(st.integers(1, items - 1))) if items > 1 else set()
     return [0, *sorted(inner), items]
 
 
 def lookup_job(directory: Path, parts: int, lookups: int) -> PreparationJob:
-    """As much of a job as looking for duplicates needs."""
+    """Return a job with the fields that the search for duplicates needs."""
     return cast(PreparationJob, SimpleNamespace(
         parts=parts, lookups=lookups, keys=lambda part: directory / f"keys-{part}",
         seen=lambda number: directory / f"seen-{number}", lines=100))
@@ -61,7 +61,7 @@ def test_duplicates_are_those_that_a_set_finds_however_the_text_is_divided(value
 
 
 def chunk(first: int, pairs: list[tuple[list[int], list[int]]], linked: bool) -> EncodedChunk:
-    """Pairs of ids from line `first` on, a factor for each source id, and a link for each pair."""
+    """Return pairs of ids from line `first` on, with a factor for each source id and a link for each pair."""
     sides = [[pair[side] for pair in pairs] for side in (0, 1)]
     lengths = [np.array([len(ids) for ids in side], np.int32) for side in sides]
     ids = [np.array([one for ids in side for one in ids], np.uint16) for side in sides]

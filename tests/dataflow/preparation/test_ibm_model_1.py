@@ -1,4 +1,4 @@
-"""Model 1 against expectation maximisation with dictionaries."""
+"""IBM model 1, compared with expectation maximisation in dictionaries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def block(pairs: Pairs) -> PairBlock:
 
 
 def by_dictionaries(pairs: Pairs, iterations: int) -> tuple[dict[tuple[int, int], float], list[float]]:
-    """p(target | source), and the perplexity before each iteration."""
+    """Return p(target | source), and the perplexity before each iteration."""
     probability: dict[tuple[int, int], float] = defaultdict(lambda: 1.0 / TARGET_SIZE)
     perplexities = []
     for _ in range(iterations):

@@ -1,4 +1,4 @@
-"""A preparation that was interrupted goes on with what is done, and its bytes are those of one that was not."""
+"""An interrupted preparation resumes with the finished tasks, and its output equals that of an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PREPARE = ("import sys\nfrom towernmt.dataflow.preparation import passes\npasses
 
 
 def write_corpus(directory: Path, lines: int, words: int = 5) -> None:
-    """Pairs of which every tenth came before, as `train.de` and `train.en`."""
+    """Write pairs, a tenth of them duplicates, as `train.de` and `train.en`."""
     draw = random.Random(5)
     for side in ("de", "en"):
         text: list[str] = []
@@ -47,7 +47,7 @@ def sums(directory: str | Path) -> dict[str, str]:
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrepareSettings:
-    """Of three parts and two shards."""
+    """Return the settings of a preparation with three parts and two shards."""
     write_corpus(tmp_path, 9000)
     monkeypatch.setattr(passes, "CHUNKS_OF_A_PART", 1)
     monkeypatch.setattr(passes, "_WORTH_KEEPING", 0)
@@ -56,7 +56,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrepareSettings
 
 
 def interrupting(monkeypatch: pytest.MonkeyPatch, tasks: int) -> list[str]:
-    """Ctrl-C after every so many tasks; the list grows by the title of each task that is done."""
+    """Raise KeyboardInterrupt after every `every` tasks; the yielded list contains the title of each finished task."""
     done: list[str] = []
     real, since = task_runners.perform, 0
 
@@ -188,7 +188,7 @@ class WriteNothing(Task):
 
 
 def children(process: int) -> Iterator[int]:
-    """The processes that a process, or one of these, has started (Linux)."""
+    """Return the processes that a process or its children have started (Linux)."""
     with suppress(FileNotFoundError):   # it has just ended
         for child in map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()):
             yield child

@@ -22,7 +22,7 @@ WORDS = {f"w{number}": f"v{number}" for number in range(40)}
 
 @pytest.fixture
 def settings(tmp_path: Path) -> PrepareSettings:
-    """Of 900 pairs, whose target has the words of the source in the opposite order."""
+    """Return the settings for 900 pairs whose target has the words of the source in reverse order."""
     draw = random.Random(3)
     lines = [draw.sample(sorted(WORDS), draw.randint(2, 7)) for _ in range(900)]
     (tmp_path / "source").write_text("".join(" ".join(line) + "\n" for line in lines))

@@ -1,4 +1,4 @@
-"""Whatever stands in a manifest: it is that of prepared data, or refused in a sentence with file and field."""
+"""Any content of a manifest either describes prepared data or is refused in a sentence with file and field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The number of open files does not grow: not with epochs, not with shards, not with sources."""
+"""The number of open files does not grow with epochs, shards or sources."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def open_files() -> int:
 
 @contextmanager
 def at_most(more: int) -> Iterator[None]:
-    """Let this process open only some more files than it has."""
+    """Limit this process to a few more open files than it has."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir(DESCRIPTORS))
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + more, hard))

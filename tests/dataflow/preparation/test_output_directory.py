@@ -1,4 +1,4 @@
-"""What prepares into a directory destroys nothing: neither former data nor inputs nor other people's files."""
+"""A preparation destroys neither old data nor inputs nor files of other programs in its directory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PREPARE = "import sys; from towernmt.cli.main import main; sys.exit(main(['prepa
 
 @pytest.fixture
 def settings(tmp_path: Path) -> PrepareSettings:
-    """Of 200 pairs, in shards of 40, as words."""
+    """Return the settings for 200 pairs, in shards of 40, with a vocabulary of words."""
     for side in ("de", "en"):
         (tmp_path / f"train.{side}").write_text("".join(f"{side}{n % 50} wort {side}{n % 7}\n" for n in range(200)))
         (tmp_path / f"valid.{side}").write_text(f"{side}1  {side}2\n{side}3\n")
@@ -43,7 +43,7 @@ def contents(directory: str | Path) -> dict[str, bytes]:
 
 
 def read_whole(directory: str | Path) -> tuple[int, str]:
-    """Open it and verify every shard; its pairs and its fingerprint."""
+    """Open prepared data, verify every shard, and return the pairs and the fingerprint."""
     data = PreparedData(directory)
     assert sum(len(data.read_block(index)) for index in range(data.num_blocks)) == data.pairs
     return data.pairs, data.fingerprint
@@ -154,7 +154,7 @@ def test_who_has_not_begun_abandons_nothing(settings: PrepareSettings) -> None:
 @pytest.mark.parametrize("moment", range(0, 20, 2))
 def test_killed_at_any_moment_of_the_exchange_the_new_data_are_read(
         settings: PrepareSettings, moment: int) -> None:
-    """A process dies before its n-th change of a name in the directory after the new data are whole."""
+    """A process is killed before its n-th rename in the directory, after the new data are complete."""
     old = prepare(settings).fingerprint
     new = replace(settings, seed=2, shard_pairs=50, valid_source=None, valid_target=None)
     expected = prepare(replace(new, output=settings.output + "-new")).fingerprint
@@ -205,7 +205,7 @@ def test_what_a_killed_preparation_left_is_removed_by_the_next(settings: Prepare
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_signal_ends_the_workers_too_and_leaves_no_text(settings: PrepareSettings, number: signal.Signals) -> None:
-    """While two workers are at work for ten minutes, and the text of the source lies in a temporary file."""
+    """Two workers have work for ten minutes, and the text of the source is in a temporary file."""
     program = (
         "import os, sys, time\n"
         "from towernmt.dataflow.preparation import task_runners\n"
@@ -223,7 +223,7 @@ def test_a_signal_ends_the_workers_too_and_leaves_no_text(settings: PrepareSetti
         assert process.stdout.readline().startswith("worker")
     assert (Path(settings.output) / STAGE / "corpus.source").exists()
     process.send_signal(number)
-    assert process.stdout.read() == ""     # which comes to its end when the last of the three is gone
+    assert process.stdout.read() == ""     # which ends when the last of the three processes has ended
     assert process.wait() == (-number if number == signal.SIGKILL else 128 + number)
     assert Path(settings.output).exists() == (number == signal.SIGKILL)
     assert prepare(settings).pairs == 200

@@ -1,4 +1,4 @@
-"""Preparation: from two text files to a directory, whole or not at all."""
+"""Preparation: from two text files to a directory, either complete or missing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _corpus(pairs: int, seed: int = 3) -> list[Pair]:
 
 
 def _write(directory: Path, corpus: list[Pair], **options: object) -> PrepareSettings:
-    """Write the corpus as text; the settings to prepare it with."""
+    """Write the corpus as text, and return the settings to prepare it."""
     directory.mkdir(parents=True, exist_ok=True)
     for side, name in enumerate(("train.de", "train.en")):
         (directory / name).write_bytes("".join(pair[side] + "\n" for pair in corpus).encode())
@@ -48,7 +48,7 @@ def _write(directory: Path, corpus: list[Pair], **options: object) -> PrepareSet
 
 
 def _pairs(data: PreparedData) -> list[list[Pair]]:
-    """The text of every block."""
+    """Return the text of the pairs of all blocks."""
     blocks = []
     for index in range(data.num_blocks):
         block = data.read_block(index)

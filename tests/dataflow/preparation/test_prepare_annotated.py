@@ -1,4 +1,4 @@
-"""Preparation with source factors and alignments: from text to batches, and every way it can be wrong."""
+"""Preparation with source factors and alignments: from text to batches, and all errors of the input."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAIRS = 60
 
 
 def corpus(seed: int = 5) -> list[tuple[list[Word], list[str], set[tuple[int, int]]]]:
-    """Source words with two factors, target words, and links of words."""
+    """Return source words with two factors, target words, and links of words."""
     draw = random.Random(seed)
     made = []
     for _ in range(PAIRS):
@@ -46,7 +46,7 @@ def write(path: Path, lines: list[str]) -> str:
 
 @pytest.fixture
 def text(tmp_path: Path) -> dict[str, str]:
-    """Files of the corpus, by name."""
+    """Write the files of the corpus, and return them by name."""
     made = corpus()
     files = {
         "plain": [" ".join(word for word, _, _ in source) for source, _, _ in made],
@@ -66,7 +66,7 @@ def settings(text: dict[str, str], **options: Any) -> PrepareSettings:
 
 
 def spelt(data: PreparedData) -> set[Any]:
-    """All pairs by their pieces as text, each source piece with its factors, and the links of pieces."""
+    """Return all pairs as subwords, each source subword with its factors, and the links of subwords."""
     words, target = data.source_vocabulary, data.target_vocabulary
     found = []
     for index in range(data.num_blocks):
@@ -84,7 +84,7 @@ def spelt(data: PreparedData) -> set[Any]:
 
 
 def cut_by_spelling(vocabulary: Vocabulary, words: list[str]) -> list[list[int]]:
-    """The pieces of each word: of those of the whole text, the next ones that spell it."""
+    """Return the subwords of each word: the next subwords of the text that spell the word."""
     left, cut = vocabulary.encode(" ".join(words)), []
     for word in words:
         count = next(count for count in range(len(left) + 1) if vocabulary.decode(left[:count]) == word)
@@ -94,7 +94,7 @@ def cut_by_spelling(vocabulary: Vocabulary, words: list[str]) -> list[list[int]]
 
 
 def expected(data: PreparedData) -> set[Any]:
-    """The same, word by word and link by link from the corpus."""
+    """Return the result that `spelt` should have, computed word by word and link by link from the corpus."""
     result = set()
     for source, target, links in corpus():
         cut = [cut_by_spelling(data.source_vocabulary.words, [word for word, _, _ in source]),

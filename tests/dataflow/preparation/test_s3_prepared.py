@@ -1,4 +1,4 @@
-"""Prepared data in S3: the same blocks as on a disk, whole or refused, through a small cache."""
+"""Prepared data in S3: the same blocks as on a disk, either complete or refused, through a small cache."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_second_run_finds_the_work_done_and_another_corpus_is_not_replaced(
 def test_large_shards_go_up_in_parts(
         s3: Any, settings: PrepareSettings, local: PreparedData, uri: str, tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload, "PART_BYTES", 5 << 20)      # the least that S3 takes
+    monkeypatch.setattr(upload, "PART_BYTES", 5 << 20)      # the minimum size of a part in S3
     folder = parse_s3_folder(uri)
     path = tmp_path / "shard-00000.pairs"
     path.write_bytes(np.random.default_rng(1).bytes(12 << 20))
@@ -227,7 +227,7 @@ def test_a_corpus_is_whole_until_the_one_that_replaces_it_is(
     assert changes[0] == ("PUT", "manifest.json") and {method for method, _ in changes[1:]} == {"DELETE"}
     assert all_blocks(RemotePreparedData(uri, small_cache(tmp_path / "new", local, 9))) == all_blocks(other)
     fault_proxy.seen.clear()
-    upload_prepared(tmp_path / "other", folder)     # the same again: nothing but the manifest
+    upload_prepared(tmp_path / "other", folder)     # the same data again: only the manifest is read
     assert [seen.method for seen in fault_proxy.seen if seen.method in ("PUT", "DELETE")] == ["PUT"]
 
 
@@ -286,7 +286,7 @@ def _epochs(uri: str, folder: Path, limit: int, seed: int, results: Any) -> None
     for index in order:
         block = data.read_block(int(index))
         pairs += len(block.source_offsets) - 1
-        held = [*held[1:], (int(index), block)]     # mapped, while the cache lets them go
+        held = [*held[1:], (int(index), block)]     # mapped, while the cache removes them
         seen = [(number, block_bytes(block)) for number, block in held]
     results.put((pairs, seen))
 

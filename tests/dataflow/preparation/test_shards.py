@@ -1,4 +1,4 @@
-"""Shards: what is written is read, and a file that is not the shard of its manifest is refused."""
+"""Shards: written arrays are read unchanged, and a file that is not the shard of its manifest is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preparing from sources: the same data as from two text files, and what a YAML file adds."""
+"""Preparing from sources: the same data as from two text files, and the settings of a YAML file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAIRS = [(f"ja {n} wort", f"yes {n}  word") for n in range(60)]
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with the pairs as text files, TSV and a database; it is the working directory."""
+    """Return the working directory, with the pairs as text files, TSV and a database."""
     for side, name in enumerate(("de", "en")):
         (tmp_path / f"train.{name}").write_text("".join(pair[side] + "\n" for pair in PAIRS))
     with gzip.open(tmp_path / "train.tsv.gz", "wt") as file:

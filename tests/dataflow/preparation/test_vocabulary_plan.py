@@ -1,4 +1,4 @@
-"""Which vocabularies a preparation chooses, from measures that are written out, and from small texts."""
+"""The automatic vocabularies of a preparation, for written-out measures and for small texts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_sizes_stand_in_their_order() -> None:
 @pytest.mark.parametrize(("sentence", "words"), [
     ("the house on the hill", 5),
     ("我家在山上有一座房子", 5),                # ten characters without a space
-    ("我 家 在 山 上", 5),                      # one of each: cut into words already
+    ("我 家 在 山 上", 5),                      # one of each: already divided into words
     ("ฉันรักคุณ", 4.5),
     ("Python を使う", 2),
 ])
@@ -79,7 +79,7 @@ def test_a_foreign_name_makes_no_common_script() -> None:
     text = [CYRILLIC] * 20 + ["Python"]
     assert not plan_of(text, [LATIN] * 20).shared
     assert plan_of([LATIN] * 20, ["le toit de la petite maison"] * 20).shared
-    assert [propose_sharing(share)[0] for share in (0.35, 0.48)] == [False, True]      # the nearest that were measured
+    assert [propose_sharing(share)[0] for share in (0.35, 0.48)] == [False, True]      # the nearest measured texts
 
 
 def test_without_a_word_of_the_user_both_are_chosen_with_reasons() -> None:

@@ -1,4 +1,4 @@
-"""`load`: any source into a table, each pair once, whatever interrupts it."""
+"""`load`: any source into a table, each pair once, after any interruption."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAIRS = [Pair(f"{n} ä😀 %s :x ?", f"'{n}' \\ \"x\"") for n in range(1000)]
 
 
 class ListSource(Source):
-    """Pairs from memory; may fail behind some of them."""
+    """A source of pairs in memory that may fail after some of them."""
 
     def __init__(self, pairs: list[Pair], fails_after: int | None = None, name: str = "list") -> None:
         self.name, self._pairs, self._fails_after = name, pairs, fails_after
@@ -97,7 +97,7 @@ def test_two_processes_that_load_the_same_are_told_apart(place: tuple[str, Path]
     class Overtaken(ListSource):
         def read(self, cursor: Cursor) -> Iterator[tuple[Cursor, Pair]]:
             for n, item in enumerate(super().read(cursor)):
-                if n == 50:     # the other one does it all meanwhile
+                if n == 50:     # the other process loads everything meanwhile
                     load_table(ListSource(PAIRS), place[0])
                 yield item
 
@@ -150,7 +150,7 @@ def files(tmp_path: Path) -> Path:
 
 
 def test_a_process_that_is_killed_loses_and_doubles_nothing(place: tuple[str, Path], files: Path) -> None:
-    """Kill -9 inside a transaction, after its rows and before its commit, again and again."""
+    """The process is killed inside transactions, after the rows and before the commit, repeatedly."""
     program = ("import os, signal, sys, sqlite3, sqlalchemy\n"
                "from towernmt.cli.main import main\n"
                "left = [int(sys.argv[1])]\n"

@@ -1,4 +1,4 @@
-"""Translation catalogues: what is a pair, and that polib and gettext read the same."""
+"""Translation catalogues: the messages that are pairs, compared with polib and gettext."""
 
 from __future__ import annotations
 

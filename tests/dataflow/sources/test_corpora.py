@@ -1,4 +1,4 @@
-"""`corpora.yaml`: what it says, and what is said of what it must not say."""
+"""`corpora.yaml`: the meaning of its content, and the messages for invalid content."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ mix: temperature 5            # or: by weight, or: concatenate
 
 @pytest.fixture
 def read(tmp_path: Path):
-    """`read(text)` reads a YAML file with that text."""
+    """Return `read(text)`, which reads a YAML file with that text."""
 
     def read(text: str) -> Corpora:
         path = tmp_path / "corpora.yaml"

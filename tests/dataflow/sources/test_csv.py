@@ -1,4 +1,4 @@
-"""CSV files: quoting, headers, and going on at the end of any record."""
+"""CSV files: quoting, headers, and resuming at the end of any record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables as sources: every row once, from any cursor, on each kind of database; and what is no corpus is refused."""
+"""Tables as sources: every row once, from any cursor, on each kind of database; and refused tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEXTS = ["", "plain", "ä€😀 'quoted' \"twice\" \\ % %s :name ?", "two\nline
 
 
 class SQLite:
-    """With the interface of the servers' fixtures."""
+    """SQLite with the interface of the fixtures of servers."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "corpus.db"
@@ -43,7 +43,7 @@ def sqlite(tmp_path: Path) -> SQLite:
 
 @pytest.fixture(params=["sqlite", "postgresql", "mariadb"])
 def database(request: pytest.FixtureRequest) -> Any:
-    """One of the three, without tables."""
+    """Return one of the three databases, without tables."""
     server = request.getfixturevalue(request.param)
     if request.param != "sqlite":
         server.execute("DROP VIEW IF EXISTS chosen", "DROP TABLE IF EXISTS pairs")

@@ -1,4 +1,4 @@
-"""What happens to servers and networks: pairs in are pairs out, or one sentence says what waiting cannot mend."""
+"""Faults of servers and networks: every pair is read once, or one sentence reports a fault that does not pass."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pairs() -> list[Pair]:
 
 @pytest.fixture(params=["postgresql", "mariadb"])
 def server(request: pytest.FixtureRequest) -> Any:
-    """A real server with the table."""
+    """Return a real server with the table."""
     server = request.getfixturevalue(request.param)
     server.execute("DROP VIEW IF EXISTS chosen", "DROP TABLE IF EXISTS pairs",
                    "CREATE TABLE pairs (id BIGINT PRIMARY KEY, de TEXT NOT NULL, en TEXT NOT NULL)",
@@ -58,7 +58,7 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(server: Any, caplog: py
     server.stop()
     reader = threading.Thread(target=lambda: read.extend(pair for _, pair in items))
     reader.start()
-    while "retrying" not in caplog.text:        # it has seen that the server is away
+    while "retrying" not in caplog.text:        # it has noticed that the server is down
         reader.join(0.02)
     server.start()
     reader.join(120)

@@ -1,4 +1,4 @@
-"""The URIs of tables: what they say, and that nobody sees a password."""
+"""The URIs of tables: their content, and that no message shows a password."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_mysqls_password_comes_from_the_environment(monkeypatch: pytest.MonkeyPa
     ("mysql://host/db?table=t", "pymysql", "towernmt[mysql]")])
 def test_a_missing_package_is_named_with_its_extra(uri: str, package: str, extra: str,
                                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, package, None)     # importing it raises, as if it were not there
+    monkeypatch.setitem(sys.modules, package, None)     # importing it raises an error, as if it were not installed
     with pytest.raises(DataError) as caught:
         open_database(uri)
     assert package in str(caught.value) and f"pip install '{extra}'" in str(caught.value)

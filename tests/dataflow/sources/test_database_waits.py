@@ -1,4 +1,4 @@
-"""Locks and frozen servers: each wait has an end, and says what is waited for."""
+"""Locks and frozen servers: each wait has a time limit, and its error names the cause."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from towernmt.dataflow.sources.database_table import open_database
 
 PATIENCE = 2
 COLUMNS = f"table=pairs&source=de&target=en&page=5&patience={PATIENCE}"
-BOUND = 60.0        # far from `patience`, and farther from for ever: the machine may be busy
+BOUND = 60.0        # much more than `patience`, because the machine may be busy
 ROWS = [(str(n), f"n{n}") for n in range(20)]
 
 
@@ -37,7 +37,7 @@ def server(request: pytest.FixtureRequest) -> Any:
 
 
 def freeze(process: int) -> None:
-    """Stop a process, and return when each of its threads stands: until then one of them may still answer."""
+    """Stop a process, and return when all of its threads are stopped, because a running thread may still answer."""
     os.kill(process, signal.SIGSTOP)
     while any((task / "stat").read_text().rpartition(")")[2].split()[0] != "T"
               for task in Path(f"/proc/{process}/task").iterdir()):
@@ -46,7 +46,7 @@ def freeze(process: int) -> None:
 
 @contextmanager
 def locked(server: Any) -> Iterator[None]:
-    """The table is locked by another session while the block runs."""
+    """Lock the table by another session while the block runs."""
     user, password, database = "tester", "s3:cr@t/%", "corpus"
     if hasattr(server, "crash") and type(server).__name__ == "PostgreSQL":
         import psycopg
@@ -65,7 +65,7 @@ def locked(server: Any) -> Iterator[None]:
 
 
 def refused(work: Any, words: str) -> float:
-    """The seconds until `work` ends with a DataError of these words."""
+    """Return the seconds until `work` ends with a DataError that contains these words."""
     begin = time.monotonic()
     with pytest.raises(DataError, match=words):
         work()
@@ -77,7 +77,7 @@ def test_a_locked_table_is_waited_for_as_long_as_patience_says(postgresql: Any, 
     source = open_database(server.uri(COLUMNS))
     items = source.read(source.begin())
     read = [next(items) for _ in range(5)]
-    # On a busy machine the answer that there is a lock may itself be late.
+    # On a busy machine the answer that reports the lock may itself be late.
     words = r"pairs.*: (locked|not reachable) for \d+ s \(.*(End the process that holds the lock|Start the server)"
     with locked(server):
         assert refused(lambda: next(items), words) < BOUND
@@ -107,7 +107,7 @@ def test_a_backend_that_freezes_is_left_for_another(postgresql: Any, server: Any
     source = open_database(server.uri(f"{COLUMNS}&application_name=frozen"))
     items = source.read(source.begin())
     read = [next(items)[1] for _ in range(5)]
-    # The connection of begin() may not be gone yet.
+    # The connection of begin() may still be open.
     [(backend,)] = server.execute("SELECT pid FROM pg_stat_activity WHERE application_name = 'frozen' "
                                   "ORDER BY backend_start DESC LIMIT 1")
     freeze(backend)

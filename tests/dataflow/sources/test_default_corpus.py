@@ -24,7 +24,7 @@ def in_words(number: int, words: list[str]) -> str:
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    """A small wheel in the layout of the real one: 300 clean pairs, and others of every kind."""
+    """Write a small wheel in the layout of the real one: 300 clean pairs, and unusable pairs of every kind."""
     english: dict = {"config": {"step": {"user": {"data": {
         str(n): f"Turn on lamp {in_words(n, NUMBERS)}." for n in range(300)}}}}}
     german: dict = {"config": {"step": {"user": {"data": {
@@ -59,7 +59,7 @@ def wheel(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pip(wheel: Path, tmp_path: Path) -> list[str]:
-    """A stand-in for pip that copies the wheel to --dest and counts its calls."""
+    """Return a fake pip that copies the wheel to --dest and counts its calls."""
     program = tmp_path / "pip.py"
     program.write_text(f"""
 import shutil, sys

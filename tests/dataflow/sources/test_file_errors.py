@@ -1,4 +1,4 @@
-"""Files that are missing, damaged, changed or not what they should be: errors with file and line, no silent end."""
+"""Files that are missing, damaged, changed or of another format: errors with file and line, and no silent end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def read_until_error(source: Source, message: str) -> list[Pair]:
-    """The pairs before the error, which must be there and match."""
+    """Return the pairs before the error, which must occur and match."""
     pairs = []
     with pytest.raises(DataError, match=message):
         for _, pair in source.read(source.begin()):
@@ -88,7 +88,7 @@ def test_other_encodings_are_found_by_file_line_and_byte(tmp_path: Path) -> None
 def test_a_compressed_file_that_is_cut_off_anywhere_is_an_error(suffix: str, tmp_path: Path) -> None:
     text = "".join(f"eins {i}\tone {i}\n" for i in range(20)).encode()
     whole = COMPRESS[suffix](text) + COMPRESS[suffix](text)
-    middle = len(whole) // 2        # there it is a whole file of one stream
+    middle = len(whole) // 2        # at this length it is a complete file of one stream
     for length in {*range(len(whole))} - {middle}:
         (tmp_path / f"x.tsv{suffix}").write_bytes(whole[:length])
         source = open_source(f"{tmp_path}/x.tsv{suffix}")
@@ -114,7 +114,7 @@ def test_a_flipped_bit_in_a_compressed_file_never_changes_pairs_silently(suffix:
         except DataError as error:
             assert f"x.tsv{suffix}" in str(error)
             found += 1
-    assert found > len(whole) * 0.7      # some bits of headers mean nothing: gzip's time of change, for one
+    assert found > len(whole) * 0.7      # some bits of headers have no effect, such as gzip's time of modification
 
 
 def test_what_stands_behind_a_gzip_stream_is_not_passed_over(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_cursor_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 class TamperedStorage(LocalStorage):
-    """Gives other bytes than were listed, or fails at the disk."""
+    """A storage that returns other bytes than were listed, or fails like a disk."""
 
     def __init__(self, content: bytes, fails: bool = False) -> None:
         self.content, self.fails = content, fails

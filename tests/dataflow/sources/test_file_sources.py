@@ -1,4 +1,4 @@
-"""Files of pairs in every format and compression: what is read, and going on from any cursor."""
+"""Files of pairs in every format and compression: their pairs, and resuming from any cursor."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def write(folder: Path, format: str, files: Sequence[Sequence[Pair]], suffix: st
 
 
 def saved(cursor: Cursor) -> Cursor:
-    """A cursor as it comes back from a checkpoint."""
+    """Return a cursor after saving and loading it as JSON, as a checkpoint does."""
     return json.loads(json.dumps(cursor))
 
 
@@ -112,7 +112,7 @@ def test_cursors_do_not_depend_on_the_size_of_what_is_read_at_once(
 
 
 class CountingStorage(LocalStorage):
-    """Counts the bytes that are read of files."""
+    """A storage that counts the bytes that are read from files."""
 
     def __init__(self) -> None:
         self.bytes = 0

@@ -40,7 +40,7 @@ def test_connections_that_are_cut_and_a_restart_double_and_lose_nothing(server: 
     from tests.servers.cutting_proxy import cutting_proxy
 
     rng = random.Random(3)
-    # An answer to a batch is short: these end in handshakes, in answers to inserts, and in answers to commits.
+    # An answer to a batch is short: these cuts occur in handshakes, in answers to inserts, and in answers to commits.
     with cutting_proxy(server.port, [rng.randint(600, 6000) for _ in range(20)]) as between:
         uri = server.uri("table=pairs&patience=120", port=between.port)
         assert load_table(source, uri, batch=100).pairs == ROWS

@@ -1,4 +1,4 @@
-"""Mixtures: the order, its shares, its ends, and going on in the middle."""
+"""Mixtures: the order, the shares, the ends of sources, and resuming at any pair."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from towernmt.dataflow.sources.mixture import Ingredient, Mixture
 
 @pytest.fixture
 def mixture(memory_source):
-    """`mixture({"a": 5, "b": 3}, weights=[...], ...)`, with what it reports in `.said`."""
+    """Return `mixture({"a": 5, "b": 3}, weights=[...], ...)`; the mixture has its reports in `.said`."""
 
     def make(sizes: dict[str, int], weights: Any = None, ends: Any = None, tags: Any = None, **how: Any) -> Mixture:
         said: list[str] = []
@@ -34,7 +34,7 @@ def mixture(memory_source):
 
 
 def words(mixture: Mixture, epoch: int = 0, pairs: int = 10**6) -> list[str]:
-    """The first words of the pairs of an epoch."""
+    """Return the first words of the pairs of an epoch."""
     return [pair.target.split()[0] for pair in mixture.reader(mixture.begin(epoch)).take(pairs)]
 
 
@@ -132,7 +132,7 @@ def test_going_on_anywhere_gives_the_rest_of_the_same_order(memory_source, sizes
     again = make()
     rest = [pair for _, pair in itertools.islice(again.read(json.loads(json.dumps(cursor))), 400 - place)]
     assert rest == pairs[place:]
-    for ingredient in again.ingredients:  # a seek: nothing that lies before is read again
+    for ingredient in again.ingredients:  # a seek: no earlier pair is read again
         assert ingredient.source.given <= len(rest) + 1
 
 

@@ -1,4 +1,4 @@
-"""URIs: what they name, and what is said of those that name nothing."""
+"""URIs: the sources that they name, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_options_of_a_bucket_go_to_the_storage_and_those_of_the_format_to_the_fo
     source = open_source("s3://bucket/*.tsv.gz?endpoint_url=http://me:secret@h:1&retries=3&columns=2,1&timeout=2.5")
     assert given == {"endpoint_url": "http://me:secret@h:1", "retries": 3, "timeout": 2.5}
     assert (source.pattern, source.columns) == ("s3://bucket/*.tsv.gz", (2, 1))      # type: ignore[attr-defined]
-    # The name stands in positions: a run may go on with more patience.
+    # Positions contain the name: a run may resume with more patience.
     assert source.name == "s3://bucket/*.tsv.gz?endpoint_url=http://***@h:1&columns=2,1"
     encoded = open_source("s3://bucket/x.tsv?endpoint_url=http%3A%2F%2Fme%3Asecret%40h:1&region=eu").name
     assert encoded == "s3://bucket/x.tsv?endpoint_url=http%3A%2F%2F***%40h:1&region=eu"

@@ -1,4 +1,4 @@
-"""Translation memories: which text of a unit, going on at any unit, and files that are no good or mean no good."""
+"""Translation memories: the text of a unit in a language, resuming at any unit, and damaged or malicious files."""
 
 from __future__ import annotations
 

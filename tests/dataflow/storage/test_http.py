@@ -1,4 +1,4 @@
-"""Files of web servers: pairs in are pairs out whatever is cut, and one sentence for what waiting cannot mend."""
+"""Files of web servers: every pair is read once despite cut connections, or one sentence reports a permanent fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files on disks: listing, opening at a byte, and what is not a file."""
+"""Files on disks: listing, opening at an offset, and paths that are not files."""
 
 from __future__ import annotations
 

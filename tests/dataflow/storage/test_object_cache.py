@@ -1,4 +1,4 @@
-"""The bounded cache: whole files or none, the limit, several processes, full disks."""
+"""The bounded cache: only complete files, the limit, several processes, full disks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def get(cache: ObjectCache, name: str, fetched: list[str] | None = None) -> byte
 
 
 def age(cache: ObjectCache) -> None:
-    """Everything was used a while ago, in the same order: clocks of file systems are coarse."""
+    """Set the times of last use back, in the same order, because clocks of file systems are coarse."""
     for path in sorted(cache.directory.iterdir(), key=lambda path: path.stat().st_mtime_ns):
         moment = path.stat().st_mtime_ns - 10**9
         os.utime(path, ns=(moment, moment))
@@ -106,7 +106,7 @@ def test_what_a_killed_process_left_is_replaced_and_counts_no_more(tmp_path: Pat
     cache = ObjectCache(tmp_path, 2 * SIZE)
     get(cache, "a")
     [path] = [path for path in tmp_path.iterdir() if path.name != "lock"]
-    os.rename(path, f"{path}.tmp")                          # unfinished, and nobody holds its lock
+    os.rename(path, f"{path}.tmp")                          # unfinished, and no process holds its lock
     assert get(cache, "b") == content("b") and get(cache, "c") == content("c")
     assert not os.path.exists(f"{path}.tmp")
     Path(f"{path}.tmp").write_bytes(b"x" * 2 * SIZE)
@@ -165,7 +165,7 @@ def test_processes_share_a_small_cache_without_a_wrong_byte(tmp_path: Path) -> N
     found = dict(results.get(timeout=300) for _ in workers)
     for worker in workers:
         worker.join()
-    # Room is made before it is taken; a count that is not under the lock may see a file before and after its rename.
+    # Space is freed before it is allocated; a count without the lock may see a file before and after its rename.
     assert all(isinstance(most, int) for most in found.values()), found
     assert ObjectCache(tmp_path, 3 * SIZE).bytes() <= 3 * SIZE
 
@@ -196,7 +196,7 @@ def test_a_fetch_killed_in_the_middle_holds_nobody_up(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
-    """A disk of 64 KiB."""
+    """Return a directory on a disk of 64 KiB."""
     if os.getuid() != 0:
         pytest.skip("mounting a small disk needs root")
     with tempfile.TemporaryDirectory() as directory:
@@ -264,7 +264,7 @@ def test_the_environment_sets_place_and_size(tmp_path: Path, monkeypatch: pytest
 
 
 def test_locks_are_not_left_to_children(tmp_path: Path) -> None:
-    """A process forked in mid-fetch holds the same open file: the end of the fetch must free the lock all the same."""
+    """A process that was forked during a fetch holds the same open file; the lock must still be freed."""
     cache, read_end = ObjectCache(tmp_path, 2 * SIZE), None
     child = 0
 
@@ -286,7 +286,7 @@ def test_locks_are_not_left_to_children(tmp_path: Path) -> None:
 
 
 def test_nothing_of_it_is_needed_where_there_are_no_such_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Windows, importing must not fail; using the cache is refused in a sentence."""
+    """On Windows, importing must not fail, and using the cache is refused in one sentence."""
     program = ("import sys\nsys.modules['fcntl'] = None\n"
                "import towernmt.dataflow.storage.object_cache, towernmt.dataflow.preparation.prepared_data\n"
                "import towernmt.core.directories\n")

@@ -1,4 +1,4 @@
-"""What a network and a busy server do to a reader of S3, with the bytes counted to the last one."""
+"""Faults of a network and of a busy server while S3 is read; all received bytes are counted."""
 
 from __future__ import annotations
 

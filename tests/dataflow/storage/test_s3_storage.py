@@ -1,4 +1,4 @@
-"""Listing and reading objects of a real S3 server, and the sentences for what cannot be read."""
+"""Listing and reading objects of a real S3 server, and the messages for unreadable ones."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_globs_list_what_a_shell_would_and_in_order(s3: Any, bucket: str) -> Non
     assert names("p/a-?.gz") == ["p/a-1.gz", "p/a-2.gz"]
     assert names("p/a-[2-9].gz") == ["p/a-2.gz"]
     assert names("p/**/a-*.gz") == ["p/a-1.gz", "p/a-10.gz", "p/a-2.gz", "p/deep/a-3.gz"]
-    assert names("p/[x].gz") == ["p/[x].gz"]            # it is there as it is written
+    assert names("p/[x].gz") == ["p/[x].gz"]            # an object has this name literally
     assert names("p/s*.gz") == ["p/sp ace+%ü.gz"] == names("p/sp ace+%ü.gz")
     assert names("**") == sorted(keys)
     with pytest.raises(DataError, match=r"p/z\*: no object matches"):

@@ -1,4 +1,4 @@
-"""Alignments: Pharaoh's form, and links of words as links of pieces."""
+"""Alignments in the Pharaoh format, and links of words as links of subwords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs that are left out beside those that are too long: each filter, its reason, and that it is told."""
+"""Pairs that are dropped for other reasons than their length: each filter, and the reported reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codes of languages in all the ways that people write them."""
+"""Codes of languages in all usual spellings."""
 
 from __future__ import annotations
 

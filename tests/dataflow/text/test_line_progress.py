@@ -1,4 +1,4 @@
-"""Progress over lines: how many, how fast, and how long the rest takes."""
+"""Progress over lines: their number, their rate, and the remaining time."""
 
 from __future__ import annotations
 

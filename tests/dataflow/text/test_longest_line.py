@@ -35,7 +35,7 @@ class Endless(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        buffer[:] = bytes(len(buffer))      # what was there may hold the end of a line
+        buffer[:] = bytes(len(buffer))      # the part that was read may contain a line end
         self.given += len(buffer)
         assert self.given < 4 * text_lines.LONGEST_LINE, "a reader does not stop"
         return len(buffer)

@@ -1,4 +1,4 @@
-"""Letter case by language, and what each modifier does to a pair."""
+"""Letter case by language, and the effect of each modifier on a pair."""
 
 from __future__ import annotations
 

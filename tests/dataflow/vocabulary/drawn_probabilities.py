@@ -1,4 +1,4 @@
-"""How often each segmentation of a word is drawn, counted out, and whether that is what was found."""
+"""Probabilities of all segmentations of a word by enumeration, and a test of observed frequencies against them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise, product
 
 
 def segmentations(word: str) -> list[list[str]]:
-    """All of them, in pieces of any length."""
+    """Return all segmentations, in subwords of any length."""
     cuts = product((False, True), repeat=len(word) - 1)
     ends = [[0, *(place for place, cut in enumerate(choice, 1) if cut), len(word)] for choice in cuts]
     return [[word[begin:end] for begin, end in pairwise(places)] for places in ends]
@@ -17,11 +17,11 @@ def segmentations(word: str) -> list[list[str]]:
 
 def dropout_probabilities(symbols: Sequence[str], rank: Callable[[str, str], float | None], dropout: float
                           ) -> dict[tuple[str, ...], float]:
-    """Algorithm 1 of Provilkov et al., with every subset of the merges that a step may leave out.
+    """Return probabilities by algorithm 1 of Provilkov et al., with every subset of the merges that a step may drop.
 
     Args:
-        symbols: that the word begins as.
-        rank: of the merge of two symbols, the lowest being the best; None: they do not merge.
+        symbols: initial symbols of the word.
+        rank: returns the rank of the merge of two symbols, the lowest being the best; None if they do not merge.
     """
     finished: Counter[tuple[str, ...]] = Counter()
     open_ = {tuple(symbols): 1.0}
@@ -41,12 +41,12 @@ def dropout_probabilities(symbols: Sequence[str], rank: Callable[[str, str], flo
 
 
 def rank_by(scores: dict[str, float]) -> Callable[[str, str], float | None]:
-    """The merge of two pieces is the better, the higher the score of the piece that it makes."""
+    """Return the rank of a merge of two pieces: better for a higher score of the merged piece."""
     return lambda left, right: -scores[left + right] if left + right in scores else None
 
 
 def chi_square(counts: Counter[tuple[str, ...]], shares: dict[tuple[str, ...], float]) -> float:
-    """Standard deviations that chi-square lies above its mean; those expected less than 5 times count as one."""
+    """Return how many standard deviations chi-square is above its mean; rare values are merged."""
     draws = sum(counts.values())
     assert set(counts) <= set(shares)
     cells = [(counts[key], draws * share) for key, share in shares.items() if draws * share >= 5]

@@ -1,6 +1,6 @@
-"""What a process of its own draws, for the tests that compare processes.
+"""Samples of a separate process, for the tests that compare processes.
 
-    python subword_sampling.py draws MODEL...            # a digest of segmentations of each vocabulary
+    python subword_sampling.py draws MODEL...            # a digest of the segmentations by each vocabulary
     python subword_sampling.py batches CORPORA MODEL [POSITION...]
                                                          # position and digest of each batch from each position on
     python subword_sampling.py prepared DIRECTORY [POSITION]                # the same of prepared data
@@ -23,13 +23,13 @@ from towernmt.dataflow.vocabulary.base import Sampling
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabulary
 
 _CHANCE = random.Random(2)
-_WORDS = ["".join(_CHANCE.choices("abcdefgh", k=_CHANCE.randint(3, 9))) for _ in range(300)]  # as test_sampling.py has
+_WORDS = ["".join(_CHANCE.choices("abcdefgh", k=_CHANCE.randint(3, 9))) for _ in range(300)]  # as in test_sampling.py
 TEXTS = [" ".join([*_CHANCE.choices(_WORDS, k=5), "ab" * (number % 40), f"ü{number}"]) for number in range(300)]
 SAMPLINGS = (Sampling(0.1), Sampling(0.5), Sampling(0.3, 8))
 
 
 def digests(path: str) -> list[str]:
-    """Of the draws of each of SAMPLINGS."""
+    """Return a digest of the samples for each of SAMPLINGS."""
     vocabulary = load_vocabulary(path)
     return [hashlib.sha256(repr([vocabulary.sample_batch(TEXTS, sampling, 5, 1000),
                                  vocabulary.sample_with_words(TEXTS, sampling, 6)]).encode()).hexdigest()
@@ -37,7 +37,7 @@ def digests(path: str) -> list[str]:
 
 
 def batches(corpora: str, model: str, position: str | None = None) -> list[str]:
-    """A line for each batch: the position after it, and a digest of its arrays."""
+    """Return a line for each batch: the position after it, and a digest of its arrays."""
     vocabulary = load_vocabulary(model)
     settings = StreamBatchSettings(batch_tokens=600, window=700, subword_sampling=True, seed=3)
     stream = StreamBatches(read_corpora(corpora).mixture(), vocabulary, vocabulary, settings, epochs=2,
@@ -46,7 +46,7 @@ def batches(corpora: str, model: str, position: str | None = None) -> list[str]:
 
 
 def prepared(directory: str, position: str | None = None) -> list[str]:
-    """As `batches`, of prepared data."""
+    """Return the lines of `batches` for prepared data."""
     settings = StreamBatchSettings(batch_tokens=150, window=40, subword_sampling=True, seed=3)
     return _lines(make_batches(PreparedData(directory), settings, 2), position)
 

@@ -1,4 +1,4 @@
-"""Source factors: their text form, the words that pieces are of, and the vocabulary that joins both."""
+"""Source factors: their form in text, the words of subwords, and the vocabulary that joins both."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VOCABULARIES = {kind: learn(kind) for kind in KINDS}
 
 
 def other_model(**options: object) -> SentencePieceVocabulary:
-    """A SentencePiece model of another make than ours."""
+    """Train a SentencePiece model with other options than those of towernmt."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(["ab cd ab cd ab cd", "cd ab ef", "ab cd ef ab cd"] * 30), model_writer=model,
@@ -70,7 +70,7 @@ def test_each_piece_is_of_the_word_that_it_is_cut_from(kind: str, words: list[st
     vocabulary = VOCABULARIES[kind]
     alone = [vocabulary.encode(word) for word in words]
     text = " ".join(words)
-    assume(vocabulary.encode(text) == [id for ids in alone for id in ids])  # where scores are equal, it may differ
+    assume(vocabulary.encode(text) == [id for ids in alone for id in ids])  # with equal scores, it may differ
     ids, found = vocabulary.encode_with_words([text, text])
     assert ids == vocabulary.encode_batch([text, text])
     assert found == [[word for word, ids in enumerate(alone) for _ in ids]] * 2
@@ -108,7 +108,7 @@ def test_a_piece_of_several_words_is_of_the_first() -> None:
     vocabulary = other_model(split_by_whitespace=False)
     (ids,), (words,) = vocabulary.encode_with_words(["ab cd ab cd ef"])
     pieces = [vocabulary.id_to_piece(id) for id in ids]
-    assert max(piece.count("▁") for piece in pieces) > 1     # or there is nothing to see here
+    assert max(piece.count("▁") for piece in pieces) > 1     # otherwise the test would show nothing
     starts = [sum(piece.count("▁") for piece in pieces[:index]) for index in range(len(pieces))]
     assert words == starts
 

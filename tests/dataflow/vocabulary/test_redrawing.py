@@ -1,4 +1,4 @@
-"""Stored ids segmented anew: always the same text, drawn as the papers have it, and the same whatever is remembered."""
+"""Sampled segmentations of stored ids: the same text, the probabilities of the papers, no effect of caches."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SENTENCES = st.sampled_from(TEXT) | st.lists(
 
 @cache
 def vocabulary_of(name: str) -> Vocabulary:
-    """Of a kind, with perhaps something special; all lack some of the characters."""
+    """Learn a vocabulary of a kind, perhaps with special options; all vocabularies lack some of the characters."""
     if name == "codes":
         pytest.importorskip("subword_nmt")
         return learn_bpe_codes(TEXT * 2, 300)
@@ -113,7 +113,7 @@ def test_what_is_drawn_is_the_text_that_was_stored_word_for_word(name: str, text
 
 
 def unigram_probabilities(word: str, scores: dict[str, float], alpha: float) -> dict[tuple[str, ...], float]:
-    """Of all segmentations, counted out."""
+    """Return the probabilities of all segmentations by enumeration."""
     weights = {tuple(pieces): math.exp(alpha * sum(scores[piece] for piece in pieces))
                for pieces in segmentations(word) if all(piece in scores for piece in pieces)}
     return {pieces: weight / sum(weights.values()) for pieces, weight in weights.items()}
@@ -174,11 +174,11 @@ def test_draws_depend_on_the_key_and_not_on_what_is_remembered(name: str, monkey
     assert sentences(first) == sentences(again) == sentences(forgetful) != sentences(other)
     for place in range(4):
         assert np.array_equal(first[place], forgetful[place])
-    assert len({str(ids) for ids in redrawn(vocabulary, ["Gewissen begabt"] * 200, 0.3)}) > 3  # each place draws anew
+    assert len({str(ids) for ids in redrawn(vocabulary, ["Gewissen begabt"] * 200, 0.3)}) > 3     # a new sample each
 
 
 class Pieces(NamedTuple):
-    """What draws ask of a unigram model."""
+    """A fake unigram model with the interface that sampling needs."""
 
     scores: dict[str, float]
     unknown_score: float
@@ -190,9 +190,9 @@ def test_a_number_draws_the_same_of_a_word_however_many_were_added_before(nodes:
     pieces = {"a": -1.0, "b": -1.0, "ab": -1.0}
     draws = BatchUnigramSampler(cast("PieceModel", Pieces(pieces, -9.0, 2)), 0.0, list(pieces).index)
     early = draws.add("ab")
-    draws._nodes = nodes  # as after very many words
+    draws._nodes = nodes  # like a cache after very many words
     late = draws.add("ab")
-    # Evenly drawn: "ab" below one half, "a" and "b" from there on.
+    # Uniform samples: "ab" for numbers below one half, "a" and "b" from there on.
     uniform = np.array([0.0, 0.5 - 2.0 ** -53, 0.5 - 2.0 ** -32, 0.5, 0.5 + 2.0 ** -33, 1 - 2.0 ** -53])
     numbers, first = np.repeat([early, late], len(uniform)), np.arange(2 * len(uniform)) * 2
     ids, counts = draws.draw(numbers, np.repeat(np.tile(uniform, 2), 2), first)

@@ -1,4 +1,4 @@
-"""What segmentations are drawn, and how often: against SentencePiece itself, and against all of them counted out."""
+"""The distribution of sampled segmentations, compared with SentencePiece and with all segmentations by enumeration."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def learned(kind: str, fallback: bool) -> SentencePieceVocabulary:
 
 @cache
 def whitespace_model(kind: str, **how: object) -> SentencePieceVocabulary:
-    """With spaces inside or at the end of pieces, and SentencePiece's own normalisation and ids."""
+    """Train a model with spaces inside or at the end of pieces, and SentencePiece's default normalisation and ids."""
     import io
 
     model = io.BytesIO()
@@ -154,7 +154,7 @@ def test_unigram_draws_are_distributed_as_the_library_draws_them() -> None:
                                                  nbest_size=-1)))
     often = [key for key in ours | theirs if ours[key] + theirs[key] >= 40]
     value = sum((ours[key] - theirs[key]) ** 2 / (ours[key] + theirs[key]) for key in often)
-    # The library's draws are others in each process: eight deviations are never seen by chance.
+    # The library's samples differ in each process; eight standard deviations never occur by chance.
     assert len(often) > 30 and (value - len(often)) / math.sqrt(2 * len(often)) < 8
 
 

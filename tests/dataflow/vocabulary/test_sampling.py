@@ -1,7 +1,7 @@
-"""Segmentations drawn at random: reproducible, different from draw to draw, and always of the same text.
+"""Random segmentations: reproducible, different for each sample, and always of the same text.
 
-A generator may be seeded with something of the process beside the seed, as SentencePiece's is. No comparison within one
-process can see that: it is processes that are compared here.
+A generator may be seeded with a property of the process in addition to the seed, as that of SentencePiece. A comparison
+within one process cannot detect this, so these tests compare processes.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def test_a_stream_resumed_in_another_process_gives_the_batches_of_the_one_never_
 
 
 def in_a_process(hash_seed: str, *arguments: str | Path) -> list[str]:
-    """The lines that `subword_sampling.py` prints."""
+    """Return the lines that `subword_sampling.py` prints."""
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.run([sys.executable, PROGRAM, *map(str, arguments)], env=environment, check=True,
                           capture_output=True, text=True, timeout=120).stdout.splitlines()
@@ -189,7 +189,7 @@ _MADE: list[Vocabulary] = []
 
 
 def sampled_vocabulary() -> Vocabulary:
-    """Of the texts of `memory_source`."""
+    """Learn a vocabulary from the texts of `memory_source`."""
     if not _MADE:
         texts = [f"a{number} x y x x y" for number in range(200)]
         _MADE.append(learn_sentence_piece(texts, "unigram", 40))

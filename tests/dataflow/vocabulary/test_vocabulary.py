@@ -1,4 +1,4 @@
-"""Vocabularies: round trips, special ids, files, and what happens at the edges."""
+"""Vocabularies: round trips, special ids, files, and edge cases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, learn_w
 
 
 def _sentences(count: int = 400, seed: int = 5) -> list[str]:
-    """Random sentences of a made-up language, words of skewed frequency."""
+    """Return random sentences of a made-up language with a skewed frequency of words."""
     draw = random.Random(seed)
     words = ["".join(draw.choice("abcdeäöüßé") for _ in range(draw.randint(1, 7))) for _ in range(150)]
     return [" ".join(words[min(int(draw.expovariate(0.05)), 149)] for _ in range(draw.randint(1, 9)))
