@@ -78,7 +78,7 @@ class ForkServer:
         environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONUNBUFFERED": "1",
                        "PYTHONPATH": str(Path(__file__).parents[1])}
         environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
-        # Pipes as of a child: Python looks only once whether its standard streams can be sought.
+        # Pipes like those of a child, because Python checks only once whether its standard streams are seekable.
         self._server = subprocess.Popen([sys.executable, __file__, str(theirs.fileno())], env=environment,
                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         pass_fds=[theirs.fileno()], start_new_session=True)

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-# What others need of Unix is loaded before it is taken away.
+# Load the Unix modules that other libraries need before they are removed.
 PROGRAM = r"""
 import importlib, multiprocessing.pool, os, pkgutil, select, signal, sys
 import numpy, rich.live, sacrebleu, sentencepiece, tensorflow, tensorpack, tensorpack.callbacks, tensorpack.train, yaml

@@ -30,7 +30,7 @@ def test_a_name_that_is_missing_is_named():
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_the_package_train_is_the_function_train_too():
-    """Each order of imports has a fork of its own; TensorFlow is imported once."""
+    """Each order of imports runs in a separate fork; TensorFlow is imported once."""
     program = """
 import os
 import tensorpack

@@ -1,4 +1,4 @@
-"""README and manual: what they show parses, what they import is there, what they call exists."""
+"""README and manual: their code can be parsed, their imports and commands exist."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def snippets(language: str) -> list[tuple[str, str]]:
-    """(page, text) of the code blocks in one language."""
+    """Return (page, text) of the code blocks in one language."""
     block = re.compile(rf"^```{language}\n(.*?)^```", re.M | re.S)
     return [(page.name, text) for page in PAGES for text in block.findall(page.read_text(encoding="utf-8"))]
 
 
 def commands() -> list[tuple[str, list[str]]]:
-    """(page, words) of every command in the shell snippets, without redirections, variables and SLURM's `srun`."""
+    """Return (page, words) of the commands in the shell snippets, without redirections, variables and `srun`."""
     found = []
     for page, text in snippets("sh"):
         for line in text.replace("\\\n", " ").splitlines():
@@ -86,7 +86,7 @@ def test_every_shell_command_is_one_that_exists() -> None:
 
 
 def files_shown() -> list[tuple[str, str]]:
-    """(name, text) of the Python files that a page has its reader write."""
+    """Return (name, text) of the Python files that a page contains."""
     named = re.compile(r"In `(\w+\.py)`:\n\n```python\n(.*?)^```", re.M | re.S)
     return [found for page in PAGES for found in named.findall(page.read_text(encoding="utf-8"))]
 

@@ -1,4 +1,4 @@
-"""Rules of the house that a reader would otherwise have to look after."""
+"""Rules of the code base that reviewers would otherwise have to check."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ INSIDE = {
 
 
 def imported_modules(tree: ast.Module) -> list[str]:
-    """The modules of towernmt that are imported anywhere in a module: in functions and for types, too."""
+    """Return the modules of towernmt that a module imports anywhere, also in functions and for types."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

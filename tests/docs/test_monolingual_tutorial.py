@@ -1,4 +1,4 @@
-"""The tutorial of docs/guide/monolingual-text.md, run in small: back-translation, then a student of an ensemble."""
+"""The tutorial of docs/guide/monolingual-text.md on tiny data: back-translation, then a student of an ensemble."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL = ("train.steps=40 train.precision=float32 model.hidden_size=32 model.filt
 
 
 def write_files() -> None:
-    """Write the files of the page, in a toy language whose words are turned round."""
+    """Write the files of the page, in a toy language whose words are spelled backwards."""
     chance = random.Random(3)
     words = [first + second for first in "bdfgkl" for second in "aeio"]
     for name, count in (("train", 200), ("valid", 10), ("test", 5), ("news", 60)):

@@ -1,4 +1,4 @@
-"""The manual's pages: what they link to is there, what they name exists, and nothing is fetched from elsewhere."""
+"""The manual's pages: links and names exist, and no page loads content from other hosts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def text_of(page: Path) -> str:
 
 
 def prose_of(page: Path) -> str:
-    """A page without its code blocks."""
+    """Return a page without its code blocks."""
     return re.sub(r"^```.*?^```", "", text_of(page), flags=re.M | re.S)
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as MkDocs makes them."""
+    """Return the anchors of a page's headings, as MkDocs makes them."""
     headings = re.findall(r"^#+ (.+)$", prose_of(page), re.M)
     return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
 

@@ -1,4 +1,4 @@
-"""The tutorials that start from a trained model, run in small.
+"""The tutorials that start from a trained model, on tiny data.
 
 docs/guide/fine-tuning.md starts from a model in the format of OPUS-MT, and docs/start/what-you-have.md from a run.
 """
@@ -27,7 +27,7 @@ TINY = ("train.precision=float32 model.hidden_size=16 model.filter_size=16 model
 
 
 def run_line(line: str) -> int:
-    """Run a line of a page, with a graph of its own, and return its status."""
+    """Run a line of a page, in a new graph, and return its status."""
     with tf.Graph().as_default():
         return main(shlex.split(line)[1:])
 

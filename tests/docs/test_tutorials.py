@@ -1,4 +1,4 @@
-"""The tutorials in docs/extend, done as they are written: files made, commands run, and what comes out compared.
+"""The tutorials in docs/extend: their files are written, their commands run, and the outputs compared.
 
 `own-model.md` and `architecture.md` are run by tests/integration/test_own_model.py.
 """
@@ -22,21 +22,21 @@ EXTEND = Path(__file__).resolve().parents[2] / "docs" / "extend"
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The code blocks of a page in one language."""
+    """Return the code blocks of a page in one language."""
     return re.findall(rf"^```{language}\n(.*?)^```", (EXTEND / page).read_text(encoding="utf-8"), re.M | re.S)
 
 
 def write_files(page: str, place: Path) -> None:
-    """The files that a page has its reader make."""
+    """Write the files that a page contains, and return them."""
     named = re.compile(r"[Ii]n `(\w+\.(?:py|yaml))`:\n\n```(?:python|yaml)\n(.*?)^```", re.M | re.S)
     for name, text in named.findall((EXTEND / page).read_text(encoding="utf-8")):
         (place / name).write_text(text, encoding="utf-8")
 
 
 def run_command(line: str) -> None:
-    """A command of a page, in this process."""
+    """Run a command of a page in this process."""
     words = shlex.split(line)
-    with tf.Graph().as_default():       # nothing of one program's is in the graph of another
+    with tf.Graph().as_default():       # each program has a separate graph
         if words[0] == "python":
             runpy.run_path(words[1], run_name="__main__")
         else:
@@ -44,13 +44,13 @@ def run_command(line: str) -> None:
 
 
 def commands(page: str) -> list[str]:
-    """The commands of a page, one a line."""
+    """Return the commands of a page, one per line."""
     return [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory with the toy data, made by the first two commands of the index; programs are run there."""
+    """Return a directory with the toy data, made by the first two commands of the index; programs run there."""
     place = tmp_path_factory.mktemp("tutorials")
     write_files("index.md", place)
     with pytest.MonkeyPatch.context() as patch:
@@ -62,7 +62,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def output_of(place: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[str], list[str]]:
-    """Does a page, and gives the lines on standard output."""
+    """Run all commands of a page, and return the lines on standard output."""
     def done(page: str) -> list[str]:
         write_files(page, place)
         for line in commands(page):

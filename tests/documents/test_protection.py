@@ -23,7 +23,7 @@ from towernmt.predict.lines.protected_sentences import restored
 pytest.importorskip("sentencex")
 
 
-ADDRESSES = [       # a text, and what of it stays
+ADDRESSES = [       # a text, and its protected spans
     ("請看https://x.de/ab這是", ["https://x.de/ab"]),
     ("请看https://x.de/这是我的网站。", ["https://x.de/"]),
     ("https://x.deは、https://y.de/abを", ["https://x.de", "https://y.de/ab"]),
@@ -79,7 +79,7 @@ def test_symbols_of_a_text(text: str, expected: list[str]) -> None:
     assert [text[start:end] for start, end in symbols_in(text)] == expected
 
 
-HTML = [    # a text, what a model sees, and the text by a translator that writes capitals
+HTML = [    # a text, the input of the model, and the text by a translator that writes capitals
     ("siehe https://x.de/<wbr>ab hier.", ["siehe X1 hier."], "SIEHE https://x.de/<wbr>ab HIER."),
     ('<a href="u"><span class="invisible">https://</span><span class="ellipsis">x.de/ab</span><span class="invisible">c'
      '</span></a> ist gut', ["X1 ist gut"], '<a href="u"><span class="invisible">https://</span><span class="ellipsis">'

@@ -60,5 +60,5 @@ def test_case_and_absent_words_are_as_asked():
 def test_sentences_stand_out_by_their_scores_and_by_what_sets_systems_apart():
     found = pick([[50, 10, 90, 10], [60, 5, 90, 80]], 2)
     assert found.worst == [[1, 3], [1, 0]] and found.best == [[2, 0], [2, 3]]
-    assert found.lost == [[1]] and found.gained == [[3, 0]]     # none that is equal
+    assert found.lost == [[1]] and found.gained == [[3, 0]]     # no equal word
     assert pick([[1.0, 2.0]], 0).worst == [[]]

@@ -1,4 +1,4 @@
-"""Scores and significance of several systems, against sacreBLEU's own program."""
+"""Scores and significance of several systems, compared with sacreBLEU's program."""
 
 from __future__ import annotations
 

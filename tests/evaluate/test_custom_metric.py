@@ -1,4 +1,4 @@
-"""Functions as metrics: their scores, significance, reports, and what is refused."""
+"""Functions as metrics: their scores, significance, reports, and refused functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRAWS = SignificanceSettings(samples=200, trials=300, seed=7)
 
 
 def share_of_words(sources: Any, translations: Any, references: Any) -> list[float]:
-    """100 * the share of the words of the first reference that a translation has."""
+    """Return 100 * the share of the words of the first reference that a translation contains."""
     return [100 * len(set(one.split()) & set(other.split())) / len(set(other.split()))
             for one, other in zip(translations, references[0], strict=True)]
 
@@ -102,7 +102,7 @@ def test_a_command_uses_the_function_of_a_file(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_example_runs_comet_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """COMET's functions are replaced by a module with the same interface, since its models have gigabytes."""
+    """A module with the same interface replaces COMET, because its models have gigabytes."""
     (tmp_path / "comet.py").write_text(
         "class Model:\n    def predict(self, data, batch_size, gpus):\n        print('noise')\n"
         "        self.scores = [len(row['mt']) / len(row['src'] + row['ref']) for row in data]\n        return self\n\n"

@@ -1,4 +1,4 @@
-"""A tiny corpus, a run that learned it somewhat, and the example programs as modules."""
+"""A tiny corpus, a run that has partly learned it, and the example programs as modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TINY = ["model.hidden_size=32", "model.filter_size=64", "model.heads=2", "model.
 
 
 def write_text(directory: Path, seed: int, count: int) -> tuple[list[str], list[str]]:
-    """Pairs in which each word of the source, in order, is one word of the target."""
+    """Write pairs in which each word of the source, in order, is one word of the target."""
     chance = random.Random(seed)
     words = [first + second for first in "bdfgkl" for second in "aeio"]
     sources = [" ".join(chance.choices(words, k=chance.randint(3, 6))) for _ in range(count)]
@@ -34,11 +34,11 @@ def write_text(directory: Path, seed: int, count: int) -> tuple[list[str], list[
 
 @dataclass
 class Place:
-    """Where text, prepared data and a finished run are.
+    """Directories of text, prepared data and a finished run.
 
     Attributes:
         text: a directory with the files `source` and `target`.
-        data: what `towernmt prepare` made of them, with one vocabulary for both.
+        data: the prepared data, with one vocabulary for both languages.
         run: a finished run of 100 steps.
     """
 
@@ -65,7 +65,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.fixture(scope="session")
 def factored(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data prepared of the same text with a source factor."""
+    """Prepare the same text with a source factor."""
     from towernmt.cli.main import main
 
     directory = tmp_path_factory.mktemp("factored")
@@ -79,16 +79,16 @@ def factored(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny() -> list[str]:
-    """Settings of a model and a training that take a second."""
+    """Return settings of a model and a training that takes a second."""
     return TINY
 
 
 @pytest.fixture(scope="session")
 def example() -> Callable[[str], Any]:
-    """`example("hooks")` is the module examples/hooks.py."""
+    """Return a function: `example("hooks")` is the module examples/hooks.py."""
     def load(name: str) -> Any:
         if str(EXAMPLES) not in sys.path:
-            sys.path.insert(0, str(EXAMPLES))       # as Python does for a program, which imports what lies beside it
+            sys.path.insert(0, str(EXAMPLES))       # like Python, which lets a program import the files next to it
         spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -100,7 +100,7 @@ def example() -> Callable[[str], Any]:
 
 @pytest.fixture(scope="session")
 def scalars() -> Callable[[Path, str], list[float]]:
-    """The values of a scalar over the steps of a run."""
+    """Return the values of a scalar over the steps of a run."""
     def read(run: Path, name: str) -> list[float]:
         entries = map(json.loads, (run / "log" / "stats.jsonl").read_text().splitlines())
         return [entry[name] for entry in entries if name in entry]
@@ -110,7 +110,7 @@ def scalars() -> Callable[[Path, str], list[float]]:
 
 @pytest.fixture(scope="session")
 def weights() -> Callable[[Path], dict[str, Any]]:
-    """Every variable of a run's last checkpoint."""
+    """Return every variable of a run's last checkpoint."""
     def read(run: Path) -> dict[str, Any]:
         from towernmt.core.tf_compat import tf
         from towernmt.run.directory import RunDirectory

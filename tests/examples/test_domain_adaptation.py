@@ -13,7 +13,7 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module")
 def domain(place, tmp_path_factory):
-    """Text of the same words, in which the target comes in reverse order."""
+    """Write text with the same words, in which the target is in reverse order."""
     directory = tmp_path_factory.mktemp("domain")
     (directory / "source").write_text((place.text / "source").read_text())
     reverse = [" ".join(line.split()[::-1]) + "\n" for line in (place.text / "target").read_text().splitlines()]

@@ -22,7 +22,7 @@ def test_training_goes_on_from_the_run_and_lowers_the_risk(place, example, scala
     before, after = weights(place.run), weights(tmp_path)
     assert after["global_step"] == 12
     assert set(before) == set(after)
-    assert risk.main([*arguments, "train.steps=24", "--towers=2"]) == 0     # the run goes on
+    assert risk.main([*arguments, "train.steps=24", "--towers=2"]) == 0     # the run resumes
     losses = scalars(tmp_path, "loss")
     assert len(losses) == 24 and all(0.0 <= loss <= 1.0 for loss in losses)
     assert np.mean(losses[-6:]) < np.mean(losses[:6])

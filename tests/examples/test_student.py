@@ -1,4 +1,4 @@
-"""The script that makes a student into a page: its commands are the program's, and it goes on after a stop."""
+"""The script that exports a student as a web page: its commands exist, and it resumes after a stop."""
 
 from __future__ import annotations
 

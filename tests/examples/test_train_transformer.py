@@ -1,4 +1,4 @@
-"""What examples/train_transformer.py draws at its end; tests/integration/test_whole_chain.py runs all of it."""
+"""The picture of examples/train_transformer.py, which tests/integration/test_whole_chain.py runs completely."""
 
 from __future__ import annotations
 

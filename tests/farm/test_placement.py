@@ -1,4 +1,4 @@
-"""What each worker gets of a cluster."""
+"""The resources of each worker on a cluster."""
 
 from __future__ import annotations
 

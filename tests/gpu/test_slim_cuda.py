@@ -1,4 +1,4 @@
-"""The code of other GPUs is blanked in a library, which stays loadable, and comes back from the parts."""
+"""The code of other GPUs in a library is replaced by zeros; the library stays loadable, and its parts restore it."""
 
 from __future__ import annotations
 

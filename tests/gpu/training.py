@@ -46,7 +46,7 @@ class Case:
 
     Attributes:
         architecture: name of the model's architecture.
-        gpus: numbers of the GPUs as one knows them; on a machine without fake GPUs, as many CPU towers are used.
+        gpus: CUDA's numbers of the GPUs; on a machine without fake GPUs, the same number of CPU towers is used.
         precision: dtype of matrix products.
         update_cycle: batches per update.
         staging: whether batches are copied in advance; None for the default.

@@ -1,4 +1,4 @@
-"""FedOperation against `Session.run` with a feed_dict."""
+"""`FedOperation`, compared with `Session.run` with a feed_dict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values for feed tensors: which ones are converted, and which ones are refused."""
+"""Values for feed tensors: converted values and refused values."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_whole_numbers_arrive_unchanged_or_are_refused(data, given_as, wanted):
         with tf.Graph().as_default():
             got = fed(array, wanted)
     except FeederError:
-        # Python's numbers are the reference: some value is none that the dtype has, exactly or, of floats, in range.
+        # Python's numbers are the reference: a value that the dtype cannot hold, exactly or, for floats, in range.
         assert any(not held(item, wanted, given_as) for item in array.tolist())
     else:
         assert all(held(item, wanted, given_as) for item in array.tolist())

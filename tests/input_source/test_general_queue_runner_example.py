@@ -1,4 +1,4 @@
-"""examples/general_queue_runner.py does what its docstring says."""
+"""examples/general_queue_runner.py has the effects that its docstring describes."""
 
 from __future__ import annotations
 

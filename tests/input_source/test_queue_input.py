@@ -262,7 +262,7 @@ def test_a_broken_source_stops_training_with_its_error_after_all_before_it(feede
     assert isinstance(caught.value.__cause__, OSError) and data.runner and caught.value is data.runner.error
     assert sources(recorder) == expected(range(broken))
     assert recorder.ended
-    data.raise_feeder_error()  # it was raised already: not a second time
+    data.raise_feeder_error()  # it was raised already, so not a second time
 
 
 def test_a_trainer_that_met_the_closed_queue_can_ask_for_the_error() -> None:
@@ -273,7 +273,7 @@ def test_a_trainer_that_met_the_closed_queue_can_ask_for_the_error() -> None:
         data.start(sess)
         hooks = [callback for callback in data.get_callbacks() if hasattr(callback, "counts")]
         try:
-            while True:  # as a trainer with steps of its own, past the hooks that would have waited
+            while True:  # like a trainer with custom steps, without the hooks that would have waited
                 sess.run(tensors)
                 hooks[0].counts = hooks[0].counts.consumed(1.0)
         except tf.errors.OutOfRangeError:

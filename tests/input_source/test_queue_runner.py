@@ -248,7 +248,7 @@ def test_a_stop_does_not_wait_for_a_blocked_feeder() -> None:
         begin = time.monotonic()
         line.runner.stop(sess)
         assert time.monotonic() - begin < 5
-        assert feeder_threads() == ["GeneralQueueRunner-line-socket"]  # 'file' waited for its turn, and left
+        assert feeder_threads() == ["GeneralQueueRunner-line-socket"]  # 'file' waited for its turn, and ended
         assert line.runner.error is None
     never.set()
 
@@ -274,7 +274,7 @@ def test_a_stop_wakes_feeders_that_wait_on_a_full_queue() -> None:
 
     def endless() -> Iterator[int]:
         for item in range(1_000_000):
-            if item == 3:  # 0 and 1 are in the queue, 2 is on its way when 3 is asked for by nobody
+            if item == 3:  # 0 and 1 are in the queue, 2 waits for the queue, and 3 is never read
                 raise AssertionError("the queue holds two")
             if item == 2:
                 full.set()

@@ -1,4 +1,4 @@
-"""A program as the README has it: prepared data and a run's directory in its arguments, once, twice, ..."""
+"""The program of the README: its arguments are prepared data and the directory of a run, repeatedly."""
 
 from __future__ import annotations
 

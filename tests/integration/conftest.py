@@ -1,7 +1,7 @@
-"""A tiny corpus, a tiny model, and real processes that train it, most of which start as forks (`tests/fork_server.py`).
+"""A tiny corpus, a tiny model, and real processes that train it, most of them forks (`tests/fork_server.py`).
 
-Nothing waits by sleeping: a test reads a process's log to a line, or the process holds itself (see
-`recorded_train.py`). A watchdog ends a process that hangs, which fails its test.
+No test waits by sleeping: it reads a process's log up to a line, or the process stops itself (see `recorded_train.py`).
+A watchdog ends a process that hangs, which fails its test.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LONG_RUN = [*TINY_TRAINING, "optimizer.name=muon", "model.softmax_sample=0.5",
 
 @dataclass
 class Result:
-    """How a process ended."""
+    """The end of a process: its status and its output."""
 
     status: int
     output: str
@@ -57,7 +57,7 @@ class Result:
         return self.output + self.errors
 
     def the_error(self) -> str:
-        """The one sentence on standard error that says why it failed; there is no stack."""
+        """Return the one sentence on standard error with the reason of the failure; fail if there is a stack trace."""
         assert "Traceback" not in self.text, self.text
         sentences = [line for line in self.errors.splitlines() if line.startswith("towernmt: ")]
         assert len(sentences) == 1, self.text
@@ -65,9 +65,10 @@ class Result:
 
 
 class Process:
-    """A program of the package as a process whose output is read as it comes.
+    """A program of the package as a process whose output is read while it runs.
 
-    The pipe of its output holds 4 KiB, about 24 lines of the log: it cannot run further ahead of its reader.
+    The pipe of its output holds 4 KiB, about 24 lines of the log, so the process is at most that far ahead of its
+    reader.
 
     Args:
         command: arguments of `python`.
@@ -98,7 +99,7 @@ class Process:
         self._watchdog.start()
 
     def wait_for(self, pattern: str) -> str:
-        """Read the output up to a line in which `pattern` is found."""
+        """Read the output up to a line that matches `pattern`."""
         for raw in self.popen.stdout:
             self._lines.append(raw.decode())
             if re.search(pattern, self._lines[-1]):
@@ -109,11 +110,11 @@ class Process:
         self.popen.send_signal(number)
 
     def take_minutes(self) -> None:
-        """It is not taken to hang, however long it takes."""
+        """Disable the watchdog for this process, which may take minutes."""
         self._watchdog.cancel()
 
     def wait(self) -> Result:
-        """Read on to the end."""
+        """Read the output to its end, and return the result."""
         self._lines += [raw.decode() for raw in self.popen.stdout]
         status = self.popen.wait()
         self._watchdog.cancel()
@@ -128,7 +129,7 @@ class Process:
 
 @pytest.fixture(scope="session")
 def next_server() -> Iterator[Callable[[], ForkServer]]:
-    """`next_server()` returns one of two servers in turn: two processes of a test differ in the order of sets."""
+    """Return `next_server()`, which alternates between two servers with different orders of the elements of sets."""
     servers: list[ForkServer] = []
     turns = itertools.cycle((0, 1))
 
@@ -145,7 +146,7 @@ def next_server() -> Iterator[Callable[[], ForkServer]]:
 
 @pytest.fixture
 def start(next_server: Callable[[], ForkServer], tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    """`start("train", "--data", ...)` starts `towernmt train`; with `program=` another Python program.
+    """Return `start`: `start("train", "--data", ...)` starts `towernmt train`; with `program=` another Python program.
 
     With `fork=False` it starts in a new interpreter, which imports TensorFlow.
     """
@@ -155,7 +156,7 @@ def start(next_server: Callable[[], ForkServer], tmp_path: Path) -> Iterator[Cal
 @pytest.fixture(scope="module")
 def module_start(next_server: Callable[[], ForkServer], tmp_path_factory: pytest.TempPathFactory
                  ) -> Iterator[Callable[..., Process]]:
-    """`start` for the fixtures of a module."""
+    """Return `start` for the fixtures of a module."""
     yield from _starter(next_server, tmp_path_factory.mktemp("processes"))
 
 
@@ -175,8 +176,9 @@ def _starter(next_server: Callable[[], ForkServer], directory: Path) -> Iterator
 
 @pytest.fixture(scope="session")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Result]:
-    """`here("train", ...)` is `start("train", ...).wait()` without a process and its start of TensorFlow: for what
-    does not depend on one. What is logged stands in the run's `log.log` alone.
+    """Return a replacement of `start("train", ...).wait()` that runs in this process, without an import of TensorFlow.
+
+    The log is only in the run's `log.log`.
     """
     from towernmt.cli.main import main
 
@@ -193,7 +195,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Result]:
 
 @dataclass
 class Corpus:
-    """Raw text and what `towernmt prepare` made of it."""
+    """Raw text and the data that `towernmt prepare` made from it."""
 
     directory: Path
     prepared: Path
@@ -204,7 +206,7 @@ class Corpus:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    """400 pairs in four shards: each word of the source, in order, is one word of the target."""
+    """Prepare 400 pairs in four shards: each word of the source, in order, is one word of the target."""
     directory = tmp_path_factory.mktemp("corpus")
     chance = random.Random(3)
     words = [first + second for first in "bdfgkl" for second in "aeio"]
@@ -223,60 +225,60 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def train_arguments(data: Path, logdir: Path, *settings: str) -> list[str | Path]:
-    """What the tests train does not depend on the machine that chosen defaults measure for seconds."""
+    """Return arguments that disable automatic settings, which depend on the machine and take seconds to measure."""
     return ["train", "--defaults", "fixed", "--data", data, "--logdir", logdir, "--set", *settings]
 
 
 @pytest.fixture(scope="session")
 def arguments() -> Callable[..., list[str | Path]]:
-    """The arguments of a `towernmt train` with settings."""
+    """Return the arguments of `towernmt train` with settings."""
     return train_arguments
 
 
 @pytest.fixture(scope="session")
 def tiny() -> list[str]:
-    """Settings of a model and a training that take a second."""
+    """Return settings of a model and a training that takes a second."""
     return TINY_TRAINING
 
 
 @pytest.fixture(scope="session")
 def long_run() -> list[str]:
-    """Settings of the run that the fault tests compare with."""
+    """Return the settings of the run that the fault tests compare with."""
     return LONG_RUN
 
 
 @dataclass
 class Run:
-    """A finished run: its directory, and what was recorded of each step."""
+    """A finished run: its directory, and the record of each step."""
 
     logdir: Path
     steps: dict[int, dict[str, Any]]
 
     def copy(self, place: Path) -> Path:
-        """A copy of the run's directory, to be spoilt."""
+        """Return a copy of the run's directory, which a test may damage."""
         return Path(shutil.copytree(self.logdir, place))
 
 
 def read_steps(record: Path) -> dict[int, dict[str, Any]]:
-    """What `recorded_train.py` wrote, by step; of a step made twice, the last."""
+    """Return the record of `recorded_train.py` by step; for a step that was made twice, the last one."""
     return {entry["step"]: entry for entry in map(json.loads, record.read_text().splitlines())}
 
 
 @pytest.fixture(scope="session")
 def recorded() -> Callable[[Path], dict[int, dict[str, Any]]]:
-    """Reads a record of steps."""
+    """Return the function that reads a record of steps."""
     return read_steps
 
 
 @pytest.fixture(scope="session")
 def recording() -> Callable[..., list[str | Path]]:
-    """The program that trains as `towernmt train` does and records each step in a file."""
+    """Return the path of the program that trains like `towernmt train` and records each step in a file."""
     return lambda record, *faults: [RECORDED, record, *faults, "--"]
 
 
 @pytest.fixture(scope="session")
 def uninterrupted(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """120 steps without a stop."""
+    """Train 120 steps without a stop."""
     directory = tmp_path_factory.mktemp("uninterrupted")
     process = Process([RECORDED, directory / "steps", "--",
                        *train_arguments(corpus.prepared, directory / "run", *LONG_RUN)], directory)
@@ -286,7 +288,7 @@ def uninterrupted(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> R
 
 
 def tensors(checkpoint: Path) -> dict[str, np.ndarray]:
-    """Every variable of a checkpoint."""
+    """Return every variable of a checkpoint."""
     from towernmt.core.tf_compat import tf
 
     reader = tf.train.load_checkpoint(str(checkpoint / "model"))
@@ -294,7 +296,7 @@ def tensors(checkpoint: Path) -> dict[str, np.ndarray]:
 
 
 def state_but_time(checkpoint: Path) -> dict[str, Any]:
-    """What a checkpoint's `state.json` holds, without how long the training took: its target tokens are counted."""
+    """Return the content of a checkpoint's `state.json` without the duration of the training."""
     state = json.loads((checkpoint / "state.json").read_text())
     assert state.pop("checksum")
     assert state["callbacks"]["progress"].pop("seconds") > 0 and state["callbacks"]["progress"]["target_tokens"] > 0
@@ -303,13 +305,13 @@ def state_but_time(checkpoint: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def variables() -> Callable[[Path], dict[str, np.ndarray]]:
-    """Reads every variable of a checkpoint."""
+    """Return the function that reads every variable of a checkpoint."""
     return tensors
 
 
 @pytest.fixture(scope="session")
 def assert_same_end() -> Callable[[Path, Path], None]:
-    """Asserts that two runs ended in the same state, bit for bit but for the time, with the same best checkpoints."""
+    """Return a function that asserts that two runs have the same final state, except times, and best checkpoints."""
 
     def check(logdir: Path, other: Path, step: int = 120) -> None:
         here, there = (run / "checkpoints" / f"step-{step}" for run in (logdir, other))

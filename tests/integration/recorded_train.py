@@ -1,11 +1,11 @@
-"""`towernmt train` with one more callback, which records each step; and faults, on demand.
+"""`towernmt train` with a callback that records each step, and with faults on demand.
 
     python recorded_train.py RECORD [--hold-at STEP] [--die-writing STEP] -- train --data ...
 
-A line of RECORD is what a step trained on and what came of it: the position after its batch, a checksum of
-the batch, the exact bits of the loss and of the gradients' norm.
+A line of RECORD describes a step: the position after its batch, a checksum of the batch, the exact bits of the loss and
+of the gradients' norm.
 
-    --hold-at STEP      after STEP, says "held at step STEP" and stands still until it is killed
+    --hold-at STEP      after STEP, prints "held at step STEP" and waits until it is killed
     --die-writing STEP  kills itself (SIGKILL) when all files of the checkpoint of STEP are written, and
                         the directory is about to get its name
 """
@@ -73,7 +73,7 @@ def record_steps(record: str, hold_at: int) -> None:
 
 
 def die_writing(step: int) -> None:
-    """Let this process die where the checkpoint of `step` would be given its name."""
+    """Kill this process at the moment when the checkpoint of `step` would be renamed."""
     rename = Path.rename
 
     def killed(self: Path, target: Any) -> Path:

@@ -1,4 +1,4 @@
-"""Checkpoints that are damaged, that belong to another model, or that the disk has no room for."""
+"""Checkpoints that are damaged, that belong to another model, or that do not fit onto the disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_damaged_last_checkpoint_is_named_and_without_it_the_run_goes_on_from_
     assert f"{last}: the checkpoint is damaged" in result.the_error()
 
     shutil.rmtree(last)
-    result = start(*command).wait()     # the last bits are those of a process of one's own
+    result = start(*command).wait()     # the last bits are those of a separate process
     assert result.status == 0, result.text
     assert "Resuming after step 96" in (logdir / "log" / "log.log").read_text()
     assert_same_end(logdir, uninterrupted.logdir)
@@ -37,7 +37,7 @@ def test_a_damaged_last_checkpoint_is_named_and_without_it_the_run_goes_on_from_
 @pytest.mark.parametrize("at", ["a step", "the end"])
 def test_a_full_disk_ends_training_with_a_sentence_and_leaves_the_earlier_checkpoints(
         corpus, start, arguments, long_run, uninterrupted, assert_same_end, variables, tmp_path, at):
-    """Once step 30 is done no file of the process may grow beyond 500 bytes: log, events, checkpoints."""
+    """After step 30, no file of the process may grow beyond 500 bytes: log, events, checkpoints."""
     logdir, never = tmp_path / "run", ["checkpoint.steps=0", "validation.steps=0"]
     command = arguments(corpus.prepared, logdir, *long_run)
     process = start(*command, *(never if at == "the end" else []))
@@ -54,7 +54,7 @@ def test_a_full_disk_ends_training_with_a_sentence_and_leaves_the_earlier_checkp
     assert not list(logdir.rglob(".writing-*"))
 
     if at == "a step":
-        assert start(*command).wait().status == 0       # there is room again
+        assert start(*command).wait().status == 0       # the disk has space again
         assert_same_end(logdir, uninterrupted.logdir)
 
 

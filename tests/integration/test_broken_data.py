@@ -1,4 +1,4 @@
-"""A corpus that breaks while a run reads it, or that holds nothing."""
+"""A corpus that is damaged while a run reads it, or that is empty."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def broken(corpus, module_start, arguments, long_run, tmp_path_factory):
-    """While a run trains, a shard is exchanged for half of itself. Then the same command with the shard
-    removed, with one bit of it changed, and as it was.
+    """Truncate a shard while a run trains; then resume with the shard removed, changed in one bit, and restored.
 
-    Returns the run's directory, the shard, and of each process its result and its last checkpoint's step.
+    Return the run's directory, the shard, and for each process its result and its last checkpoint's step.
     """
     place = tmp_path_factory.mktemp("broken")
     data, logdir = place / "data", place / "run"

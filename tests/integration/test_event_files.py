@@ -1,4 +1,4 @@
-"""What a run leaves for TensorBoard, and that neither that nor validation changes what is trained."""
+"""A run's files for TensorBoard; neither they nor validation change the training."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_figures_of_the_input_stand_at_every_log_step(events, recorded):
 
 
 def test_like_stands_beside_like_without_label_smoothing(events, recorded):
-    """Training's nll and perplexity, and validation's loss and perplexity."""
+    """The nll and perplexity of training are comparable with the loss and perplexity of validation."""
     for nll, perplexity in (("nll", "perplexity"), ("validation_loss", "validation_perplexity")):
         for one, other in zip(events.Scalars(nll), events.Scalars(perplexity), strict=True):
             assert np.exp(one.value) == pytest.approx(other.value, rel=1e-4)

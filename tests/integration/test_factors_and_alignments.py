@@ -1,4 +1,4 @@
-"""prepare, train, translate with source factors and guided alignment, as a user types them, on tiny text."""
+"""The commands prepare, train and translate with source factors and guided alignment, on tiny text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def annotated(module_start, tmp_path_factory) -> Path:
-    """A directory with text whose words mean another thing by their factor, and `data` prepared of it."""
+    """Return a directory with text whose words have different translations by their factor, and its prepared `data`."""
     place = tmp_path_factory.mktemp("annotated")
     chance = random.Random(4)
     words = [(first + second, tag) for first in "bdfgk" for second in "ae" for tag in "XY"]
@@ -34,7 +34,7 @@ def annotated(module_start, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(annotated, module_start, arguments, tiny) -> Path:
-    """A run on it."""
+    """Train a run on this data."""
     logdir = annotated / "run"
     result = module_start(*arguments(
         annotated / "data", logdir, *tiny, "model.decoder_layers=2", "model.residual_dropout=0",

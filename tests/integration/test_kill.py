@@ -1,4 +1,4 @@
-"""A process that is killed, at any moment, and started again makes the run that was never stopped."""
+"""A run that is killed at any moment and restarted equals an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def killed_twice(corpus, module_start, arguments, long_run, recording, recorded, tmp_path_factory):
-    """Kill -9 after step 60 (checkpoints at 40 and 48), again while that of step 96 is written, then on.
+    """Kill a run after step 60 (checkpoints: 40, 48) and while the checkpoint of step 96 is written; then finish it.
 
-    Returns the run's directory, the record of each of the three processes, and what lay among the checkpoints
-    after each.
+    Return the run's directory, the record of each of the three processes, and the files among the checkpoints after
+    each of them.
     """
     place = tmp_path_factory.mktemp("killed")
     logdir, command = place / "run", arguments(corpus.prepared, place / "run", *long_run)
@@ -66,7 +66,7 @@ def test_the_best_score_is_remembered_over_resumes(killed_twice, uninterrupted):
     log = (logdir / "best/log").read_text().splitlines()
     assert [line.split()[1] for line in log] == ["40", "80", "120"]
     scores = {int(line.split()[1]): float(line.split()[-1]) for line in log}
-    assert len(set(scores.values())) == 3       # else it would not show that order
+    assert len(set(scores.values())) == 3       # otherwise the test would not show that order
     kept = sorted(scores, key=lambda step: -scores[step])[:2]
     assert {path.name for path in (logdir / "best").glob("step-*")} == {f"step-{step}" for step in kept}
 
@@ -74,7 +74,7 @@ def test_the_best_score_is_remembered_over_resumes(killed_twice, uninterrupted):
 @pytest.mark.slow
 def test_a_run_killed_at_random_moments_equals_the_one_never_stopped(
         corpus, start, arguments, long_run, uninterrupted, assert_same_end, tmp_path: Path):
-    """A checkpoint every step, so that most moments lie inside the writing of one."""
+    """There is a checkpoint at every step, so that most kills occur while one is written."""
     logdir = tmp_path / "run"
     often = ["checkpoint.steps=1", "checkpoint.keep=3"]
     command = arguments(corpus.prepared, logdir, *long_run, *often)
@@ -95,7 +95,7 @@ def test_a_run_killed_at_random_moments_equals_the_one_never_stopped(
 
 def test_a_run_that_starts_from_a_model_with_general_data_resumes_after_a_kill(
         corpus, module_start, arguments, long_run, uninterrupted, recording, recorded, assert_same_end, tmp_path):
-    """The model, the validation before the first update and the general pairs are those of the run never stopped."""
+    """The model, the validation before the first update and the general pairs are those of the uninterrupted run."""
     short = ["train.steps=24", "checkpoint.steps=6", "validation.steps=12", "validation.at_start=true",
              "validation.metric_set=mean"]
     settings = [*(setting for setting in long_run if setting.split("=")[0] not in (

@@ -1,4 +1,4 @@
-"""`towernmt train --monolingual`, killed in each stage and started again, makes the run that was never stopped."""
+"""`towernmt train --monolingual`, killed in each stage and restarted, equals an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LINES = 4500
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory) -> Path:
-    """Random sentences of the target language of `corpus`."""
+    """Write random sentences of the target language of `corpus`."""
     chance, file = random.Random(5), tmp_path_factory.mktemp("text") / "text"
     words = [last + first + "n" for first in "bdfgkl" for last in "aeio"]
     file.write_text("".join(f"{' '.join(chance.choices(words, k=chance.randint(2, 4)))}\n" for _ in range(LINES)))

@@ -1,4 +1,4 @@
-"""The pages on models of one's own, done from the first line to the last; and what a run does by another model."""
+"""The pages on custom models, from the first line to the last; and runs that are opened with another model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LINES = ["ba be bi bo", "da de di"]
 
 
 def pages() -> str:
-    """The manual's pages; read when they are asked for, since runs hold a copy of this file, which has none by it."""
+    """Return the manual's pages, read on request, because runs contain a copy of this file without them."""
     return "".join((EXTEND / page).read_text(encoding="utf-8") for page in ("architecture.md", "own-model.md"))
 
 
@@ -44,7 +44,7 @@ class Variant(Transformer):
 
 @pytest.fixture(scope="module")
 def place(corpus, tmp_path_factory) -> Path:
-    """The pages' files beside data and a test set, in a directory of its own."""
+    """Write the pages' files next to data and a test set in a new directory."""
     place = tmp_path_factory.mktemp("own")
     (place / "data").symlink_to(corpus.prepared)
     for side in ("source", "target"):
@@ -57,14 +57,13 @@ def place(corpus, tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def there(place, monkeypatch) -> Iterator[None]:
     monkeypatch.chdir(place)
-    with tf.Graph().as_default():       # nothing of one test's is in the graph of another
+    with tf.Graph().as_default():       # each test has a separate graph
         yield
 
 
 @pytest.fixture(scope="module")
 def done(place) -> dict[str, str]:
-    """The pages' commands in their order, with what each wrote. Before the last block the runs move, without the files.
-    """
+    """Run the pages' commands in order, and return the output of each; the runs are moved before the last block."""
     written: dict[str, str] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
@@ -87,7 +86,7 @@ def done(place) -> dict[str, str]:
 
 @pytest.fixture
 def run(done, place, tmp_path) -> Path:
-    """A copy of the run of the variant, to be spoilt."""
+    """Return a copy of the run of the variant, which a test may damage."""
     return Path(shutil.copytree(place / "before" / "gated", tmp_path / "run"))
 
 
@@ -132,7 +131,7 @@ def test_another_model_is_refused_by_name(run, capsys):
 
 
 def test_the_checkpoint_of_a_variant_is_not_read_as_its_parents(run, capsys):
-    """What was silently wrong: the gate was ignored, and the rest translated."""
+    """The parent model would ignore the gate and translate wrongly without an error."""
     settings = run / "settings.yaml"
     text = settings.read_text().replace("architecture: gated.py:Gated", "architecture: transformer")
     settings.write_text(re.sub(r"\n  gate: .*", "", text))
@@ -162,13 +161,13 @@ def test_a_model_that_a_function_makes_is_recorded_by_its_class_and_found_by_the
     assert "architecture: test_own_model.py:Variant\n" in (tmp_path / "run" / "settings.yaml").read_text()
     assert type(RunDirectory(tmp_path / "run").load_model()).__name__ == "Variant"
     assert len(Translator(tmp_path / "run", engine="graph").translate(LINES)) == 2
-    train(tiny(4), PreparedData("data"), tmp_path / "run", model=make)         # goes on
+    train(tiny(4), PreparedData("data"), tmp_path / "run", model=make)         # resumes
     assert RunDirectory(tmp_path / "run").settings().train.steps == 4
 
 
 def test_a_model_of_a_function_is_refused_by_name_unless_its_class_is_given(done, tmp_path, caplog):
     class Local(Variant):
-        """Not to be found again."""
+        """A model class inside a function, which cannot be found by its name."""
 
     name = f"{Local.__qualname__} of {Local.__module__}"
 
@@ -188,7 +187,7 @@ def test_a_model_of_a_function_is_refused_by_name_unless_its_class_is_given(done
 
 def test_the_summaries_of_a_model_are_recorded_with_each_progress_line(tmp_path):
     class Summarised(Transformer):
-        """Has a summary of its own, beside the figures that every run records."""
+        """A model with a summary in addition to the figures that every run records."""
 
         def build_graph(self, *inputs):
             tf1.summary.scalar("target_rows", tf.shape(inputs[2])[0])

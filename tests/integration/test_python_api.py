@@ -1,4 +1,4 @@
-"""The package as a tensorpack user meets it, in Python."""
+"""The Python interface of the package for users of tensorpack."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIZES = {"hidden_size": 32, "filter_size": 64, "heads": 2, "encoder_layers": 1, 
 
 
 class Steps(Callback):
-    """A tensorpack callback, which overrides template methods: notes epochs and steps."""
+    """A tensorpack callback that overrides template methods and records epochs and steps."""
 
     def _setup_graph(self):
         self.events = []
@@ -51,7 +51,7 @@ def make_params(data: PreparedData) -> TransformerSettings:
 
 
 def launch(data: PreparedData, run: RunDirectory, max_epoch: int) -> Steps:
-    """The issue's lines."""
+    """Train with components of tensorpack and towernmt, and return the recorded steps."""
     steps, model = Steps(), Transformer(make_params(data))
     batches = Batches(data, BatchSettings(batch_tokens=256, seed=3))
     with tf.Graph().as_default():
@@ -73,7 +73,7 @@ def test_the_lines_of_the_issue_train_resume_and_translate(corpus, tmp_path):
     assert launch(data, run, 1).events == ["epoch 1", *range(1, an_epoch + 1), "end"]
     assert checkpoint_steps(run.checkpoints) == [0, 10, an_epoch]
 
-    again = launch(data, run, 2)        # goes on where it was, with the second epoch
+    again = launch(data, run, 2)        # resumes with the second epoch
     assert again.events == ["epoch 2", *range(an_epoch + 1, 2 * an_epoch + 1), "end"]
     assert launch(data, run, 2).events == ["end"]       # was finished
 
@@ -84,7 +84,7 @@ def test_the_lines_of_the_issue_train_resume_and_translate(corpus, tmp_path):
 
 
 class Line(ModelDesc):
-    """Any tensorpack model: the mean of w * x, by gradient descent."""
+    """A plain tensorpack model: the mean of w * x, by gradient descent."""
 
     def inputs(self):
         return [tf.TensorSpec([None], tf.float32, "x")]
@@ -121,7 +121,7 @@ def test_any_tensorpack_model_and_callback_trains_with_our_trainer(towers):
         launch_train_with_config(
             TrainConfig(Line(), GeneralQueueInput(FourNumbers(), feeders=2), callbacks=[steps], steps_per_epoch=5,
                         max_epoch=2, monitors=[]), SyncMultiGPUTrainer(towers=towers))
-        assert [v.op.name for v in tf1.trainable_variables()] == ["w"]      # one, whatever the towers
+        assert [v.op.name for v in tf1.trainable_variables()] == ["w"]      # one, for any number of towers
     assert steps.events == ["epoch 1", 1, 2, 3, 4, 5, "epoch 2", 6, 7, 8, 9, 10, "end"]
 
 
@@ -169,13 +169,13 @@ def test_a_last_checkpoint_that_cannot_be_written_fails_the_program(tmp_path: Pa
         launch_train_with_config(
             TrainConfig(Line(), GeneralQueueInput(FourNumbers()), callbacks=[Spoiler(), steps], steps_per_epoch=2,
                         max_epoch=1, monitors=[]), SyncMultiGPUTrainer(towers=1))
-    assert steps.events[-1] == "end"        # the callbacks behind it ended all the same
+    assert steps.events[-1] == "end"        # the callbacks after it still ended
 
 
 @pytest.mark.processes
 def test_a_program_put_together_by_hand_is_quiet_and_logs_into_its_run(corpus, start, tmp_path: Path):
     program = [Path(__file__).with_name("by_hand.py")]
-    for _ in range(2):      # the second time there is a log already, and nobody is asked what to do about it
+    for _ in range(2):      # the second time a log exists already, and tensorpack does not ask the user about it
         result = start(corpus.prepared, tmp_path / "run", program=program, fork=False).wait()
         assert (result.status, result.errors) == (0, "")
         assert result.output.splitlines()[-1].startswith("translated: ") and "Restoring" not in result.output

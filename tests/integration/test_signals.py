@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end a run with a checkpoint; started again it makes the run that was never stopped."""
+"""SIGINT and SIGTERM end a run with a checkpoint; the resumed run equals an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def stopped_twice(corpus, module_start, arguments, long_run, tmp_path_factory):
-    """Ctrl-C soon after step 10, SIGTERM soon after step 60, then on to the end.
+    """Stop a run by Ctrl-C soon after step 10 and by SIGTERM soon after step 60; then finish it.
 
-    Returns the run's directory and, of each process, its result and its last checkpoint's step.
+    Return the run's directory and, for each process, its result and its last checkpoint's step.
     """
     logdir = tmp_path_factory.mktemp("stopped") / "run"
     command = arguments(corpus.prepared, logdir, *long_run)

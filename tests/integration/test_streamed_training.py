@@ -1,4 +1,4 @@
-"""Training straight from three kinds of sources: killed and resumed, it is the run that was never stopped."""
+"""Training directly from three kinds of sources: a run that is killed and resumed equals an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = ["data.subword_sampling=true", "data.window=60", "train.steps=60", "c
 
 @pytest.fixture(scope="module")
 def sources(corpus, tmp_path_factory) -> Path:
-    """The corpus dealt to parallel files, a TSV and a database, with the `corpora.yaml` that names them."""
+    """Distribute the corpus to parallel files, a TSV file and a database, and return their `corpora.yaml`."""
     pytest.importorskip("sqlalchemy")
     place = tmp_path_factory.mktemp("sources")
     sides = [corpus.file(f"train.{side}").read_text().splitlines() for side in ("source", "target")]
@@ -46,13 +46,13 @@ def sources(corpus, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def command(sources, arguments, tiny):
-    """`command(logdir, ...)`: the arguments of a training on the mixture."""
+    """Return `command(logdir, ...)`: the arguments of a training on the mixture."""
     return lambda logdir, *settings: arguments(sources / "corpora.yaml", logdir, *tiny, *SETTINGS, *settings)
 
 
 @pytest.fixture(scope="module")
 def never_stopped(command, module_start, recording, recorded, tmp_path_factory):
-    """The run's directory, and its steps."""
+    """Return the directory and the steps of an uninterrupted run."""
     place = tmp_path_factory.mktemp("whole")
     result = module_start(*command(place / "run"), program=recording(place / "steps")).wait()
     assert result.status == 0, result.text
@@ -67,7 +67,7 @@ def test_killed_and_resumed_it_equals_the_run_never_stopped(command, start, reco
     first.wait_for("held at step 30")
     first.send(signal.SIGKILL)
     assert first.wait().status == -signal.SIGKILL
-    # Another number of feeders makes no difference to the order.
+    # The number of feeders does not change the order.
     result = start(*whole, "data.feeders=3", program=recording(tmp_path / "second")).wait()
     assert result.status == 0, result.text
     second = recorded(tmp_path / "second")

@@ -1,4 +1,4 @@
-"""`towernmt train --workers`: workers that Ray places; one is killed, one loses its machine, and the run goes on."""
+"""`towernmt train --workers`: workers that Ray places; one is killed, one loses its machine, and the run resumes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST = 1e-5
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    """A Ray cluster of two machines, each with two processors, as far as Ray knows."""
+    """Start a Ray cluster of two simulated machines, each with two processors."""
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
@@ -39,7 +39,7 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture
 def train(cluster: Any, corpus: Any, start: Callable[..., Any], arguments: Any, tiny: list[str],
           tmp_path: Path) -> Callable[..., Any]:
-    """`train(options, *settings)` starts a training of workers on the cluster."""
+    """Return `train(options, *settings)`, which starts a training of workers on the cluster."""
     def begin(options: list[str], *settings: str, run: Path = tmp_path / "run") -> Any:
         return start(*arguments(corpus.prepared, run, *tiny, *settings), "--ray", cluster.address, *options)
 
@@ -48,7 +48,7 @@ def train(cluster: Any, corpus: Any, start: Callable[..., Any], arguments: Any, 
 
 @pytest.fixture(scope="module")
 def by_hand(corpus: Any, module_start: Any, arguments: Any, tiny: list[str], tmp_path_factory: Any) -> Path:
-    """The directory of a run of two workers that were started by hand, and that nobody disturbed."""
+    """Return the directory of an undisturbed run of two workers that were started by hand."""
     run = tmp_path_factory.mktemp("by_hand") / "run"
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
@@ -67,7 +67,7 @@ def by_hand(corpus: Any, module_start: Any, arguments: Any, tiny: list[str], tmp
 
 
 def process_of(run: Path, worker: int) -> int:
-    """The process that trains as a worker of a run."""
+    """Return the process that trains as a worker of a run."""
     for directory in Path("/proc").iterdir():
         try:
             command, environment = (directory.joinpath(name).read_bytes() for name in ("cmdline", "environ"))
@@ -200,7 +200,7 @@ def test_a_run_of_three_workers_of_which_one_is_killed_four_times_equals_that_of
     process = train([*workers, "--max-failures", "1"], *settings)
     process.take_minutes()
     for attempt in range(2, 6):
-        for _ in range(draw.randint(25, 60)):       # past a checkpoint: each failure is the first since
+        for _ in range(draw.randint(25, 60)):       # a checkpoint lies between any two failures
             process.wait_for(r"step \d+,")
         os.kill(process_of(tmp_path / "run", draw.randrange(3)), signal.SIGKILL)
         process.wait_for(f"Attempt {attempt} resumes from step")

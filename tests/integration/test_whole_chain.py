@@ -1,4 +1,4 @@
-"""prepare, train, translate, evaluate: what a user types, as processes, on one small corpus."""
+"""The commands prepare, train, translate and evaluate as processes, on one small corpus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "train_transformer.py"
 
 @pytest.fixture(scope="module")
 def learned(corpus, module_start, arguments, tiny, tmp_path_factory):
-    """A run that has learned its corpus by heart; its directory and the process's result."""
+    """Train a run that has memorised its corpus; return its directory and the process's result."""
     logdir = tmp_path_factory.mktemp("learned") / "run"
     result = module_start(*arguments(
         corpus.prepared, logdir, *tiny, "model.residual_dropout=0", "model.embedding_dropout=0",
@@ -28,7 +28,7 @@ def learned(corpus, module_start, arguments, tiny, tmp_path_factory):
 
 def test_a_run_logs_every_trainable_variable_with_its_shape_and_the_total(learned):
     output = (learned[0] / "log" / "log.log").read_text()
-    assert "qkv/kernel" not in learned[1].output     # a terminal has the total alone
+    assert "qkv/kernel" not in learned[1].output     # a terminal shows only the total
     assert "transformer/encoder/layer_0/self_attention/qkv/kernel" in output
     assert "[32, 96]" in output
     assert "Number of parameters (elements):" in output
@@ -37,7 +37,7 @@ def test_a_run_logs_every_trainable_variable_with_its_shape_and_the_total(learne
 def test_translate_gives_one_line_for_each_line_in_place(learned, corpus):
     known, other = corpus.file("train.source").read_bytes().splitlines()[:2]
     sources = [known, b"", known + b"\r", b"ba \xff\xfe be bi bo", b"zebra ba be bi bo", b"   ",
-               b" ".join([known] * 300), other]      # and no end of line at the end
+               b" ".join([known] * 300), other]      # and no line end at the end
     command = [sys.executable, "-m", "towernmt.cli.main", "translate", "--model", learned[0], "--beam", "3"]
     result = subprocess.run([str(c) for c in command], input=b"\n".join(sources), capture_output=True,
                             check=False, timeout=180)
@@ -47,7 +47,7 @@ def test_translate_gives_one_line_for_each_line_in_place(learned, corpus):
     assert lines.pop() == ""
     assert len(lines) == len(sources)
     expected = corpus.file("train.target").read_text().splitlines()
-    assert lines[0] == lines[2] == expected[0]      # the carriage return is no part of it
+    assert lines[0] == lines[2] == expected[0]      # the carriage return is not part of the line
     assert lines[7] == expected[1]
     assert lines[1] == lines[5] == ""
     assert lines[3] and lines[4] and lines[6]
@@ -72,7 +72,7 @@ def test_a_model_that_learned_its_corpus_by_heart_evaluates_above_90_bleu(learne
 def test_a_finished_run_started_again_ends_at_once_with_status_0(learned, corpus, start, arguments, tiny):
     checkpoints = learned[0] / "checkpoints"
     before = {path: path.stat().st_mtime_ns for path in checkpoints.rglob("*")}
-    result = start("train", "--data", corpus.prepared, "--logdir", learned[0]).wait()   # settings are its own
+    result = start("train", "--data", corpus.prepared, "--logdir", learned[0]).wait()   # with its own settings
     assert result.status == 0, result.text
     assert "is finished: train.steps=350 is reached" in " ".join(result.output.split())
     assert {path: path.stat().st_mtime_ns for path in checkpoints.rglob("*")} == before
@@ -102,7 +102,7 @@ def test_the_example_trains_evaluates_and_translates_ones_own_files(corpus, star
                    "validation.steps=10", program=[EXAMPLE]).wait()
     assert result.status == 0, result.text
     assert "Test BLEU" in result.output
-    assert "Copying the most similar training pair: BLEU 100.00" in result.output    # test is in train here
+    assert "Copying the most similar training pair: BLEU 100.00" in result.output    # the test set is in train
     assert result.output.count("translation  ") >= 3
     assert "Learning curves:  run/curves.png" in result.output or "pip install 'towernmt[plot]'" in result.output
 

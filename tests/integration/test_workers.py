@@ -1,4 +1,4 @@
-"""Several workers, each a process: they make the run of one process; and what happens when one is lost."""
+"""Several workers, each a process: their run equals that of one process; and the loss of a worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOST = 1e-5
 
 
 def free_addresses(count: int) -> list[str]:
-    """Ports that were free a moment ago, all different."""
+    """Return different addresses whose ports were free a moment ago."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
     for one in sockets:
@@ -60,7 +60,7 @@ def start_workers(start: Callable[..., Any], arguments: list[list[Any]], program
 
 @pytest.fixture
 def workers(start: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """`workers([arguments of worker 0, of worker 1, ...])` starts them; see `start_workers`."""
+    """Return `workers([arguments of worker 0, of worker 1, ...])`, which starts them; see `start_workers`."""
     return partial(start_workers, start)
 
 
@@ -85,7 +85,7 @@ def position(run: Path, step: int = 20) -> Any:
 
 @pytest.fixture(scope="module")
 def alone(corpus: Any, here: Any, arguments: Any, tiny: list[str], tmp_path_factory: Any) -> Callable[..., Path]:
-    """The directory of a run of one process with more settings, and so many towers; each is made once."""
+    """Return a function that trains a run of one process, once for the same settings and number of towers."""
     made: dict[tuple[Any, ...], Path] = {}
 
     def run(*settings: str, towers: int = 1) -> Path:
@@ -142,7 +142,7 @@ def test_workers_validate_together_and_have_the_scores_of_one_process(
 
 
 def scores_of_validation(run: Path) -> list[list[float]]:
-    """Step, BLEU and loss of each validation."""
+    """Return step, BLEU and loss of each validation."""
     rows = map(json.loads, (run / "log/stats.jsonl").read_text().splitlines())
     return [[row["global_step"], row["validation_bleu"], row["validation_loss"]]
             for row in rows if "validation_bleu" in row]
@@ -165,7 +165,7 @@ SAVED_OFTEN = ["train.steps=40", "checkpoint.steps=8", "validation.steps=0", "mo
 
 @pytest.fixture(scope="module")
 def undisturbed(corpus: Any, module_start: Any, arguments: Any, tiny: list[str], tmp_path_factory: Any) -> Path:
-    """The directory of a run of two workers that nobody disturbed, with dropout."""
+    """Return the directory of an undisturbed run of two workers with dropout."""
     run = Path(tmp_path_factory.mktemp("undisturbed") / "run")
     ended_well(start_workers(module_start, [arguments(corpus.prepared, run, *tiny, *SAVED_OFTEN)] * 2))
     return run
@@ -215,7 +215,7 @@ ENDLESS = [*NO_DROPOUT, "train.steps=1000000"]
 def test_a_worker_that_stands_still_is_found_long_before_the_timeout(corpus, workers, arguments, tiny, tmp_path):
     chief, other = workers([arguments(corpus.prepared, tmp_path / "run", *tiny, *ENDLESS)] * 2)
     chief.wait_for("step 200,")
-    assert len([*Path(f"/proc/{chief.popen.pid}/task").iterdir()]) < 200      # no step leaves a thread behind
+    assert len([*Path(f"/proc/{chief.popen.pid}/task").iterdir()]) < 200      # no step leaves a thread
     other.send(signal.SIGSTOP)
     result = chief.wait()
     assert result.status == LOST
@@ -242,7 +242,7 @@ def test_a_cut_of_the_network_ends_both_sides(corpus, workers, arguments, tiny, 
 
 
 class Wire:
-    """Carries bytes to an address and back, until it is cut: then it carries nothing more, and closes nothing."""
+    """Forwards bytes to an address and back until it is cut; then it forwards nothing more and closes nothing."""
 
     def __init__(self, to: str) -> None:
         self._to = to

@@ -24,13 +24,13 @@ SIZES = {"hidden_size": 16, "filter_size": 32, "heads": 2, "encoder_layers": 1, 
 
 @pytest.fixture(scope="session")
 def original_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose translations end early. It is not translated with, because engines write exports into runs."""
+    """Write a run whose translations end early. Tests use copies of it, because engines write exports into runs."""
     return write_run(tmp_path_factory.mktemp("original"))
 
 
 @pytest.fixture(scope="module")
 def run_on_disk(original_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of `original_run` for the tests of a module, which can contain their exports."""
+    """Copy `original_run` for the tests of a module, which may write exports into it."""
     return Path(shutil.copytree(original_run, tmp_path_factory.mktemp("copy") / "run"))
 
 
@@ -65,7 +65,7 @@ def write_run(path: Path, end: float = 0.0) -> Path:
 
 @pytest.fixture(scope="session")
 def lines() -> list[str]:
-    """Sentences of several lengths, one of them twice, and a blank line."""
+    """Return sentences of several lengths, one of them twice, and a blank line."""
     random = np.random.default_rng(1)
     sentences = [" ".join(random.choice(WORDS, length)) for length in (1, 3, 3, 5, 5, 5, 8, 12, 2, 7)]
     return [*sentences, "", sentences[3]]

@@ -1,4 +1,4 @@
-"""Adapt a model to corrections: how they are read and divided, what decides, and an adaptation of a toy model."""
+"""Adapt a model to corrections: reading and dividing them, the decision, and an adaptation of a toy model."""
 
 from __future__ import annotations
 
@@ -115,14 +115,14 @@ def test_a_model_that_was_replaced_is_not_compared_with_the_run_of_the_old_one(t
 
 
 def run_command(*arguments: Any) -> int:
-    """Run a command of towernmt in a graph of its own, and return its status."""
+    """Run a command of towernmt in a new graph, and return its status."""
     with tf.Graph().as_default():
         return main([*map(str, arguments)])
 
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The files of a toy language, each of whose words is turned round, and a model that has hardly learned it."""
+    """Write the files of a toy language, whose words are spelled backwards, and a model that has hardly learned it."""
     place, chance = tmp_path_factory.mktemp("toy"), random.Random(3)
     words = [first + second for first in "bdfgkl" for second in "aeio"]
     sources = [" ".join(chance.choices(words, k=chance.randint(3, 6))) for _ in range(700)]

@@ -1,4 +1,4 @@
-"""How often a training may be begun again."""
+"""The number of failures after which a training may be restarted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training with monolingual text: what is refused, how limits are divided, and what a changed input says."""
+"""Training with monolingual text: refused orders, divided limits, and the error for a changed input."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sentences(count: int, seed: int) -> list[str]:
 
 
 def translated(lines: list[str]) -> list[str]:
-    """Return the lines in the target language, in which each word is turned round."""
+    """Return the lines in the target language, in which each word is spelled backwards."""
     return [" ".join(word[::-1] for word in line.split()) for line in lines]
 
 

@@ -1,4 +1,4 @@
-"""What became of an attempt, told from how its workers ended."""
+"""The outcome of an attempt, derived from the ends of its workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers say: worker 0 on the terminal, the others in files; the last sentence of each is kept."""
+"""The output of workers: worker 0 on the terminal, the others in files; the final error message of each is kept."""
 
 from __future__ import annotations
 

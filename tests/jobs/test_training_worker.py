@@ -31,7 +31,7 @@ def test_a_killed_process_is_told_by_its_signal(tmp_path: Path) -> None:
     worker.start(["completion", "bash"], ["127.0.0.1:20001"], 0, 1, "")
     worker.kill()
     assert read_all(worker)[1] == -signal.SIGKILL
-    worker.send(signal.SIGTERM)     # comes too late, and does no harm
+    worker.send(signal.SIGTERM)     # comes too late, and has no effect
 
 
 def test_a_port_is_one_that_nothing_has() -> None:

@@ -1,4 +1,4 @@
-"""A trial's process: what it reported earlier comes first, and a training that cannot begin says why."""
+"""A trial's process: earlier reports come first, and a training that cannot begin reports the reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCALAR = METRICS["bleu"].scalar()
 
 
 def trained(directory: Path, scores: list[float]) -> Path:
-    """The directory of a trial that has come to its end."""
+    """Return the directory of a finished trial."""
     log = directory / "run" / "log"
     log.mkdir(parents=True)
     lines = [{"loss": 1.0, "global_step": 5}]

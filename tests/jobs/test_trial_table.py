@@ -1,4 +1,4 @@
-"""The table of a search: the best first, trials that failed last, whichever way the metric is better."""
+"""The table of a search: the best trial first, failed trials last, for both directions of the metric."""
 
 from __future__ import annotations
 

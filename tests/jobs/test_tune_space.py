@@ -1,4 +1,4 @@
-"""The space of a search: what a file may say, what is refused with its line, and the points that are drawn."""
+"""The space of a search: the content of a file, errors with their line, and the drawn points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning a few pairs by heart: whether a model, its optimizer and beam search work together."""
+"""Overfitting a few pairs, to test that a model, its optimizer and beam search work together."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Pairs:
 
 
 def made_up_pairs(count: int, shortest: int, longest: int, pieces: int) -> Pairs:
-    """The targets are the sources in capitals and in reverse order."""
+    """Return pairs whose targets are the sources in capitals and in reverse order."""
     random = np.random.default_rng(2)
     words = [a + b for a in "bdfgk" for b in "aeiou"]
     sources = [" ".join(random.choice(words, random.integers(shortest, longest + 1))) for _ in range(count)]
@@ -39,7 +39,7 @@ def made_up_pairs(count: int, shortest: int, longest: int, pieces: int) -> Pairs
 
 
 def a_hundred_real_pairs() -> Pairs:
-    """The first of the default corpus; the test is skipped if that has not been fetched."""
+    """Return the first pairs of the default corpus; the test is skipped if the corpus has not been downloaded."""
     try:
         corpus = default_corpus("de-en", pip=("false",))
     except DataError:
@@ -50,11 +50,11 @@ def a_hundred_real_pairs() -> Pairs:
 
 def bleu_after_overfitting(kind, sizes, pairs: Pairs, steps: int, sentences: int, learning_rate: float,
                            lower_rate: float | None = None) -> float:
-    """Train on the pairs alone, in batches of so many, and translate their sources with a beam.
+    """Train on the pairs alone, translate their sources with a beam, and return BLEU.
 
     Args:
         kind: makes a model from settings.
-        sizes: from the size of the vocabulary to the settings.
+        sizes: returns the settings for a size of the vocabulary.
         lower_rate: the learning rate of the second half; None for the same.
     """
     vocabulary = pairs.vocabulary

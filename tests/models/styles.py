@@ -1,4 +1,4 @@
-"""The architectures in all their styles, small: what a style sets, and a model of it."""
+"""Small models of all architectures in all their styles: the settings of a style, and its model."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ STYLES: dict[str, dict[str, dict[str, Any]]] = {
 
 
 def make(name: str, style: str | None = None, **more: Any) -> Any:
-    """A model.
+    """Return a model of an architecture in a style.
 
     Args:
-        name: of the architecture.
+        name: name of the architecture.
         style: one of its `STYLES`; None for its defaults.
-        more: settings that differ.
+        more: further settings.
     """
     kind = architecture(name)
     return kind.model(kind.settings(**{**SIZES[name], **(STYLES[name][style] if style else {}), **more}))

@@ -1,4 +1,4 @@
-"""Pictures of attention, for all architectures, from a tower of validation on the variables in training."""
+"""Pictures of attention, for all architectures, from a validation tower on the variables of the training."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Monitors:
 
 
 def pictures(model, monkeypatch) -> tuple[Monitors, list[np.ndarray]]:
-    """What is put at one validation, and the weights that were drawn."""
+    """Return the summaries of one validation, and the drawn weights."""
     drawn: list[np.ndarray] = []
     from towernmt.callbacks import heat_map
 
@@ -78,7 +78,7 @@ def test_two_readable_sentences_are_drawn_with_their_pieces_at_each_validation(n
     for weights, rows, columns, title in drawn:
         assert weights.shape == (len(rows), len(columns)) and "step 7" in title
         np.testing.assert_allclose(weights.sum(1), 1, atol=1e-5)
-        assert weights.std() > 1e-4             # no two models attend evenly with random values
+        assert weights.std() > 1e-4             # with random values, the attention is not uniform
     assert sorted(monitors.images) == ["attention/0", "attention/1"]
     for image in monitors.images.values():
         picture = Image.open(BytesIO(image.encoded_image_string))
@@ -87,7 +87,7 @@ def test_two_readable_sentences_are_drawn_with_their_pieces_at_each_validation(n
 
 def test_a_model_without_attention_has_no_pictures(monkeypatch):
     class Plain(NMTModel):
-        """Without the method."""
+        """A model without `decode_with_attention`."""
 
     assert not NMTModel.gives_attention.fget(Plain.__new__(Plain))      # type: ignore[attr-defined]
     monitors, drawn = pictures(tiny.make("seq2seq", attention="none"), monkeypatch)
@@ -113,4 +113,4 @@ def test_a_cell_is_the_darker_the_larger_its_weight():
     pixels = np.asarray(Image.open(BytesIO(picture))).astype(int)
     grey = [tuple(colour) for colour in ([247, 251, 255], [8, 48, 107])]
     found = {tuple(colour) for colour in pixels.reshape(-1, 3)}
-    assert set(grey) <= found      # the palest and the darkest are there
+    assert set(grey) <= found      # the palest and the darkest colours occur

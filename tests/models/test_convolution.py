@@ -1,4 +1,4 @@
-"""Convolutions, in bfloat16 as products over windows, against TensorFlow's own kernel and its gradient."""
+"""Convolutions, in bfloat16 as products over windows, compared with TensorFlow's kernel and its gradient."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCH, TIME, DEPTH, OUTPUT = 3, 7, 5, 4
 
 
 def results(width: int, padding: tuple[int, int], rows: int = BATCH) -> tuple[list, list]:
-    """Outputs and gradients of input, kernel and bias: of the windows, and of TensorFlow's convolution."""
+    """Return outputs and gradients of input, kernel and bias, by windows and by TensorFlow's convolution."""
     random = np.random.default_rng(1)
     x, kernel, bias = (tf.constant(random.normal(size=shape).astype(np.float32))
                        for shape in ([rows, TIME, DEPTH], [width, DEPTH, OUTPUT], [OUTPUT]))

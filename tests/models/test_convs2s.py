@@ -1,4 +1,4 @@
-"""ConvS2S against a forward pass in NumPy written from the paper, and against itself step by step."""
+"""ConvS2S, compared with a forward pass in NumPy written from the paper, and with its stepwise decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loss and the layers against formulas written out in NumPy."""
+"""The loss and the layers, compared with formulas in NumPy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from towernmt.models.recurrent_cells import at_end
 
 
 def dense_reference(hidden, kernel, bias, target, length, smoothing):
-    """Cross-entropy against the dense smoothed distribution, as the definition has it."""
+    """Return the cross-entropy with the dense smoothed distribution, by definition."""
     total = 0.0
     for row in range(len(target)):
         for t in range(length[row]):
@@ -41,7 +41,7 @@ def test_smoothed_loss_and_its_gradients_equal_the_dense_one_hot_formula(graph, 
         loss, nll = batch.cross_entropy(smoothing), batch.negative_log_likelihood()
         gradients = [tf.convert_to_tensor(g) for g in tf1.gradients(1.5 * loss + of_nll * nll, inputs)]
     scattered = any(operation.type == "TensorScatterAdd" for operation in graph.get_operations())
-    assert scattered == (device == "/cpu:0")        # on a GPU it would go by the CPU
+    assert scattered == (device == "/cpu:0")        # on a GPU it would copy data to the CPU
     with tf1.Session(config=tf1.ConfigProto(allow_soft_placement=True)) as session:
         got_loss, got_nll, got = session.run([loss, nll, gradients])
     arguments = [hidden, kernel, bias]
@@ -100,7 +100,7 @@ def test_a_sampled_softmax_has_the_labels_and_a_normaliser_whose_mean_is_that_of
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_loss_and_its_gradient_read_each_variable_once(graph, smoothing):
-    """An optimizer may change a variable before a second read, so that gradients would be of different weights."""
+    """An optimizer may change a variable before a second read, and gradients would then belong to different weights."""
     kernel = tf1.get_variable("kernel", [11, 4], use_resource=True)
     bias = tf1.get_variable("bias", [11], use_resource=True)
     before = len(graph.get_operations())

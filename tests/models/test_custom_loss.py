@@ -1,4 +1,4 @@
-"""A model with a custom `loss`, against formulas in NumPy: in towers, in update cycles, and with other terms."""
+"""A model with a custom `loss`, compared with formulas in NumPy: in towers, in update cycles, and with other terms."""
 
 from __future__ import annotations
 

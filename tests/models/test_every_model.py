@@ -1,4 +1,4 @@
-"""What holds for every architecture as a tower function, and as a decoder that search drives step by step."""
+"""Properties of every architecture as a tower function and as a stepwise decoder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RECURRENT_DROPOUT = {"dropout": 0.3, "embedding_dropout": 0.2}
 
 @pytest.mark.parametrize("name, style", STYLES)
 def test_stepwise_decoding_with_its_cache_gives_the_teacher_forced_logits(graph, name, style):
-    """With a hypothesis a sentence and with three; a recurrent model by its loop, and by fused kernels."""
+    """With one and three hypotheses per sentence; recurrent models by their loop and by fused kernels."""
     fetches, cases = [], ((1, "loop", 3), (3, "fused", tiny.TARGET.shape[1]))
     for beam, kernels, steps in cases:
         model = styles.make(name, style, **({"kernels": kernels} if name in ("seq2seq", "rnnsearch") else {}))
@@ -50,7 +50,7 @@ def test_stepwise_decoding_with_its_cache_gives_the_teacher_forced_logits(graph,
         for t, logits in enumerate(got):
             np.testing.assert_allclose(logits, np.repeat(expected[:, t], beam, 0), rtol=1e-4, atol=1e-5)
         assert {len(tensor) for tensor in tf.nest.flatten(memory) if tensor.shape[:1] != (1,)} == {2}
-        assert {len(tensor) for tensor in tf.nest.flatten(cache)} <= {2 * beam}     # empty where it has blocks
+        assert {len(tensor) for tensor in tf.nest.flatten(cache)} <= {2 * beam}     # empty if the model has blocks
 
 
 @pytest.mark.parametrize("name, more", [
@@ -104,7 +104,7 @@ def test_a_model_of_ones_own_whose_steps_cannot_give_attention_says_so():
     ("convs2s", {"tie_embeddings": "none", "output_size": 5}),
 ])
 def test_gradients_of_a_style_agree_with_finite_differences_and_ignore_padding(graph, name, more):
-    """Those with factors, LHUC and guided alignment: `test_guided_alignment`. None has kinks."""
+    """Tests of factors, LHUC and guided alignment are in `test_guided_alignment`. No function here has a kink."""
     more = {**more, **({"kernels": "loop"} if name.startswith(("seq2seq", "rnnsearch")) else {})}
     model = tiny.make(name, quiet=True, **more)
     cost, *gradients = tiny.loss_and_gradients(model, tiny.INPUTS, "narrow")
@@ -246,9 +246,10 @@ def test_bfloat16_stays_close_to_float32_which_parameters_and_gradients_are_in(n
     ("convs2s", "tiny", 8.36, 8000), ("convs2s", "fconv_iwslt", 3.94, 8), ("convs2s", "fconv_wmt_en_ro", 75.6, 8),
     ("convs2s", "fconv_wmt_en_de", 127.5, 8)])
 def test_presets_have_the_sizes_of_the_papers_and_of_the_manual(graph, name, preset, million, words):
-    """Mostly without the tables of words. Vaswani et al. (2017, table 3) count 65 and 213 million with a joint
-    vocabulary of about 37,000 (19 and 38 M), Sutskever et al. (2014) 64 within the cells; `bahdanau` has the paper's
-    30,000 words on each side.
+    """Most sizes exclude the embedding tables.
+
+    Vaswani et al. (2017, table 3) count 65 and 213 million with a joint vocabulary of about 37,000 (19 and 38 million),
+    Sutskever et al. (2014) 64 million in the cells. `bahdanau` has the paper's 30,000 words on each side.
     """
     kind = architecture(name)
     model = kind.model(kind.settings(**{**kind.presets[preset], "source_vocab_size": words,
@@ -321,7 +322,7 @@ def test_a_few_pairs_are_learnt_by_heart_and_found_by_beam_search(name, count, s
     ("seq2seq", (3e-3, None), {"input_feeding": True}),
     ("convs2s", (2e-3, 5e-4), {"encoder": "3x256/3", "decoder": "3x256/3"})])
 def test_a_hundred_real_pairs_are_learnt_by_heart(name, rates, sizes):
-    """The sizes are those of the preset `tiny`, but for ConvS2S."""
+    """The sizes are those of the preset `tiny`, except for ConvS2S."""
     assert bleu_after_overfitting(name, overfitting.a_hundred_real_pairs(), 400, 50, rates, **sizes) > 95
 
 

@@ -1,4 +1,4 @@
-"""Layers computed again in the backward pass: the same loss, the same gradients, less memory."""
+"""Layers that are recomputed in the backward pass: the same loss, the same gradients, less memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def batch(rows: int, length: int, words: int) -> list[np.ndarray]:
 
 
 def build(again: bool, precision: str = "float32", **settings):
-    """The loss and its gradients, in the default graph."""
+    """Build the loss and its gradients in the default graph."""
     graph_state().settings = GraphSettings(seed=4, precision=precision, gradient_checkpointing=again)
     model = Transformer(TransformerSettings(**{
         "hidden_size": 16, "filter_size": 32, "heads": 2, "encoder_layers": 2, "decoder_layers": 2,
@@ -47,7 +47,7 @@ def values(again: bool, precision: str = "float32", **settings):
         inputs, loss, gradients = build(again, precision, **settings)
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
-            feed = dict(zip(inputs, batch(4, 6, 20), strict=False))     # links for guided alignment alone
+            feed = dict(zip(inputs, batch(4, 6, 20), strict=False))     # links only for guided alignment
             return session.run([loss, gradients], feed), len(graph.get_operations())
 
 
@@ -65,7 +65,7 @@ def test_loss_and_gradients_are_the_same(settings):
     (loss, gradients), size = values(False, encoder_layers=1, **settings)
     (loss_again, gradients_again), size_again = values(True, encoder_layers=1, **settings)
     assert size_again > size
-    np.testing.assert_array_max_ulp(loss_again, loss, maxulp=1)     # TensorFlow may join operations otherwise
+    np.testing.assert_array_max_ulp(loss_again, loss, maxulp=1)     # TensorFlow may merge operations differently
     assert list(gradients) == list(gradients_again)
     for name, gradient in gradients.items():
         np.testing.assert_allclose(gradients_again[name], gradient, rtol=1e-6,
@@ -87,7 +87,7 @@ def test_each_layer_is_built_once_more_in_training_towers_alone():
 
 
 def traced(again: bool) -> tuple[int, int]:
-    """The most bytes in use at once in a step by TensorFlow's own records, and its softmaxes over attention run."""
+    """Return the peak bytes of a step by TensorFlow's records, and the number of executed softmaxes of attention."""
     with tf.Graph().as_default():
         inputs, loss, gradients = build(again, hidden_size=32, filter_size=128, encoder_layers=6, decoder_layers=6)
         update = [tf.reduce_sum(g) for g in gradients.values()]

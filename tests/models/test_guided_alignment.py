@@ -1,4 +1,4 @@
-"""Guided alignment: its loss in NumPy, and in all four models with the attention that it guides."""
+"""Guided alignment: its loss, compared with NumPy, and all four models with the guided attention."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VARIANTS = [pytest.param(name, marks=[] if name in FOUR else pytest.mark.slow) f
 
 
 def missed(attention: np.ndarray, alignment: np.ndarray) -> float:
-    """The cross-entropy of Chen et al. (2016), target word by target word."""
+    """Return the cross-entropy of Chen et al. (2016), target word by target word."""
     total = 0.0
     for weights, links in zip(attention.reshape(-1, attention.shape[-1]), alignment.reshape(-1, alignment.shape[-1]),
                               strict=True):
@@ -144,7 +144,7 @@ def test_without_a_weight_nothing_of_it_is_in_the_graph(graph, name):
 
 @pytest.mark.parametrize("layer, depth, head", [(0, 1, 0), (0, 3, 1), (3, 3, 2), (1, 2, 0)])
 def test_the_guided_layer_of_a_transformer_is_the_last_but_one_or_the_one_that_is_set(graph, layer, depth, head):
-    """A change behind the guided layer's source attention leaves the attention as it was; one in it does not."""
+    """A change after the guided layer's source attention does not change the attention; a change in it does."""
     model = tiny.make("transformer", guided_alignment_layer=layer, decoder_layers=depth, guided_alignment_weight=0.1)
     with PredictTowerContext(""):
         memory = model.encode(tf.constant(tiny.SOURCE), tf.constant(tiny.SOURCE_LENGTH))

@@ -1,4 +1,4 @@
-"""What is loaded with a model: neither optimizers nor callbacks, and without the model not even TensorFlow."""
+"""A model loads neither optimizers nor callbacks, and model settings do not load TensorFlow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ for path in sorted(pathlib.Path("towernmt/models").rglob("*.py")):
 
 
 def loaded(program: str) -> set[str]:
-    """The modules that a program loads."""
+    """Return the modules that a program loads."""
     told = subprocess.run([sys.executable, "-c", f"{program}\nimport sys; print(*sys.modules)"], cwd=ROOT, check=True,
                           capture_output=True, text=True).stdout
     return set(told.split())

@@ -1,4 +1,4 @@
-"""A run's copy of its model's code: what is copied, and how a change of either is noticed."""
+"""A run's copy of its model's code: the copied files, and the detection of changes in either."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from towernmt.models.model_location import changed_files, find_place, keep_code,
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
-    """Where the copy goes: the run's directory is beside the code."""
+    """Return the directory of the copy in a run next to the code."""
     return tmp_path / "run" / "code"
 
 
@@ -54,7 +54,7 @@ def test_of_a_package_the_modules_are_copied_that_are_used(tmp_path, code, monke
     keep_code(place, code)
     names = ("__init__", "models/__init__", "models/mine", "layers", "parts")
     assert copied(code) == {f"kept_pack/{name}.py" for name in names}
-    assert kept_place(code, place.name) == place                    # the same is there: taken where it is installed
+    assert kept_place(code, place.name) == place                    # the same files are installed: used from there
     (tmp_path / "kept_pack" / "layers.py").write_text("SIZE = 6")
     kept = kept_place(code, place.name)
     assert kept is not None and kept.root == code and load_attribute(kept).size == 5

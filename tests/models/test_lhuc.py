@@ -1,4 +1,4 @@
-"""LHUC's scales against their formula."""
+"""LHUC's scales, compared with their formula."""
 
 from __future__ import annotations
 

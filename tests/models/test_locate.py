@@ -1,4 +1,4 @@
-"""Where a model's class is: files, packages, neighbours; and by which name a class is found again."""
+"""The location of a model's class: files, packages, neighbouring files; and the name of a class for finding it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from towernmt.models.model_location import find_place, is_findable, load_attribu
 
 @pytest.fixture(autouse=True)
 def imports_as_before():
-    """What a test imports is not there for others."""
+    """Remove the modules that a test imports."""
     modules, path = dict(sys.modules), list(sys.path)
     yield
     for name in sys.modules.keys() - modules.keys():
@@ -25,7 +25,7 @@ def imports_as_before():
 
 
 def write(root: Path, **files: str) -> Path:
-    """Files by name, `_in_` for `/`, without `.py`."""
+    """Write files by name, with `_in_` for `/`, without `.py`."""
     for name, content in files.items():
         path = root / (name.replace("_in_", "/") + ".py")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def test_neighbours_of_one_name_do_not_take_each_others_place(tmp_path, monkeypa
     monkeypatch.syspath_prepend(str(write(tmp_path / "3", beside="SIZE = 3")))
     assert importlib.import_module("beside").SIZE == 3
     assert [found(f"{tmp_path}/{number}/mine.py:A").size for number in (1, 2)] == [1, 2]
-    assert importlib.import_module("beside").SIZE == 3          # the program's own stays
+    assert importlib.import_module("beside").SIZE == 3          # the program's module stays
 
 
 def test_a_changed_neighbour_is_read_again(tmp_path):
@@ -65,7 +65,7 @@ def test_a_changed_neighbour_is_read_again(tmp_path):
 def test_a_module_in_a_package_has_its_relative_imports(tmp_path, monkeypatch, by):
     write(tmp_path, own_pack_in___init__="", own_pack_in_parts="SIZE = 4",
           own_pack_in_deep_in___init__="", own_pack_in_deep_in_mine="from ..parts import SIZE\nclass A: size = SIZE")
-    monkeypatch.chdir(tmp_path)         # which is where modules are looked for, as by `python -m`
+    monkeypatch.chdir(tmp_path)         # where modules are searched, as by `python -m`
     name = "own_pack/deep/mine.py:A" if by == "file" else "own_pack.deep.mine:A"
     assert found(name).size == 4
     assert find_place(name).name == "own_pack.deep.mine:A"
@@ -100,10 +100,10 @@ def test_a_name_that_means_nothing_is_refused_with_those_that_do(name, message):
 
 
 class Here:
-    """Of this file."""
+    """A class of this file."""
 
     class Inner:
-        """Found as well."""
+        """A class inside a class."""
 
 
 def test_the_name_of_a_class_finds_it_again():
@@ -114,7 +114,7 @@ def test_the_name_of_a_class_finds_it_again():
 
 def test_a_class_that_a_function_made_is_named_and_not_findable():
     class Local:
-        """Not at the top of the file."""
+        """A class inside a function, which cannot be found."""
 
     for kind in (Local, type("Here", (Here,), {})):
         name = name_of_class(kind)

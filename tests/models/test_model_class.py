@@ -1,4 +1,4 @@
-"""What a class says of itself: its settings, also where they are inherited or written as text; presets; making one."""
+"""The declarations of a model class: its settings, also if inherited or annotated as text; presets; making a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from towernmt.models.model_settings import TRANSFORMER_PRESETS
 from towernmt.run.directory import model_from_settings
 from towernmt.run.run_settings import default_settings, settings_of_model
 
-PRESETS = TRANSFORMER_PRESETS     # of this module
+PRESETS = TRANSFORMER_PRESETS     # presets of the models of this module
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def test_presets_are_the_classs_or_those_of_a_parent_whose_settings_it_has():
     assert presets(Plain) == presets(Annotated) == TRANSFORMER_PRESETS
     assert presets(Below) == {"mine": {"extra": 4}}
     assert presets(Silent) == {}
-    assert presets(Scratch) == {"tiny": {}}         # of this module's, those that it can take
+    assert presets(Scratch) == {"tiny": {}}         # those of this module's presets that fit its settings
 
 
 @pytest.mark.parametrize("kind, message", [

@@ -24,7 +24,7 @@ def loss_and_gradients(precision: str):
         with TrainTowerContext(""):
             cost = model.build_graph(*map(tf.constant, INPUTS))
             gradients = tf1.gradients(cost, tf1.trainable_variables())
-        # A product with one row is a sum: that of the kernel's rows stays float32.
+        # A product with one row is a sum over the kernel's rows, which stays float32.
         products = {op.get_attr("T") for op in graph.get_operations()
                     if op.type in ("MatMul", "BatchMatMul", "BatchMatMulV2") and op.inputs[0].shape[0] != 1}
         assert {v.dtype.base_dtype for v in tf1.trainable_variables()} == {tf.float32}

@@ -1,4 +1,4 @@
-"""Kernels' gradients with rows filled up, against NumPy."""
+"""Gradients of kernels with padded rows, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def avx2_only(monkeypatch):
 
 
 def filled(graph) -> list[int]:
-    """The depths of the tensors that were filled up, in the order of their operations."""
+    """Return the depths of the padded tensors, in the order of their operations."""
     return [int(op.inputs[0].shape[-1]) for op in graph.get_operations() if op.type in ("Pad", "PadV2")]
 
 

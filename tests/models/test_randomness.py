@@ -1,4 +1,4 @@
-"""Dropout's statistics, and initial values that depend on seed and name alone."""
+"""The statistics of dropout, and initial values that depend only on seed and name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_gradient_passes_where_elements_are_kept_with_their_scale(dtype):
 
 
 def test_neighbouring_draws_are_independent():
-    """Two draws share 32 random bits: rows, columns and lags show no trace of it."""
+    """Two draws share 32 random bits; rows, columns and lags must be uncorrelated."""
     (x,) = draw(0.5, (600, 600))
     kept = (x > 0).astype(np.float64) - 0.5
     flat = kept.ravel()

@@ -1,4 +1,4 @@
-"""Recurrent layers against NumPy, the fused kernels against the loop, and the loop's gradient against TensorFlow's."""
+"""Recurrent layers compared with NumPy, fused kernels with the loop, and the loop's gradient with TensorFlow's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def standardized(x):
 
 
 def reference(kind: str, v: dict[str, np.ndarray], x: np.ndarray, norm: bool = False) -> np.ndarray:
-    """The equations in the docstring of `Cell`, a step at a time: the outputs `[time, batch, depth]`."""
+    """Return the outputs `[time, batch, depth]` by the equations in the docstring of `Cell`, step by step."""
     def affine(name, x, h):
         kernel, bias = v[f"{name}/kernel"], v[f"{name}/bias"]
         ahead, back = x @ kernel[:INPUT], h @ kernel[INPUT:]
@@ -93,14 +93,14 @@ def test_fused_kernels_and_loop_agree_in_outputs_and_all_gradients(graph, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("kernels", ["loop", "fused"])
 def test_a_batch_without_rows_has_gradients_of_zero(graph, kind, kernels):
-    """TensorFlow's kernel leaves the gradients of the weights as they were in memory."""
+    """TensorFlow's kernel does not write the gradients of the weights, which then contain old memory."""
     cell = Cell(kind, INPUT, DEPTH, "layer", kernels=kernels)
     rows = tf1.placeholder_with_default(0, [])
     cost = tf.reduce_sum(cell.run(tf.constant(X)[:, :rows], cell.zero_state(rows))[-1])
     gradients = tf1.gradients(cost, tf1.trainable_variables())
     with tf1.Session() as session:
         scramble(session)
-        session.run(gradients, {rows: BATCH})       # memory with something in it
+        session.run(gradients, {rows: BATCH})       # memory with content
         for gradient in session.run(gradients):
             np.testing.assert_array_equal(gradient, np.zeros_like(gradient))
 
@@ -144,7 +144,7 @@ def test_sequences_are_turned_round_within_their_length(graph):
 
 
 def attention_like(step: Step):
-    """A step with all that a scan knows: a plain and a grouped matrix, shared and fixed tensors."""
+    """A step with all features of a scan: a plain and a grouped matrix, shared and fixed tensors."""
     state, total = step.state
     weights = tf.nn.softmax(step.multiply(state[:, None], 1) * step.shared[0] + step.fixed[0])
     context = step.multiply(weights, 2)[:, 0]

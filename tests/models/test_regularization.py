@@ -1,4 +1,4 @@
-"""Word dropout, and R-Drop against its formula in NumPy."""
+"""Word dropout, and R-Drop compared with its formula in NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RNNSearch against a forward pass in NumPy written from the papers, and against itself step by step."""
+"""RNNSearch, compared with a forward pass in NumPy written from the papers, and with its stepwise decoding."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Reference:
         return both[:self.s.decoder_size], np.tanh(both[-self.s.decoder_size:])
 
     def cell(self, scope, x, extra, state):
-        """The next (c, h); a GRU has no use for c."""
+        """Return the next (c, h); a GRU ignores c."""
         c, h = state
         if self.s.cell == "gru":
             r, u = np.split(sigmoid(self.map(f"{scope}/gates", x, [*extra, h])), 2)

@@ -1,4 +1,4 @@
-"""Seq2Seq against a forward pass in NumPy written from the papers, and against itself step by step."""
+"""Seq2Seq, compared with a forward pass in NumPy written from the papers, and with its stepwise decoding."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Reference:
         return after, x
 
     def cell(self, scope, x, rest, c, h):
-        """The next (c, h); a GRU has no use for c."""
+        """Return the next (c, h); a GRU ignores c."""
         if self.s.cell == "gru":
             r, u = np.split(sigmoid(self.map(f"{scope}/gates", x, [*rest, h])), 2)
             return c, u * h + (1 - u) * np.tanh(self.map(f"{scope}/candidate", x, [*rest, r * h]))

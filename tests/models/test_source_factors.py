@@ -1,4 +1,4 @@
-"""Source factors in all four models, against models without them whose tables hold the joint embeddings."""
+"""Source factors in all four models, compared with models without factors whose tables contain the joint embeddings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make(name: str, kind: str, **more):
 
 
 def logits_of(model, source, values=None) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Teacher-forced logits, and the values that the variables have: given ones, or random ones."""
+    """Return teacher-forced logits, and the values of the variables, which are specified or random."""
     with tf.Graph().as_default(), tf1.Session() as session:
         with PredictTowerContext(""):
             memory = model.encode(tf.constant(source), tf.constant(tiny.SOURCE_LENGTH))

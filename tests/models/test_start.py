@@ -1,4 +1,4 @@
-"""What the decoder reads before the first word: with `start` zero an embedding of zeros, in both of its forms."""
+"""The input of the decoder before the first word: with `start` zero an embedding of zeros, in both forms."""
 
 from __future__ import annotations
 

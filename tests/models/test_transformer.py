@@ -1,4 +1,4 @@
-"""The Transformer against a forward pass in NumPy written from the paper, and against itself step by step."""
+"""The Transformer, compared with a forward pass in NumPy written from the paper, and with its stepwise decoding."""
 
 from __future__ import annotations
 

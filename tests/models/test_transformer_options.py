@@ -1,4 +1,4 @@
-"""Each option of the Transformer against a forward pass in NumPy written from its paper, and against itself."""
+"""Each option of the Transformer, compared with a forward pass in NumPy written from its paper, and with its steps."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ ACTIVATIONS = {"relu": lambda x: np.maximum(x, 0), "swish": GATES["swiglu"],
 
 
 class Reference(plain.Reference):
-    """The plain forward pass, with the options as their papers have them."""
+    """The plain forward pass, with the options as defined in their papers."""
 
     def logits(self, source, target_in):
         return super().logits(source if self.s.source_end else source[:-1], target_in)
@@ -64,7 +64,7 @@ class Reference(plain.Reference):
     def embed(self, ids, role, stack):
         if self.s.positions in ("relative", "rotary"):
             return self.v[self.table(role)][ids] * math.sqrt(self.s.hidden_size)
-        first = self.s.first_position       # the position of a word is the number of those before it, and `first`
+        first = self.s.first_position       # the position of a word is the number of words before it plus `first`
         return super().embed(np.concatenate([ids[:1]] * first + [ids]), role, stack)[first:]
 
     def bias(self, name):
@@ -146,7 +146,7 @@ class Reference(plain.Reference):
 
 
 def turned(x: np.ndarray, position: int) -> np.ndarray:
-    """The complex numbers x[i] + 1j * x[i + half], each turned by its angle."""
+    """Return the complex numbers x[i] + 1j * x[i + half], each rotated by its angle."""
     half = len(x) // 2
     angles = position * 10000.0 ** (-2 * np.arange(half) / len(x))
     numbers = (x[:half] + 1j * x[half:]) * np.exp(1j * angles)
@@ -155,7 +155,7 @@ def turned(x: np.ndarray, position: int) -> np.ndarray:
 
 @pytest.fixture(scope="module", params=STYLES)
 def results(request):
-    """What a model of each style computes: teacher-forced, step by step, and with more padding."""
+    """Return the results of a model of each style: teacher-forced, step by step, and with more padding."""
     model = Transformer(TransformerSettings(**{**SIZES, **STYLES[request.param]}))
     inputs = [SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH]
     wide = [np.pad(SOURCE, [[0, 0], [0, 3]]), SOURCE_LENGTH, np.pad(TARGET, [[0, 0], [0, 2]]), TARGET_LENGTH]
@@ -246,7 +246,7 @@ def test_rotary_products_depend_on_the_distance_alone(graph):
 
 
 def finite_differences(function, x: np.ndarray) -> np.ndarray:
-    """The gradient of a scalar function of a float64 array by central differences."""
+    """Return the gradient of a scalar function of a float64 array by central differences."""
     gradient = np.zeros_like(x)
     for place in np.ndindex(*x.shape):
         ends = []
@@ -353,7 +353,7 @@ def test_layers_are_normalised_on_a_gpu_by_cudnn_as_by_the_formula(graph, rows, 
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
-@pytest.mark.parametrize("size", [16, 12])     # 12 values of 16 bits are no whole number of 16 bytes
+@pytest.mark.parametrize("size", [16, 12])     # 12 values of 16 bits are not a multiple of 16 bytes
 @pytest.mark.parametrize("device", ["/gpu:0", "/cpu:0"])
 def test_heads_are_moved_bit_for_bit(graph, dtype, size, device):
     """The CPU executes the graph of a GPU."""

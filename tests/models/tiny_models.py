@@ -1,4 +1,4 @@
-"""All four architectures as small as can be, a batch for them, and what tests of all of them ask."""
+"""Minimal models of all four architectures, a batch for them, and functions for their tests."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ ALIGNMENT[1, 3, 0] = 1
 
 
 def make(name: str, quiet: bool = False, **more):
-    """A model; a `quiet` one has no dropout."""
+    """Return a model; a `quiet` one has no dropout."""
     model, settings, sizes = MODELS[name]
     words = {"source_vocab_size": 19, "target_vocab_size": 19}
     return model(settings(**{**words, **sizes, **(NO_DROPOUT[model.architecture] if quiet else {}), **more}))
 
 
 def scramble(session, deviation: float = 0.4) -> dict[str, np.ndarray]:
-    """Random values for every variable, and what they are by name."""
+    """Set random values for every variable, and return them by name."""
     random = np.random.default_rng(3)
     values = {}
     for variable in tf1.trainable_variables():
@@ -69,12 +69,12 @@ def scramble(session, deviation: float = 0.4) -> dict[str, np.ndarray]:
 
 
 def wider(source: np.ndarray, length: int = 3) -> np.ndarray:
-    """With more padding in the second dimension."""
+    """Return an array with more padding in the second dimension."""
     return np.pad(source, [[0, 0], [0, length]] + [[0, 0]] * (source.ndim - 2))
 
 
 def loss_and_gradients(model, inputs, scope: str = "", training: bool = True, reuse: bool = False) -> list:
-    """Tensors: the cost of a tower, and the gradient of each variable."""
+    """Return tensors: the cost of a tower, and the gradient of each variable."""
     context = TrainTowerContext if training else PredictTowerContext
     with tf1.variable_scope("", reuse=reuse), context(scope):
         cost = model.build_graph(*map(tf.constant, inputs))
@@ -84,8 +84,7 @@ def loss_and_gradients(model, inputs, scope: str = "", training: bool = True, re
 
 
 def forced_and_stepwise(model, source, beam: int = 2, scope: str = "", most: int | None = None) -> tuple:
-    """Tensors: teacher-forced logits `[batch, target length, vocabulary]`, those of each step of decoding (at most so
-    many), and the last state.
+    """Return tensors: teacher-forced logits, those of the first steps of decoding, and the last state.
     """
     with PredictTowerContext(scope):
         memory = model.encode(tf.constant(source), tf.constant(SOURCE_LENGTH))
@@ -100,7 +99,7 @@ def forced_and_stepwise(model, source, beam: int = 2, scope: str = "", most: int
 
 
 def guided_attention(model) -> object:
-    """The tensor of the attention that is guided, `[batch, target length, source length]`; all variables are made."""
+    """Return the guided attention `[batch, target length, source length]`, after creating all variables."""
     with PredictTowerContext(""):
         memory = model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH))
         hidden, attention = model.decode_with_attention(memory, shift_right(tf.constant(TARGET)))
@@ -109,7 +108,7 @@ def guided_attention(model) -> object:
 
 
 def slopes_by_differences(session, cost, variables, values, gradients, shift: float = 5e-3):
-    """For each variable (name, slope by central differences, slope by the gradient), along the gradient and across."""
+    """Yield (name, slope by central differences, slope by gradient) of each variable, along the gradient and across."""
     random = np.random.default_rng(5)
     for variable, value, gradient in zip(variables, values, gradients, strict=True):
         for line in (gradient, random.normal(size=gradient.shape)):

@@ -54,7 +54,7 @@ def test_the_average_follows_the_weight_with_its_decay_and_sooner_at_first(graph
 
 
 class Ones(DataFlow):
-    """Batches without end."""
+    """An endless sequence of equal batches."""
 
     def __iter__(self):
         while True:
@@ -75,7 +75,7 @@ class FallingWeight(ModelDesc):
 
 
 class Values(Callback):
-    """Keeps the average after each step, and what each read of the step waits for."""
+    """Records the average after each step, and the operations that each read of the step waits for."""
 
     def __init__(self):
         self.averages = []
@@ -99,7 +99,7 @@ def test_in_a_trainer_the_decay_goes_by_the_step_that_counts_the_update_whatever
     config = TrainConfig(FallingWeight(), GeneralQueueInput(Ones()), update_cycle=update_cycle, monitors=[],
                          callbacks=[values, StopAtStep(6)])
     launch_train_with_config(config, SyncMultiGPUTrainer(towers=towers, update_cycle=update_cycle))
-    assert values.waits_for_count == [True] * update_cycle      # of an update cycle, at the end of the data too
+    assert values.waits_for_count == [True] * update_cycle      # of an update cycle, also at the end of the data
     average, expected = 8.0, []
     for t in range(1, 7):
         decay = (1 + t) / (10 + t)

@@ -1,4 +1,4 @@
-"""A model has the optimizer that it was handed, and knows of no other."""
+"""A model uses the optimizer that was set for it, and imports no other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OwnOptimizer(Transformer):
 
 
 def slots_and_graph(model: Any) -> tuple[set[str], tf.Graph]:
-    """The optimizer's slots of a variable w, and the graph of its update."""
+    """Return the optimizer's slots of a variable w, and the graph of its update."""
     with tf.Graph().as_default() as graph:
         w = tf1.get_variable("w", [2, 2], initializer=tf1.ones_initializer())
         model.optimizer().minimize(tf.reduce_sum(w))
@@ -30,7 +30,7 @@ def slots_and_graph(model: Any) -> tuple[set[str], tf.Graph]:
 
 
 def clips(graph: tf.Graph, norm: float) -> bool:
-    """Whether gradients are scaled down to that norm somewhere."""
+    """Return whether the graph clips gradients to this norm."""
     constants = [op.get_attr("value").float_val for op in graph.get_operations() if op.type == "Const"]
     return any(list(values) == [norm] for values in constants)
 

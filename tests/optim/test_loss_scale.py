@@ -1,4 +1,4 @@
-"""float16 with dynamic loss scaling: near float32, and a skipped update changes nothing."""
+"""float16 with dynamic loss scaling: results near those of float32, and skipped updates without effect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.thorough
 
 STATE = ("loss_scale/scale", "loss_scale/good_updates", "loss_scale/skipped_updates")
 COUNTERS = {"global_step", "random_clock", *STATE}
-"""What a skipped update moves all the same."""
+"""Variables that change also in a skipped update."""
 
 
 class Pairs:
@@ -49,7 +49,7 @@ class Pairs:
 
 
 class Seen(MonitorBase):
-    """Keeps scalars, by name."""
+    """Records scalars by name."""
 
     def __init__(self) -> None:
         self.values: dict[str, list[float]] = {}
@@ -59,7 +59,7 @@ class Seen(MonitorBase):
 
 
 class Losses(Callback):
-    """Keeps the loss of each step (of the first tower)."""
+    """Records the loss of the first tower in each step."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -76,7 +76,7 @@ class Losses(Callback):
 
 def train(directory, precision="float16", steps=6, towers=1, update_cycle=1, scaling=None, optimizer="adam",
           ema=0.0, clip=0.0, tie="all", every=1):
-    """Train; returns the checkpoints' variables by step, the losses, and the scalars."""
+    """Train, and return the checkpoints' variables by step, the losses, and the scalars."""
     logging.getLogger("tensorpack").setLevel(logging.ERROR)
     seen, losses = Seen(), Losses()
     with tf.Graph().as_default():
@@ -133,7 +133,7 @@ def test_an_update_that_overflows_changes_nothing_and_the_scale_recovers(tmp_pat
         assert saved[step]["loss_scale/scale"] * 2 == saved[step - 1]["loss_scale/scale"]
     for step in made:
         same = [name for name in saved[step] if saved[step][name].tobytes() == saved[step - 1][name].tobytes()]
-        kept = {name for name in same if name.endswith("/Muon_direction")}      # of the update before
+        kept = {name for name in same if name.endswith("/Muon_direction")}      # of the previous update
         assert set(same) - kept <= {"learning_rate", "loss_scale/scale", "loss_scale/skipped_updates"}
     assert saved[12]["loss_scale/skipped_updates"] == len(skipped) == scalars["skipped_updates"][-1]
     assert saved[12]["global_step"] == 12

@@ -1,4 +1,4 @@
-"""Muon against NumPy: singular value decompositions for the directions, and the formulas for the steps."""
+"""Muon, compared with NumPy: singular value decompositions for the directions, and the formulas for the steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def drawn(seed: int) -> dict[str, np.ndarray]:
 
 
 def newton_schulz(x: np.ndarray, iterations: int = 5) -> np.ndarray:
-    """The iteration on a single matrix in float64, by its singular values alone."""
+    """Return the result of the iteration on a matrix in float64, computed on its singular values."""
     left, values, right = np.linalg.svd(x.astype(np.float64), full_matrices=False)
     values = values / math.sqrt((values ** 2).sum())
     for _ in range(iterations):
@@ -59,7 +59,7 @@ def make_muon(dtype=tf.float32, interval: int = 1) -> Muon:
 
 
 def train(optimizer, conditional: bool = False) -> tuple[dict[str, np.ndarray], set[str], int]:
-    """The variables after STEPS updates, the names of all variables, and the global step."""
+    """Return the variables after STEPS updates, the names of all variables, and the global step."""
     variables = {name: tf1.get_variable(name, initializer=value) for name, value in drawn(1).items()}
     graph_state().maps_in_kernel.update(MAPS)
     fed = {name: tf1.placeholder(tf.float32, shape) for name, shape in SHAPES.items()}

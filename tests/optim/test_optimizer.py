@@ -1,4 +1,4 @@
-"""Optimizers and clipping, against the formulas in NumPy."""
+"""Optimizers and clipping, compared with the formulas in NumPy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ START = [np.array([1.0, -2.0, 3.0], np.float32), np.array([[0.5, 4.0]], np.float
 
 
 def gradients_of(values: list[np.ndarray]) -> list[np.ndarray]:
-    """Of 0.5 * sum(x ** 2): x itself."""
+    """Return the gradients of 0.5 * sum(x ** 2), which are x."""
     return [value.copy() for value in values]
 
 

@@ -1,4 +1,4 @@
-"""Each optimizer against its paper's formulas in NumPy, on given gradients, dense and sparse."""
+"""Each optimizer, compared with its paper's formulas in NumPy, on fixed gradients, dense and sparse."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dense_gradients() -> list[dict[str, np.ndarray]]:
 
 
 def sparse_gradients() -> list[np.ndarray]:
-    """Of the matrix's rows 3, 1, 3, 3."""
+    """Return sparse gradients of the matrix's rows 3, 1, 3, 3."""
     random = np.random.default_rng(3)
     return [random.normal(0, 2, (4, 3)).astype(np.float32) for _ in range(STEPS)]
 
@@ -42,7 +42,7 @@ def as_dense(rows: np.ndarray) -> np.ndarray:
 
 
 def train(settings: OptimizerSettings, clip: float = 0.0, towers: int = 1) -> tuple[dict, dict, set[str]]:
-    """All variables after dense gradients, the matrix after sparse ones (from towers), and names of the variables."""
+    """Return all variables after dense gradients, the matrix after sparse ones (from towers), and the names."""
     with tf.Graph().as_default():
         variables = {name: tf1.get_variable(name, initializer=value) for name, value in start().items()}
         fed = {name: tf1.placeholder(tf.float32, shape) for name, shape in SHAPES.items()}
@@ -70,7 +70,7 @@ def train(settings: OptimizerSettings, clip: float = 0.0, towers: int = 1) -> tu
 
 
 class Reference:
-    """A rule of one variable: `step(value, gradient, t)` returns the new value, t from 1."""
+    """The update rule of one variable: `step(value, gradient, t)` returns the new value, t from 1."""
 
     def step(self, x: np.ndarray, g: np.ndarray, t: int) -> np.ndarray:
         raise NotImplementedError
@@ -101,7 +101,7 @@ class LambReference(AdamReference):
 
 
 class LazyAdamReference(AdamReference):
-    """On the rows of the sparse gradient only."""
+    """The rule of LazyAdam, which changes only the rows of the sparse gradient."""
 
     def step(self, x, g, t):
         rows = np.unique(ROWS)
@@ -126,7 +126,7 @@ class AdafactorReference(Reference):
         if x.ndim < 2:
             self.v = b * self.v + (1 - b) * squares
             v = self.v
-        else:       # algorithm 4, sums over rows and columns, for each of the leading dimensions by itself
+        else:       # algorithm 4: sums over rows and columns, separately for each of the leading dimensions
             self.r = b * self.r + (1 - b) * squares.sum(-1, keepdims=True)
             self.c = b * self.c + (1 - b) * squares.sum(-2, keepdims=True)
             v = self.r * self.c / self.r.sum(-2, keepdims=True)

@@ -20,7 +20,7 @@ from towernmt.plots.recorded_runs import read_named_runs, read_rows, read_run, s
 def test_what_a_resumed_run_made_again_counts_once_and_steps_rise(steps: list[int]) -> None:
     lines = [json.dumps({"global_step": step, "line": number}) for number, step in enumerate(steps)]
     rows, damaged, unfinished = read_rows("\n".join(lines))
-    # A line is overtaken where any later one is of its step or an earlier one.
+    # A line is obsolete if any later line has the same step or an earlier one.
     kept = [(step, number) for number, step in enumerate(steps) if all(later > step for later in steps[number + 1:])]
     assert [(row["global_step"], row["line"]) for row in rows] == kept and not damaged and not unfinished
 

@@ -1,4 +1,4 @@
-"""Alignments of translated lines, through a predictor that looks where it is told; nothing here needs TensorFlow."""
+"""Alignments of translated lines, by a predictor with specified attention. No test imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LINES = ["a b c", "", "d", "e f g h a b c", "a  b <unk>"]
 
 
 def backwards(source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The best translation is the sentence backwards, the second its last word; each word looks at itself by 0.7."""
+    """Translate a sentence into its reverse, or its last word as second best; each word attends to itself by 0.7."""
     tokens, scores = np.zeros([len(source), 2, source.shape[1]], np.int32), np.full([len(source), 2], -1.0)
     attention = np.zeros([*tokens.shape, source.shape[1]], np.float32)
     for row, length in enumerate(source_length):
@@ -56,7 +56,7 @@ def test_the_words_of_a_line_in_pieces_are_counted_over_all_of_them() -> None:
 
 
 class Aligning:
-    """Stands in for a `Translator`."""
+    """A fake `Translator`."""
 
     source_vocabulary = target_vocabulary = WORDS
     checkpoint = "runs/x/best/step-1/model"
@@ -68,7 +68,7 @@ class Aligning:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *arguments: str) -> list[str]:
-    """The lines of the output of `towernmt translate`."""
+    """Return the lines of the output of `towernmt translate`."""
     asked = []
     monkeypatch.setattr(translate, "make_translator", lambda args, **details: asked.append(details) or Aligning())
     (tmp_path / "in").write_text("\n".join(LINES[:3]))

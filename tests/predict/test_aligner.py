@@ -1,4 +1,4 @@
-"""The aligner, `towernmt align` and aligned translations, on a model that has learnt to copy by heart."""
+"""The aligner, `towernmt align` and aligned translations, on a model that has learnt to copy."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Data:
 
 
 def write_run(path: Path, model: NMTModel, steps: int, learnt: float = 0.0) -> Path:
-    """A run of a model that has seen so many batches of sentences, which are their own translations.
+    """Write a run of a model that was trained to copy sentences.
 
     Args:
-        steps: at most.
-        learnt: where the loss of each of the last five batches is below, training ends. How many steps that takes
-            differs from run to run, as threads add numbers in other orders.
+        steps: maximum number of steps.
+        learnt: training ends when the losses of the last five batches are below this value. The number of steps differs
+            between runs, because threads add numbers in different orders.
     """
     run = RunDirectory(path)
     run.begin(settings_of_model(model), Data())  # type: ignore[arg-type]

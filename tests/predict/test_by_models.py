@@ -1,4 +1,4 @@
-"""Reranking by further models, their weights and n-best files, against numbers worked out by hand."""
+"""Reranking by further models, their weights and n-best files, compared with numbers computed by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from towernmt.predict.reranking import Reranker, read_nbest, reranked, rescored
 
 
 class Table:
-    """Stands in for a `Scorer`: log-probability and length of pairs from a table."""
+    """A fake `Scorer`: log-probability and length of pairs from a table."""
 
     def __init__(self, **known: tuple[float, int]) -> None:
         self._known = known
@@ -60,7 +60,7 @@ def test_what_cannot_be_reranked_by_is_refused() -> None:
 
 
 class Backwards(Reranker):
-    """Turns each list round, and notes what came together."""
+    """A reranker that reverses each list, and records the lists of each call."""
 
     def __init__(self) -> None:
         self.seen: list[list[str]] = []
@@ -135,7 +135,7 @@ def test_tuning_finds_the_weight_that_a_search_of_all_finds() -> None:
 
     found = tune(lists, references)
     assert found.bleu == pytest.approx(bleu(found.weights)) and found.before == pytest.approx(bleu(np.array([1, 0, 0])))
-    # No weight alone can be moved to something better, and the useless judge got little.
+    # No change of a single weight improves BLEU, and the useless judge has a small weight.
     for place in (1, 2):
         others = [bleu(np.where(np.arange(3) == place, step, found.weights)) for step in STEPS]
         assert max(others) == pytest.approx(found.bleu)

@@ -1,4 +1,4 @@
-"""Ensembles of toy models, against a search with lists over probabilities that are averaged in float64."""
+"""Ensembles of toy models, compared with a search with lists over probabilities that are averaged in float64."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_token_that_all_members_think_impossible_has_a_finite_score() -> None:
 
 
 class Looking(ToyModel):
-    """A toy whose every step looks at one source position."""
+    """A toy model that attends to one source position in each step."""
 
     def __init__(self, place: int) -> None:
         super().__init__(vocabulary=6, seed=place)

@@ -1,4 +1,4 @@
-"""An ensemble of all architectures: what its search finds has the mean of the members' teacher-forced probabilities."""
+"""An ensemble of all architectures: its results have the mean of the members' teacher-forced probabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines with source factors to translations through a fake predictor: nothing here needs TensorFlow."""
+"""Lines with source factors to translations, by a fake predictor. No test imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOTH = WordVocabulary([*SPECIAL_PIECES, *(f"{word}/{tag}" for word in "abc.,。"
 
 
 def spell(source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The translation of each piece is the piece with its factor."""
+    """Translate each subword into itself with its factor."""
     assert source.dtype == np.int32 and source.ndim == 3 and source.shape[2] == 2
     tokens = np.full((len(source), 1, source.shape[1]), PAD)
     for row, pieces, count in zip(tokens, source, source_length, strict=True):

@@ -1,4 +1,4 @@
-"""A lexical table: what it keeps, its file, and the tables and alignments of other programs."""
+"""A lexical table: its entries, its file, and the tables and alignments of other programs."""
 
 from __future__ import annotations
 

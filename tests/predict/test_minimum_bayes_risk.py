@@ -1,4 +1,4 @@
-"""Which of several hypotheses minimum Bayes risk takes, by hand."""
+"""The hypothesis that minimum Bayes risk chooses, computed by hand."""
 
 from __future__ import annotations
 

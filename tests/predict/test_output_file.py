@@ -1,4 +1,4 @@
-"""Text is never written onto what is read, and an old file stays until the new one is whole."""
+"""An output never overwrites an input, and an old file stays until the new one is complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from towernmt.predict.lines.text_io import write_lines
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """A file, `text`; a symbolic link `link` and a hard link `hard` to it."""
+    """Write a file `text`, a symbolic link `link` to it, and a hard link `hard`."""
     file = tmp_path / "text"
     file.write_text("ein Haus\n")
     (tmp_path / "link").symlink_to(file)
@@ -109,7 +109,7 @@ def test_an_old_file_stays_until_the_new_one_is_whole(text, tmp_path):
 def test_where_writing_fails_the_old_file_stays_and_the_half_is_named(text, tmp_path, caplog):
     with pytest.raises(KeyboardInterrupt), output_file(text):
         raise KeyboardInterrupt
-    assert sorted(os.listdir(tmp_path)) == ["hard", "link", "text"]     # there was no half
+    assert sorted(os.listdir(tmp_path)) == ["hard", "link", "text"]     # there was no partial file
     with pytest.raises(KeyboardInterrupt), output_file(text) as stream:
         stream.write(b"half\n")
         raise KeyboardInterrupt

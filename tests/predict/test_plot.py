@@ -32,7 +32,7 @@ def test_the_words_of_both_sides_are_text_of_the_svg_as_they_are_or_cut(tmp_path
 
 def test_a_cell_of_a_png_is_the_darker_the_larger_its_weight(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    weights = np.zeros([20, 20], np.float32)            # so many that no numbers stand in the cells
+    weights = np.zeros([20, 20], np.float32)            # more words, so the cells contain no numbers
     weights[3], weights[7, 9] = 0.5, 1.0
     words = ["w"] * 20
     draw_attention(Picture(weights, words, words), tmp_path / "a.png")

@@ -1,5 +1,4 @@
-"""The scorer, `towernmt score` and the page of `towernmt evaluate`, on a tiny Transformer of random weights,
-against its logits and its search."""
+"""The scorer, `towernmt score` and `towernmt evaluate`, compared with the logits and the search of a tiny model."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory, model: Transformer) 
 
 @pytest.fixture(scope="module")
 def expected_tokens(run_directory: Path, model: Transformer) -> list[np.ndarray]:
-    """Log-probabilities of the target's tokens from the model's logits, pair by pair, in float64."""
+    """Return log-probabilities of the target's tokens from the model's logits, pair by pair, in float64."""
     checkpoint = str(run_directory / "checkpoints/step-1/model")
     vocabulary = Data.source_vocabulary
     scores = []

@@ -1,4 +1,4 @@
-"""Lines to lines through a fake predictor: nothing here needs TensorFlow."""
+"""Lines to lines, by a fake predictor. No test imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNSEEN = "☃"
 
 
 class Words(Vocabulary):
-    """A token for each word; a new word gets the next id, but a snowman is unknown."""
+    """A vocabulary with a token for each word; a new word gets the next id, except a snowman, which is unknown."""
 
     kind = "word"
     size = 10 ** 6
@@ -60,7 +60,7 @@ class Words(Vocabulary):
 
 
 class Echo:
-    """Translates a sentence into itself; the k-th best lacks the last k words. Keeps the batches it saw."""
+    """Translates a sentence into itself; the k-th best lacks the last k words. Records its batches."""
 
     def __init__(self, n_best: int = 1) -> None:
         self.n_best = n_best
@@ -149,7 +149,7 @@ def test_a_window_is_sorted_by_length_batched_within_both_limits_and_translates_
 
 
 class Together(Echo):
-    """Each call waits for another one that goes on at the same time."""
+    """A predictor in which each call waits for a concurrent call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -325,7 +325,7 @@ def test_further_inputs_of_the_lines_reach_the_predictor_by_name_padded_and_in_p
     stream = translate_stream(prefixed, words, words, iter(requests), StreamSettings())
     assert [best for (best,) in stream] == [
         ("p q a b", -2.0), ("p <unk> a", -1.0), ("", 0.0), ("p <unk> a b", -1.0), ("p q a b", -2.0)]
-    # The same words with the same inputs are translated once; with others they are not the same.
+    # Equal words with equal inputs are translated once, but not those with different inputs.
     assert [len(weights) for _, weights in seen] == [3]
 
 

@@ -1,4 +1,4 @@
-"""Terms in lines: which occur, which give way to longer ones, and what a file must look like."""
+"""Terms in lines: occurrences, precedence of longer terms, and the format of files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches that lines ask for: each is built once, and too many are told of."""
+"""Searches that lines request: each is built once, and a warning reports too many."""
 
 from __future__ import annotations
 

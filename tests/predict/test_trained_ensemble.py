@@ -1,4 +1,4 @@
-"""Ensembles of checkpoints on disk: what they translate, how members are named, and what is refused."""
+"""Ensembles of checkpoints on disk: translations, names of members, and refused combinations."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def transformer(**settings: Any) -> Transformer:
 
 
 def write_run(path: Path, model: Any, data: Data, steps: int = 1) -> Path:
-    """A run with checkpoints of random weights; each weight has a moving average, twice the weight."""
+    """Write a run with checkpoints of random weights; each weight has a moving average of twice its value."""
     run = RunDirectory(path)
     run.begin(settings_of_model(model), data)  # type: ignore[arg-type]
     with tf1.Graph().as_default(), tf1.Session() as session:
@@ -72,7 +72,7 @@ def write_run(path: Path, model: Any, data: Data, steps: int = 1) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`a`: a Transformer, two checkpoints; `b`: an RNNSearch; `other`: with another target vocabulary."""
+    """Write a Transformer with two checkpoints (`a`), an RNNSearch (`b`), and one with other target words (`other`)."""
     root = tmp_path_factory.mktemp("runs")
     write_run(root / "a", transformer(), Data(), steps=2)
     write_run(root / "b", RNNSearch(RNNSearchSettings(
@@ -95,7 +95,7 @@ def assert_same(found: list[list[tuple[str, float]]], expected: list[list[tuple[
 
 @pytest.fixture(scope="module")
 def alone(runs: Path) -> list[list[tuple[str, float]]]:
-    """What the last checkpoint of `a` translates."""
+    """Return the translations by the last checkpoint of `a`."""
     return nbest(runs / "a")
 
 
@@ -132,7 +132,7 @@ def test_given_translations_are_as_probable_as_the_search_found_them(
     assert len(hypotheses) > 3
     scores = Scorer(both, device="cpu", ensemble=ensemble).score(
         [(line, found.text) for line, found in hypotheses], per_token=True)
-    for (_, found), score in zip(hypotheses, scores, strict=True):      # one that was cut has no EOS
+    for (_, found), score in zip(hypotheses, scores, strict=True):      # a cut translation has no EOS
         assert found.details is not None and found.details.log_probs is not None and score.log_probs is not None
         np.testing.assert_allclose(score.log_probs[:len(found.details.ids)], found.details.log_probs, atol=1e-4)
 

@@ -1,4 +1,4 @@
-"""`towernmt translate` and `towernmt evaluate`, with a translator that turns words round."""
+"""`towernmt translate` and `towernmt evaluate`, with a translator that reverses words."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from towernmt.predict.search.search_settings import (
 
 
 class Reverser:
-    """Stands in for a `Translator`: the best translation is the line backwards, the second is empty."""
+    """A fake `Translator`: the best translation is the reversed line, the second is empty."""
 
     checkpoint, engine = "runs/x/best/step-1/model", "graph"
     target_vocabulary = None
@@ -336,7 +336,7 @@ def test_a_file_that_is_not_there_is_refused_before_a_model_is_loaded(tmp_path: 
                                                                       arguments: list[str]) -> None:
     (tmp_path / "source").write_text("one line\n")
     places = {"source": tmp_path / "source", "lost": tmp_path / "lost"}
-    with pytest.raises(DataError, match="lost: cannot read"):    # and not that there is no run
+    with pytest.raises(DataError, match="lost: cannot read"):    # and not that the run is missing
         parser = argparse.ArgumentParser()
         function_of(command, "add_{}_arguments")(parser)
         function_of(command, "run_{}")(parser.parse_args([argument.format(**places) for argument in arguments]))

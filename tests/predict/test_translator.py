@@ -67,7 +67,7 @@ class Run(SavedRun):
 
 @pytest.fixture(scope="module")
 def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of random parameters, with an optimizer's slot beside them."""
+    """Write a checkpoint of random parameters and of an optimizer's slot."""
     path = tmp_path_factory.mktemp("run")
     (path / "best").mkdir()
     with tf1.Graph().as_default():
@@ -92,13 +92,13 @@ def fake_run() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def plain(run_directory: Path) -> Translator:
-    """As the run's settings have it: two hypotheses. It is shared, since to build one takes seconds."""
+    """Return a translator with the run's settings: two hypotheses. It is shared, because building one takes seconds."""
     return Translator(run_directory, engine="graph")
 
 
 @pytest.fixture(scope="module")
 def four_best(run_directory: Path) -> Translator:
-    """With settings of its own; shared, too."""
+    """Return a shared translator with other search settings."""
     return Translator(run_directory, n_best=4, length_penalty=1.0, device="cpu", engine="graph")
 
 
@@ -249,7 +249,7 @@ def test_predictors_are_built_in_several_threads() -> None:
 
 
 class TargetPrefix(LogitsProcessor):
-    """Translations begin as the input `prefix` says, padded with 0."""
+    """A processor that forces translations to begin with the input `prefix`, padded with 0."""
 
     def inputs(self) -> list[Any]:
         return [tf.TensorSpec([None, None], tf.int32, "prefix")]

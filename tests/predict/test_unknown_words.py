@@ -1,4 +1,4 @@
-"""Words in place of unknown tokens, through a predictor that copies a sentence and looks at what it copies."""
+"""Words in place of unknown tokens, by a predictor that copies a sentence and attends to the copied words."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def replaced(line: str, vocabulary: Vocabulary, table: dict[str, str] | None = N
 def test_an_unknown_word_is_the_source_word_or_its_translation_by_the_table() -> None:
     assert replaced("a Kraków b", WORDS).text == "a Kraków b"
     assert replaced("a Kraków, b Haus", WORDS, {"Kraków": "Cracow", "haus": "house"}).text == "a Cracow b house"
-    assert replaced("a , b", WORDS, {",": ";"}).text == "a , b"         # what is known stays
+    assert replaced("a , b", WORDS, {",": ";"}).text == "a , b"         # known words stay
 
 
 def test_words_of_a_long_line_are_found_in_all_its_pieces() -> None:

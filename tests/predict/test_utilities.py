@@ -1,4 +1,4 @@
-"""Utilities of all pairs of translations, against sacreBLEU's own sentence scores."""
+"""Utilities of all pairs of translations, compared with sacreBLEU's sentence scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from towernmt.predict.minimum_bayes_risk import BleuUtility, ChrfUtility, Custom
 
 
 def texts(seed: int, count: int) -> list[str]:
-    """Sentences with much in common, and some with nothing."""
+    """Return similar sentences, and some without common words."""
     rng = np.random.default_rng(seed)
     words = ["the", "cat", "cats", "sat", "on", "a", "mat", ",", "mat.", "the the", "\U0001f600", "über", "aaaa"]
     drawn = [" ".join(rng.choice(words, rng.integers(1, 12))) for _ in range(count)]

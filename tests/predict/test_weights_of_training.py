@@ -97,7 +97,7 @@ SETTINGS = ["data.batch_tokens=100", "train.steps=4", "checkpoint.steps=2", "val
 
 @pytest.fixture(scope="module", params=["InAllTowers", "InTrainingTowers"])
 def run(request, tmp_path_factory, prepare_pairs) -> Path:
-    """A run with validation, whose directory holds the only copy of the model's code."""
+    """Train a run with validation, whose directory contains the only copy of the model's code."""
     place = tmp_path_factory.mktemp("run")
     prepare_pairs(place)
     (place / "heads.py").write_text(CODE)
@@ -113,7 +113,7 @@ def names_in(checkpoint: Path) -> set[str]:
 
 
 def other_model(run: Path, name: str, tmp_path: Path) -> Path:
-    """A copy of the run which names another class of the same file as its model."""
+    """Return a copy of the run that names another class of the same file as its model."""
     copied = Path(shutil.copytree(run, tmp_path / "run"))
     shutil.rmtree(copied / "graphs", ignore_errors=True)
     settings = copied / "settings.yaml"
@@ -140,7 +140,7 @@ def test_the_run_is_scored_aligned_and_evaluated(run, command, tmp_path):
 
 
 def test_averaged_and_grown_checkpoints_keep_the_weights_and_begin_other_runs(run, tmp_path):
-    """Validation and resuming are in here as well."""
+    """The test also covers validation and resuming."""
     averages, grown, text = tmp_path / "averages", tmp_path / "grown", str(run.parent / "text")
     assert main(["average", "--model", str(run), "--last", "2", "--output", str(averages)]) == 0
     assert HEAD <= names_in(averages / "step-4")

@@ -48,7 +48,7 @@ def test_the_weight_of_words_is_the_sum_over_source_tokens_in_the_mean_over_targ
 
 def test_a_word_is_linked_where_its_attention_is_largest_or_wherever_it_reaches_the_threshold() -> None:
     weights = np.array([[0.1, 0.6, 0.3], [0.0, 0.0, 0.0], [0.4, 0.4, 0.2]])
-    assert links_of(weights) == [(0, 2), (1, 0)]                    # the first of equal ones; none of nothing
+    assert links_of(weights) == [(0, 2), (1, 0)]                    # the first of equal weights; 0 is no link
     assert links_of(weights, 0.3) == [(0, 2), (1, 0), (1, 2), (2, 0)]
     assert links_of(weights, 0.5) == [(1, 0)]
     assert pharaoh([(1, 0), (0, 2)]) == "0-2 1-0" and reversed_links([(0, 2), (1, 0)]) == [(0, 1), (2, 0)]
@@ -83,7 +83,7 @@ def test_the_words_of_pieces_are_those_of_the_whole_line(vocabulary: Vocabulary)
             numbers = [word for word in words if word != NO_WORD]
             assert numbers == sorted(numbers) and set(numbers) == set(range(len(line.split())))
             place = 0
-            for piece in pieces:                    # each piece holds the text of its words
+            for piece in pieces:                    # each piece contains the text of its words
                 text = vocabulary.decode(piece).split()
                 span = words[place:place + len(piece)]
                 if "⁇" not in text and "<unk>" not in text:

@@ -1,4 +1,4 @@
-"""Each recipe: its settings are known ones, its graph can be built, its commands have the options that they use."""
+"""Each recipe: its settings exist, its graph can be built, and its commands have the options that they use."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def settings_of(recipe: Path) -> Settings:
 
 
 def commands(text: str) -> list[list[str]]:
-    """The commands of towernmt in comments, as a shell takes them apart."""
+    """Return the commands of towernmt in comments, split like in a shell."""
     lines = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#   ")]
     found = [part for line in lines for part in re.split(r"\s(?:&&|\||>)\s", line) if part.startswith("towernmt ")]
     return [shlex.split(command)[1:] for command in found]
@@ -49,7 +49,7 @@ def test_its_settings_are_known_and_say_something(recipe: Path) -> None:
     flat = flatten(settings)
     assert all(flat[key] == value for key, value in content.items())
     assert settings.train.steps and settings.validation.steps and "model.hidden_size" in content
-    with pytest.raises(SettingsError):      # so a key that is misspelled would be refused
+    with pytest.raises(SettingsError):      # so a misspelled key would be refused
         apply_overrides(default_settings("transformer"), {f"{next(iter(content))}x": 1}, str(recipe))
 
 

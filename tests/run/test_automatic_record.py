@@ -1,4 +1,4 @@
-"""What a run that goes on takes from `automatic.yaml`, and tells of it."""
+"""The settings that a resumed run takes from `automatic.yaml`, and its report of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHOSEN = {"--towers": 2, "checkpoint.minutes": 1.0, "model.residual_dropout": 0.
 
 
 def run_with(path: Path, chosen: dict[str, Any] | None) -> RunDirectory:
-    """A run with settings, and what was chosen of them."""
+    """Write a run with settings and the record of its automatic ones."""
     save_yaml(apply_overrides(default_settings(), TEN_MINUTES), path / "settings.yaml")
     if chosen is not None:
         told = {key: {"value": value, "reason": "it is small"} for key, value in chosen.items()}
@@ -36,7 +36,7 @@ def test_the_chosen_towers_are_kept(tmp_path, chosen, towers):
 
 
 def test_what_was_chosen_by_another_limit_and_stays_is_told(tmp_path):
-    """Not what is set since then, nor what depends on no limit."""
+    """Settings that were specified later, or that do not depend on the limit, are not reported."""
     run = run_with(tmp_path, CHOSEN)
     settings = apply_overrides(default_settings(), {**TEN_MINUTES, "train.minutes": 600, "model.residual_dropout": 0.2})
     assert note_of_changed_limit(recorded_automatic_settings(run), run.settings_like(settings), settings) == (

@@ -1,4 +1,4 @@
-"""Which settings are chosen, in circumstances that are written out."""
+"""The automatic settings under specified conditions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TATOEBA = TrainingConditions(target_tokens=1_650_000, pairs=165_000, vocabulary=
 
 def chosen(at: TrainingConditions, model: str = "transformer", preset: str | None = None, **given: Any
            ) -> dict[str, Any]:
-    """All settings, with those that were chosen where they are not given; a key's dots are two underscores."""
+    """Return all settings, with automatic values for those not specified; a key's dots are two underscores."""
     keys = {key.replace("__", "."): value for key, value in given.items()}
     settings, _ = apply_automatic_settings(apply_overrides(default_settings(model, preset), keys), at, set(keys))
     return flatten(settings)
@@ -54,7 +54,7 @@ def test_what_is_set_stays_and_what_depends_on_it_follows():
     (TATOEBA, "bfloat16"),
     (dataclasses.replace(TATOEBA, rates=SLOW), "float32"),
     (dataclasses.replace(TATOEBA, rates=None), "float32"),
-    (dataclasses.replace(TATOEBA, bfloat16=False), "float32"),      # emulated: the measurement alone is not believed
+    (dataclasses.replace(TATOEBA, bfloat16=False), "float32"),      # emulated: the measurement alone is not sufficient
 ])
 def test_bfloat16_is_taken_where_it_is_faster(at, precision):
     assert chosen(at)["train.precision"] == precision
@@ -149,7 +149,7 @@ def test_the_rate_falls_to_an_end_that_is_known(limit, schedule):
 
 
 def test_the_rate_does_not_fall_to_the_end_of_a_streams_epochs():
-    """Their size is not known."""
+    """The size of an epoch is not known."""
     stream = dataclasses.replace(TATOEBA, target_tokens=None, pairs=None)
     assert chosen(stream, train__epochs=3)["schedule.name"] == "inverse_square_root"
 
@@ -216,7 +216,7 @@ def test_dropout_grows_with_the_passes(epochs, dropout):
     (55_000, {"validation__steps": 100}, 0.1), (None, {}, 0.1),
     (55_000, {"train__stop_patience": 2, "validation__steps": 1100}, 0.2)])
 def test_dropout_of_a_run_that_patience_ends_goes_by_the_passes_that_patience_takes(tokens, given, dropout):
-    """And there is always some: how many passes there will be is not known."""
+    """Dropout is never 0, because the number of passes is not known."""
     found = chosen(dataclasses.replace(TATOEBA, target_tokens=tokens), **given)
     assert found["model.residual_dropout"] == found["model.embedding_dropout"] == dropout
 
@@ -233,7 +233,7 @@ TRAINED = {"init__checkpoint": "runs/a"}
 
 @pytest.fixture
 def any_initial_run(monkeypatch):
-    """The run of `init.checkpoint` is not opened: its sizes are those of the settings."""
+    """Replace the run of `init.checkpoint` by one with the sizes of the settings."""
     monkeypatch.setattr(automatic_settings, "settings_of_initial_run", lambda settings: iter(()))
 
 

@@ -1,4 +1,4 @@
-"""The mean of the last checkpoints at the end of a training: kept where validation finds it better, not elsewhere."""
+"""The mean of the last checkpoints at the end of a training: kept only if its validation score is better."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOSS = "validation_loss"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, prepare_pairs) -> Path:
-    """Data, and a run of eight updates on them, with checkpoints 4, 6 and 8 and a moving average."""
+    """Prepare data, and train a run of eight updates with checkpoints 4, 6 and 8 and a moving average."""
     place = tmp_path_factory.mktemp("averaged")
     prepare_pairs(place)
     assert train(place / "run", place, "train.steps=8", *SETTINGS) == 0
@@ -49,7 +49,7 @@ def place(tmp_path_factory, prepare_pairs) -> Path:
 
 @pytest.fixture
 def logdir(place, tmp_path) -> Path:
-    """A copy of the run."""
+    """Return a copy of the run."""
     return Path(shutil.copytree(place / "run", tmp_path / "run"))
 
 
@@ -59,7 +59,7 @@ def train(logdir: Path, place: Path, *settings: str) -> int:
 
 
 def average(logdir: Path, place: Path, last: int = 2) -> None:
-    """What `towernmt train` does when the training is over."""
+    """Average the checkpoints like `towernmt train` at the end of a training."""
     run = RunDirectory(logdir)
     settings = apply_overrides(run.settings(), {"checkpoint.average": last})
     average_if_due(settings, PreparedData(place / "data"), run, Components(), None)
@@ -71,7 +71,7 @@ def tensors(checkpoint: Path) -> dict[str, np.ndarray]:
 
 
 def put_apart(logdir: Path, *noises: float) -> dict[str, np.ndarray]:
-    """Give the last two checkpoints the weights of the best one with so much of one noise; returns those without."""
+    """Set the last two checkpoints to the best weights plus multiples of one noise; return the weights without it."""
     good = tensors(logdir / "checkpoints" / "step-8")
     weights = read_state(logdir / "checkpoints" / "step-8").weights
     chance = np.random.default_rng(3)
@@ -85,19 +85,19 @@ def put_apart(logdir: Path, *noises: float) -> dict[str, np.ndarray]:
 
 
 def recorded(logdir: Path, name: str) -> float:
-    """A figure of the last update that has it."""
+    """Return a figure of the last update that recorded it."""
     rows = map(json.loads, (logdir / "log/stats.jsonl").read_text().splitlines())
     return [row[name] for row in rows if name in row][-1]
 
 
 def test_a_better_mean_is_kept_and_taken_by_all_that_name_no_checkpoint(logdir, place, caplog, monkeypatch):
-    monkeypatch.setattr(averaged_end, "MIN_SENTENCES", 4)        # those of the run's own validation
+    monkeypatch.setattr(averaged_end, "MIN_SENTENCES", 4)        # those of the validation during the run
     good_loss = recorded(logdir, LOSS)
     good = put_apart(logdir, 1.0, -1.0)
     shutil.rmtree(logdir / "best/step-8", ignore_errors=True)
     shutil.copytree(logdir / "checkpoints/step-8", logdir / "best/step-8")
     (logdir / "best/record.json").write_text(json.dumps([{"step": 8, "score": 99.0, "metric": LOSS}]))
-    assert train(logdir, place, "checkpoint.average=2") == 0        # of a run that was finished without one
+    assert train(logdir, place, "checkpoint.average=2") == 0        # of a run that was finished without a mean
     assert "Averaging the last 2 checkpoints: validation nll " in caplog.text and caplog.text.count(": kept.") == 1
     caplog.clear()
     assert ": kept." in (logdir / "log/log.log").read_text()
@@ -109,7 +109,7 @@ def test_a_better_mean_is_kept_and_taken_by_all_that_name_no_checkpoint(logdir, 
         np.testing.assert_allclose(value, good[name], atol=1e-6)
     kept = read_average_record(run.averaged).kept
     assert (kept.step, kept.mean_of, kept.metric, kept.mode) == (8, [6, 8], LOSS, "min")
-    # The mean is the former checkpoint 8: its validation is that of the training, of the moving average, 4 sentences.
+    # The mean equals the old checkpoint 8, so its scores are those of the training (moving average, 4 sentences).
     assert kept.score == pytest.approx(good_loss, rel=1e-5)
     assert kept.scores["validation_bleu"] == pytest.approx(recorded(logdir, "validation_bleu"))
     assert recorded(logdir, "averaged_validation_loss") == kept.score
@@ -118,7 +118,7 @@ def test_a_better_mean_is_kept_and_taken_by_all_that_name_no_checkpoint(logdir, 
         ("BLEU", round(kept.scores["validation_bleu"], 4)), ("chrF2", round(kept.scores["validation_chrf"], 4))}
     assert sorted(path.name for path in logdir.iterdir() if "averaged" in path.name) == ["averaged"]
     before = (logdir / "averaged/record.json").stat().st_mtime_ns
-    assert train(logdir, place, "checkpoint.average=2") == 0        # it is done by now
+    assert train(logdir, place, "checkpoint.average=2") == 0        # it has finished by now
     assert "Averaging" not in caplog.text
     assert (logdir / "averaged/record.json").stat().st_mtime_ns == before
 
@@ -208,7 +208,7 @@ def test_a_run_that_a_signal_stopped_or_that_diverged_is_not_averaged(place, tmp
 
 @pytest.fixture
 def scored(monkeypatch) -> dict[str, float]:
-    """In place of validations: the loss of the mean of so many checkpoints, by their number, and of the best."""
+    """Replace validations by losses: of the best checkpoint, and of means by the number of their checkpoints."""
     losses = {"best": 2.0, "2": 1.0, "3": 0.5}
 
     def found(self, checkpoint: str) -> dict[str, ValidationOutcome]:
@@ -221,7 +221,7 @@ def scored(monkeypatch) -> dict[str, float]:
 
 
 def kept(logdir: Path) -> tuple[int, list[int]]:
-    """The mean that is taken by default: what the record and the checkpoint itself say it is made of."""
+    """Return the step of the last comparison, and the steps of the mean that is used by default."""
     record = read_average_record(logdir / "averaged")
     taken = Path(RunDirectory(logdir).checkpoint()).parent
     assert record.kept.mean_of == read_state(taken).mean_of
@@ -231,7 +231,7 @@ def kept(logdir: Path) -> tuple[int, list[int]]:
 @pytest.mark.parametrize("second", [0.5, 5.0])
 def test_killed_at_any_file_operation_it_is_made_when_the_run_is_started_again(
         logdir, place, scored, monkeypatch, killed_after, second):
-    """A better mean takes the place of the former one, or a worse one does not: with a kill and without."""
+    """A better mean replaces the old one, and a worse one does not, with a kill and without."""
     scored["3"] = second
     average(logdir, place, 2)
     assert kept(logdir) == (2, [6, 8])
@@ -239,12 +239,12 @@ def test_killed_at_any_file_operation_it_is_made_when_the_run_is_started_again(
     run = RunDirectory(logdir)
     ready = average_checkpoints(run, last_checkpoints(run, 3), logdir.parent / "mean")
     monkeypatch.setattr(averaged_end, "average_checkpoints", lambda run, steps, place, model: Path(
-        shutil.copytree(ready, place / ready.name)))        # which takes no time, and is whole or not there anyhow
+        shutil.copytree(ready, place / ready.name)))        # which takes no time, and is atomic
     of_files = [(os, "fsync"), (shutil, "rmtree"), (Path, "rename"), (Path, "replace")]
     for operations in itertools.count():
         with killed_after(operations, of_files) as left:
             average(logdir, place, 3)
-        taken = Path(run.checkpoint()).parent       # never a half of one
+        taken = Path(run.checkpoint()).parent       # never a partial one
         assert {"model.index", "state.json", "model.data-00000-of-00001"} == {path.name for path in taken.iterdir()}
         average(logdir, place, 3)
         assert kept(logdir) == (3, [4, 6, 8] if second == 0.5 else [6, 8])
@@ -283,13 +283,13 @@ def mean(step: int, score: float, mode: str = "max") -> KeptAverage:
 
 
 @pytest.mark.parametrize(("best", "mode", "taken"), [
-    (BestEntry(8, 50.0, "validation_bleu"), "max", True),       # compared: it has lost, whatever its record says
+    (BestEntry(8, 50.0, "validation_bleu"), "max", True),       # it was compared and is worse, in spite of its record
     (BestEntry(9, 45.9, "validation_bleu"), "max", True),
     (BestEntry(9, 46.0, "validation_bleu"), "max", False),      # of equal scores the later step
     (BestEntry(9, 46.1, "validation_bleu"), "max", False),
     (BestEntry(9, 46.1, "validation_bleu"), "min", True),
     (BestEntry(9, 45.9, "validation_bleu"), "min", False),
-    (BestEntry(9, 1.0, "validation_chrf"), "max", False)])      # another metric: nothing to compare it by
+    (BestEntry(9, 1.0, "validation_chrf"), "max", False)])      # another metric: not comparable
 def test_a_later_best_takes_the_place_of_the_mean_when_its_score_is_as_good(best, mode, taken):
     assert mean(8, 46.0, mode).is_before(best) is taken
 

@@ -30,7 +30,7 @@ def drawn(pairs: int, source_size: int, target_size: int, seed: int = 1) -> Sent
 
 
 class Data:
-    """Pairs in blocks, as prepared data have them."""
+    """Pairs in blocks, like prepared data."""
 
     def __init__(self, pairs: Sentences, sizes: tuple[int, int], shared: bool, blocks: int = 2) -> None:
         self.source_vocabulary, self.target_vocabulary = (SimpleNamespace(size=size) for size in sizes)
@@ -46,7 +46,7 @@ class Data:
 
 
 def expected_cosines(pairs: Sentences, shift: int, size: int, depth: int) -> np.ndarray:
-    """The cosines of all vectors, by loops and `numpy.linalg.svd`."""
+    """Return the cosines of all vectors, by loops and `numpy.linalg.svd`."""
     in_pairs, in_windows = np.zeros((size, size)), np.zeros((size, size))
     for source, other in pairs:
         target = [token + shift for token in other]

@@ -1,4 +1,4 @@
-"""A trained model with a grown vocabulary: old pieces keep their rows, new ones get first values."""
+"""A trained model with a grown vocabulary: old subwords keep their rows, new ones get initial values."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 def random_run(directory: Path, factors: Sequence[list[str]] = ()) -> RunDirectory:
-    """A run of one checkpoint whose variables are all random, with the moving average of one."""
+    """Write a run with one checkpoint of random variables, and the moving average of one variable."""
     run = RunDirectory(directory)
     settings = apply_overrides(default_settings(), {
         "model.hidden_size": 8, "model.filter_size": 8, "model.heads": 2, "model.encoder_layers": 1,

@@ -1,4 +1,4 @@
-"""What a run says at its start, in one paragraph, and at its end."""
+"""The messages of a run: one paragraph at its start, and one at its end."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def prepare(text: Path, *more: str) -> Path:
 
 @pytest.fixture
 def train(tmp_path, capsys):
-    """`train(data, *settings)`: the lines that the command shows."""
+    """Return `train(data, *settings)`, which returns the lines that the command prints."""
     def run(data: Path, *settings: str, arguments: tuple[str, ...] = ()) -> list[str]:
-        for handler in terminal_handlers():     # of the test that imported it
+        for handler in terminal_handlers():     # the logger of the test that imported it
             handler.stream = sys.stdout
         capsys.readouterr()
         assert main(["train", "--defaults=fixed", "--data", str(data), "--logdir", str(tmp_path / "run"), *arguments,

@@ -1,4 +1,4 @@
-"""The update at which a run ends, as the learning rate falls to it."""
+"""The update at which a run ends, by which the learning rate decreases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from towernmt.run.run_settings import TrainSettings, default_settings
 
 
 class Stream:
-    """Batches of which nobody knows how many there are."""
+    """Batches of unknown number."""
 
     def read(self, position: object = None, start: int = 0, step: int = 1) -> None:
         raise AssertionError

@@ -1,4 +1,4 @@
-"""A run that is made as a whole (grown, imported): complete, or nothing that stands in the way of the next attempt."""
+"""A run that a command writes (grown, imported): either complete, or without files that obstruct the next attempt."""
 
 from __future__ import annotations
 

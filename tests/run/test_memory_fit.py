@@ -1,4 +1,4 @@
-"""`data.memory_gb`: the largest batch that fits is found, kept with the run, and not looked for again."""
+"""`data.memory_gb`: the largest batch that fits is found, saved with the run, and not searched again."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_measurement_tells_a_lack_of_memory_from_other_failures(monkeypatch, w
         lack = tf.errors.ResourceExhaustedError(None, None, "OOM")
         if wrapped:
             raise SettingsError("a step ran out of memory") from lack
-        raise lack      # before the first step, when variables get their first values
+        raise lack      # before the first step, while variables are initialised
 
     monkeypatch.setattr(memory_fit, "peak_of_directory", measure)
     monkeypatch.setattr(sys, "argv", ["memory_fit", "directory"])
@@ -127,7 +127,7 @@ def test_a_program_that_goes_on_with_settings_of_its_own_gets_what_the_run_found
     run.save_settings(with_batch_tokens(with_limit(2.0), 1664))
     assert with_found_batch(with_limit(2.0), run).data.batch_tokens == 1664
     assert with_found_batch(with_limit(0.0), run) == with_limit(0.0)
-    asked = with_batch_tokens(with_limit(2.0), 512)     # by --set, say, as when the run began
+    asked = with_batch_tokens(with_limit(2.0), 512)     # for example by --set, as at the start of the run
     assert with_found_batch(asked, run).data.batch_tokens == 1664
 
 
@@ -144,7 +144,7 @@ def test_batches_come_back_as_they_were_saved(tmp_path):
 
 
 def test_the_peak_of_a_process_is_its_own():
-    held = np.ones(300 << 20, np.uint8)     # 300 MiB here, which the other process must not be charged with
+    held = np.ones(300 << 20, np.uint8)     # 300 MiB here, which must not count for the other process
     assert peak_memory() >= held.nbytes
     status = subprocess.run([sys.executable, "-c", "print(open('/proc/self/status').read())"], capture_output=True,
                             text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""The measurement of products, in a process."""
+"""The measurement of matrix products in a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which preset is proposed for a corpus."""
+"""The automatic preset for a corpus."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def settings(**recovery) -> Settings:
 
 
 class Run:
-    """A training that diverges while its rate is too high; it saves a checkpoint first if it may."""
+    """A training that diverges while its rate is too high; it first saves a checkpoint if this is enabled."""
 
     def __init__(self, path, highest: float, saves: bool = True) -> None:
         self.run, self.highest, self.rates = RunDirectory(path), highest, []
@@ -151,7 +151,7 @@ TINY = ["model.hidden_size=8", "model.filter_size=8", "model.heads=2", "model.en
 
 @pytest.fixture
 def arguments(tmp_path) -> list[str]:
-    """A command that trains in `run` on prepared `data`."""
+    """Return the arguments of a command that trains in `run` on prepared `data`."""
     for name, lines in (("source", ["a b c", "b c", "c a"]), ("target", ["x y z", "y z", "z x"])):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines * 10))
     assert main(["prepare", f"--source={tmp_path}/source", f"--target={tmp_path}/target", "--vocab-kind", "word",
@@ -160,7 +160,7 @@ def arguments(tmp_path) -> list[str]:
 
 
 def rates(run: RunDirectory) -> dict[int, float]:
-    """The learning rate at each step."""
+    """Return the learning rate at each step."""
     rows = map(json.loads, (run.log / "stats.jsonl").read_text().splitlines())
     return {row["global_step"]: row["learning_rate"] for row in rows if "learning_rate" in row}
 

@@ -1,4 +1,4 @@
-"""A run's directory: its settings, and which checkpoint is meant."""
+"""A run's directory: its settings, and the selection of a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Within a trainer each callback sees the runs that it belongs to: steps, accumulation, sampling, data."""
+"""Within a trainer, each callback sees the runs that it belongs to: steps, accumulation, sampling, data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Number(NamedTuple):
 
 
 class Numbers:
-    """0, 1, 2, ... without an end."""
+    """An endless sequence of numbers 0, 1, 2, ..."""
 
     def batches_per_epoch(self):
         return 1000
@@ -53,7 +53,7 @@ class Line(ModelDesc):
 
 
 class Sees(Callback):
-    """Notes the values that it asks of each run."""
+    """Records the values that it fetches in each run."""
 
     def __init__(self, tensor: str = "mean_x:0") -> None:
         self._tensor, self.values = tensor, []
@@ -66,7 +66,7 @@ class Sees(Callback):
 
 
 class Samples(SyncMultiGPUTrainer):
-    """Before each step one run that samples and one that fetches data."""
+    """Makes one run that samples and one that fetches data before each step."""
 
     def run_step(self):
         self.drawn = self.session(Run.SAMPLING).run("sample:0")

@@ -1,4 +1,4 @@
-"""Which model a run is recorded by, and what it says where that is another one, or has changed, or is lost."""
+"""The recorded model of a run, and the errors if the model is different, changed or missing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(file: Path, tmp_path: Path) -> RunDirectory:
-    """A run of that model, which has a checkpoint."""
+    """Write a run of this model with a checkpoint."""
     run = RunDirectory(tmp_path / "run")
     run.save_settings(default_settings(f"{file}:Mine"))
     add_checkpoint(run, weights=["a"])
@@ -50,7 +50,7 @@ def test_a_run_finds_its_model_without_the_file(run, file):
     settings = run.settings()
     assert settings.architecture == f"{run.code.resolve()}/mine.py:Mine"
     settings.train.steps = 7
-    run.save_settings(settings)                     # as when it goes on
+    run.save_settings(settings)                     # as when it resumes
     assert RunDirectory(run.path).settings() == settings
 
 

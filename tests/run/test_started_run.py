@@ -1,4 +1,4 @@
-"""The settings of a run that starts from a trained model, and what is refused beside the model."""
+"""The settings of a run that starts from a trained model, and settings that contradict the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAVED = {"model.hidden_size": 32, "model.heads": 2, "model.postprocess": "drn", 
 
 @pytest.fixture
 def start(tmp_path: Path) -> StartingModel:
-    """A model of unusual settings, without weights."""
+    """Return a model with unusual settings, without weights."""
     run = RunDirectory(tmp_path / "first")
     vocabulary = WordVocabulary(["<pad>", "<s>", "</s>", "<unk>", "a", "b"])
     save_vocabularies(vocabulary, vocabulary, run.vocabulary)
@@ -116,7 +116,7 @@ def test_a_foreign_vocabulary_is_one_clear_sentence(start: StartingModel) -> Non
 
         def copy_vocabularies(place: str) -> None:
             save_vocabularies(vocabulary, vocabulary, place)
-            SourceText(["other"]).save(place)       # no part of the vocabulary
+            SourceText(["other"]).save(place)       # not part of the vocabulary
 
         return SimpleNamespace(directory="data/new", copy_vocabularies=copy_vocabularies)
 

@@ -26,11 +26,11 @@ SECONDS = 60
 
 
 class ServerProcess:
-    """`towernmt serve` in a process of its own.
+    """`towernmt serve` in a separate process.
 
     Attributes:
-        port: at which it listens.
-        lines: what it has logged, as JSON.
+        port: port on which it listens.
+        lines: its log, as JSON.
     """
 
     def __init__(self, *arguments: str, **environment: str) -> None:
@@ -46,14 +46,14 @@ class ServerProcess:
         self.url = f"http://127.0.0.1:{self.port}"
 
     def wait_for(self, text: str) -> dict[str, Any]:
-        """The next line of the log with this text."""
+        """Wait for a line of the log with this text, and return it."""
         while (line := self._new.get(timeout=SECONDS)) is not None:
             if text in json.dumps(line, ensure_ascii=False):
                 return line
         raise AssertionError(f"the server has ended ({self.process.wait()}): {self.lines}")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """End it; its status."""
+        """End the process, and return its status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(SECONDS)
@@ -69,7 +69,7 @@ class ServerProcess:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., ServerProcess]]:
-    """Starts servers, which end with the test."""
+    """Return a function that starts servers, which end with the test."""
     started = []
 
     def begin(*arguments: str, **environment: str) -> ServerProcess:
@@ -84,7 +84,7 @@ def start() -> Iterator[Callable[..., ServerProcess]]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ServerProcess]:
-    """A server as a process, for tests that leave it as it was."""
+    """Return a server as a process, for tests that do not change it."""
     started = ServerProcess("--header-seconds", "1", "--body-seconds", "1", "--max-characters", "2000",
                             "--max-body", "20000", "--max-segments", "50", "--max-texts", "20")
     yield started
@@ -93,9 +93,9 @@ def server() -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def make_client() -> Iterator[Callable[..., Any]]:
-    """A client of a server within this process.
+    """Return a function that makes a client of a server within this process.
 
-    Its arguments: `limits` and `access` by their fields, and `models`, engines by directions.
+    Its arguments are fields of `limits` and `access`, and `models`, engines by direction.
     """
     from starlette.testclient import TestClient
 
@@ -133,5 +133,5 @@ def make_client() -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="session")
 def server_process() -> type[ServerProcess]:
-    """For servers that several tests share."""
+    """Return a function that starts servers for several tests."""
     return ServerProcess

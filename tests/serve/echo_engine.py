@@ -1,4 +1,4 @@
-"""An engine of one's own, as users write them: each word becomes its capitals."""
+"""A custom engine as a user would write it: each word is translated into its capitals."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from towernmt.predict.lines.line_options import LineOptions
 
 
 class Echo:
-    """Answers at once, or after the seconds of the environment's ECHO_SECONDS; a line `langsam` takes ECHO_SLOW."""
+    """Translates at once, or after ECHO_SECONDS of the environment; a line `langsam` takes ECHO_SLOW."""
 
     alternatives = 3
     aligns = True

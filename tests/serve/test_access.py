@@ -1,4 +1,4 @@
-"""Who may ask, how often, and from which pages."""
+"""Access to the server: keys, rates, and origins of pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thread of a model: what it takes together, and in which order."""
+"""The thread of a model: the sentences of a round, and their order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from towernmt.serve.request_limits import Refusal
 
 
 class Held:
-    """Translates a round each time it is let."""
+    """Translates a round each time a test allows it."""
 
     def __init__(self) -> None:
         self.rounds: list[list[str]] = []

@@ -50,7 +50,7 @@ const deepl = require("deepl-node"), fs = require("fs");
 
 @pytest.fixture
 def run(server, tmp_path):
-    """Runs a script, with the address of a server, and reads what it prints."""
+    """Return a function that runs a script with the address of a server, and returns its output."""
     clients, node = os.environ.get("TOWERNMT_NODE_CLIENTS"), shutil.which("node")
     if not clients or node is None:
         pytest.skip("TOWERNMT_NODE_CLIENTS names no directory with npm's clients, or there is no Node")

@@ -1,4 +1,4 @@
-"""DeepL's interface, as its official clients speak it."""
+"""DeepL's interface, with its official clients."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_document_that_cannot_be_read_is_an_invalid_file(client, name, content
 
 @pytest.fixture
 def listening(make_client):
-    """A client, and the sentences that the model of its server translates."""
+    """Return a client, and the list of sentences that the model of its server translates."""
     from tests.serve.echo_engine import Echo
 
     class Listening(Echo):
@@ -126,7 +126,7 @@ def test_sentences_end_where_split_sentences_says(listening, tags, text, split, 
     asked |= {"tag_handling": tags} if tags else {}
     answer = client.post("/v2/translate", json=asked).json()["translations"][0]["text"]
     assert lines == seen
-    assert answer.casefold() == text.casefold()     # tags and line breaks stay where they are
+    assert answer.casefold() == text.casefold()     # tags and line breaks keep their positions
 
 
 @pytest.mark.parametrize(("options", "seen"), [

@@ -1,4 +1,4 @@
-"""The source language "auto": which model translates a text, and what happens when detection cannot help."""
+"""The source language "auto": the model for a text, and undetectable languages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENGLISH = "This is a perfectly ordinary English sentence about the weather."
 
 @pytest.fixture
 def client(make_client):
-    """A client of a server of several directions, each of which marks its translations."""
+    """Return a client of a server with several directions, each of which marks its translations."""
     from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 
     def engine(mark):

@@ -1,4 +1,4 @@
-"""Documents: progress, cancelling, shares of callers, and their end with the server."""
+"""Documents: progress, cancelling, shares of callers, and the end of the server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 30
 
 
 class Held:
-    """Translates a round each time it is let, once `held` is set."""
+    """Translates a round each time a test allows it, after `held` is set."""
 
     def __init__(self):
         self.rounds, self.held = [], False

@@ -1,4 +1,4 @@
-"""Custom engines: an engine that cannot work is refused when it is loaded, by one sentence that says why."""
+"""Custom engines: a broken engine is refused when it is loaded, in one sentence with the reason."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_ready_is_refused_while_a_model_does_not_answer(make_client, monkeypatch
 
 
 class Building:
-    """An engine that builds each kind of search when it is first used, as our graph does, and waits until it is let."""
+    """An engine that builds each kind of search at its first use, like the graph, when the test allows it."""
 
     alternatives, aligns, constrains = 3, False, True
 

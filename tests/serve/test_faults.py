@@ -1,6 +1,6 @@
-"""What slow, broken, hostile and oversized requests get from a real server: a table, a line for each.
+"""The answers of a real server to slow, broken, hostile and oversized requests: a table with one line for each.
 
-Behind each of them the server is asked something ordinary, and must answer.
+After each of them, the server must answer an ordinary request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GOOD = b'{"q": "guten tag", "source": "de", "target": "en"}'
 
 
 def exchange(port: int, *parts: bytes | float, half_close: bool = False, timeout: float = TIMEOUT) -> bytes:
-    """All that comes back for bytes that are sent; a number is a pause in seconds."""
+    """Send bytes, and return everything that is received; a number is a pause in seconds."""
     with socket.create_connection(("127.0.0.1", port), timeout) as connection:
         try:
             for part in parts:
@@ -30,7 +30,7 @@ def exchange(port: int, *parts: bytes | float, half_close: bool = False, timeout
                     connection.sendall(part)
             if half_close:
                 connection.shutdown(socket.SHUT_WR)
-        except OSError:     # it has answered already, and closed
+        except OSError:     # it has already answered and closed the connection
             pass
         found = b""
         try:
@@ -131,7 +131,7 @@ TABLE: dict[str, tuple[list[bytes | float], int, str]] = {
     "too many texts": ([asked(q=["ab"] * 21)], 413, "21 texts"),
     "too many sentences": ([asked(q="a\n" * 60)], 413, "60 sentences"),
     "too many alternatives": ([asked(alternatives=10 ** 9)], 400, "alternatives parameter must be <= 2"),
-    # odd, and right
+    # unusual, but valid
     "two requests at once": ([b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", post(b"", path="/health", method="GET")],
                              200, "ok"),
     "an empty text": ([asked(q="")], 200, "translatedText"),

@@ -1,4 +1,4 @@
-"""Glossaries: entries that cannot work are refused when they come, and a change that cannot be saved is no change."""
+"""Glossaries: unusable entries are refused on creation, and a change that cannot be saved has no effect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD = {"name": "ours", "source_lang": "de", "target_lang": "en"}
 
 
 class Writer(Echo):
-    """Cannot write terms with other words than those of its vocabulary."""
+    """An engine that can only write terms with words of its vocabulary."""
 
     vocabulary = WordVocabulary([*SPECIAL_PIECES, "house", "dog", "home", "love"])
 

@@ -1,4 +1,4 @@
-"""LibreTranslate's interface, as its documentation and its clients have it."""
+"""LibreTranslate's interface, as in its documentation and with its clients."""
 
 from __future__ import annotations
 

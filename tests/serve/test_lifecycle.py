@@ -1,4 +1,4 @@
-"""A server as a process: it starts, exchanges its model without a pause, and stops when all is answered."""
+"""A server as a process: it starts, replaces its model without a pause, and stops after answering all requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(autouse=True)
 def own_log():
-    """The log of this process is as before, whatever a command in it has done."""
+    """Restore the log of this process after a command has changed it."""
     logs = [logging.getLogger(name) for name in ("towernmt", "uvicorn.error")]
     former = [(log, list(log.handlers), log.level, log.propagate) for log in logs]
     yield
@@ -26,7 +26,7 @@ def own_log():
 
 
 def translate(server, text="gut", timeout=30.0):
-    """The status and the answer; 0 where nobody listens."""
+    """Return the status and the answer; 0 if no server listens."""
     body = json.dumps({"q": text, "source": "de", "target": "en"}).encode()
     asked = urllib.request.Request(f"{server.url}/translate", body, {"Content-Type": "application/json"})
     try:
@@ -107,7 +107,7 @@ def test_too_many_requests_are_refused_at_once_and_the_others_answered(start):
     (["--model", "de-en=nowhere", "--keys", "nowhere"], "does not exist: create it"),
     (["--model", "de-en=nowhere", "--max-queue", "0"], "--max-queue 0"),
     (["--model", "de-en=nowhere.py:Engine"], "the file nowhere.py does not exist"),
-    (["--model", "de-en=nowhere", "--precision", "int8"], "nowhere: no run here"),      # CTranslate2 has int8
+    (["--model", "de-en=nowhere", "--precision", "int8"], "nowhere: no run here"),      # CTranslate2 supports int8
     (["--model", "de-en=nowhere", "--precision", "int7"], "--precision int7: --engine auto supports float32"),
     (["--model", "de-en=nowhere", "--precision", "int8", "--engine", "graph"],
      "--precision int8: --engine graph supports float32"),

@@ -1,4 +1,4 @@
-"""Texts with tags and with words that must stay, by each interface and the real clients."""
+"""Texts with tags and protected words, by each interface and the real clients."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_sentences_are_told_as_plain_text_with_the_words_that_stay(client):
 
 
 class Forgetful:
-    """An engine that drops stand-ins unless they must come, and gives no links."""
+    """An engine that drops placeholders unless they are lexical constraints, and returns no word alignments."""
 
     alternatives = 1
     constrains = True

@@ -1,4 +1,4 @@
-"""The methods of every path, and the form of errors that nobody expected."""
+"""The methods of every path, and the form of unexpected errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METHODS = {
 
 
 def field(path):
-    """The field in which the interface at a path has its errors."""
+    """Return the field in which the interface of a path has its errors."""
     return "message" if path.startswith(("/v2/", "/v3/")) else "error"
 
 
@@ -60,7 +60,7 @@ def test_an_error_that_nobody_expected_is_json_in_the_form_of_its_interface(make
 
 @pytest.mark.parametrize("path", [path for path in METHODS if path not in ("/", "/page/page.js")])
 def test_an_error_outside_of_the_translation_is_json_too(make_client, monkeypatch, path):
-    """Whatever fails, here the time limit of a request, is told in the same way by every path."""
+    """Every path reports errors, here the time limit of a request, in the same form."""
     import towernmt.serve.web.http_requests as call
 
     def broken(*_):

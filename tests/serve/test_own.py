@@ -1,4 +1,4 @@
-"""The interface of our own, and its description, which must be true."""
+"""The native interface, and its description, which must match it."""
 
 from __future__ import annotations
 
@@ -130,6 +130,6 @@ def test_only_sentences_that_need_alignments_or_probabilities_are_translated_wit
 
     found: list[bool] = []
     client = make_client(models={"de-en": Recording()})
-    found.clear()       # those of the warm-up
+    found.clear()       # the sentences of the warm-up
     assert client.post(PATH, json=asked).status_code == 200
     assert found == needed

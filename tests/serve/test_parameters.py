@@ -1,4 +1,4 @@
-"""The charsets of forms, queries and JSON: text comes as it was sent, or is refused for the reason that holds."""
+"""The charsets of forms, queries and JSON: text arrives unchanged, or is refused with the correct reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The address of a client: its own, unless a trusted proxy reports another one."""
+"""The address of a client: that of the connection, unless a trusted proxy reports another address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real, tiny model behind the server says what it says by itself, by each engine."""
+"""A real, tiny model translates the same with the server as without it, by each engine."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module")
 def opened_run(run_on_disk):
-    """`opened_run(alternatives=2)` returns the model of the run, opened once for all tests with these settings."""
+    """Return `opened_run(**settings)`, which opens the model of the run, once for all tests with these settings."""
     from towernmt.serve.model_loading import EngineSettings, open_place
 
     return cache(lambda **settings: open_place(str(run_on_disk), EngineSettings(device="cpu", **settings)))
 
 
 def served(make_client, opened):
-    """A client of a server of an opened model."""
+    """Return a client of a server of an opened model."""
 
     class Engine:
         alternatives, aligns, constrains = opened.alternatives, opened.aligns, opened.constrains

@@ -1,4 +1,4 @@
-"""Suggestions of better translations: stored in a file of tabs, off by default, and in no log."""
+"""Suggestions of better translations: stored in a tab-separated file, disabled by default, and never logged."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ASKED = {"q": "guten morgen", "s": "Good day!", "source": "de", "target": "en"}
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The file of suggestions."""
+    """Return the file of suggestions."""
     return tmp_path / "suggestions.tsv"
 
 
 @pytest.fixture
 def client(make_client: Any, file: Path) -> Any:
-    """A client of a server that accepts suggestions."""
+    """Return a client of a server that accepts suggestions."""
     client = make_client()
     client.service.suggestions = Suggestions(file)
     return client

@@ -1,4 +1,4 @@
-"""A loopback TCP proxy that cuts its connections after so many bytes of the server, in the middle of whatever it is."""
+"""A loopback TCP proxy that cuts its connections after a number of bytes from the server, at any point of an answer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 
 class CuttingProxy:
-    """Listens on `port` and passes everything on to a server, until a connection's allowance is used up.
+    """Listens on `port` and forwards everything to a server, until a connection's allowance is used up.
 
     Attributes:
-        port: where it listens.
+        port: port on which it listens.
         allowances: bytes from the server that the next connections get, one after another, before they are reset;
             connections after that are left alone.
         cuts: connections that were cut.
@@ -45,7 +45,7 @@ class CuttingProxy:
             threading.Thread(target=self._pass_on, args=(server, client, allowance), daemon=True).start()
 
     def _pass_on(self, giver: socket.socket, taker: socket.socket, allowance: int | None) -> None:
-        with contextlib.suppress(OSError):      # either side may go at any time
+        with contextlib.suppress(OSError):      # either side may disconnect at any time
             while data := giver.recv(65536):
                 if allowance is not None and len(data) >= allowance:
                     taker.sendall(data[:allowance])

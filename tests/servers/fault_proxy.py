@@ -1,4 +1,4 @@
-"""An HTTP proxy on loopback that hurts the traffic as a script says, request by request."""
+"""A loopback HTTP proxy that injects faults by a script, request by request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Cut:
-    """The server's answer, but the connection ends after so many bytes of its body."""
+    """The server's answer, but the connection ends after a number of bytes of its body."""
 
     after: int
     reset: bool = False
@@ -35,12 +35,12 @@ class Cut:
 
 @dataclass(frozen=True)
 class Stall:
-    """No answer, until the proxy stops."""
+    """No answer until the proxy stops."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Call something, then let the request pass."""
+    """Call a function, then forward the request."""
 
     action: Callable[[], object]
 
@@ -51,7 +51,7 @@ INTERNAL_ERROR, SLOW_DOWN = Answer(500, "InternalError"), Answer(503, "SlowDown"
 
 @dataclass(frozen=True)
 class Seen:
-    """A request that came: its method, path, and `Range` header."""
+    """A received request: its method, path, and `Range` header."""
 
     method: str
     path: str
@@ -62,9 +62,9 @@ class FaultProxy:
     """Listens at `url` and forwards to a server.
 
     Attributes:
-        script: what happens to the requests to come, in order, of those that `applies` to; None: it passes. At its
-            end, everything passes.
-        applies: (method, path) -> whether the script's next entry is for this request.
+        script: a fault for each of the next requests to which `applies` refers, in order; None forwards the request.
+            After its end, all requests are forwarded.
+        applies: returns whether the script's next entry is for a request of this method and path.
         seen: every request.
     """
 
@@ -82,7 +82,7 @@ class FaultProxy:
         self._thread.start()
 
     def stop(self) -> None:
-        """End listening, and let what stalls go."""
+        """Stop listening, and release stalled requests."""
         self._stopped.set()
         self._http.shutdown()
         self._http.server_close()

@@ -1,4 +1,4 @@
-"""A server program in a folder of its own, on a free loopback port, as a user who is not root."""
+"""A server program in a new folder, on a free loopback port, as a user who is not root."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE = 120.0    # seconds; the machine may be busy
 
 
 def not_installed(sentence: str) -> None:
-    """Skip the test, or fail it where everything must be there."""
+    """Skip the test, or fail it where all programs must be installed."""
     if os.environ.get("CI") == "true":
         pytest.fail(sentence)
     pytest.skip(sentence)
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 class LocalServer:
-    """Start, stop and start again; a folder for the data, which ends with `close`."""
+    """A server that can be started, stopped and restarted; `close` removes the folder of its data."""
 
     quick_stop = signal.SIGTERM
     crash = signal.SIGKILL

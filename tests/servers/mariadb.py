@@ -13,7 +13,7 @@ _SHARED = Path("/usr/share/mysql")
 
 
 class MariaDB(LocalServer):
-    """With one user, whose password has characters that URIs must escape, and one empty database."""
+    """A server with one user, whose password has characters that URIs must escape, and one empty database."""
 
     def __init__(self) -> None:
         program = shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
@@ -50,7 +50,7 @@ class MariaDB(LocalServer):
         return True
 
     def execute(self, *statements: str) -> list[tuple[object, ...]]:
-        """Run statements, each by itself; the rows of the last one."""
+        """Run statements one by one, and return the rows of the last one."""
         import pymysql
 
         connection = pymysql.connect(host="127.0.0.1", port=self.port, user=USER, password=PASSWORD,

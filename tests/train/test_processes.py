@@ -75,7 +75,7 @@ def test_two_processes_share_the_rows_the_loss_and_the_dropout_of_two_towers() -
     whole, alone = gradient_of(World(), towers=2), gradient_of(World(), towers=1)
     first, second = gradient_of(World(0, 2), towers=1), gradient_of(World(1, 2), towers=1)
     assert np.allclose(first + second, whole, rtol=1e-6)
-    assert not np.allclose(whole, alone)        # of which the second tower drops other words
+    assert not np.allclose(whole, alone)        # in which the second tower drops other words
 
 
 def test_a_process_that_is_not_the_chief_trains_and_writes_nothing(tmp_path: Path) -> None:

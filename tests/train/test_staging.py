@@ -178,7 +178,7 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path):
 
 @pytest.mark.parametrize("towers, update_cycle", [(1, 1), (2, 1), (2, 2)])
 def test_batches_that_run_out_of_memory_are_skipped_alone(towers, update_cycle):
-    # of two towers the second fails: the first has taken its share, or not yet
+    # the second of two towers fails, after or before the first one has taken its share
     arguments = {"towers": towers, "update_cycle": update_cycle, "too_large": [0, 3, 4, 8, 11], "steps": 99}
     staged, plain = (train(staging, NumberedBatches(12), **arguments) for staging in (True, False))
     assert staged.same_as(plain) and staged.trainer.skipped_batches == 5

@@ -55,9 +55,9 @@ def estimate(rows: int, length: int, precision: str, again: bool, layers: int = 
 def test_a_step_has_the_products_that_the_model_needs_and_no_more(precision: str) -> None:
     encoder, decoder = 2, 3
     count = operations(encoder, decoder, precision)
-    # Queries, keys and values in one product, output, two of the feed-forward; a decoder layer has queries, keys with
-    # values, and output towards the source besides; then the logits. Each has two products in its gradient. The loss
-    # takes two thin ones: the mean of the kernel, and the gradient of the bias.
+    # Queries, keys and values in one product, output, two of the feed-forward; a decoder layer also has queries, keys
+    # with values, and output of the attention to the source; then the logits. Each has two products in its gradient.
+    # The loss has two small ones: the mean of the kernel, and the gradient of the bias.
     assert count["MatMul"] == 3 * (4 * encoder + 7 * decoder + 1) + 2
     # Scores and weighted sums of each attention.
     assert count["BatchMatMul"] + count["BatchMatMulV2"] == 3 * 2 * (encoder + 2 * decoder)

@@ -1,4 +1,4 @@
-"""A trainer refuses tower functions that would break training, warns of smaller problems, and loses no time by it."""
+"""A trainer refuses tower functions that would break training, and warns of smaller problems, at no cost per step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The alignment of documents: which sentences belong together, how good the scores are, and evidence against it."""
+"""The alignment of documents: matching sentences, the quality of the scores, and texts that are not translations."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_short_documents_gain_by_other_documents_and_by_known_pairs() -> None:
 
 
 def test_a_model_aligns_what_lengths_and_words_cannot() -> None:
-    """Few words, no two alike, and sentences of equal lengths: only the translations tell which belong together."""
+    """Sentences of equal lengths with few, distinct words: only the translations show the matching sentences."""
     pairs = [(f"quelle {chr(97 + number) * 6}", f"target {chr(122 - number) * 6}") for number in range(20)]
     texts = SentenceTexts([source for source, _ in pairs], [target for _, target in pairs[4:]])
     gold = {(number + 4, number) for number in range(16)}

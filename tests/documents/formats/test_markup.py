@@ -105,7 +105,7 @@ def test_entities_by_which_others_attack_are_refused(declared: str) -> None:
         XmlDocument(f"<!DOCTYPE a [{declared}]><a>&c;</a>")
 
 
-ENTITIES = [    # a text, what is translated of it, and the text by a translator that writes capitals
+ENTITIES = [    # a text, its translated segments, and the text by a translator that writes capitals
     ("<a>das caf&eacute;&nbsp;ist sch&ouml;n</a>", "das café\xa0ist schön", "<a>DAS CAFÉ&nbsp;IST SCHÖN</a>"),
     ("<a>&Uuml;ber &hellip; &ndash; &copy; da</a>", "Über … – © da", "<a>&Uuml;BER &hellip; &ndash; &copy; DA</a>"),
     ("<a>&amp; &lt; &gt; &quot; &apos; &#228; &#xe4; x</a>", "& < > \" ' ä ä x",

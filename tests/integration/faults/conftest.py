@@ -1,4 +1,4 @@
-"""A corpus whose pairs can be told apart, in files, tables and objects; and training that counts them."""
+"""A corpus of distinct pairs in files, tables and objects, and training that counts them."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ SMALL = ["data.batch_tokens=40", "data.window=25", "data.queue_capacity=2", "che
 
 @dataclass(frozen=True)
 class NumberedCorpus:
-    """Pairs of which each has a word of its own, and a vocabulary of these words."""
+    """Pairs that each have a unique word, and a vocabulary of these words."""
 
     pairs: list[tuple[str, str]]
     vocabulary: Path
 
     def tsv(self, pairs: Sequence[tuple[str, str]] | None = None) -> bytes:
-        """The pairs, or some of them, as lines of two columns."""
+        """Return the pairs, or some of them, as lines of two columns."""
         return "".join(f"{source}\t{target}\n" for source, target in pairs or self.pairs).encode()
 
     def rows(self) -> str:
-        """The pairs as values of an INSERT: (id, source, target)."""
+        """Return the pairs as values of an INSERT: (id, source, target)."""
         return ", ".join(f"({number}, '{source}', '{target}')" for number, (source, target) in enumerate(self.pairs))
 
     def fill(self, server: Any, table: str = "numbered") -> str:
-        """Put the pairs into a table of a server; what a URI needs to say of it."""
+        """Put the pairs into a table of a server, and return the options of its URI."""
         server.execute(f"DROP TABLE IF EXISTS {table}",
                        f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, source TEXT NOT NULL, target TEXT NOT NULL)",
                        f"INSERT INTO {table} VALUES {self.rows()}")
         return f"table={table}&page=10"
 
     def sqlite(self, path: Path, pairs: Sequence[tuple[str, str]]) -> str:
-        """Some pairs as a SQLite database; its URI."""
+        """Write some pairs into an SQLite database, and return its URI."""
         with sqlite3.connect(path) as database:
             database.execute("CREATE TABLE pairs (id INTEGER PRIMARY KEY, source TEXT NOT NULL, target TEXT NOT NULL)")
             database.executemany("INSERT INTO pairs (source, target) VALUES (?, ?)", pairs)
@@ -58,7 +58,7 @@ class NumberedCorpus:
         return f"sqlite:///{path}?table=pairs&page=10"
 
     def assert_counted_once(self, counts: Any, epochs: int) -> None:
-        """Each pair was trained on once in each of the first epochs, and nothing else was."""
+        """Assert that each pair was trained on once in each of the first epochs, and nothing else was."""
         vocabulary = load_vocabulary(self.vocabulary)
         for epoch, row in enumerate(counts):
             found = {vocabulary.id_to_piece(int(word)): float(row[word]) for word in row.nonzero()[0]}
@@ -67,7 +67,7 @@ class NumberedCorpus:
 
 @pytest.fixture(scope="session")
 def numbered(tmp_path_factory: pytest.TempPathFactory) -> NumberedCorpus:
-    """`PAIRS` pairs `p7 x x`, `p7 y y y`: lengths vary, the first word is the pair's own."""
+    """Return `PAIRS` pairs such as `p7 x x`, `p7 y y y`: lengths vary, and the first word is unique."""
     vocabulary = tmp_path_factory.mktemp("numbered") / "both.words"
     vocabulary.write_text("".join(f"{piece}\n" for piece in [*SPECIAL_PIECES, "x", "y", *WORDS]))
     pairs = [(" ".join([word, *"x" * (number * 7 % 5)]), " ".join([word, *"y" * (number % 6)]))
@@ -77,13 +77,13 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> NumberedCorpus:
 
 @pytest.fixture(scope="session")
 def small() -> list[str]:
-    """Settings of small batches and windows, and frequent checkpoints."""
+    """Return settings of small batches and windows, and frequent checkpoints."""
     return SMALL
 
 
 @pytest.fixture(scope="session")
 def prepared(numbered: NumberedCorpus) -> Callable[[Path], Path]:
-    """`prepared(directory)`: the corpus as `towernmt prepare` writes it, in five shards."""
+    """Return `prepared(directory)`, which prepares the corpus in five shards."""
     def make(directory: Path) -> Path:
         text = directory.with_suffix(".tsv")
         text.write_bytes(numbered.tsv())
@@ -97,7 +97,7 @@ def prepared(numbered: NumberedCorpus) -> Callable[[Path], Path]:
 
 @pytest.fixture
 def mixture(numbered: NumberedCorpus, tmp_path: Path) -> Path:
-    """The corpus dealt to two compressed texts, a TSV and a database, as a `corpora.yaml`."""
+    """Distribute the corpus to two compressed texts, a TSV file and a database, and return their `corpora.yaml`."""
     pytest.importorskip("sqlalchemy")
     for side in (0, 1):
         with gzip.open(tmp_path / f"text.{'st'[side]}.gz", "wt") as file:
@@ -113,7 +113,7 @@ def mixture(numbered: NumberedCorpus, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def shards(prepared: Callable[[Path], Path], tmp_path: Path) -> Path:
-    """The corpus prepared."""
+    """Return the directory of the prepared corpus."""
     return prepared(tmp_path / "prepared")
 
 
@@ -127,13 +127,13 @@ def counting() -> ModuleType:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a training ended.
+    """The end of a training: its status, its errors and its last checkpoint.
 
     Attributes:
-        status: of the command.
-        errors: what it wrote to standard error.
-        counts: what the last checkpoint's parameters were trained on; None without a checkpoint.
-        steps: of the checkpoints.
+        status: exit status of the command.
+        errors: its output on standard error.
+        counts: how often the last checkpoint was trained on each pair; None without a checkpoint.
+        steps: steps of the checkpoints.
     """
 
     status: int
@@ -142,7 +142,7 @@ class Ended:
     steps: list[int]
 
     def the_error(self) -> str:
-        """The one sentence on standard error, of a command that failed."""
+        """Return the one sentence on standard error of a command that failed."""
         assert self.status == 1 and "Traceback" not in self.errors, self.errors
         sentences = [line for line in self.errors.splitlines() if line.startswith("towernmt: ")]
         assert len(sentences) == 1, self.errors
@@ -152,7 +152,7 @@ class Ended:
 @pytest.fixture
 def train(numbered: NumberedCorpus, counting: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
           ) -> Iterator[Callable[..., Ended]]:
-    """`train(data, *settings, at={step: action})`: `towernmt train` of a counting tower in this process."""
+    """Return `train(data, *settings, at={step: action})`: `towernmt train` of a counting tower in this process."""
     def run(data: object, *settings: str, at: Any = None, more_callbacks: Any = lambda source: [],
             towers: int = 1, prepared: bool = False, logdir: str = "run") -> Ended:
         place = tmp_path / logdir

@@ -1,9 +1,9 @@
 """A tower function whose parameters count the pairs that they were trained on.
 
 `pairs_trained[epoch * vocabulary + first target token]` grows by exactly one for each pair of a batch, by gradient
-descent on the sum of what the batch looks up: the parameters that survive a fault, or a kill, say by themselves
-what they were trained on. Everything else of `towernmt train` is real: `install` exchanges the model, gives it
-the epoch of each batch, and calls what a test wants to happen after a step.
+descent on the sum of the looked-up values. So the parameters that survive a fault or a kill contain the pairs that they
+were trained on. Everything else of `towernmt train` is real: `install` replaces the model, feeds it the epoch of each
+batch, and calls the functions of a test after a step.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ EPOCHS = 32
 
 
 class CountingTower(NMTModel):
-    """The first token of each target is a word that no other pair has: it is the pair's number.
+    """A model that counts pairs by the first target token, which is unique for each pair.
 
-    It is trained, but translates nothing: its decoder is never asked for.
+    It is trained, but cannot translate: its decoder is never called.
 
     Args:
         vocabulary: size of the target vocabulary.
@@ -47,7 +47,7 @@ class CountingTower(NMTModel):
     def build_graph(self, source: Any, source_length: Any, target: Any, target_length: Any, target_tokens: Any,
                     epoch: Any) -> Any:
         counts = tf1.get_variable("pairs_trained", [EPOCHS * self.vocabulary], initializer=tf1.zeros_initializer())
-        towers = float(get_current_tower_context().total)       # the trainer takes the mean over the towers
+        towers = float(get_current_tower_context().total)       # the trainer computes the mean over the towers
         return tf.multiply(-towers, tf.reduce_sum(tf.gather(counts, epoch * self.vocabulary + target[:, 0])),
                            name="loss")
 
@@ -57,7 +57,7 @@ class CountingTower(NMTModel):
 
 
 class WithEpoch(NamedTuple):
-    """A batch, and which pass over the corpus it belongs to."""
+    """A batch with the index of its pass over the corpus."""
 
     batch: Any
     epoch: int
@@ -67,7 +67,7 @@ class WithEpoch(NamedTuple):
 
 
 class BatchesWithEpochs:
-    """Batches, each with its epoch: the position after the last batch of an epoch is the beginning of the next."""
+    """Batches with their epochs; the position after the last batch of an epoch is the beginning of the next epoch."""
 
     def __init__(self, batches: Any) -> None:
         self._batches = batches
@@ -81,7 +81,7 @@ class BatchesWithEpochs:
 
 
 class AfterSteps(Callback):
-    """Calls functions: of a step after that step (once), of None after each."""
+    """Calls functions after steps: that of a step once after the step, that of None after each step."""
 
     def __init__(self, actions: Mapping[int | None, Callable[[], Any]]) -> None:
         self._actions = dict(actions)
@@ -96,9 +96,9 @@ def install(change: Callable[[Any, str, Any], Any], actions: Mapping[int | None,
     """Let `towernmt train` of this process train a counting tower.
 
     Args:
-        change: `setattr`, or what undoes it.
+        change: `setattr`, or a function such as monkeypatch's, which undoes it.
         actions: see `AfterSteps`; they act before the run's own callbacks.
-        more_callbacks: from the input source to callbacks that stand before all others.
+        more_callbacks: returns callbacks for an input source, which act before all others.
     """
     architecture = architectures.architecture
     make_batches, make_callbacks = assemble.make_batches, assemble.make_callbacks
@@ -111,6 +111,6 @@ def install(change: Callable[[Any, str, Any], Any], actions: Mapping[int | None,
 
 
 def counted(logdir: Path) -> np.ndarray:
-    """What the last checkpoint's parameters were trained on: float32 `[epoch, target vocabulary]`."""
+    """Return how often the last checkpoint was trained on each pair: float32 `[epoch, target vocabulary]`."""
     reader = tf.train.load_checkpoint(str(latest_checkpoint(logdir / "checkpoints") / "model"))
     return reader.get_tensor("pairs_trained").reshape(EPOCHS, -1)

@@ -1,12 +1,12 @@
-"""Trains a counting tower by `towernmt train`, in processes that are killed one after another; the last one is not.
+"""Train a counting tower by `towernmt train`, in processes that are killed one after another, except the last one.
 
     python killed_trainer.py KILLS SEED REPORT -- train --data ...
 
-Each life is a child process of this program, which has TensorFlow imported already, so that a life begins in a
-fraction of a second. It is killed from outside (SIGKILL): some so many steps after it began, and a random part of
-a twentieth of a second after that, the others at a random moment between their start and their first steps. However
-late the kill comes, a life makes no more than `MOST_STEPS`. REPORT becomes a JSON object: `steps` that each life made,
-and the `status` of the last.
+Each life is a child process of this program, which has imported TensorFlow already, so that a life begins in a fraction
+of a second. It is killed from outside (SIGKILL). Some lives are killed a number of steps after their beginning plus a
+random part of a twentieth of a second, the others at a random moment between their start and their first steps. A life
+makes at most `MOST_STEPS`, even if the kill is late. REPORT gets a JSON object: the `steps` of each life, and the
+`status` of the last.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ MOST_STEPS = 18
 
 
 class Life:
-    """A child process that trains, and writes a byte for each step that it made.
+    """A child process that trains, and writes a byte for each step.
 
-    If it is `to_be_killed`, it stands still after `MOST_STEPS` steps.
+    If it is `to_be_killed`, it stops after `MOST_STEPS` steps and waits.
     """
 
     def __init__(self, arguments: list[str], to_be_killed: bool) -> None:
@@ -56,16 +56,16 @@ class Life:
         os.write(self._report, b".")
         self.made += 1
         if self.made == self._most:
-            os.read(self._parent, 1)    # returns when the parent is gone
+            os.read(self._parent, 1)    # returns when the parent has ended
             os._exit(1)
 
     def wait_for_steps(self, count: int) -> None:
-        """Return when it made so many steps, or ended."""
+        """Wait until it has made a number of steps, or has ended."""
         while self.made < count and os.read(self._steps, 1):
             self.made += 1
 
     def end(self) -> int:
-        """Wait for its end; the exit status, or the negative number of the signal."""
+        """Wait for its end, and return the exit status, or the negative number of the signal."""
         self.wait_for_steps(sys.maxsize)
         for pipe in (self._steps, self._parent, self._held):
             os.close(pipe)
@@ -73,7 +73,7 @@ class Life:
 
 
 def kill_at_random(life: Life, chance: random.Random, to_first_step: float) -> float:
-    """Kill a life at a random moment; the seconds from a start to a first step, the fewest so far."""
+    """Kill a life at a random moment, and return the minimum seconds from a start to a first step so far."""
     if to_first_step < math.inf and chance.random() < 0.3:
         time.sleep(chance.uniform(0, to_first_step))
     else:
@@ -86,7 +86,7 @@ def kill_at_random(life: Life, chance: random.Random, to_first_step: float) -> f
 
 
 def live(kills: int, seed: int, report: Path, arguments: list[str]) -> int:
-    """Let the lives follow one another; the exit status of the last one."""
+    """Run the lives one after another, and return the exit status of the last one."""
     chance, to_first_step, steps, status = random.Random(seed), math.inf, [], -signal.SIGKILL
     for number in range(kills + 1):
         life = Life(arguments, number < kills)

@@ -1,7 +1,7 @@
-"""`kill -9` at random moments: what the surviving parameters were trained on is the corpus, once in each epoch.
+"""`kill -9` at random moments: the surviving parameters were trained on each pair once in each epoch.
 
-What came after the last checkpoint died with its process and was trained again; the parameters count the pairs
-by themselves (see `counting_tower`), so what is counted is what survived.
+Steps after the last checkpoint are lost with their process and repeated. The parameters themselves count the pairs (see
+`counting_tower`), so the counts are those of the surviving steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Training straight from servers that restart, cut connections and answer errors: each pair once in each epoch."""
+"""Training directly from servers that restart, cut connections and return errors: each pair once in each epoch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_training_goes_on_over_restarts_of_the_database(request: pytest.FixtureR
     def restart(how: signal.Signals | None) -> Callable[[], None]:
         return lambda: (server.stop(how), server.start())[1]
 
-    # In mid-epoch, while the server is asked for pages; the second time it is killed.
+    # Within an epoch, while pages are requested from the server; the second time it is killed.
     ended = train(data, "train.epochs=2", at={10: restart(None), 55: restart(signal.SIGKILL)})
     assert ended.status == 0, ended.errors
     numbered.assert_counted_once(ended.counts, epochs=2)

@@ -1,4 +1,4 @@
-"""The number of feeders, and of towers at the same global batch, changes nothing about what each update sees."""
+"""The number of feeders, and of towers with the same global batch, does not change the data of any update."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.processes
 
 
 class GlobalBatches(Callback):
-    """Notes each step's global batch, as it leaves the queue, with the position after it."""
+    """Records each step's global batch when it leaves the queue, with the position after it."""
 
     def __init__(self, source: Any, noted: list[list[bytes]]) -> None:
         self._source, self._noted = source, noted

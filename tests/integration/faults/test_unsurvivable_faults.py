@@ -1,4 +1,4 @@
-"""What waiting cannot mend ends `towernmt train` with one sentence, status 1, and a checkpoint to go on from."""
+"""A permanent fault ends `towernmt train` with one sentence, status 1, and a checkpoint from which to resume."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECRETS = ("wr0ng-s3cret", "s3:cr@t/%", "s3%3Acr%40t", "testsecret")
 
 
 class Faults:
-    """What the cases are made of: a corpus, servers when they are asked for, and a place on the disk."""
+    """The parts of the cases: a corpus, servers that start on request, and a directory."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         self.server: Callable[[str], Any] = request.getfixturevalue
@@ -26,7 +26,7 @@ class Faults:
         self.change: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
 
     def put(self, content: bytes, key: str = "pairs.tsv", bucket: str = "") -> str:
-        """An object in S3; the name of its bucket."""
+        """Put an object into S3, and return the name of its bucket."""
         s3 = self.server("s3")
         bucket = bucket or s3.new_bucket()
         s3.client().put_object(Bucket=bucket, Key=key, Body=content)
@@ -38,7 +38,7 @@ def faults(request: pytest.FixtureRequest) -> Faults:
     return Faults(request)
 
 
-# From the beginning: a case gives what --data says, and what the sentence has to say.
+# From the beginning: a case returns the value of --data, and a pattern for the sentence.
 
 def wrong_password_of_postgresql(faults: Faults) -> tuple[str, str]:
     server = faults.server("postgresql")
@@ -101,7 +101,7 @@ def test_what_is_wrong_from_the_beginning_is_one_sentence(case: Any, faults: Fau
     assert ended.steps in ([], [0])
 
 
-# In mid-epoch: a case gives how it breaks after step 10, and how it is mended.
+# Within an epoch: a case returns a function that breaks the data after step 10, and one that repairs them.
 
 class Break(NamedTuple):
     data: str
@@ -167,7 +167,7 @@ def a_file_that_is_gone(faults: Faults) -> Break:
 
 
 def a_gzip_file_that_rotted(faults: Faults) -> Break:
-    """One bit of the checksum of the sixth of ten streams is another from the start; no time of change tells it."""
+    """One bit of the checksum of the sixth of ten streams is wrong from the start; the file does not change later."""
     parts = [gzip.compress(faults.corpus.tsv(faults.corpus.pairs[n:n + 30])) for n in range(0, 300, 30)]
     file, place = faults.place / "pairs.tsv.gz", sum(map(len, parts[:6])) - 8
     file.write_bytes(b"".join(parts))
@@ -184,7 +184,7 @@ def a_gzip_file_that_rotted(faults: Faults) -> Break:
 
 
 def a_full_disk_under_the_cache(faults: Faults) -> Break:
-    """Every further byte that is reserved is refused, as by a disk; a real one is in the tests of the cache."""
+    """Every further allocation is refused, as by a full disk; the tests of the cache use a real one."""
     from towernmt.dataflow.preparation.s3_upload import upload_prepared
     from towernmt.dataflow.storage.s3_storage import parse_s3_folder
 
@@ -194,7 +194,7 @@ def a_full_disk_under_the_cache(faults: Faults) -> Break:
     upload_prepared(local, parse_s3_folder(data))
     largest = max(shard.stat().st_size for shard in local.glob("shard-*"))
     faults.change.setenv("TOWERNMT_CACHE", str(faults.place / "cache"))
-    faults.change.setenv("TOWERNMT_CACHE_GB", str(largest * 1.5e-9))    # one shard: each is fetched again and again
+    faults.change.setenv("TOWERNMT_CACHE_GB", str(largest * 1.5e-9))      # one shard, so all are fetched again
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -227,7 +227,7 @@ def test_what_breaks_in_mid_epoch_ends_training_with_a_checkpoint_from_which_it_
     ended = train(data, "train.epochs=2", *settings, at={10: damage}, prepared=is_prepared)
     assert sentence in ended.the_error()
     assert not any(secret in ended.errors for secret in SECRETS)
-    assert ended.steps[-1] >= 10 and set(ended.counts[0]) == {0, 1}     # a part of the first epoch
+    assert ended.steps[-1] >= 10 and set(ended.counts[0]) == {0, 1}     # within the first epoch
     mend()
     again = train(data, "train.epochs=2", *settings, prepared=is_prepared)
     assert again.status == 0, again.errors

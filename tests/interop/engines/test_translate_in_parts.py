@@ -78,7 +78,7 @@ def test_workers_and_the_command_itself_may_be_killed_at_any_moment(run_on_disk:
     workers = workers_of(process)
     process.kill()
     assert b"was lost with in lines" in process.communicate()[1] and kills == KILLS
-    for worker in workers:      # they end with it
+    for worker in workers:      # they end with the command
         stop = time.monotonic() + 60
         while Path(f"/proc/{worker}").exists() and "Z" not in Path(f"/proc/{worker}/stat").read_text().split()[2]:
             assert time.monotonic() < stop
@@ -99,7 +99,7 @@ def test_after_sigterm_the_parts_that_are_done_stay(run_on_disk: Path, place: Pa
     assert process.returncode == 128 + signal.SIGTERM and "out2.parts contains the finished parts" in told
     kept = len(list(place.glob("out2.parts/parts/*/done.json")))
     assert kept > 1
-    two = [started(run_on_disk, place, "out2", "--workers", "1") for _ in range(2)]     # as on two machines
+    two = [started(run_on_disk, place, "out2", "--workers", "1") for _ in range(2)]     # like on two machines
     assert [process.wait(120) for process in two] == [0, 0]
     assert (place / "out2").read_bytes() == (place / "one").read_bytes()
     assert not list(place.glob("out2.*"))

@@ -24,7 +24,7 @@ STEPS = ["--towers", "1", "--set", "train.precision=float32", "data.batch_tokens
 
 
 def run_command(*arguments: str | Path) -> int:
-    """Run a command of towernmt in a graph of its own, and return its status."""
+    """Run a command of towernmt in a new graph, and return its status."""
     with tf.Graph().as_default():
         return main([*map(str, arguments)])
 

@@ -40,7 +40,7 @@ def write_bin(folder: Path) -> Path:
     (folder / "opus.model1.npz").unlink()
     (folder / "decoder.yml").unlink()
     (folder / "model.deen.intgemm.alphas.bin").write_bytes(binary_file(items))
-    (folder / "lex.50.50.deen.s2t.bin").write_bytes(b"\xf5\x17\x34\x01")        # a shortlist is no model
+    (folder / "lex.50.50.deen.s2t.bin").write_bytes(b"\xf5\x17\x34\x01")        # a shortlist is not a model
     return folder / "model.deen.intgemm.alphas.bin"
 
 

@@ -1,4 +1,4 @@
-"""`towernmt package`: what is in the file, that it is the same each time, and that it translates as its run does."""
+"""`towernmt package`: the content of the file, its reproducible bytes, and translations equal to those of the run."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class Mine(Transformer):
 
 @pytest.fixture
 def run_of_ones_own(original_run: Path, tmp_path: Path) -> Path:
-    """The run of a custom model whose file creates `marker` next to the run when it is executed."""
+    """Write the run of a custom model whose file creates `marker` next to the run when it is executed."""
     from towernmt.models.model_location import find_place, keep_code
 
     run = Path(shutil.copytree(original_run, tmp_path / "run"))

@@ -1,4 +1,4 @@
-"""What is seen to be wrong with a translation, and what is not; a second search for what is."""
+"""Detected faults of translations, acceptable translations, and the second search for faulty ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_most_copies_are_those_of_all_parts_there_are(sequence: list[int], l
             part, copies = sequence[start:start + size], 1
             while sequence[start + copies * size:start + (copies + 1) * size] == part:
                 copies += 1
-            # A part of a copy behind the last counts as tokens of the run.
+            # A partial copy after the last one counts as tokens of the run.
             run = copies * size
             while run + start < len(sequence) and sequence[start + run] == sequence[start + run - size]:
                 run += 1
@@ -49,7 +49,7 @@ def test_the_most_copies_are_those_of_all_parts_there_are(sequence: list[int], l
 def test_a_loop_is_what_repeats_itself_more_than_the_source_does(
         fault: str | None, ids: list[int], source: str) -> None:
     assert fault_of("x", ids, True, lambda: source) == fault
-    assert fault_of("x", ids, False, lambda: source) == (fault or CUT)      # it came to no end
+    assert fault_of("x", ids, False, lambda: source) == (fault or CUT)      # it has no EOS
     assert fault_of("", ids, True, lambda: source) == EMPTY
 
 
@@ -61,12 +61,12 @@ def test_a_loop_is_worse_than_an_end_that_is_cut_and_nothing_is_worse_than_no_te
 
 WORDS = WordVocabulary([*SPECIAL_PIECES, *"abcdefgh"])
 SECOND = {"a": "d", "b": "e e e e e e e e", "c": ""}
-"""What a second search finds."""
+"""Results of a second search."""
 
 
 def predict(settings: Mapping[str, Any], source: np.ndarray, source_length: np.ndarray,
             weight: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """The first search loops, is cut at its limit, and finds nothing; for "f" it finds "f"."""
+    """Translate in a search that loops, is cut at its limit, or returns nothing; "f" is translated to "f"."""
     first = {"a": "a a a a a a a a", "b": "b", "c": "", "f": "f"}
     texts = [(SECOND if settings else first)[WORDS.decode(row)] for row in source]
     ids = [WORDS.encode(text) + ([] if text == "b" else [EOS]) for text in texts]
@@ -94,7 +94,7 @@ def test_what_looks_wrong_is_counted_and_the_lines_are_named(caplog: pytest.LogC
 def test_what_looks_wrong_is_searched_for_again_and_the_better_one_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         found = translate({"no_repeat_ngram": 3})
-    # "b" stays: a loop is no better than a translation that was cut. "c" is no better the second time.
+    # "b" keeps its translation, because a loop is not better than a cut one. "c" is not better the second time.
     assert found == [[Hypothesis("d", -2.0)], [Hypothesis("b", -1.0)], [Hypothesis("d", -2.0)], [Hypothesis("", -1.0)],
                      [Hypothesis("f", -1.0)], [Hypothesis("", 0.0)]]
     assert [translation.fault for translation in found] == [None, CUT, None, EMPTY, None, None]
@@ -111,7 +111,7 @@ def test_nothing_is_said_where_nothing_looks_wrong(caplog: pytest.LogCaptureFixt
 def test_a_second_search_is_no_less_strict_than_the_first() -> None:
     for first in (SearchSettings(), SearchSettings(no_repeat_ngram=2, min_length=5, min_length_factor=0.5),
                   SearchSettings(no_repeat_ngram=6), SearchSettings(max_length_factor=0.1)):
-        again = SearchSettings(**{**vars(first), **retry_settings(first)})      # and it can work
+        again = SearchSettings(**{**vars(first), **retry_settings(first)})      # and it can succeed
         assert 0 < again.no_repeat_ngram <= (first.no_repeat_ngram or 3)
         assert again.min_length >= max(first.min_length, 1)
         assert again.min_length_factor >= first.min_length_factor

@@ -1,4 +1,4 @@
-"""A long translation that is killed and gone on with gives the same bytes as one that never was."""
+"""A long translation that is killed and resumed has the same bytes as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_translation_that_is_killed_again_and_again_comes_to_the_same_bytes(so
         assert killed.returncode == -signal.SIGKILL and not parts.exists()
         begun = unfinished_output(parts)
         assert begun is not None and whole.read_bytes().startswith(begun.read_bytes())
-        with begun.open("ab") as file:      # a line of which a part was written
+        with begun.open("ab") as file:      # a partly written line
             file.write(b"half a li")
     done = run(0, *given, "--output", str(parts), "--resume")
     assert done.returncode == 0 and "resuming after line 14" in done.stderr
@@ -112,7 +112,7 @@ def test_what_was_begun_is_not_gone_on_with_by_another_task_or_input(source: Pat
     source.write_text("other" + text)
     refused = run(0, *given, "--resume")
     assert refused.returncode == 1 and "in is not the input that was being translated" in refused.stderr
-    source.write_text(text + "1 2 3\n")     # what was not done yet may be others, as a line that was mended
+    source.write_text(text + "1 2 3\n")     # lines that were not translated yet may change, for example by a correction
     assert run(0, *given, "--resume").returncode == 0
     assert source.with_name("out").read_text().endswith("1 2 3\n")
 
@@ -141,7 +141,7 @@ def test_a_journal_says_how_far_the_output_on_the_disk_is_whole(tmp_path: Path) 
         read_journal(unfinished, task)
     journal.close()
     with open(journal.path, "a") as file:
-        file.write('{"lines": 4')      # a record of which a part was written
+        file.write('{"lines": 4')      # a partly written record
     assert read_journal(unfinished, task) == [ResumePoint(), ResumePoint(10, 10, "f", 10), ResumePoint(20, 20, "f", 20)]
     with pytest.raises(DataError, match="was begun with beam: 4, and not with 5: use the same value"):
         read_journal(unfinished, {**task, "beam": 5})
@@ -160,7 +160,7 @@ def test_what_fails_before_anything_is_written_leaves_nothing_and_what_ends_well
 
 
 def stopped(directory: Path, marks: dict[str, list[int]]) -> None:
-    """Outputs that were begun by a process that was killed: a byte for each line, behind marks after so many lines."""
+    """Write outputs of a killed process: a byte for each line, and resume points after these numbers of lines."""
     for name, lines in marks.items():
         unfinished = directory / f"{name}.unfinished-7"
         unfinished.write_bytes(b"x" * (lines[-1] + 3))
@@ -172,10 +172,10 @@ def stopped(directory: Path, marks: dict[str, list[int]]) -> None:
 
 def test_files_that_are_written_in_step_go_on_behind_the_last_line_that_both_have(tmp_path: Path) -> None:
     names = [f"{tmp_path}/out", f"{tmp_path}/links"]
-    stopped(tmp_path, {"out": [10, 20], "links": [10, 20, 30]})     # killed before the second journal had its mark
+    stopped(tmp_path, {"out": [10, 20], "links": [10, 20, 30]})     # killed before the second journal was written
     with pytest.raises(KeyboardInterrupt), resumable_output(names[0], 5, {}, True, names[1:]) as output:
         assert output.start == ResumePoint(20, 40, "f", 20)
-        raise KeyboardInterrupt     # both can be gone on with again
+        raise KeyboardInterrupt     # both can be resumed again
     with resumable_output(names[0], 5, {}, True, names[1:]) as output:
         assert output.start.lines == 20
         output.further[0].write(b"link\n")
@@ -184,4 +184,4 @@ def test_files_that_are_written_in_step_go_on_behind_the_last_line_that_both_hav
     assert len(list(tmp_path.iterdir())) == 2
     stopped(tmp_path, {"out": [10, 20]})
     with resumable_output(names[0], 5, {}, True, names[1:]) as output:
-        assert output.start == ResumePoint()       # of the other file nothing is there
+        assert output.start == ResumePoint()       # the other file is missing

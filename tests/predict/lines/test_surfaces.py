@@ -1,4 +1,4 @@
-"""Text of the target to tokens, whatever a vocabulary cuts it into: against what real vocabularies write."""
+"""Text of the target to tokens in any segmentation, compared with the text that real vocabularies write."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def vocabulary(request: pytest.FixtureRequest) -> Vocabulary:
 
 
 def allowed(inputs: dict[str, np.ndarray], surfaces: Surfaces, written: list[int]) -> list[int]:
-    """The tokens that may come behind the prefix and `written`; none: any."""
+    """Return the tokens that may follow the prefix and `written`; empty if any token may."""
     table = inputs.get("continuation", np.zeros([0, 1], int))
     done = sum(len(surfaces.written[id]) for id in written)
     return [id for id in table[done].tolist() if id] if done < len(table) else []
@@ -63,7 +63,7 @@ def test_all_ways_to_go_on_with_a_text_write_it_and_the_vocabularys_own_is_among
 
 def test_what_no_tokens_can_write_is_refused(vocabulary: Vocabulary) -> None:
     options = LineOptions(prefix="the \U0001f600", partial_word=True)
-    if vocabulary.size == 330:      # bytes write everything
+    if vocabulary.size == 330:      # bytes can write every text
         assert "continuation" in TargetText(vocabulary).prefix(options)
     else:
         with pytest.raises(SettingsError, match="does not know"):
@@ -98,7 +98,7 @@ def test_phrases_are_avoided_with_a_capital_where_they_have_none_and_only_where_
     assert {ids[0] for ids in avoided("<s> the")} == {BOS} and {ids[-1] for ids in avoided("the </s>")} == {EOS}
     assert [ids[:-1] for ids in avoided("the </s>")] == avoided("the")
     if vocabulary.size != 330:
-        assert avoided("\U0001f600") == []      # it cannot come at all; the unknown token is not avoided for it
+        assert avoided("\U0001f600") == []      # it cannot occur at all
 
 
 def test_a_sentencepiece_word_is_avoided_behind_brackets_and_not_within_words() -> None:

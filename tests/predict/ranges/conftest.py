@@ -1,4 +1,4 @@
-"""Workers that are no processes: they turn lines round, and are lost when a random number says so."""
+"""Fake workers in this process, which reverse lines and are lost at random."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def translated(line: bytes) -> bytes:
 
 
 class FakeWorkers:
-    """`Workers` within this thread. What was asked for first is not always answered first."""
+    """`Workers` within this thread; results may come in another order than the tasks."""
 
     def __init__(self, count: int, seed: int = 0, losses: float = 0.0,
                  stop_at: int | None = None, answer: Callable[[PartWork], Event] | None = None) -> None:
@@ -59,7 +59,7 @@ class FakeWorkers:
 
 @pytest.fixture
 def texts(tmp_path: Path) -> list[Path]:
-    """Three files: of several parts, of a line without an end, and empty."""
+    """Write three files: one with several parts, one with a line without a line end, and an empty one."""
     made = []
     for name, lines in (("a.de", 5230), ("b.de", 1), ("c.de", 0)):
         path = tmp_path / name

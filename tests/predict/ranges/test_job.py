@@ -1,4 +1,4 @@
-"""Jobs: whatever is lost, killed or done at the same time, each line is in the output once, in its place."""
+"""Jobs: after losses, kills and concurrent work, each line is in the output once, at its position."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def seeds(quick: int, all_of_them: int) -> list[Any]:
 
 
 class Setting:
-    """Three texts, each with a file, or one for all; a command that translates them, again and again."""
+    """Three texts with an output each or a common one, and a command that translates them repeatedly."""
 
     def __init__(self, texts: list[Path], place: Path, together: bool = False) -> None:
         self.paths, self.together, self.stream = texts, together, io.StringIO()
@@ -36,7 +36,7 @@ class Setting:
         self.directory = place / "work"
 
     def command(self, workers: Any, task: dict[str, Any] = TASK) -> PartJob:
-        """As the command line does."""
+        """Run the job like the command line."""
         directory, texts = WorkDirectory(self.directory), open_texts(list(map(str, self.paths)))
         plan = make_plan(texts, [], [0, 0, 0] if self.together else [0, 1, 2], 500)
         farm = translation_farm(workers, directory.path)
@@ -48,7 +48,7 @@ class Setting:
         return job
 
     def check(self) -> None:
-        """Each line is there once, in its place, and nothing else is left."""
+        """Check that each line is in the output once, at its position, and that no other file is left."""
         expected = [b"".join(b" ".join(reversed(line.split())) + b"\n" for line in path.read_bytes().splitlines())
                     for path in self.paths]
         expected = [b"".join(expected)] if self.together else expected
@@ -80,7 +80,7 @@ def test_any_order_of_losses_and_stops_gives_each_line_once_in_its_place(
         except KeyboardInterrupt:
             stops += 1
             continue
-        except DataError as error:      # one part lost three workers
+        except DataError as error:      # three workers were lost with one part
             assert "workers were lost with it" in str(error)
             continue
         break
@@ -108,7 +108,7 @@ def test_commands_in_one_directory_share_the_parts(setting: Setting, fake_worker
     for thread in threads:
         thread.join(60)
     assert len(ended) == 4
-    if (setting.directory / "plan.json").exists():      # all were stopped, or the last one began anew and was stopped
+    if (setting.directory / "plan.json").exists():      # all were stopped, or the last after a restart
         setting.command(fake_workers(1))
     setting.check()
 
@@ -118,7 +118,7 @@ def test_a_part_that_is_claimed_while_another_command_removes_all_is_not_done(
     real = WorkDirectory.done
 
     def done(directory: WorkDirectory, part: Part) -> Done | None:
-        if (directory._place(part) / LOCK_FILE).exists():       # asked by a claim
+        if (directory._place(part) / LOCK_FILE).exists():       # called by a claim
             shutil.rmtree(directory.path.rename(directory.path.with_name("removed")))
         return real(directory, part)
 
@@ -212,7 +212,7 @@ def test_an_error_that_is_no_lines_fault_ends_it_at_once(setting: Setting, fake_
 
 
 def tree(place: Path) -> dict[str, bytes | None]:
-    """All that a directory holds."""
+    """Return all files below a directory."""
     return {str(path.relative_to(place)): path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
 
 
@@ -328,7 +328,7 @@ def test_a_part_that_is_damaged_while_the_others_are_done_is_translated_again_by
     assert not setting.outputs[0].exists()
     second = fake_workers(1)
     setting.command(second)
-    assert 1 <= len(second.asked) <= 2      # and the other output's, if that came later
+    assert 1 <= len(second.asked) <= 2      # and that of the other output, if it was later
     setting.check()
 
 

@@ -1,4 +1,4 @@
-"""Outputs: their names, and that they are whole or not there, on a disk and in S3."""
+"""Outputs: their names; they are either complete or missing, on a disk and in S3."""
 
 from __future__ import annotations
 

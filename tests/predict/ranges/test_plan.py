@@ -1,4 +1,4 @@
-"""Plans: every line is in one part, parts begin with windows, and lines are known again."""
+"""Plans: every line is in one part, parts begin with windows, and changed lines are detected."""
 
 from __future__ import annotations
 

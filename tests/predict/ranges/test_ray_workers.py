@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster, one of which is killed again and again."""
+"""Workers on a Ray cluster, one of which is killed repeatedly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_actors_translate_parts_and_a_killed_one_is_started_again(
     monkeypatch.chdir(tmp_path)
 
     class Upper:
-        """Ends its own process at the first look at some parts, as `kill -9` does."""
+        """Kills its own process, like `kill -9`, at the first attempt to translate some parts."""
 
         description = {"model": "a"}
 

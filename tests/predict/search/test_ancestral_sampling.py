@@ -1,4 +1,4 @@
-"""Ancestral sampling against the exact probabilities of every sequence over a tiny vocabulary."""
+"""Ancestral sampling, compared with the exact probabilities of every sequence over a tiny vocabulary."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def truncated(probability: np.ndarray, settings: SamplingSettings) -> np.ndarray
 
 
 def exact(first: int, limit: int, settings: SamplingSettings) -> dict[tuple[int, ...], tuple[float, float]]:
-    """For every sequence: the probability that it is drawn, and the model's log-probability of it."""
+    """Return, for every sequence, the probability that it is sampled, and the model's log-probability of it."""
     found = {}
     words = range(3, SIZE)
     sequences = [(*body, EOS) for n in range(limit) for body in itertools.product(words, repeat=n)]

@@ -1,4 +1,4 @@
-"""Beam search against a brute-force enumeration and an independent search in plain Python."""
+"""Beam search, compared with a brute-force enumeration and an independent search in plain Python."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from towernmt.predict.search.search_settings import SearchSettings
 
 
 def all_hypotheses(model: ToyModel, source: list[int], settings: SearchSettings) -> list[Scored]:
-    """(score, tokens) of every sequence within the limit, best first."""
+    """Return (score, tokens) of every sequence within the limit, best first."""
     limit = length_limit(source, settings)
     words = range(3, model.target_vocab_size)
     sequences = [[*body, EOS] for length in range(settings.min_length, limit)

@@ -1,4 +1,4 @@
-"""Translations that must hold phrases: against all sequences, against plain beam search, and by their properties."""
+"""Lexical constraints, compared with an enumeration of all sequences and with plain beam search; properties."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Constraints = list[list[int]]
 
 
 def constrained_searcher(model: NMTModel, search: SearchSettings, forbidden: tuple[int, ...] = ()) -> Any:
-    """From sentences and the phrases of each to (score, tokens) of the n best."""
+    """Return a function from sentences and the phrases of each to (score, tokens) of the n best."""
     strategy = ConstrainedBeamSearch(search.beam_size, search.n_best, LengthPenalty(search.length_penalty))
     decoding = Decoding(strategy, [ForbiddenTokens([PAD, 1, *forbidden])],
                         LengthLimit(search.max_length_factor, search.max_length_constant))
@@ -60,7 +60,7 @@ def constrained_searcher(model: NMTModel, search: SearchSettings, forbidden: tup
 
 
 def padded(phrases: list[Constraints]) -> np.ndarray:
-    """int32 `[batch, phrases, longest]`."""
+    """Return the phrases as int32 `[batch, phrases, longest]`."""
     number = max(map(len, phrases))
     longest = max((len(phrase) for sentence in phrases for phrase in sentence), default=0)
     array = np.zeros([len(phrases), number, longest], np.int32)
@@ -71,7 +71,7 @@ def padded(phrases: list[Constraints]) -> np.ndarray:
 
 
 def occurrences(phrase: list[int], tokens: list[int]) -> int:
-    """How often a phrase occurs, without overlapping itself."""
+    """Return how often a phrase occurs without overlapping itself."""
     count = place = 0
     while place + len(phrase) <= len(tokens):
         found = tokens[place:place + len(phrase)] == phrase
@@ -81,13 +81,13 @@ def occurrences(phrase: list[int], tokens: list[int]) -> int:
 
 
 def lacks(phrases: Constraints, tokens: list[int]) -> int:
-    """How many phrases are not there, by counting."""
+    """Return the number of missing phrases, by counting."""
     return sum(max(0, phrases.count(list(phrase)) - occurrences(list(phrase), tokens))
                for phrase in {tuple(phrase) for phrase in phrases})
 
 
 def all_that_hold(model: ToyModel, source: list[int], phrases: Constraints, search: SearchSettings) -> list[Scored]:
-    """(score, tokens) of every sequence within the limit that holds the phrases, best first."""
+    """Return (score, tokens) of every sequence within the limit that contains the phrases, best first."""
     limit, words = length_limit(source, search), range(3, model.target_vocab_size)
     sequences = [[*body, EOS] for length in range(limit) for body in itertools.product(words, repeat=length)]
     sequences += [list(body) for body in itertools.product(words, repeat=limit)]

@@ -1,4 +1,4 @@
-"""The loop with a strategy of one's own, inputs by name, and the attention it collects, against teacher forcing."""
+"""The loop with a custom strategy, named inputs, and collected attention, compared with teacher forcing."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Decoder:
             return tokens, [tf.gather(log_prob, tokens, batch_dims=2), attention]
 
     def forced(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Teacher forcing of tokens `[batch, length]`: log-probability of each, and attention; 0 for PAD."""
+        """Return log-probabilities of tokens `[batch, length]` by teacher forcing, and attention; 0 for PAD."""
         given, results = self._forced
         log_prob, attention = self.session.run(results, {given: tokens})
         written = tokens != PAD
@@ -146,7 +146,7 @@ def test_every_strategy_collects_the_attention_and_log_probabilities_of_teacher_
     decoder = Decoder(rnnsearch(), Decoding(plain.strategy, plain.processors, LengthLimit(1.0, 3), attention=True,
                                             log_probs=True))
     found = decoder(source=SOURCE, source_length=SOURCE_LENGTH, **({"draw": 1} if "draw" in decoder.inputs else {}))
-    assert found.attention[1].std() > 0.02      # not the same everywhere
+    assert found.attention[1].std() > 0.02      # not uniform
     for place in range(found.tokens.shape[1]):
         log_prob, attention = decoder.forced(found.tokens[:, place])
         np.testing.assert_allclose(found.attention[:, place], attention, atol=1e-5)
@@ -175,7 +175,7 @@ def test_attention_of_a_model_that_gives_none_is_refused(graph: Any, decoding: D
 
 
 class DomainModel(ToyModel):
-    """Its encoder reads one input more."""
+    """A model whose encoder reads an additional input."""
 
     def encoder_inputs(self) -> list[Any]:
         return [*super().encoder_inputs(), tf.TensorSpec([None], tf.int32, "domain")]

@@ -1,4 +1,4 @@
-"""Diverse beam search against the paper's algorithm, written with lists."""
+"""Diverse beam search, compared with the paper's algorithm, written with lists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SENTENCES = [[3, w, EOS] for w in range(3, 9)] + [[EOS], [4, 4, 5, 6, EOS]]
 
 
 class Beam(NamedTuple):
-    value: float        # with what the tokens lost
+    value: float        # with the penalties of the tokens
     log_prob: float
     tokens: list[int]
 

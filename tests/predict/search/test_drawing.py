@@ -1,4 +1,4 @@
-"""Draws of tokens against NumPy, and their random numbers: of the sentence and the number of the sample alone."""
+"""Sampled tokens, compared with NumPy; their random numbers depend only on sentence, sample and step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZE = 1000
 
 
 def plain_draw(logits: np.ndarray, number: float, truncation: Truncation) -> int:
-    """One row: each truncation acts on what is left, as probabilities of the whole are renormalised."""
+    """Return the sampled token of one row; each truncation acts on the renormalised rest."""
     probability = np.exp(logits.astype(np.float64))
     probability /= probability.sum()
     order = np.argsort(-probability, kind="stable")
@@ -55,7 +55,7 @@ def test_the_ends_of_the_numbers_mean_the_first_and_the_last_token_that_may_come
 
 
 def numbers(source: list[list[int]], length: list[int], samples: int, steps: int, seed: int = 3) -> np.ndarray:
-    """`[steps, batch, samples]`."""
+    """Return the random numbers, `[steps, batch, samples]`."""
     with tf1.Graph().as_default(), tf1.Session() as session:
         keys = sample_keys(tf.constant(seed, tf.int64), tf.constant(source, tf.int32), tf.constant(length), samples)
         return session.run(tf.stack([uniform(keys, tf.constant(step)) for step in range(steps)]))
@@ -65,7 +65,7 @@ def test_numbers_are_those_of_the_sentence_wherever_it_stands_and_of_the_sample_
     alone = numbers([[5, 6, 2]], [3], 2, 3)
     batch = numbers([[6, 5, 2, 0, 0], [9, 4, 4, 4, 2], [5, 6, 2, 0, 0], [5, 6, 0, 2, 0]], [3, 5, 3, 4], 5, 3)
     assert np.array_equal(batch[:, 2, :2], alone[:, 0])
-    assert len(np.unique(batch)) == batch.size          # of other sentences, samples and steps, other numbers
+    assert len(np.unique(batch)) == batch.size          # other sentences, samples and steps have other numbers
     assert not np.isin(numbers([[5, 6, 2]], [3], 2, 3, seed=4), alone).any()
 
 

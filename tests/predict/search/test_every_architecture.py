@@ -27,7 +27,7 @@ SAMPLES = SearchSettings(selection="sampling", n_best=3, top_k=15, top_p=0.9, ep
 
 
 def search_of(model: Any, settings: SearchSettings) -> tuple[Callable[..., Decoded], Callable[..., Any]]:
-    """Of a model with random weights: the search, and log-probabilities by teacher forcing, `[batch, length]`."""
+    """Return the search of a model with random weights, and log-probabilities by teacher forcing, `[batch, length]`."""
     source, length, target = (tf1.placeholder(tf.int32, shape) for shape in ([None, None], [None], [None, None]))
     with PredictTowerContext(""):
         found = decode(model, {"source": source, "source_length": length}, decoding_for(settings, log_probs=True))

@@ -1,4 +1,4 @@
-"""Prefixes, beginnings of words and avoided phrases: against all hypotheses there are, on a tiny vocabulary."""
+"""Prefixes, beginnings of words and avoided phrases, compared with all hypotheses of a tiny vocabulary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = SearchSettings(beam_size=400, n_best=6, max_length_factor=1.0, max_le
 
 
 class Pieces(Vocabulary):
-    """Pieces as SentencePiece has them; a text is encoded by the longest ones."""
+    """A vocabulary of pieces like those of SentencePiece; a text is encoded by the longest ones."""
 
     kind = "sentencepiece"
 
@@ -65,7 +65,7 @@ VOCABULARY = Pieces("▁a", "b", "▁ab", "▁")
 
 def search(model: NMTModel, settings: SearchSettings, vocabulary: Vocabulary, sentences: list[list[int]],
            **further: Any) -> list[list[Scored]]:
-    """The hypotheses of a search with further inputs, in one batch."""
+    """Return the hypotheses of a search with further inputs, in one batch."""
     decoding = decoding_with(further.keys(), PlainSearch(decoding_for(settings), settings, vocabulary))
     longest = max(map(len, sentences))
     arrays = {"source": [s + [PAD] * (longest - len(s)) for s in sentences], "source_length": list(map(len, sentences))}
@@ -82,7 +82,7 @@ def search(model: NMTModel, settings: SearchSettings, vocabulary: Vocabulary, se
 
 def all_hypotheses(model: ToyModel, source: list[int], settings: SearchSettings, limit: int | None = None,
                    allowed: Callable[[list[int]], bool] = lambda tokens: True) -> list[Scored]:
-    """The best of all hypotheses there are."""
+    """Return the best of all possible hypotheses."""
     limit = limit or length_limit(source, settings)
     words = range(EOS + 1, model.target_vocab_size)
     found = []
@@ -168,7 +168,7 @@ def test_the_beginning_of_a_word_gives_the_best_of_all_hypotheses_whose_text_goe
             written = b""
             for token in tokens[len(whole):]:
                 if len(written) < len(rest) and not surfaces.written[token]:
-                    return False        # the unknown token and the end write nothing
+                    return False        # the unknown token and EOS write no text
                 written += surfaces.written[token]
             return tokens[:len(whole)] == whole and written.startswith(rest)
         limit = max(length_limit(source, settings), len(whole) + settings.max_length_constant if whole else 0)
@@ -176,7 +176,7 @@ def test_the_beginning_of_a_word_gives_the_best_of_all_hypotheses_whose_text_goe
 
 
 def occurs(phrase: list[int], tokens: list[int], breaks: np.ndarray) -> bool:
-    """Whether the tokens of a hypothesis hold a phrase; -1 in it is any token behind which a word may begin."""
+    """Return whether a hypothesis contains a phrase, in which -1 is any token after which a word may begin."""
     text = [BOS, *tokens]
     return any(all(breaks[found] if wanted == -1 else found == wanted for wanted, found in
                    zip(phrase, text[place:], strict=False)) for place in range(len(text) - len(phrase) + 1))

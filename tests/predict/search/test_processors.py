@@ -1,4 +1,4 @@
-"""Processors one by one and in chains, against NumPy; a search under them against a search with lists."""
+"""Processors and chains of them, compared with NumPy, and in a search, compared with a search with lists."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOGITS[2, 5] = 30.0     # one certain
 
 
 def context(step: int = 2, **inputs: Any) -> StepContext:
-    """Two sentences with two hypotheses each."""
+    """Return a context of two sentences with two hypotheses each."""
     tokens = tf.reshape(tf.range(3, 3 + 4 * step), [2, 2, step])
     return StepContext(step=tf.constant(step), limit=tf.constant([9, 9]), history=History(tokens), attention=(),
                        inputs=inputs, vocabulary_size=SIZE)
@@ -45,7 +45,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 class NotAgain(LogitsProcessor):
-    """No token twice in a row."""
+    """A processor that forbids the last token."""
 
     def __call__(self, logits: Any, context: StepContext) -> Any:
         last = tf.concat([tf.fill([tf.shape(logits)[0], 1], -1), context.tokens], axis=1)[:, -1]
@@ -53,7 +53,7 @@ class NotAgain(LogitsProcessor):
 
 
 class NotAgainByFilter(TokenFilter):
-    """The same, as a filter."""
+    """`NotAgain` as a filter."""
 
     at_most = 1
 
@@ -63,7 +63,7 @@ class NotAgainByFilter(TokenFilter):
 
 
 class Shortlist(LogitsProcessor):
-    """Only words of a list, which each sentence has of its own; or EOS."""
+    """A processor that allows only EOS and the words of a list for each sentence."""
 
     def inputs(self) -> list[Any]:
         return [tf.TensorSpec([None, None], tf.int32, "shortlist")]
@@ -110,7 +110,7 @@ def test_the_best_candidates_are_those_that_may_come_with_the_models_log_probabi
     full = np.where(logits > NEVER, log_softmax(LOGITS), NEVER)
     for row in range(len(LOGITS)):
         left = [(t, p) for t, p in zip(token[row].tolist(), log_prob[row].tolist(), strict=True) if p > NEVER]
-        best = sorted(range(SIZE), key=lambda t, row=row: (-LOGITS[row, t], t))  # of equal ones the smaller first
+        best = sorted(range(SIZE), key=lambda t, row=row: (-LOGITS[row, t], t))  # of equal ones, the smaller first
         expected = [(t, full[row, t]) for t in best if full[row, t] > NEVER]
         found = left[:min(count, len(expected))]
         assert [t for t, _ in found] == [t for t, _ in expected[:count]]

@@ -1,4 +1,4 @@
-"""Sentences that leave the batch when they are final, and the largest values of rows, against what they stand for."""
+"""Final sentences that leave the batch, compared with a search without rounds; the largest values of rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from towernmt.predict.search.decoding_interfaces import top_of_rows
 from towernmt.predict.search.decoding_tower import beam_search
 from towernmt.predict.search.search_settings import SearchSettings
 
-LENGTHS = [1, 30, 2, 3, 1, 14, 2, 1, 5, 1, 22, 2, 1, 3, 1, 2, 9, 1]     # of outputs: most end long before the longest
+LENGTHS = [1, 30, 2, 3, 1, 14, 2, 1, 5, 1, 22, 2, 1, 3, 1, 2, 9, 1]     # most sentences are much shorter
 
 
 def test_a_batch_whose_sentences_end_at_very_different_steps_gives_what_plain_search_gives_each(graph: Any) -> None:

@@ -1,4 +1,4 @@
-"""The search with the ids of a GPU (int64) against that of a CPU, in graphs that a CPU executes."""
+"""The search with the ids of a GPU (int64), compared with that of a CPU, in graphs that a CPU executes."""
 
 from __future__ import annotations
 

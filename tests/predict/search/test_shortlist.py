@@ -1,4 +1,4 @@
-"""Vocabulary shortlists against a search with lists that knows each sentence's words, and their independence."""
+"""Vocabulary shortlists, compared with a search with lists over each sentence's words; independence of the batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SENTENCES = [[3, EOS], [4, 5, 6, EOS], [10, 3, EOS], [EOS], [7, 7, 9, 11, EOS]]
 
 
 class Projected(ToyModel):
-    """The same logits by way of an output projection: the hidden layer is the row, and the kernel the identity."""
+    """A model with the same logits by a projection: the hidden layer is the row, and the kernel the identity."""
 
     def output_projection(self) -> Any:
         size = self.target_vocab_size
@@ -45,7 +45,7 @@ class Projected(ToyModel):
 
 
 class NotAgain(LogitsProcessor):
-    """No token twice in a row: a rule that looks at the whole vocabulary."""
+    """A processor that forbids the last token, and reads the logits of the complete vocabulary."""
 
     def __call__(self, logits: Any, context: Any) -> Any:
         last = tf.concat([tf.fill([tf.shape(logits)[0], 1], -1), context.tokens], axis=1)[:, -1]
@@ -57,7 +57,7 @@ def own_list(source: list[int]) -> set[int]:
 
 
 class Reference:
-    """What a toy model says if only a sentence's own list exists."""
+    """A toy model with only the words of a sentence's list."""
 
     def __init__(self, model: ToyModel) -> None:
         self.model, self.target_vocab_size = model, model.target_vocab_size
@@ -76,7 +76,7 @@ def shortlist() -> Shortlist:
 
 
 def finder(model: NMTModel, decoding: Any, precision: str = "float32") -> Any:
-    """From sentences, and further inputs by name, to the arrays that a predictor gives."""
+    """Return a function from sentences and further inputs by name to the arrays that a predictor returns."""
     with tf1.Graph().as_default():
         graph_state().settings = GraphSettings(precision=precision)
         with TowerContext("", is_training=True):
@@ -145,7 +145,7 @@ def test_an_ensemble_is_searched_with_a_sentences_own_words_by_the_mean_of_its_m
 
 def test_in_bfloat16_the_result_is_that_of_the_logits_in_bfloat16() -> None:
     model = Projected(vocabulary=SIZE, seed=5, spread=1.5)
-    # The identity multiplies numbers of bfloat16 to themselves: so the products round nothing.
+    # A product with the identity keeps bfloat16 numbers, so the products do not round.
     model.table = (model.table.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
     assert_as_the_reference(model, model, "bfloat16")
 

@@ -1,4 +1,4 @@
-"""A model whose every prefix has random logits of its own, a search of it with lists, and how tests run a graph."""
+"""A model with random logits for each prefix, a search of it with lists, and functions that run a graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Scored = tuple[float, list[int]]
 
 
 def prefix_row(source: list[int], prefix: list[int]) -> int:
-    """The row of the table that holds the logits behind `prefix` (without BOS)."""
+    """Return the row of the table with the logits after `prefix` (without BOS)."""
     value = 31 * sum(source)
     for token in [BOS, *prefix]:
         value = (value * 7 + token + 1) % ROWS
@@ -29,7 +29,7 @@ def prefix_row(source: list[int], prefix: list[int]) -> int:
 
 
 class ToyModel(NMTModel):
-    """`decode_step` looks the row of the prefix up; the prefix is its cache, which grows by one a step."""
+    """A model whose `decode_step` looks up the row of the prefix, which is its cache and grows by one per step."""
 
     def __init__(self, vocabulary: int, seed: int, spread: float = 2.0) -> None:
         self.source_vocab_size = self.target_vocab_size = vocabulary
@@ -65,13 +65,13 @@ class ToyModel(NMTModel):
         raise AssertionError("search must not decode by teacher forcing")
 
     def log_prob(self, source: list[int], prefix: list[int]) -> np.ndarray:
-        """Reference: float64 log-probabilities `[vocabulary]` behind `prefix`."""
+        """Return the reference: float64 log-probabilities `[vocabulary]` after `prefix`."""
         logits = self.table[prefix_row(source, prefix)].astype(np.float64)
         return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
 
 
 class LookingToyModel(ToyModel):
-    """Every prefix has a random attention of its own, too."""
+    """A toy model that also has a random attention for each prefix."""
 
     def __init__(self, vocabulary: int, seed: int) -> None:
         super().__init__(vocabulary, seed)
@@ -96,13 +96,13 @@ class LookingToyModel(ToyModel):
         return logits, after, tf.nn.softmax(tf.where(there, looks, float("-inf")))
 
     def attention(self, source: list[int], prefix: list[int]) -> np.ndarray:
-        """Reference: float64 `[source length]` of the step behind `prefix`."""
+        """Return the reference: the attention of the step after `prefix`, float64 `[source length]`."""
         looks = np.exp(self.looks[prefix_row(source, prefix)].astype(np.float64)[:len(source)])
         return looks / looks.sum()
 
 
 class Averaged(ToyModel):
-    """What a search with lists asks of a model, for several: their mean, in float64."""
+    """The mean of several models, in float64, with the interface for a search with lists."""
 
     def __init__(self, models: Sequence[ToyModel], weights: Sequence[float] = (1, 1),
                  mean: str = "probabilities") -> None:
@@ -130,7 +130,7 @@ def normalised(log_prob: float, length: int, settings: SearchSettings) -> float:
 
 
 def plain_score(model: ToyModel, source: list[int], total: float, tokens: list[int], settings: SearchSettings) -> float:
-    """The score of a finished hypothesis, from its log-probability."""
+    """Return the score of a finished hypothesis from its log-probability."""
     length = len(tokens)
     score = normalised(total, length, settings)
     if settings.coverage_penalty:
@@ -141,7 +141,7 @@ def plain_score(model: ToyModel, source: list[int], total: float, tokens: list[i
 
 
 def plain_log_prob(model: ToyModel, source: list[int], prefix: list[int], settings: SearchSettings) -> np.ndarray:
-    """What the search takes for the log-probabilities `[vocabulary]` behind `prefix`."""
+    """Return the log-probabilities `[vocabulary]` after `prefix` that the search uses."""
     log_prob = model.log_prob(source, prefix) / settings.temperature
     log_prob -= np.log(np.exp(log_prob).sum())
     log_prob[list(set(prefix))] *= settings.repetition_penalty
@@ -149,7 +149,7 @@ def plain_log_prob(model: ToyModel, source: list[int], prefix: list[int], settin
 
 
 def plain_allows(source: list[int], prefix: list[int], token: int, settings: SearchSettings) -> bool:
-    """Whether a token may follow a prefix."""
+    """Return whether a token may follow a prefix."""
     least = max(settings.min_length, math.floor((len(source) - 1) * settings.min_length_factor))
     if token < EOS or (token == EOS and len(prefix) < least):
         return False
@@ -160,7 +160,7 @@ def plain_allows(source: list[int], prefix: list[int], token: int, settings: Sea
 
 def plain_beam_search(model: ToyModel, source: list[int], settings: SearchSettings,
                       allowed: Callable[[list[int], int], bool] = lambda prefix, token: True) -> list[Scored]:
-    """Beam search of one sentence with lists; it does not stop before the limit (but greedily, or by stopping=first).
+    """Search one sentence with lists; only greedy search and stopping=first end before the limit.
 
     Args:
         allowed: whether a token may follow a prefix.
@@ -189,7 +189,7 @@ def plain_beam_search(model: ToyModel, source: list[int], settings: SearchSettin
 
 def searcher(model: Any, settings: SearchSettings,
              processors: Sequence[LogitsProcessor] = ()) -> Callable[..., list[list[Scored]]]:
-    """A function from sentences, and further inputs by name, to (score, tokens) of the n best, in a session."""
+    """Return a function from sentences and further inputs by name to (score, tokens) of the n best, in a session."""
     graph = tf1.Graph()
     with graph.as_default():
         inputs = {spec.name: tf1.placeholder(spec.dtype, spec.shape)

@@ -1,4 +1,4 @@
-"""Servers with engines whose answers are known, and pages of a browser."""
+"""Servers with engines of known translations, and pages of a browser."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAIT = 60_000
 
 @pytest.fixture(scope="session")
 def toys(server_process: Callable[..., Any]) -> Iterator[Any]:
-    """A server of two directions, German to English and back."""
+    """Start a server of two directions, German to English and back."""
     started = server_process("--model", f"de-en={ENGINES}:Toy", "--model", f"en-de={ENGINES}:Back",
                              "--max-characters", "3000")
     yield started
@@ -32,7 +32,7 @@ def context(browser: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def page(context: Any) -> Iterator[Any]:
-    """A page; a test fails with the errors of its programs."""
+    """Open a page; a test fails if its scripts report errors."""
     page = context.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))

@@ -1,4 +1,4 @@
-"""The files of the page: types, marks, the policy, and the switch."""
+"""The files of the page: types, ETags, the content security policy, and the option that disables the page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page in a real browser, against servers whose answers are known."""
+"""The page in a real browser, with servers of known translations."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_a_control_is_there_only_while_it_does_something(page, toys):
     source(page).fill("das haus")
     for name in ("Clear", "Copy"):
         expect(page.get_by_role("button", name=name, exact=True)).to_be_visible()
-    expect(page.locator("#to")).to_be_hidden()      # from German there is English alone
+    expect(page.locator("#to")).to_be_hidden()      # German is translated only to English
     expect(page.locator("#to-name")).to_have_text("English")
     page.get_by_label("From").select_option("auto")
     expect(page.locator("#to")).to_be_visible()
@@ -286,7 +286,7 @@ def test_on_a_phone_the_translation_stays_in_sight(browser, toys, width):
     source(page).press("ControlOrMeta+End")
     source(page).press_sequentially("hund")
     assert page.locator("#target").bounding_box()["y"] < 640 * 0.75
-    assert page.evaluate("document.querySelector('#source-box .field').scrollTop") > 0     # the end of the text is seen
+    assert page.evaluate("document.querySelector('#source-box .field').scrollTop") > 0     # scrolled to the end
     context.close()
 
 
@@ -329,7 +329,7 @@ def test_confidence_is_shaded_and_underlined_and_can_still_be_read(browser, toys
 
 
 def contrast(one: str, other: str) -> float:
-    """Of two colours, as WCAG 2.2 defines it."""
+    """Return the contrast ratio of two colours, as defined in WCAG 2.2."""
     def luminance(colour: str) -> float:
         parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
         red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
@@ -406,7 +406,7 @@ def test_a_file_shows_its_progress_and_can_be_cancelled(page, server_process):
         expect(page.locator("#files li")).to_have_count(2)
         sent = {url for method, url in asked if method == "DELETE"}
         assert len(sent) == 2 and sum(url.endswith("/documents") for _, url in asked) == 2      # next.txt was not sent
-        assert all("?" not in url for _, url in asked)      # the keys of documents are in no address
+        assert all("?" not in url for _, url in asked)      # no URL contains the key of a document
     finally:
         server.stop()
 

@@ -1,7 +1,7 @@
-"""An engine whose every answer can be written out by hand: word by word in the opposite order, with synonyms.
+"""An engine with translations that can be derived by hand: word by word in reverse order, with synonyms.
 
-`der hund schläft` is `sleeps dog the`: the words of the translation are linked crosswise. The model is unsure of words
-that it does not know, which it copies, and doubts those with synonyms.
+`der hund schläft` is `sleeps dog the`: the words are aligned crosswise. The model copies unknown words with low
+confidence, and has less confidence in words with synonyms.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SYNONYMS = {"der": ["the"], "das": ["the"], "hund": ["dog", "hound", "doggy"], "
 
 
 class Toy:
-    """As `Echo`; with TOY_SECONDS it takes that long for each sentence."""
+    """An engine like `Echo`; each sentence takes TOY_SECONDS."""
 
     alternatives = 3
     aligns = True
@@ -60,7 +60,7 @@ class Toy:
 
 
 class Plain(Toy):
-    """The same, without alignments and without prefixes."""
+    """The engine without alignments and prefixes."""
 
     aligns = constrains = False
     card = None
@@ -70,7 +70,7 @@ class Plain(Toy):
 
 
 class Back(Toy):
-    """The other direction: copies in the opposite order."""
+    """The opposite direction: copies the words in reverse order."""
 
     def _one(self, line: str, asked: LineOptions, number: int) -> Hypothesis:
         return super()._one(line.upper(), asked, number)

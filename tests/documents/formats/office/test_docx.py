@@ -104,7 +104,7 @@ def test_fields_keep_their_results_and_links_do_not() -> None:
     [segment] = open_docx(document(body)).segments
     assert segment == ("Auf Seite ", Shielded("7", 0), " ist ", Mark("open", 1, 1), "das Haus", Mark("close", 1, 1),
                        ".")
-    squeezed = re.sub(r"</w:r><w:r>(?!<w:rPr>)", "", body)      # what has no look of its own is one run
+    squeezed = re.sub(r"</w:r><w:r>(?!<w:rPr>)", "", body)      # text without a different look is one run
     found = written(document(body), [(segment[3], "The house", segment[5], " is on page ", segment[1], ".")])
     assert re.sub(r"</w:r><w:r>(?!<w:rPr>)", "", written(document(body))) == squeezed
     assert re.sub("<[^>]*>", " ", found).split() == [

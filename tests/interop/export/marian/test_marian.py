@@ -123,7 +123,7 @@ def test_ctranslate2_reads_the_npz_and_gives_our_probabilities(make_trained, tmp
     trained = make_trained(decoder_cell="attention", decoder_layers=1)
     path = export_model(trained, "marian", tmp_path / "out", search=SearchSettings())
     arrays, options = read_npz(path)
-    arrays["Wpos"] = sines(64)      # its own are not Marian's
+    arrays["Wpos"] = sines(64)      # its special tokens differ from Marian's
     options = {**options, "transformer-guided-alignment-layer": "last"}
     arrays["special:model.yml"] = np.frombuffer(yaml.safe_dump(options).encode() + b"\0", np.int8)
     np.savez(path / "model.npz", **arrays)
@@ -237,7 +237,7 @@ def test_a_shortlist_holds_likely_translations_and_frequent_pieces_under_its_che
     targets = struct.unpack_from(f"<{ids}I", content, 48 + 8 * count)
     lists = [targets[a:b] for a, b in zip(starts, starts[1:], strict=False)]
     assert lists[0] == (7, 8)                           # </s>: the frequent ones; our ids are greater by two
-    assert (lists[4], lists[5]) == ((6, 9), (5, 11))    # the likeliest two, and what becomes itself
+    assert (lists[4], lists[5]) == ((6, 9), (5, 11))    # the two most probable ones, and the identical piece
     assert lists[1] == () and max(targets) < size
 
 

@@ -33,7 +33,7 @@ def test_an_imported_model_scores_and_translates_as_the_original_does_in_ctransl
     from towernmt.predict.scorer import Scorer
     from towernmt.predict.translator import Translator
 
-    with_positions = tmp_path / "with-positions.npz"        # the converter's own are not Marian's
+    with_positions = tmp_path / "with-positions.npz"        # the converter's special tokens differ from Marian's
     np.savez(with_positions, **np.load(original / "opus.model1.npz"), Wpos=sines(opus.OPTIONS["dim-emb"]))
     MarianConverter(str(with_positions), [str(original / "opus.vocab.yml")] * 2).convert(str(tmp_path / "ct2"))
     theirs = ctranslate2.Translator(str(tmp_path / "ct2"))
