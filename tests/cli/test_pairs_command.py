@@ -114,6 +114,9 @@ def test_known_pairs_help_short_documents(capsys: pytest.CaptureFixture[str]) ->
                                "the file to .docx or .txt, and a scanned one by text recognition (OCR)."),
     (["empty.txt", "a.en.md"], "empty.txt: The document has no text: check that it is the right file, and that its "
                                "text is not an image."),
+    (["a.de.txt", "a.en.md", "--languages", "en-de"],
+     "a.de.txt and a.en.md are de-en by their names, but --languages en-de is specified: exchange the paths, or pass "
+     "--languages de-en."),
     (["a.de.txt"], "Pass a document and its translation, two folders, or a table as --reviewed."),
     (["a.de.txt", "--reviewed", "a.en.md"],
      "Pass a document and its translation, two folders, or a table as --reviewed."),

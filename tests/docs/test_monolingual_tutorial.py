@@ -57,6 +57,7 @@ def test_the_commands_of_the_page_train_with_text_of_either_side(tmp_path: Path,
     assert main([*wrong, "--monolingual", "news.en", "--set", *SMALL.split()]) == 1
     assert ("--teacher runs/de-en does not translate into the source language of data/de-en: pass a model of the other "
             "direction, or --no-text-check if the direction is right.") in capsys.readouterr().err
+    assert not Path("runs/wrong").exists()
     assert main([*wrong, "--monolingual", "news.de", "--set", *SMALL.split()]) == 1
     assert "--monolingual news.de: 100% of its tokens are unknown to the target vocabulary" in capsys.readouterr().err
     assert main([*wrong, "--monolingual", "news.en", "--no-text-check", "--set", *SMALL.split()]) == 0

@@ -168,15 +168,45 @@ def test_a_better_model_replaces_the_package_and_another_does_not(toy: Callable[
         assert f"{json.loads(capsys.readouterr().out)['bleu']:.2f}" == score
 
 
+def refusal(capsys: pytest.CaptureFixture[str], toy: Callable[[str], Path], corrections: str, *test: str) -> str:
+    """Return the only line that `towernmt adapt` prints about unsuitable text; it writes nothing."""
+    place = toy("refused")
+    place.mkdir(exist_ok=True)
+    assert run_command("adapt", "--model", toy("run"), "--corrections", toy(corrections), "--test", *map(toy, test),
+                       "--output", place / "new.zip", "--licence", "CC0-1.0") == 1
+    assert not list(place.iterdir())
+    line, = capsys.readouterr().err.splitlines()
+    return line
+
+
 @pytest.mark.thorough
-def test_corrections_in_the_opposite_direction_are_one_clear_sentence(toy: Callable[[str], Path], tmp_path: Path,
-                                                                      capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("adapt", "--model", toy("run"), "--corrections", toy("reversed"), "--test", toy("test.source"),
-                       toy("test.target"), "--output", tmp_path / "new.zip", "--licence", "CC0-1.0") == 1
-    error = capsys.readouterr().err
-    assert "run translates in the opposite direction: by its probabilities, the sources are translations of" in error
-    assert "or --no-text-check if the direction is right" in error
-    assert not list(tmp_path.iterdir())
+def test_text_in_the_opposite_direction_is_one_clear_sentence(toy: Callable[[str], Path],
+                                                              capsys: pytest.CaptureFixture[str]) -> None:
+    opposite = "run translates in the opposite direction: by its probabilities, the sources are translations of"
+    error = refusal(capsys, toy, "reversed", "test.source", "test.target")
+    assert error.startswith(f"towernmt: {toy('reversed')}: ") and opposite in error
+    assert error.endswith("or --no-text-check if the direction is right.")
+    error = refusal(capsys, toy, "corrections", "test.target", "test.source")
+    assert error.startswith(f"towernmt: --test {toy('test.target')} {toy('test.source')}: ") and opposite in error
+
+
+@pytest.mark.thorough
+def test_text_that_is_no_translation_is_one_clear_sentence(toy: Callable[[str], Path],
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [line.split("\t") for line in toy("corrections").read_text().splitlines()]
+    moved = [(row[2], other[4]) for row, other in zip(rows, rows[7:] + rows[:7], strict=True)]
+    write_corrections(toy("moved"), moved)
+    error = refusal(capsys, toy, "moved", "test.source", "test.target")
+    assert re.search(r"moved: by the probabilities of .*/run, the targets are no translations of the sources", error)
+    assert error.endswith("pass sources with their translations, or --no-text-check if they are.")
+
+
+@pytest.mark.thorough
+def test_a_test_set_that_is_no_text_is_one_clear_sentence(toy: Callable[[str], Path],
+                                                          capsys: pytest.CaptureFixture[str]) -> None:
+    toy("binary").write_bytes(b"a\n\x89\0\n")
+    assert "binary line 2: this is binary data, but a text file with one sentence per line is expected" in refusal(
+        capsys, toy, "corrections", "binary", "test.target")
 
 
 @pytest.mark.processes

@@ -28,8 +28,9 @@ from towernmt.jobs.monolingual_order import (
     save_record,
     translated_share,
 )
-from towernmt.jobs.monolingual_text import check_side, text_facts
-from towernmt.run.resolve import SettingsSources
+from towernmt.jobs.monolingual_text import are_nearly_all_faulty, check_side, text_facts
+from towernmt.jobs.monolingual_training import train_with_monolingual_text
+from towernmt.run.resolve import Overrides, SettingsSources
 from towernmt.run.run_settings import default_settings
 
 WORDS = [first + second for first in "bdfgkl" for second in "aeio"]
@@ -101,6 +102,42 @@ def test_text_in_another_language_is_refused_and_text_in_the_language_is_not(dat
     with pytest.raises(DataError, match="--a: 100% of its tokens are unknown to the target vocabulary .* pass text in "
                                         "the target language, or --no-text-check if it is in that language"):
         check_side(data, "target", ["Да нет", "не знаю"], "--a")
+
+
+LOOPS = ["", "ab " * 20, "ha" * 20]
+"""Translations without any use."""
+
+
+@pytest.mark.parametrize(("sound", "faulty", "expected"), [(0, 30, True), (1, 99, False), (1, 101, True)])
+def test_translations_are_useless_if_fewer_than_one_in_a_hundred_is_sound(tmp_path: Path, sound: int, faulty: int,
+                                                                          expected: bool) -> None:
+    translations = [*(LOOPS * faulty)[:faulty], *sentences(sound, 4), ""]
+    lines = [*sentences(sound + faulty, 5), "", "not translated"]
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "translations").write_text("".join(f"{line}\n" for line in translations))
+    assert are_nearly_all_faulty(tmp_path / "text", tmp_path / "translations", len(translations)) == expected
+
+
+def test_repetition_of_the_text_is_no_fault_of_a_translation(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("ab ab ab ab ab\n")
+    assert not are_nearly_all_faulty(tmp_path / "text", tmp_path / "text", 1)
+
+
+def test_useless_translations_name_the_model_and_its_score_and_are_made_again(
+        order: Callable[..., MonolingualOrder]) -> None:
+    made = order(sources=SettingsSources(defaults="automatic", overrides=(Overrides("--set", {"train.steps": 40}),)))
+    (made.place / "model" / "best").mkdir(parents=True)
+    (made.place / "model" / "best" / "record.json").write_text(
+        '[{"step": 20, "score": 0.034, "metric": "validation_bleu"}]')
+    save_record(made, begun_record(made, text_facts(made.text).sha256))
+    (made.place / "translations").write_text("".join(f"{line}\n" for line in (LOOPS * 7)[:20]))
+    with pytest.raises(DataError) as error:
+        train_with_monolingual_text(made, lambda line: None)
+    assert str(error.value) == (
+        f"--monolingual {made.text}: all or nearly all translations by {made.place / 'model'} (validation_bleu 0.03 at "
+        "update 20) are empty or repetitive: run the same command with a higher train.steps to train this model "
+        "further, or pass a better model as --teacher with another --logdir.")
+    assert sorted(path.name for path in made.place.iterdir()) == ["model", "record.json"]
 
 
 @pytest.mark.parametrize(("limits", "model", "spent", "final"), [

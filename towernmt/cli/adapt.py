@@ -26,7 +26,8 @@ def add_adapt_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--direction", metavar="CODE", help="direction of the corrections, as de-en, if the file has "
                                                             "several")
     parser.add_argument("--no-text-check", action="store_true",
-                        help="accept corrections that seem to have the opposite direction")
+                        help="accept corrections and a test set that seem to have the opposite direction, or to be no "
+                             "translations")
     parser.add_argument("--minutes", type=float, default=5.0, metavar="N",
                         help="maximum training time (default: %(default)s)")
     parser.add_argument("--licence", "--license", metavar="NAME",

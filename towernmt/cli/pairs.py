@@ -12,7 +12,7 @@ from towernmt.cli.translate import add_model_arguments, make_translator
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.sources.source import Pair
-from towernmt.dataflow.text.language_codes import Direction, parse_direction
+from towernmt.dataflow.text.language_codes import Direction, parse_direction, two_letter_code
 from towernmt.documents.alignment.document_aligner import SentenceTexts, TranslateTexts, align_sentences
 from towernmt.documents.alignment.document_pairs import (
     DEFAULT_THRESHOLD,
@@ -170,8 +170,19 @@ def _read(files: Iterable[MatchedFiles], languages: Direction | None, by_line: b
         with report.of_document():
             if Path(one.source).samefile(one.target):
                 raise DataError(f"{one.name} are the same file: pass a document and its translation.")
+            _check_order_of_languages(one, languages)
             yield one, SentenceTexts(*(document_sentences(path, code, by_line)
                                        for path, code in zip(one, codes, strict=True)))
+
+
+def _check_order_of_languages(files: MatchedFiles, languages: Direction | None) -> None:
+    """Refuse files whose names have the languages of --languages in the opposite order."""
+    if languages is None or languages.source == languages.target:
+        return
+    named = Direction(languages.target, languages.source)
+    if tuple(map(language_of_name, files)) == tuple(map(two_letter_code, named)):
+        raise DataError(f"{files.name} are {named} by their names, but --languages {languages} is specified: exchange "
+                        f"the paths, or pass --languages {named}.")
 
 
 def _pairs_of_source(uri: str) -> Iterator[Pair]:

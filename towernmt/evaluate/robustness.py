@@ -23,7 +23,7 @@ from towernmt.dataflow.text.modifiers import (
 )
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.evaluate.metrics import MetricSettings, score_corpus
-from towernmt.predict.lines.faults import EMPTY, LOOP, fault_of
+from towernmt.predict.lines.faults import EMPTY, LOOP, fault_of_text
 
 _FINAL = re.compile(r"\s*[.!?…。！？]+\s*$")
 
@@ -159,7 +159,8 @@ def robustness_scores(texts: Sequence[RobustnessText], hypotheses: Sequence[Sequ
         if scored not in base:
             base[scored], _ = _bleu_and_chrf(replace(texts[0], compared=text.compared), hypotheses[0], metrics,
                                              text.lowercase)
-        faults = [_fault(line, clean(hypothesis)) for line, hypothesis in zip(text.source, translations, strict=True)]
+        faults = [fault_of_text(clean(hypothesis), line)
+                  for line, hypothesis in zip(text.source, translations, strict=True)]
         wanted = [(span, hypothesis) for span, hypothesis in zip(text.spans, translations, strict=True) if span]
         copied = sum(hypothesis.count(span) == 1 for span, hypothesis in wanted) / len(wanted) if wanted else None
         count = max(len(translations), 1)
@@ -167,10 +168,6 @@ def robustness_scores(texts: Sequence[RobustnessText], hypotheses: Sequence[Sequ
             text.name, len(translations), bleu, bleu / base[scored] if base[scored] else 0.0, chrf,
             copied, faults.count(LOOP) / count, faults.count(EMPTY) / count))
     return scores
-
-
-def _fault(source: str, hypothesis: str) -> str | None:
-    return fault_of(hypothesis, list(map(ord, hypothesis)), True, lambda: source)
 
 
 def _bleu_and_chrf(text: RobustnessText, hypotheses: Sequence[str], metrics: MetricSettings, lowercase: bool

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.core.errors import DataError
 from towernmt.core.files import sha256_of, write_text
@@ -28,7 +31,6 @@ from towernmt.interop.model_card import CardText
 from towernmt.interop.package_build import PackageOrder, package_run
 from towernmt.interop.starting_models import with_vocabulary_of
 from towernmt.predict.engine_choice import ENGINES, default_precision
-from towernmt.predict.lines.text_io import read_text
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.trained_model import TrainedModel
@@ -46,7 +48,9 @@ LEAST = {"test": 10, "valid": 5, "train": 20}
 """Minimum number of corrections of each part."""
 _NO_TEST_TEXT = "pass text of the old domain with its translations as --test."
 SCORED = 100
-"""Maximum number of corrections whose direction is checked by the model."""
+"""Maximum number of pairs of a text that the model judges."""
+LEAST_GAIN = 2.0
+"""Least gain, in standard errors, of translations over the translations of other lines."""
 _SIGNIFICANCE = SignificanceSettings(trials=1)
 """The bootstrap decides, so the approximate randomisation, which takes longer, is as short as possible."""
 
@@ -107,26 +111,45 @@ def divide_corrections(corrections: Sequence[Correction], file: str | Path) -> d
     return parts
 
 
-def check_direction(model: StartingModel, corrections: Sequence[Correction], file: str | Path) -> None:
-    """Refuse corrections that are more probable from suggestion to source than from source to suggestion.
+def check_pairs(model: StartingModel, texts: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    """Refuse texts of the opposite direction, and texts whose lines are no translations of each other.
+
+    The log-probabilities of targets by the model are compared with those of sources by targets, and with those of the
+    targets of the next lines.
+
+    Args:
+        model: the model to adapt.
+        texts: by the name for messages, pairs of source and target; the first `SCORED` are judged.
 
     Raises:
-        DataError: the corrections seem to have the opposite direction.
+        DataError: a text is less probable than in the opposite direction, or hardly more than with other targets.
     """
-    some = corrections[:SCORED]
     scorer = Scorer(model.run, model.checkpoint, device="cpu")
 
-    def mean(pairs: Sequence[tuple[str, str]]) -> float:
-        scores = scorer.score(list(pairs))
-        return sum(one.log_prob for one in scores) / sum(one.tokens for one in scores)
+    def scores(sources: Sequence[str], targets: Sequence[str]) -> NDArray[np.float64]:
+        """Return the log-probability and the number of tokens of each target."""
+        found = scorer.score([*zip(sources, targets, strict=True)])
+        return np.array([(one.log_prob, one.tokens) for one in found])
 
-    forward = mean([(one.source, one.suggestion) for one in some])
-    backward = mean([(one.suggestion, one.source) for one in some])
-    if backward > forward:
-        raise DataError(f"{file}: {model.name} translates in the opposite direction: by its probabilities, the sources "
-                        f"are translations of the suggestions ({backward:.2f} and {forward:.2f} nats per token): pass "
-                        "corrections of this direction, the model of the other one, or --no-text-check if the "
-                        "direction is right.")
+    def mean(scored: NDArray[np.float64]) -> float:
+        log_probability, tokens = scored.sum(axis=0)
+        return float(log_probability / tokens)
+
+    for name, text in texts.items():
+        sources, targets = ([pair[side] for pair in text[:SCORED]] for side in (0, 1))
+        scored = scores(sources, targets)
+        forward, backward = mean(scored), mean(scores(targets, sources))
+        if backward > forward:
+            raise DataError(f"{name}: {model.name} translates in the opposite direction: by its probabilities, the "
+                            f"sources are translations of the targets ({backward:.2f} and {forward:.2f} nats per "
+                            "token): pass text of this direction, the model of the other one, or --no-text-check if "
+                            "the direction is right.")
+        others = scores([*sources[1:], sources[0]], targets)
+        gains = (scored[:, 0] - others[:, 0]) / scored[:, 1]
+        if gains.mean() <= LEAST_GAIN * gains.std() / len(gains) ** 0.5:
+            raise DataError(f"{name}: by the probabilities of {model.name}, the targets are no translations of the "
+                            f"sources ({forward:.2f} nats per token, and {mean(others):.2f} with other sources): pass "
+                            "sources with their translations, or --no-text-check if they are.")
 
 
 @dataclass(frozen=True)
@@ -143,7 +166,7 @@ class AdaptationOrder:
         direction: direction of the corrections; None if the file has only one.
         general: prepared data that are mixed in; None for no general data.
         overrides: settings of the training, by dotted key.
-        text_check: whether to check the direction of the corrections.
+        text_check: whether the model judges the corrections and the test set (`check_pairs`).
     """
 
     model: StartingModel
@@ -218,9 +241,10 @@ def adapt_model(order: AdaptationOrder, report: Callable[[str], None]) -> Adapta
         TowerNMTError: a file cannot be read, the corrections do not fit the model, or a setting is invalid.
     """
     parts = divide_corrections(read_corrections(order.corrections, order.direction), order.corrections)
-    test = read_lines_of_set(ValidationFiles("test", order.test[0], [order.test[1]]), read_text, _NO_TEST_TEXT)
+    test = read_lines_of_set(ValidationFiles("test", order.test[0], [order.test[1]]), _read_test_lines, _NO_TEST_TEXT)
     if order.text_check:
-        check_direction(order.model, parts["train"], order.corrections)
+        check_pairs(order.model, {str(order.corrections): parts["train"], f"--test {' '.join(order.test)}": [
+            pair for pair in zip(test.source, test.references[0], strict=True) if all(pair)]})
     report(f"Corrections: {len(parts['train'])} for training, {len(parts['valid'])} for validation, "
            f"{len(parts['test'])} held out.")
     place = order.work / _key(order)
@@ -240,6 +264,10 @@ def adapt_model(order: AdaptationOrder, report: Callable[[str], None]) -> Adapta
     finally:
         unfinished.unlink(missing_ok=True)
     return AdaptationResult(refusal=refusal)
+
+
+def _read_test_lines(file: str) -> list[str]:
+    return [clean(line) for line in read_lines(file)]
 
 
 def _key(order: AdaptationOrder) -> str:

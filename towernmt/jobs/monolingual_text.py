@@ -1,4 +1,4 @@
-"""Monolingual text before it is translated: its size, and whether it is in the language that it should be in."""
+"""Checks of monolingual text: its size and language, and whether its translations are of any use."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from numpy.typing import NDArray
 from towernmt.core.errors import DataError
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.storage.stored_files import split_compression
-from towernmt.dataflow.text.text_lines import check_rereadable, clean, read_chunks
+from towernmt.dataflow.text.text_lines import check_rereadable, clean, read_chunks, read_lines
 from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
+from towernmt.predict.lines.faults import fault_of_text
 
 SAMPLE_LINES = 2000
-"""Maximum number of lines whose language is checked."""
+"""Maximum number of lines whose language is checked, and about that of judged translations."""
 COUNTED_TOKENS = 1_000_000
 """Maximum number of tokens of the true pairs from which the frequencies of tokens are estimated."""
 MOST_UNKNOWN = 0.2
 """Largest share of unknown tokens in monolingual text."""
 SEPARABLE = 1.05
 """Least ratio, for the true pairs, of the measures of `check_side` at which two languages can be told apart."""
+SOUND_SHARE = 0.01
+"""Least share of the translations that are neither empty nor repetitive."""
 LEAST_LIKENESS = 0.15
 """Least likeness of monolingual text to its side: 1 is that of the true pairs, 0 equally near to both sides."""
 
@@ -104,6 +107,24 @@ def check_side(data: PreparedData, side: str, text: Sequence[str], option: str) 
         raise DataError(f"{option}: by its words, the text is in {language}, not in the {side} language of "
                         f"{data.directory}: pass text in the {side} language, or --no-text-check if it is in that "
                         "language.")
+
+
+def are_nearly_all_faulty(text: Path, translations: Path, lines: int) -> bool:
+    """Return whether fewer than `SOUND_SHARE` of the translations are neither empty nor repetitive.
+
+    About `SAMPLE_LINES` of the lines are judged, at equal distances. Blank lines of the text are left out.
+
+    Args:
+        text: the text.
+        translations: translations of its first lines.
+        lines: number of translations.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    pairs = islice(zip(read_lines(text), read_lines(translations), strict=False), 0, None, lines // SAMPLE_LINES or 1)
+    faults = [fault_of_text(translation, source) for source, translation in pairs if clean(source)]
+    return faults.count(None) < SOUND_SHARE * len(faults)
 
 
 class _PairSide:

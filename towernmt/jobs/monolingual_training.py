@@ -18,13 +18,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from towernmt.checkpoint.checkpoint_files import latest_checkpoint, read_state
+from towernmt.checkpoint.records import read_record
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.batches.mixed_data import MixedData
@@ -49,7 +53,7 @@ from towernmt.jobs.monolingual_order import (
     training_limits,
     translated_share,
 )
-from towernmt.jobs.monolingual_text import TextFacts, check_side, text_facts
+from towernmt.jobs.monolingual_text import TextFacts, are_nearly_all_faulty, check_side, text_facts
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.resumable import resumable_output, task_of_unfinished, weight_fingerprints
 from towernmt.predict.lines.text_io import open_input
@@ -83,8 +87,19 @@ def train_with_monolingual_text(order: MonolingualOrder, report: Callable[[str],
         if order.text_check:
             check_side(order.data, order.side, facts.sample, order.option)
         check_space(order, facts.bytes)
-    with DirectoryLock(order.place, "towernmt train"):
-        return _Stages(order, settings, facts, report).run()
+    is_new = not order.logdir.exists()
+    try:
+        with DirectoryLock(order.place, "towernmt train"):
+            try:
+                return _Stages(order, settings, facts, report).run()
+            finally:
+                if not order.has_begun:
+                    order.record_file.unlink(missing_ok=True)
+    finally:
+        with suppress(OSError):     # not empty, unless a teacher or a setting was unsuitable
+            order.place.rmdir()
+            if is_new:
+                order.logdir.rmdir()
 
 
 class _Stages:
@@ -217,11 +232,18 @@ class _Stages:
         return float(trained["seconds"]) if trained and "seconds" in trained else None
 
     def _prepare(self) -> None:
-        if (self._prepared / MANIFEST).is_file():
-            return
-        self._begin_stage(self._count - 1, "prepare the translated pairs", self._minutes_left(0.0))
-        order, pairs = self._order, self._pair_files()
-        vocabulary = order.place / "vocabulary"
+        if not (self._prepared / MANIFEST).is_file():
+            self._begin_stage(self._count - 1, "prepare the translated pairs", self._minutes_left(0.0))
+            self._prepare_pairs()
+        if not PreparedData(self._prepared).pairs:
+            shutil.rmtree(self._prepared)
+            self._refuse_translations(f"are dropped by the filters of {self._order.data.directory}")
+
+    def _prepare_pairs(self) -> None:
+        order, lines = self._order, self._translated_lines()
+        if are_nearly_all_faulty(order.text, self._translations, lines):
+            self._refuse_translations("are empty or repetitive")
+        pairs, vocabulary = self._pair_files(lines), order.place / "vocabulary"
         order.data.copy_vocabularies(vocabulary)
         old = order.data.manifest["settings"]
         kept = {name: old[name] for name in (*TextFilters.__dataclass_fields__, "max_length_ratio") if name in old}
@@ -230,10 +252,30 @@ class _Stages:
                                    output=str(self._prepared), **kept)
         prepare(with_vocabulary_of(settings, str(order.data.directory), vocabulary))
 
-    def _pair_files(self) -> dict[str, Path]:
-        """Return the files of both sides with the same number of lines: those that are translated."""
+    def _refuse_translations(self, problem: str) -> NoReturn:
+        """Remove useless translations, so that the same command translates again, and raise an error.
+
+        Args:
+            problem: end of a sentence about the translations.
+
+        Raises:
+            DataError: always.
+        """
+        order = self._order
+        self._translations.unlink()
+        names = {one.name: one.run for one in order.models} or {str(self._model.path): self._model}
+        translators = " and ".join(f"{name}{_score_of(run)}" for name, run in names.items())
+        limits = [] if order.models else [key for key, value in self._limits.items() if value]
+        advice = f"run the same command with a higher {limits[0]} to train this model further, or " if limits else ""
+        raise DataError(f"{order.option}: all or nearly all translations by {translators} {problem}: {advice}pass a "
+                        "better model as --teacher with another --logdir.")
+
+    def _translated_lines(self) -> int:
         with open_input(self._translations) as translations:
-            lines = sum(1 for _ in translations)
+            return sum(1 for _ in translations)
+
+    def _pair_files(self, lines: int) -> dict[str, Path]:
+        """Return the files of both sides with the same number of lines: those that are translated."""
         text = self._order.text
         if lines < self._facts.lines:
             text = self._order.place / "text"
@@ -269,6 +311,12 @@ class _Clock:
     def seconds(self) -> float:
         """Seconds of all processes."""
         return self._before + self.since_start
+
+
+def _score_of(run: SavedRun) -> str:
+    """Return the validation score of a run, in brackets; "" without one."""
+    best = next(iter(read_record(run.best)), None)
+    return "" if best is None else f" ({best.metric} {best.score:.2f} at update {best.step:,})"
 
 
 def _minutes(seconds: float) -> str:

@@ -82,6 +82,7 @@ def test_other_encodings_are_found_by_file_line_and_byte(tmp_path: Path) -> None
     with pytest.raises(DataError, match=r"x\.en line 90001: byte 3"):
         list(source.read(cursor))
     read_until_error(source_of(tmp_path, tsv="a\tb\n".encode("utf-16")), "the file is UTF-16")
+    read_until_error(source_of(tmp_path, tsv=b"a\tb\n\x89PNG\0\n"), "line 2: this is binary data, but a text file")
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)

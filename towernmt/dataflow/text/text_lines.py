@@ -96,6 +96,9 @@ class Chunk:
             return (f"{self.path}: the file is UTF-16 (it starts with its byte order mark), but UTF-8 is "
                     f"expected. Convert it: iconv -f UTF-16 -t UTF-8 {self.path} > {self.path}.utf8")
         line = self.first_line + data.count(b"\n", 0, position)
+        if b"\0" in data:
+            return (f"{self.path} line {line}: this is binary data, but a text file with one sentence per line is "
+                    "expected. Check the path.")
         column = position - (data.rfind(b"\n", 0, position) + 1) + 1
         return (f"{self.path} line {line}: byte {column} of the line (0x{data[position]:02x}) is not UTF-8. "
                 f"Convert the file (for example: iconv -f ISO-8859-1 -t UTF-8) or fix that line.")

@@ -38,6 +38,11 @@ def fault_of(text: str, ids: Sequence[int], ended: bool, source: Callable[[], st
     return None if ended else CUT
 
 
+def fault_of_text(text: str, source: str) -> str | None:
+    """Return `EMPTY` or `LOOP` for a translation whose tokens are unknown, judged by its characters, or None."""
+    return fault_of(text, [*map(ord, text)], True, lambda: source)
+
+
 def most_copies(sequence: Sequence[Any], least: int) -> int:
     """Return the largest number of consecutive copies of any subsequence; 1 without repetition.
 
