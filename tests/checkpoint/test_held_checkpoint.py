@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from towernmt.checkpoint.checkpoint_files import checkpoint_path, keep_last, latest_checkpoint, write_checkpoint
-from towernmt.checkpoint.checkpoint_reader import CheckpointGone, HeldCheckpoint, again_if_gone
+from towernmt.checkpoint.checkpoint_reader import CheckpointRemoved, HeldCheckpoint, repeat_if_removed
 from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.core.errors import CheckpointError
 from towernmt.core.tf_compat import tf, tf1
@@ -63,12 +63,12 @@ def test_a_checkpoint_that_is_removed_before_it_is_opened_is_chosen_anew(tmp_pat
             keep_last(tmp_path, 1)
         return HeldCheckpoint(chosen / "model")
 
-    assert restored(again_if_gone(choose_as_a_run_goes_on)) == 3.0
+    assert restored(repeat_if_removed(choose_as_a_run_goes_on)) == 3.0
 
 
 def test_a_checkpoint_that_is_not_there_is_never_called_damaged(tmp_path):
-    with pytest.raises(CheckpointGone, match="step-7: the checkpoint does not exist") as error:
-        again_if_gone(lambda: HeldCheckpoint(tmp_path / "step-7" / "model"))
+    with pytest.raises(CheckpointRemoved, match="step-7: the checkpoint does not exist") as error:
+        repeat_if_removed(lambda: HeldCheckpoint(tmp_path / "step-7" / "model"))
     assert "remove it" not in str(error.value)
 
 

@@ -13,7 +13,7 @@ from towernmt.checkpoint.averaging import average_checkpoints
 from towernmt.checkpoint.checkpoint_files import state_text
 from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
 from towernmt.checkpoint.restore import RestoreCheckpoint, StartFrom
-from towernmt.checkpoint.weights import judged_by_names, weights_of_checkpoint, weights_of_graph, weights_of_model
+from towernmt.checkpoint.weights import weights_by_slots, weights_of_checkpoint, weights_of_graph, weights_of_model
 from towernmt.core.errors import CheckpointError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import Transformer, TransformerSettings
@@ -54,7 +54,7 @@ def test_slots_averages_and_clocks_are_no_weights(tmp_path, optimizer, listed):
 
 
 def test_the_weights_of_a_checkpoint_without_slots_are_all_but_the_bookkeeping():
-    assert judged_by_names(["a/kernel", "b", "global_step", "learning_rate", "beta1_power", "random_clock",
+    assert weights_by_slots(["a/kernel", "b", "global_step", "learning_rate", "beta1_power", "random_clock",
                             "loss_scale/scale"]) == ["a/kernel", "b"]
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.models.model_location import changed_files, find_place, keep_code, kept_place, load_attribute
+from towernmt.models.model_location import changed_files, copy_code, find_location, load_attribute, location_of_copy
+
+pytestmark = pytest.mark.usefixtures("imports_as_before")
 
 
 @pytest.fixture
@@ -33,12 +35,12 @@ def test_a_file_is_copied_with_what_it_imports_from_beside_it_and_works_without_
         "mine.py": "import json\nimport towernmt\nfrom near import SIZE\nclass A: size = SIZE", "json.py": "",
         "near.py": "def late():\n    from parts import one\nSIZE = 3", "parts/__init__.py": "",
         "parts/one.py": "import far.away", "parts/two.py": "", "far/away.py": "", "other.py": ""})
-    place = find_place(f"{source}/mine.py:A")
-    keep_code(place, code)
+    place = find_location(f"{source}/mine.py:A")
+    copy_code(place, code)
     assert copied(code) == {"mine.py", "near.py", "parts/__init__.py", "parts/one.py", "far/__init__.py", "far/away.py"}
     subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=code, check=True)
     source.rename(tmp_path / "gone")
-    kept = kept_place(code, "mine.py:A")
+    kept = location_of_copy(code, "mine.py:A")
     assert kept is not None and load_attribute(kept).size == 3
     assert not list(code.rglob("__pycache__"))
 
@@ -50,41 +52,41 @@ def test_of_a_package_the_modules_are_copied_that_are_used(tmp_path, code, monke
     write(tmp_path, {"beside.py": ""})
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    place = find_place("kept_pack.models.mine:A")
-    keep_code(place, code)
+    place = find_location("kept_pack.models.mine:A")
+    copy_code(place, code)
     names = ("__init__", "models/__init__", "models/mine", "layers", "parts")
     assert copied(code) == {f"kept_pack/{name}.py" for name in names}
-    assert kept_place(code, place.name) == place                    # the same files are installed: used from there
+    assert location_of_copy(code, place.name) == place      # the same files are installed
     (tmp_path / "kept_pack" / "layers.py").write_text("SIZE = 6")
-    kept = kept_place(code, place.name)
+    kept = location_of_copy(code, place.name)
     assert kept is not None and kept.root == code and load_attribute(kept).size == 5
 
 
 def test_a_change_of_any_of_the_files_is_noticed(tmp_path, code):
     source = write(tmp_path / "source", {"mine.py": "import near\nclass A: pass", "near.py": ""})
-    place = find_place(f"{source}/mine.py:A")
-    keep_code(place, code)
+    place = find_location(f"{source}/mine.py:A")
+    copy_code(place, code)
     assert changed_files(place, code) == []
     write(source, {"near.py": "import third", "third.py": ""})
     assert changed_files(place, code) == ["near.py", "third.py"]
-    keep_code(place, code)
+    copy_code(place, code)
     assert changed_files(place, code) == [] and copied(code) == {"mine.py", "near.py", "third.py"}
 
 
 @pytest.mark.parametrize("spoil", [
     lambda code: (code / "mine.py").write_text("class A: size = 2"), lambda code: (code / "near.py").unlink()])
 def test_a_copy_that_is_not_what_its_sum_says_is_refused(tmp_path, code, spoil):
-    keep_code(find_place(f"{write(tmp_path, {'mine.py': 'import near', 'near.py': ''})}/mine.py:A"), code)
+    copy_code(find_location(f"{write(tmp_path, {'mine.py': 'import near', 'near.py': ''})}/mine.py:A"), code)
     spoil(code)
     with pytest.raises(SettingsError, match=r"is not the file that the run was made with .* or, if you changed it"):
-        kept_place(code, "mine.py:A")
+        location_of_copy(code, "mine.py:A")
 
 
 def test_there_is_no_place_without_a_copy(code):
-    assert kept_place(code, "mine.py:A") is None
+    assert location_of_copy(code, "mine.py:A") is None
 
 
 @pytest.mark.parametrize("name", ["../mine.py:A", "/mine.py:A", "a/../../mine.py:A"])
 def test_a_name_outside_of_the_copy_is_refused(code, name):
     with pytest.raises(DataError, match="may lie outside"):
-        kept_place(code, name)
+        location_of_copy(code, name)

@@ -11,17 +11,9 @@ import pytest
 
 from towernmt.core.errors import SettingsError
 from towernmt.models import architecture
-from towernmt.models.model_location import find_place, is_findable, load_attribute, name_of_class
+from towernmt.models.model_location import find_location, is_findable, load_attribute, name_of_class
 
-
-@pytest.fixture(autouse=True)
-def imports_as_before():
-    """Remove the modules that a test imports."""
-    modules, path = dict(sys.modules), list(sys.path)
-    yield
-    for name in sys.modules.keys() - modules.keys():
-        del sys.modules[name]
-    sys.path[:] = path
+pytestmark = pytest.mark.usefixtures("imports_as_before")
 
 
 def write(root: Path, **files: str) -> Path:
@@ -34,7 +26,7 @@ def write(root: Path, **files: str) -> Path:
 
 
 def found(name: str):
-    return load_attribute(find_place(name))
+    return load_attribute(find_location(name))
 
 
 def test_a_class_of_a_file_is_found_once_and_anew_when_the_file_has_changed(tmp_path):
@@ -68,7 +60,7 @@ def test_a_module_in_a_package_has_its_relative_imports(tmp_path, monkeypatch, b
     monkeypatch.chdir(tmp_path)         # where modules are searched, as by `python -m`
     name = "own_pack/deep/mine.py:A" if by == "file" else "own_pack.deep.mine:A"
     assert found(name).size == 4
-    assert find_place(name).name == "own_pack.deep.mine:A"
+    assert find_location(name).name == "own_pack.deep.mine:A"
 
 
 def test_a_file_may_have_the_name_of_a_library(tmp_path):

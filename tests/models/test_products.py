@@ -7,7 +7,7 @@ import pytest
 
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models import kernels
-from towernmt.models.kernels import affine, made_once, matmul, product_over_rows
+from towernmt.models.kernels import affine, hoisting, matmul, product_over_rows
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def test_steps_of_decoding_multiply_by_filled_kernels_and_give_what_numpy_gives(
     x, kernel, bias = drawn(9, 3), drawn(3, output), drawn(output)
     weights = tf1.get_variable("kernel", initializer=kernel), tf1.get_variable("bias", initializer=bias)
     given = tf.transpose(weights[0]) if transpose else weights[0]
-    with made_once():
+    with hoisting():
         kernels = [affine(tf.constant(x), given, weights[1], transpose) for _ in range(2)]
         kernels.append(matmul(tf.constant(x), weights[0]))
     assert len(filled(graph)) == (0 if output == 6 else 2 + transpose) and kernels[0].shape == (9, output)

@@ -29,7 +29,7 @@ _PATTERN = frozenset("[]*?\\")
 _TRIES = 20
 
 
-class CheckpointGone(CheckpointError):
+class CheckpointRemoved(CheckpointError):
     """The checkpoint does not exist, or was removed while it was opened."""
 
 
@@ -45,7 +45,7 @@ class HeldCheckpoint:
         prefix: the prefix for TensorFlow.
 
     Raises:
-        CheckpointGone: the checkpoint does not exist, or does not exist any more.
+        CheckpointRemoved: the checkpoint does not exist, or does not exist any more.
         CheckpointError: a file cannot be read.
     """
 
@@ -127,8 +127,8 @@ class HeldCheckpoint:
         return CheckpointError(f"{self.name}: the checkpoint is damaged or incomplete ({reason}). Remove it to "
                                "use the previous checkpoint, or choose a different one.")
 
-    def _gone(self) -> CheckpointGone:
-        return CheckpointGone(f"{self.name}: the checkpoint does not exist; a running training removes its oldest "
+    def _gone(self) -> CheckpointRemoved:
+        return CheckpointRemoved(f"{self.name}: the checkpoint does not exist; a running training removes its oldest "
                               "checkpoints. Run the same command again, or choose another checkpoint.")
 
     def _hold(self, path: Path) -> None:
@@ -154,16 +154,16 @@ def held_checkpoint(checkpoint: str | Path | HeldCheckpoint) -> HeldCheckpoint:
     return checkpoint if isinstance(checkpoint, HeldCheckpoint) else HeldCheckpoint(checkpoint)
 
 
-def again_if_gone(action: Callable[[], T]) -> T:
+def repeat_if_removed(action: Callable[[], T]) -> T:
     """Return the result of `action`, which opens checkpoints; repeat it if a checkpoint was removed meanwhile.
 
     Raises:
-        CheckpointGone: a checkpoint was removed at each try.
+        CheckpointRemoved: a checkpoint was removed at each try.
     """
     for _ in range(_TRIES):
         try:
             return action()
-        except CheckpointGone:
+        except CheckpointRemoved:
             continue
     return action()
 

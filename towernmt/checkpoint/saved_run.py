@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from towernmt.checkpoint.checkpoint_files import checkpoint_path, checkpoint_steps, latest_checkpoint, read_state
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint, again_if_gone
+from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint, repeat_if_removed
 from towernmt.checkpoint.records import read_average_record, read_record, recorded_fingerprints, vocabulary_fingerprint
 from towernmt.core.directories import PREPARATION, directory_kind
 from towernmt.core.errors import CheckpointError, SettingsError
@@ -22,7 +22,7 @@ from towernmt.core.files import replacing
 from towernmt.core.settings import apply_overrides, load_yaml
 from towernmt.models import architectures
 from towernmt.models.architectures import architecture, settings_and_presets
-from towernmt.models.model_location import is_findable, kept_place
+from towernmt.models.model_location import is_findable, location_of_copy
 
 if TYPE_CHECKING:
     from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -112,7 +112,7 @@ class SavedRun:
         name = self.architecture()
         if not is_findable(name) and " of " not in name:
             return name
-        copy = kept_place(self.code, name) if is_findable(name) else None
+        copy = location_of_copy(self.code, name) if is_findable(name) else None
         if copy is None:
             raise SettingsError(f"{self.path} does not contain the code of its model {name}: pass the class in Python, "
                                 f"as in Translator(..., model=MyModel). To save the code, {DEFINE_IN_FILE}.")
@@ -258,7 +258,7 @@ def hold_checkpoint(run: SavedRun, which: str | HeldCheckpoint | None = None) ->
     if isinstance(which, HeldCheckpoint):
         return which
     prefix = which if which is not None and Path(which + ".index").is_file() else None
-    return again_if_gone(lambda: HeldCheckpoint(prefix or run.checkpoint(which)))
+    return repeat_if_removed(lambda: HeldCheckpoint(prefix or run.checkpoint(which)))
 
 
 log = logging.getLogger(__name__)

@@ -112,10 +112,10 @@ def weights_of_checkpoint(held: HeldCheckpoint) -> list[str]:
     saved, state = held.shapes(), held.state()
     if state is not None and state.weights is not None:
         return sorted(set(state.weights) & set(saved))
-    return judged_by_names(saved)
+    return weights_by_slots(saved)
 
 
-def judged_by_names(names: Collection[str]) -> list[str]:
+def weights_by_slots(names: Collection[str]) -> list[str]:
     """Return the weights among variables: those that have slots. If no variable has slots, these are all weights.
 
     Variables of the bookkeeping of training are never weights.

@@ -30,7 +30,7 @@ def run_average(args: argparse.Namespace) -> int:
     span = _span(args.steps) if args.steps is not None else None
 
     from towernmt.checkpoint import averaging  # imports TensorFlow
-    from towernmt.checkpoint.checkpoint_reader import again_if_gone
+    from towernmt.checkpoint.checkpoint_reader import repeat_if_removed
     from towernmt.checkpoint.saved_run import SavedRun
 
     directory = SavedRun(args.model)
@@ -48,7 +48,7 @@ def run_average(args: argparse.Namespace) -> int:
             checkpoints = averaging.best_checkpoints(directory, args.best)
         return checkpoints, averaging.average_checkpoints(directory, checkpoints, output)
 
-    checkpoints, average = again_if_gone(choose_and_average)
+    checkpoints, average = repeat_if_removed(choose_and_average)
     print(f"{average}: average of {', '.join(path.name for path in checkpoints)}; translate with\n"
           f"towernmt translate --model {quote(args.model)} --checkpoint {quote(str(average))}")
     return 0

@@ -88,7 +88,7 @@ def load_model(name: str, preset: str | None = None, assignments: Sequence[str] 
     if ":" not in name:
         raise SettingsError(f"check {name}: pass a file or module and a name in it, such as "
                             f"{model_location.SHAPES[0]}, or an architecture ({', '.join(ARCHITECTURES)}).")
-    thing = model_location.load_attribute(model_location.find_place(name))
+    thing = model_location.load_attribute(model_location.find_location(name))
     parameters = inspect.signature(thing).parameters if callable(thing) else {}
     needed = [p.name for p in parameters.values() if p.default is p.empty
               and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]

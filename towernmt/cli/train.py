@@ -117,7 +117,7 @@ def train_with_workers(options: argparse.Namespace, resolved: ResolvedSettings, 
     check_ray("--workers")
     check_ranges(resolved.settings)
     run = RunDirectory(options.logdir)
-    run.check_place()
+    run.refuse_prepared_data()
     check_run_vocabulary(run, data)
     training = WorkerTraining(
         worker_arguments(options, resolved.automatic or ()), run, options.workers,

@@ -43,7 +43,7 @@ from towernmt.cli.translation_options import (
     special_line_settings,
 )
 from towernmt.cli.translation_output import (
-    BEHIND,
+    APPENDED,
     ENGINE,
     AlignmentOutput,
     LinesToTranslate,
@@ -56,7 +56,7 @@ from towernmt.cli.translation_output import (
 )
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.gpus import visible_gpus
-from towernmt.core.machine import cleaned_up, limit_processors, processors
+from towernmt.core.machine import cleanup_on_signal, limit_processors, processors
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.dataflow.storage.stored_files import split_compression
 from towernmt.dataflow.text.text_lines import Chunk, clean_lines
@@ -111,7 +111,7 @@ def wants_parts(args: argparse.Namespace) -> bool:
 
     They are by request, if they are not one plain file, or if the name of an output depends on that of its input.
     """
-    inputs, outputs = args.input or [], {args.output, args.alignments} - {None, BEHIND}
+    inputs, outputs = args.input or [], {args.output, args.alignments} - {None, APPENDED}
     return (args.workers is not None or args.ray is not None or args.work_directory is not None
             or len(inputs) > 1 or not all(map(_is_plain_file, inputs)) or any(map(is_per_text, outputs)))
 
@@ -359,7 +359,7 @@ class CommandPartTranslator:
     def __call__(self, work: PartWork) -> PartResult:
         """Translate a range of lines."""
         text, links = io.BytesIO(), io.BytesIO()
-        separate = self._args.alignments not in (None, BEHIND)
+        separate = self._args.alignments not in (None, APPENDED)
         faults = self._translator.faults = FaultCounts(work.name)
         given = LinesToTranslate(work.lines.lines, work.name, work.part.first, self._options(work), work.part.before)
         answers = json_answers if self._args.json else text_answers
@@ -412,7 +412,7 @@ def translate_parts(args: argparse.Namespace) -> int:
                   file=sys.stderr)
 
     try:
-        with cleaned_up(stop):
+        with cleanup_on_signal(stop):
             farm.start(1)
             plan = _plan(args, directory, texts, beside, outputs)
             task = farm.wait_for_first()
@@ -461,7 +461,7 @@ def _outputs(args: argparse.Namespace, texts: Sequence[Text]) -> _Outputs:
         DataError: an output is also an input, or cannot be written.
     """
     paths = [output_paths(args.output, texts)]
-    if args.alignments not in (None, BEHIND):
+    if args.alignments not in (None, APPENDED):
         if is_per_text(args.alignments) != is_per_text(args.output):
             raise SettingsError(f"--alignments {args.alignments} and --output {args.output}: pass a file for each text "
                                 "to both, or one file for all texts to both.")

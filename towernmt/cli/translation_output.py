@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from towernmt.predict.line_translator import LineTranslator
 
 T = TypeVar("T", bound=list[Hypothesis])
-BEHIND = "-"
+APPENDED = "-"
 """Instead of the name of a file: append the word alignment to each translation."""
 WORDS, TOKENS = "words", "tokens"
 """Units of the attention that `--attention` writes."""
@@ -70,19 +70,19 @@ class AlignmentOutput:
             pictures: draws attention; None without --plot.
         """
         self._threshold, self._n_best = args.alignment_threshold, args.n_best or 1
-        self._behind, self._files = args.alignments == BEHIND, list(files)
+        self._appended, self._files = args.alignments == APPENDED, list(files)
         self._pictures, self._tokens, self._written = pictures, args.plot_tokens, args.attention
         self.wanted = bool(args.alignments or pictures or args.attention)
-        self.paths = [] if self._behind or self._files or not args.alignments else [args.alignments]
+        self.paths = [] if self._appended or self._files or not args.alignments else [args.alignments]
 
     def write_to(self, files: Sequence[BinaryIO]) -> None:
         """Write word alignments to files that were opened for `paths`."""
         self._files += files
 
     @property
-    def behind(self) -> Callable[[Hypothesis], str] | None:
+    def appended(self) -> Callable[[Hypothesis], str] | None:
         """Function that returns the text to append to a translation; None if nothing is appended."""
-        return (lambda hypothesis: " ||| " + self._links(hypothesis)) if self._behind else None
+        return (lambda hypothesis: " ||| " + self._links(hypothesis)) if self._appended else None
 
     def watch(self, translations: Iterable[T], translator: LineTranslator) -> Iterator[T]:
         """Yield the translations of lines unchanged, and write their word alignments."""
@@ -145,7 +145,7 @@ def alignment_output(args: argparse.Namespace) -> Iterator[AlignmentOutput]:
     check_alignment_options(args)
     with ExitStack() as opened:
         files = []
-        if args.alignments not in (None, BEHIND):
+        if args.alignments not in (None, APPENDED):
             if not args.output:
                 files.append(opened.enter_context(output_file(args.alignments)))
         pictures = opened.enter_context(Pictures(args.plot)) if args.plot else None
@@ -182,9 +182,9 @@ def text_answers(args: argparse.Namespace, translator: LineTranslator, given: Li
     """
     stream = alignments.watch(translator.translate_stream(
         given.lines, given.name, options=given.options, first=given.first), translator)
-    behind = alignments.behind
+    appended = alignments.appended
     for number, hypotheses in enumerate(stream, start=given.before + given.first - 1):
-        yield as_text(number, hypotheses, args.n_best, args.scores, behind)
+        yield as_text(number, hypotheses, args.n_best, args.scores, appended)
 
 
 def json_answers(args: argparse.Namespace, translator: LineTranslator, given: LinesToTranslate,
@@ -195,7 +195,7 @@ def json_answers(args: argparse.Namespace, translator: LineTranslator, given: Li
         lines, given.name, options=given.options, first=given.first), translator)
     for number, (translation, request) in enumerate(zip(stream, requests, strict=False),
                                                     start=given.before + given.first):
-        links = translation[0].links(args.alignment_threshold) if args.alignments == BEHIND else None
+        links = translation[0].links(args.alignment_threshold) if args.alignments == APPENDED else None
         count = request.options.n_best or args.n_best or 1
         yield [json_answer(number, request, translation, translator.target_vocabulary, count, links,
                        alignments.as_json(translation[0], translator))]
@@ -222,7 +222,7 @@ def task_of(args: argparse.Namespace, translator: LineTranslator) -> dict[str, A
 
 
 def as_text(number: int, hypotheses: Sequence[Hypothesis], n_best: int | None, scores: bool,
-            behind: Callable[[Hypothesis], str] | None = None) -> list[str]:
+            appended: Callable[[Hypothesis], str] | None = None) -> list[str]:
     """Return the output lines for an input line.
 
     Args:
@@ -230,14 +230,14 @@ def as_text(number: int, hypotheses: Sequence[Hypothesis], n_best: int | None, s
         hypotheses: translations of the line, best first.
         n_best: number of translations to write, in the format of Moses; None for the best one only.
         scores: whether to write the score before the best translation.
-        behind: returns the text after a translation on its line.
+        appended: returns the text after a translation on its line.
     """
     lines = []
     for hypothesis in hypotheses[:n_best or 1]:
         line = f"{hypothesis.score:.4f}\t{hypothesis.text}" if scores else hypothesis.text
         if n_best:
             line = f"{number} ||| {hypothesis.text} ||| {hypothesis.score:.4f}"
-        lines.append(line + (behind(hypothesis) if behind else ""))
+        lines.append(line + (appended(hypothesis) if appended else ""))
     return lines
 
 

@@ -135,7 +135,7 @@ class GraphState:
         maps_in_kernel: number of adjacent maps in a kernel, by its name; Muon divides a kernel into its maps.
         is_replica: whether the update of a copy of the weights is being built. It has its own slots, but does not
             change averages and loss scale.
-        made_once: tensors that decoding computed from weights before its loop (`models.kernels.once`); None outside
+        hoisted: tensors that decoding computed from weights before its loop (`models.kernels.hoisted`); None outside
             decoding.
     """
 
@@ -150,7 +150,7 @@ class GraphState:
     count_step: Operation | None = None
     maps_in_kernel: dict[str, int] = field(default_factory=dict)
     is_replica: bool = False
-    made_once: dict[tuple[str, ...], Tensor] | None = None
+    hoisted: dict[tuple[str, ...], Tensor] | None = None
 
 
 def graph_state(graph: Graph | None = None) -> GraphState:

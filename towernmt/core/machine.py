@@ -116,7 +116,7 @@ _installed: list[int] = []  # signals whose handlers are ours now
 
 
 @contextmanager
-def cleaned_up(clean: Callable[[], None]) -> Iterator[None]:
+def cleanup_on_signal(clean: Callable[[], None]) -> Iterator[None]:
     """Call `clean` in a thread and end the process on SIGTERM or SIGHUP, while the block runs.
 
     Signals with other handlers (of a program or of `nohup`) are left alone. Outside the main thread, where Python

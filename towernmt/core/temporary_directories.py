@@ -15,7 +15,7 @@ from pathlib import Path
 
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, DirectoryInUseError
-from towernmt.core.machine import cleaned_up
+from towernmt.core.machine import cleanup_on_signal
 
 _PREFIX = "towernmt-scratch-"
 
@@ -35,7 +35,7 @@ def temporary_directory(activity: str, parent: Path | None = None) -> Iterator[P
         _remove_abandoned(path)
     lock = _locked_directory(activity, parent)
     try:
-        with cleaned_up(lambda: shutil.rmtree(lock.directory, ignore_errors=True)):
+        with cleanup_on_signal(lambda: shutil.rmtree(lock.directory, ignore_errors=True)):
             inside = lock.directory / "content"
             inside.mkdir()
             yield inside

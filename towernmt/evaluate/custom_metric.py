@@ -16,7 +16,7 @@ import numpy as np
 from sacrebleu.metrics.base import Metric, Score, Signature
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.models.model_location import find_place, load_attribute
+from towernmt.models.model_location import find_location, load_attribute
 
 SegmentFunction = Callable[[Sequence[str] | None, Sequence[str], Sequence[Sequence[str]]], Sequence[float]]
 """Return a score for each translation, given the sources or None, the translations, and all references by each
@@ -47,7 +47,7 @@ class CustomMetric:
         Raises:
             SettingsError: the function does not exist, or does not accept three arguments.
         """
-        place = find_place(location)
+        place = find_location(location)
         function = load_attribute(place)
         try:
             inspect.signature(function).bind(None, [], [])

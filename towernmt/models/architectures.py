@@ -150,7 +150,7 @@ def architecture(name: str) -> Architecture:
     if ":" not in name:
         raise SettingsError(f"--model {name}: choose one of {', '.join(ARCHITECTURES)}, or name a file or module and "
                             f"what is in it, as {model_location.SHAPES[0]}.")
-    return architecture_of(model_location.load_attribute(model_location.find_place(name)))
+    return architecture_of(model_location.load_attribute(model_location.find_location(name)))
 
 
 def settings_and_presets(name: str) -> tuple[Any, dict[str, dict[str, Any]]]:

@@ -45,8 +45,8 @@ def matmul(a: Tensor, b: Tensor, transpose_b: bool = False) -> Tensor:
     dtype = compute_dtype()
     if b.shape.rank > 2:
         return tf.raw_ops.BatchMatMul(x=tf.cast(a, dtype), y=_narrowed(b), adj_y=transpose_b)
-    if is_made_once() and dtype == tf.float32 and isinstance(b, tf.Variable) and not transpose_b and rows_collide(a, b):
-        return tf.matmul(a, once("filled", with_filled_rows, b))[:, :b.shape[1]]
+    if is_hoisting() and dtype == tf.float32 and isinstance(b, tf.Variable) and not transpose_b and rows_collide(a, b):
+        return tf.matmul(a, hoisted("filled", with_filled_rows, b))[:, :b.shape[1]]
     with gradients_over_rows():
         return tf.matmul(tf.cast(a, dtype), _narrowed(b), transpose_b=transpose_b)
 
@@ -56,7 +56,7 @@ def _narrowed(weight: Tensor) -> Tensor:
     dtype = compute_dtype()
     if dtype == tf.float32:
         return weight
-    return once(dtype.name, lambda weight: tf.cast(weight, dtype), weight)
+    return hoisted(dtype.name, lambda weight: tf.cast(weight, dtype), weight)
 
 
 def affine(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: bool = False) -> Tensor:
@@ -75,7 +75,7 @@ def affine(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: bool = Fal
     Returns:
         `[rows, output]`.
     """
-    if is_made_once():
+    if is_hoisting():
         return _affine_in_steps(x, kernel, bias, transpose_kernel)
     if compute_dtype() != tf.bfloat16 or on_gpu(x):
         return tf.nn.bias_add(matmul(x, kernel, transpose_b=transpose_kernel), tf.cast(bias, compute_dtype()))
@@ -88,9 +88,9 @@ def _affine_in_steps(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: 
     dtype = compute_dtype()
     if dtype != tf.bfloat16 or on_gpu(x):
         if transpose_kernel:
-            kernel = once("transposed", tf.transpose, kernel)
+            kernel = hoisted("transposed", tf.transpose, kernel)
         if dtype == tf.float32 and rows_collide(x, kernel):
-            filled, more = (once("filled", with_filled_rows, weight) for weight in (kernel, bias))
+            filled, more = (hoisted("filled", with_filled_rows, weight) for weight in (kernel, bias))
             return tf.nn.bias_add(matmul(x, filled), more)[:, :kernel.shape[1]]
         return tf.nn.bias_add(matmul(x, kernel), _narrowed(bias))
 
@@ -98,7 +98,7 @@ def _affine_in_steps(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: 
         columns, row = tf.cast(tf.transpose(kernel) if transpose_kernel else kernel, dtype), tf.cast(bias, dtype)[None]
         return tf.concat([columns, row, zeros_like_rows(row, 0)], 0)
 
-    return tf.matmul(with_ones(tf.cast(x, dtype)), once("columns_with_bias", with_bias, kernel, bias))
+    return tf.matmul(with_ones(tf.cast(x, dtype)), hoisted("columns_with_bias", with_bias, kernel, bias))
 
 
 def _affine_bfloat16(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: bool) -> Tensor:
@@ -322,25 +322,25 @@ def _gradient(product: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @contextmanager
-def made_once() -> Iterator[None]:
-    """Let decoding steps that are built inside share the values that `once` makes from weights."""
+def hoisting() -> Iterator[None]:
+    """Let decoding steps that are built inside share the values that `hoisted` makes from weights."""
     state = graph_state()
-    before, state.made_once = state.made_once, {}
+    before, state.hoisted = state.hoisted, {}
     try:
         yield
     finally:
-        state.made_once = before
+        state.hoisted = before
 
 
-def once(what: str, make: Callable[..., Tensor], *weights: Variable | Tensor) -> Tensor:
-    """Return `make(*weights)`; within `made_once`, hoist it out of all loops and share it between equal calls.
+def hoisted(what: str, make: Callable[..., Tensor], *weights: Variable | Tensor) -> Tensor:
+    """Return `make(*weights)`; within `hoisting`, hoist it out of all loops and share it between equal calls.
 
     Args:
         what: name of the result.
         make: function of the weights.
         weights: variables or tensors; the result is not hoisted if one of them was created within a loop.
     """
-    made, graph = graph_state().made_once, _outermost_graph()
+    made, graph = graph_state().hoisted, _outermost_graph()
     if made is None or any(weight.graph is not graph for weight in weights):
         return make(*weights)
     key = (what, *(weight.name for weight in weights))
@@ -350,9 +350,9 @@ def once(what: str, make: Callable[..., Tensor], *weights: Variable | Tensor) ->
     return made[key]
 
 
-def is_made_once() -> bool:
-    """Return whether the caller is within `made_once`."""
-    return graph_state().made_once is not None
+def is_hoisting() -> bool:
+    """Return whether the caller is within `hoisting`."""
+    return graph_state().hoisted is not None
 
 
 def _outermost_graph() -> Tensor:

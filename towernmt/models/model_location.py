@@ -123,11 +123,11 @@ class ModelLocation(NamedTuple):
 
     @property
     def spelled(self) -> str:
-        """Name with the path of the file, for `find_place` in any working directory."""
+        """Name with the path of the file, for `find_location` in any working directory."""
         return f"{self.file}:{self.attribute}"
 
 
-def find_place(name: str) -> ModelLocation:
+def find_location(name: str) -> ModelLocation:
     """Return the location of a model by name.
 
     Args:
@@ -143,14 +143,14 @@ def find_place(name: str) -> ModelLocation:
         if not Path(where).is_file():
             raise SettingsError(f"the file {where} does not exist: name a Python file and its class, such as "
                                 f"{SHAPES[0]}.")
-        return place_of_file(Path(where), attribute)
+        return location_of_file(Path(where), attribute)
     file = _file_of_module(where)
     if file is None:
         raise SettingsError(f"the module {where} does not exist: name a file, as {SHAPES[0]}, or install the module.")
-    return place_of_file(file, attribute)
+    return location_of_file(file, attribute)
 
 
-def place_of_file(file: Path, attribute: str) -> ModelLocation:
+def location_of_file(file: Path, attribute: str) -> ModelLocation:
     """Return the location of an attribute of a file; the root of a package's module is the directory of the package."""
     file = file.resolve()
     parts = [] if file.name == "__init__.py" else [file.stem]
@@ -175,7 +175,7 @@ def load_attribute(place: ModelLocation) -> Any:
 
 
 def name_of_class(kind: type) -> str:
-    """Return the name with which `find_place` finds a class, or `NAME of MODULE` if it cannot be found.
+    """Return the name with which `find_location` finds a class, or `NAME of MODULE` if it cannot be found.
 
     A class cannot be found if a function or a notebook created it, or if importing its file would run a program.
     """
@@ -186,7 +186,7 @@ def name_of_class(kind: type) -> str:
         thing = getattr(thing, part, None)
     if thing is not kind or file.suffix != ".py" or (kind.__module__ == "__main__" and _runs(file)):
         return f"{kind.__qualname__} of {kind.__module__}"
-    return place_of_file(file, kind.__qualname__).spelled
+    return location_of_file(file, kind.__qualname__).spelled
 
 
 def is_findable(name: str) -> bool:
@@ -302,7 +302,7 @@ SUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
-def keep_code(place: ModelLocation, directory: Path) -> None:
+def copy_code(place: ModelLocation, directory: Path) -> None:
     """Write the files of a model to a directory, replacing earlier ones."""
     code = code_of(place.root, place.module)
     old = _read_sums(directory)
@@ -317,7 +317,7 @@ def keep_code(place: ModelLocation, directory: Path) -> None:
     write_text(directory / SUMS, "".join(lines))
 
 
-def kept_place(directory: Path, name: str) -> ModelLocation | None:
+def location_of_copy(directory: Path, name: str) -> ModelLocation | None:
     """Return the location of a model (by `ModelLocation.name`) in a run's copy, or None without a copy.
 
     A module of an installed package is used from the installation if its files are the same.
@@ -341,12 +341,12 @@ def kept_place(directory: Path, name: str) -> ModelLocation | None:
                             "the new sums with sha256sum.")
     if not where.endswith(".py"):
         try:
-            installed = find_place(name)
+            installed = find_location(name)
             if _sums(code_of(installed.root, installed.module)) == sums:
                 return installed
         except SettingsError:
             pass        # not installed here: that is what the copy is for
-    return place_of_file(file, attribute)
+    return location_of_file(file, attribute)
 
 
 def changed_files(place: ModelLocation, directory: Path) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 from towernmt.core.errors import SettingsError
-from towernmt.models.model_location import find_place, load_attribute
+from towernmt.models.model_location import find_location, load_attribute
 from towernmt.predict.lines.hypotheses import Hypothesis
 from towernmt.predict.reranking import Reranker, rescored
 
@@ -208,7 +208,7 @@ def named_utility(name: str) -> Utility:
     if ":" not in name:
         raise SettingsError(f"mbr={name}: choose {', '.join(UTILITIES)} or a custom function, such as "
                             "my_utility.py:score.")
-    return CustomUtility(load_attribute(find_place(name)), name)
+    return CustomUtility(load_attribute(find_location(name)), name)
 
 
 def _distinct(candidates: Sequence[str], references: Sequence[str]) -> tuple[list[str], np.ndarray, np.ndarray]:

@@ -32,7 +32,7 @@ from towernmt.callbacks.stopping import EarlyStopping, NaNGuard, StopAfterMinute
 from towernmt.callbacks.summaries import Histograms, LossScaleMonitor
 from towernmt.callbacks.validation_metrics import mode_of
 from towernmt.checkpoint.checkpoint_files import latest_checkpoint
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint, again_if_gone
+from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint, repeat_if_removed
 from towernmt.checkpoint.embedding_rows import PretrainedEmbeddings
 from towernmt.checkpoint.records import check_vocabulary_of, fingerprints
 from towernmt.checkpoint.restore import StartFrom, initial_checkpoint
@@ -117,7 +117,7 @@ def _start_from(settings: InitSettings, data: TrainingData) -> StartFrom:
         run, prefix = initial_checkpoint(settings.checkpoint)
         return run, HeldCheckpoint(prefix)
 
-    run, held = again_if_gone(opened)
+    run, held = repeat_if_removed(opened)
     run.check_vocabulary()
     check_vocabulary_of(held, run.vocabulary)
     other = differing_vocabulary(run.vocabulary, data)

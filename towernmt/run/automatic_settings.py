@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from towernmt.callbacks.validation_metrics import MEAN_OF_SETS
 from towernmt.core.settings import all_keys, apply_overrides, flatten
-from towernmt.models.model_location import find_place, is_findable
+from towernmt.models.model_location import find_location, is_findable
 from towernmt.run.product_rates import FASTER
 from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only
 from towernmt.run.training_conditions import TrainingConditions, parameters_in_products
@@ -55,7 +55,7 @@ def settings_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:
 
     run = RunDirectory(initial_checkpoint(settings.init.checkpoint)[0].path)
     name = settings.architecture
-    if run.architecture() == (find_place(name).name if is_findable(name) else name):
+    if run.architecture() == (find_location(name).name if is_findable(name) else name):
         present, other = flatten(settings), run.settings_like(settings)
         for key, value in flatten(other).items():
             if (key.startswith("model.") and key not in VOCABULARY_SIZES and not affects_training_only(key)

@@ -23,7 +23,7 @@ from towernmt.dataflow.preparation.manifest import MANIFEST
 from towernmt.dataflow.vocabulary.source_text import SOURCE_TEXT
 from towernmt.models import architectures
 from towernmt.models.architectures import architecture, default_values, make_model, name_of_model
-from towernmt.models.model_location import changed_files, find_place, is_findable, keep_code
+from towernmt.models.model_location import changed_files, copy_code, find_location, is_findable
 from towernmt.run.run_settings import Settings, default_settings, settings_of_model
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ def recorded_name(name: str, code: Path) -> str:
     """Return the name of an architecture for `settings.yaml`, and copy the code of a custom model into `code`."""
     if not is_findable(name):
         return name
-    place = find_place(name)
-    keep_code(place, code)
+    place = find_location(name)
+    copy_code(place, code)
     return place.name
 
 
@@ -52,7 +52,7 @@ def refuse_other_model(run: Path, code: Path, recorded: str, name: str) -> None:
     Raises:
         SettingsError: the name or the code differs.
     """
-    place = find_place(name) if is_findable(name) else None
+    place = find_location(name) if is_findable(name) else None
     now = place.name if place else name
     if now != recorded:
         raise SettingsError(f"{run} holds a run of the model {recorded}, not of {now}: leave out --model to resume "
@@ -124,7 +124,7 @@ class RunDirectory(SavedRun):
         """
         from towernmt.run.run_log import begin_log  # imports TensorFlow
 
-        self.check_place()
+        self.refuse_prepared_data()
         if not present_world().is_chief:
             return
         self._refuse_other_vocabulary(data)
@@ -192,7 +192,7 @@ class RunDirectory(SavedRun):
         for path in (self.checkpoints, self.vocabulary, self.path / IMPORTED):
             shutil.rmtree(path, ignore_errors=True)
 
-    def check_place(self) -> None:
+    def refuse_prepared_data(self) -> None:
         """Refuse a directory of prepared data, whose vocabulary a run would replace.
 
         Raises:

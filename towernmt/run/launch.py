@@ -180,7 +180,7 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     hold_log()
     check_ranges(settings)
     run = RunDirectory(logdir)
-    run.check_place()
+    run.refuse_prepared_data()
     components = Components(model, trainer, source, callbacks_before, callbacks_after)
     world = joined_world(settings.train.worker_timeout, cpu_towers=(towers or 1) if gpus is None else 0)
     with one_training():

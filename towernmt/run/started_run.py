@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import sha256_of
 from towernmt.core.settings import apply_overrides, flatten
-from towernmt.models.model_location import find_place, is_findable
+from towernmt.models.model_location import find_location, is_findable
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only, default_settings
 
@@ -138,7 +138,7 @@ def check_data_of_start(start: StartingModel, data: TrainingData) -> None:
 
 
 def _name_of(architecture: str) -> str:
-    return find_place(architecture).name if is_findable(architecture) else architecture
+    return find_location(architecture).name if is_findable(architecture) else architecture
 
 
 def _same_model(saved: str, location: str) -> bool:

@@ -221,11 +221,11 @@ class Mine(Transformer):
 @pytest.fixture
 def run_of_ones_own(original_run: Path, tmp_path: Path) -> Path:
     """Write the run of a custom model whose file creates `marker` next to the run when it is executed."""
-    from towernmt.models.model_location import find_place, keep_code
+    from towernmt.models.model_location import copy_code, find_location
 
     run = Path(shutil.copytree(original_run, tmp_path / "run"))
     (tmp_path / "mine.py").write_text(MODEL.format(marker=str(tmp_path / "marker")))
-    keep_code(find_place(f"{tmp_path}/mine.py:Mine"), run / "code")
+    copy_code(find_location(f"{tmp_path}/mine.py:Mine"), run / "code")
     settings = yaml.safe_load((run / "settings.yaml").read_text())
     (run / "settings.yaml").write_text(yaml.safe_dump({**settings, "architecture": "mine.py:Mine"}))
     return run

@@ -112,7 +112,7 @@ class Manifest:
         """Return the names of all files of the preparation except the manifest."""
         return [*(entry.file for entry in self.files), *(shard.file for shard in self.shards)]
 
-    def place(self, name: str) -> str:
+    def relative_path(self, name: str) -> str:
         """Return the path of a file, relative to the manifest."""
         return f"{self.folder}/{name}" if self.folder else name
 
@@ -162,7 +162,7 @@ def parse_manifest(content: bytes, name: str) -> Manifest:
     except JSONError as error:
         raise DataError(f"{name}: {error}. {_AGAIN}") from error
     for file in manifest.names():
-        checked_name(manifest.place(file), name)
+        checked_name(manifest.relative_path(file), name)
     return manifest
 
 

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from towernmt.core.errors import DataError
 from towernmt.core.files import write_text
-from towernmt.core.machine import cleaned_up
+from towernmt.core.machine import cleanup_on_signal
 from towernmt.dataflow.preparation.corpus_statistics import LENGTHS, Statistics, statistics_table
 from towernmt.dataflow.preparation.input_texts import ValidationText, write_text_files
 from towernmt.dataflow.preparation.manifest import (
@@ -67,7 +67,7 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
         check_rereadable(path)
     check_vocabulary_files(settings)
     place = OutputDirectory(settings.output, settings.overwrite, partial(_report, stream))
-    with cleaned_up(place.abandon), place:
+    with cleanup_on_signal(place.abandon), place:
         text_settings, corpus = write_text_files(settings, place.stage, stream, place.keep_work)
         with task_runner(text_settings, place.stage.absolute(), partial(_report, stream)) as runner:
             passes = Passes(text_settings, place, runner, stream)

@@ -284,7 +284,7 @@ class RemotePreparedData(PreparedData):
         self.directory = self._folder.name
 
     def _open_shard(self, shard: ShardInfo, verify: bool) -> PairBlock:
-        name = self._folder.path(self._manifest.place(shard.file))
+        name = self._folder.path(self._manifest.relative_path(shard.file))
         version = f"{self._folder.options.endpoint_url} {shard.crc32}"
         for last in (False, True):
             with self._cache.open(name, version, shard.bytes, partial(self._fetch, name, shard)) as file:
@@ -338,7 +338,7 @@ def fetch_small_files(folder: S3Folder, directory: Path) -> None:
         raise DataError(f"{folder.name}: no {MANIFEST} there, so preparation did not finish (or this is not prepared "
                         "data). Run `towernmt prepare` again.")
     for entry in manifest.files:
-        place = manifest.place(entry.file)
+        place = manifest.relative_path(entry.file)
         path = path_inside(directory, place, folder.path(MANIFEST))
         content = folder.read(place)
         if not entry.matches(content):

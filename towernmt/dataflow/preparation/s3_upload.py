@@ -114,11 +114,11 @@ def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = N
     manifest = dataclasses.replace(manifest, folder=_place(manifest, folder))
     uploader = _Uploader(folder, stream)
     uploader.total = sum((directory / name).stat().st_size for name in manifest.names())
-    sent = {name: uploader.upload(directory / name, manifest.place(name)) for name in manifest.names()}
+    sent = {name: uploader.upload(directory / name, manifest.relative_path(name)) for name in manifest.names()}
     for name, file in sent.items():
-        uploader.check(manifest.place(name), file)
+        uploader.check(manifest.relative_path(name), file)
     uploader.put(MANIFEST, manifest.to_text().encode())
-    uploader.remove(sorted(uploader.present() - {manifest.place(name) for name in manifest.names()}))
+    uploader.remove(sorted(uploader.present() - {manifest.relative_path(name) for name in manifest.names()}))
 
 
 def _place(manifest: Manifest, folder: S3Folder) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from towernmt.core.tensors import Nest, Tensor
 from towernmt.core.tf_compat import tf
-from towernmt.models.kernels import as_ids, count_to, is_made_once, padded_tensor, token_mask
+from towernmt.models.kernels import as_ids, count_to, is_hoisting, padded_tensor, token_mask
 
 BLOCK = 16
 """Number of steps by which the buffers grow."""
@@ -149,7 +149,7 @@ def _with_rows(x: Tensor, rows: Tensor, new: Tensor) -> Tensor:
     Search reads only the last version, so there the operation changes the memory in place; TensorFlow's other
     operations copy all of it.
     """
-    if is_made_once():
+    if is_hoisting():
         return tf.raw_ops.InplaceUpdate(x=x, i=rows, v=new)
     return tf.tensor_scatter_nd_update(x, rows[:, None], new)
 

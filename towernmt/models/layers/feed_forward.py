@@ -19,7 +19,7 @@ from towernmt.core.errors import TowerRuleError
 from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Operation, Tensor, Variable
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels import is_made_once, on_gpu, relu, to_float32
+from towernmt.models.kernels import is_hoisting, on_gpu, relu, to_float32
 from towernmt.models.layers.projections import linear_layer
 from towernmt.models.layers.randomness import dropout
 from towernmt.models.model_settings import PLAIN, Gains
@@ -52,7 +52,7 @@ def _scaled(x: Tensor, scale: Variable, *offset: Variable) -> Tensor:
         return scale_and_add(x, scale, *offset), gradient
 
     tensors = [tf.convert_to_tensor(variable) for variable in (scale, *offset)]
-    return (scale_and_add if is_made_once() else scaled)(x, *tensors)
+    return (scale_and_add if is_hoisting() else scaled)(x, *tensors)
 
 
 def _can_use_cudnn(x: Tensor) -> bool:
@@ -93,7 +93,7 @@ def _standardize(x: Tensor, epsilon: float) -> Tensor:
 
         return y, gradient
 
-    return standard(x)[0] if is_made_once() else standardize(x)     # steps of decoding have no gradient
+    return standard(x)[0] if is_hoisting() else standardize(x)     # steps of decoding have no gradient
 
 
 def rms_norm(x: Tensor, name: str, epsilon: float = 1e-6) -> Tensor:

@@ -11,7 +11,7 @@ from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.interface import DecoderState, NMTModel
-from towernmt.models.kernels import as_ids, made_once, padded_tensor
+from towernmt.models.kernels import as_ids, hoisting, padded_tensor
 from towernmt.models.layers.attention import BLOCK, each_of
 from towernmt.predict.search.decoding_interfaces import (
     Candidates,
@@ -238,7 +238,7 @@ def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) ->
     sentences = Sentences(memory, inputs, limit, words.bias if words else ())
     steps = Steps(model, decoding, words, sentences)
     start = steps.start()
-    with made_once():
+    with hoisting():
         # The first step is outside the loop, because variables cannot be created inside it.
         first = steps.take(start)
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
