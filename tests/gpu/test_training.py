@@ -9,6 +9,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,17 +23,23 @@ pytestmark = pytest.mark.thorough
 SMALL = 8 * 1024
 """Largest small copy, in bytes. Hidden states and logits of a batch, weights and gradients are larger."""
 ARCHITECTURES = ("transformer", "seq2seq", "rnnsearch", "convs2s")
-PRECISIONS = ("float32", "bfloat16", "float16")
 TWO, FOUR = (0, 1), (0, 1, 2, 3)
-CASES = [
-    *(Case(architecture, precision=precision) for architecture in ARCHITECTURES for precision in PRECISIONS),
-    *(Case(architecture, TWO, collectives="ring") for architecture in ARCHITECTURES if architecture != "rnnsearch"),
-    Case(update_cycle=3),
-    Case(gpus=TWO, staging=False, collectives="ring"),
-    Case(gpus=TWO, collectives="sum"),
+SLOW = [
+    *(Case(architecture, precision="float16") for architecture in ARCHITECTURES if architecture != "transformer"),
     Case(gpus=TWO, optimizer="adafactor", collectives="ring"),
-    Case(model={"tie_embeddings": "none"}),
-    Case(recompute=True), Case(deterministic=False),
+    Case(model={"tie_embeddings": "none"}), Case(recompute=True),
+]
+"""Cases that differ in one option, which another case combines with others."""
+CASES = [
+    *(Case(architecture, precision=precision) for architecture in ARCHITECTURES
+      for precision in ("float32", "bfloat16")),
+    *(Case(architecture, TWO, collectives="ring") for architecture in ARCHITECTURES if architecture != "rnnsearch"),
+    Case(precision="float16"),
+    Case(update_cycle=3),
+    Case(gpus=TWO, staging=False, optimizer="adafactor", collectives="ring"),
+    Case(gpus=TWO, collectives="sum"),
+    Case(deterministic=False),
+    *SLOW,
 ]
 EXCHANGES = [
     Case(gpus=TWO, collectives="ring", precision="bfloat16", recompute=True),
@@ -43,21 +50,29 @@ EXCHANGES = [
 ]
 """Cases that count what the cards exchange."""
 ALL = [*CASES, *EXCHANGES]
-IDS, ALL_IDS = [case.name for case in CASES], [case.name for case in ALL]
-EXCHANGE_IDS = [case.name for case in EXCHANGES]
 DISTANCES = {"float32": 1e-5, "float16": 3e-4, "bfloat16": 3e-4}
 """Largest distance from the variables of CPU towers. In bfloat16, gradients are rounded to 8 bits to be sent."""
 SCALARS = 64
 """Bytes between two cards in a batch that are not gradients, such as the learning rate and the loss."""
 
 
+def parameters(cases: list[Case]) -> list[Any]:
+    """Return the cases with their names and marks."""
+    return [pytest.param(case, id=case.name, marks=[pytest.mark.slow] * (case in SLOW)) for case in cases]
+
+
 @pytest.fixture(scope="module")
-def trained(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder with the results of all cases and runs: `gpu/` of fake GPUs, `cpu/` of CPU towers."""
+def trained(request: pytest.FixtureRequest, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder with the results of the cases of the selected tests, and of all runs.
+
+    It has the folders `gpu`, of fake GPUs, and `cpu`, of CPU towers.
+    """
     folder = tmp_path_factory.mktemp("trained")
+    selected = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
+    chosen = [test.params["case"] for test in selected if test is not None and "case" in test.params]
     programs = []
-    for place, cards, cases in (("gpu", len(FOUR), ALL),
-                                ("cpu", 0, list({case.name: case for case in map(Case.on_cpu, ALL)}.values()))):
+    for place, cards, cases in (("gpu", len(FOUR), chosen), ("cpu", 0, list(map(Case.on_cpu, chosen)))):
+        cases = list({case.name: case for case in cases}.values())
         (folder / place).mkdir()
         write_cases(folder / f"{place}.json", cases)
         programs.append(subprocess.Popen(
@@ -86,7 +101,7 @@ def counts(folder: Path, case: Case) -> fake_gpu.Counts:
     return fake_gpu.parse((folder / "gpu" / f"{case.name}.tsv").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("case", parameters(CASES))
 def test_final_variables_are_those_of_cpu_towers(trained: Path, case: Case) -> None:
     on_gpus, on_cpu = arrays(trained, case)
     assert not counts(trained, case).missing
@@ -97,7 +112,7 @@ def test_final_variables_are_those_of_cpu_towers(trained: Path, case: Case) -> N
     assert far == {}
 
 
-@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
+@pytest.mark.parametrize("case", parameters(ALL))
 def test_a_card_makes_few_small_copies(trained: Path, case: Case) -> None:
     copies = [copy for copy in counts(trained, case).copies if copy.size <= SMALL * copy.times]
     for card in map(str, case.gpus):
@@ -106,31 +121,31 @@ def test_a_card_makes_few_small_copies(trained: Path, case: Case) -> None:
         assert ends <= 30 * COUNTED * case.update_cycle
 
 
-@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
+@pytest.mark.parametrize("case", parameters(ALL))
 def test_the_host_and_a_card_exchange_nothing_large_but_the_batch(trained: Path, case: Case) -> None:
     large = [copy for copy in counts(trained, case).copies if copy.size > SMALL * copy.times]
     batch = f"[{math.ceil(ROWS / len(case.gpus))},{LENGTH}]"
     assert [copy for copy in large if fake_gpu.HOST in (copy.source, copy.target) and copy.shape != batch] == []
 
 
-@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
+@pytest.mark.parametrize("case", parameters(ALL))
 def test_nothing_happens_on_a_card_that_was_not_chosen(trained: Path, case: Case) -> None:
     assert counts(trained, case).cards() == set(map(str, case.gpus))
 
 
-@pytest.mark.parametrize("case", ALL, ids=ALL_IDS)
+@pytest.mark.parametrize("case", parameters(ALL))
 def test_no_gradient_is_scattered(trained: Path, case: Case) -> None:
     """With deterministic kernels, TensorFlow computes `ScatterNd` of a GPU on the host."""
     assert [kernel.name for kernel in counts(trained, case).kernels if kernel.type == "ScatterNd"] == []
 
 
-@pytest.mark.parametrize("case", EXCHANGES, ids=EXCHANGE_IDS)
+@pytest.mark.parametrize("case", parameters(EXCHANGES))
 def test_variables_have_the_names_and_values_of_cpu_towers(trained: Path, case: Case) -> None:
     far = distances(*arrays(trained, case))
     assert {name: distance for name, distance in far.items() if distance > DISTANCES[case.precision]} == {}
 
 
-@pytest.mark.parametrize("case", EXCHANGES, ids=EXCHANGE_IDS)
+@pytest.mark.parametrize("case", parameters(EXCHANGES))
 def test_each_update_sends_the_gradients_once_and_no_weights(trained: Path, case: Case) -> None:
     slots = ("Adam", "Muon", "ExponentialMovingAverage", "power", "loss_scale", "random_clock", "global_step",
              "learning_rate")
