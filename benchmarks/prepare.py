@@ -3,10 +3,10 @@
     python benchmarks/prepare.py --source train.de --target train.en --lines 1000000 --workers 1 2 --ray 2 --kill
 
 The text is repeated to the requested number of lines: after the first round, each line joins two of its sentences, one
-    of them random, and a fifth of the lines get a random number. Each variant prepares the text again, with new
-    vocabularies or with --vocab. Processor seconds are those of all processes of the command; memory is the sum of
-    their proportional set sizes (Linux). With --kill, each variant with several processes is repeated, and one process
-    is killed while it encodes. Other options are passed on to `towernmt prepare`.
+of them random, and a fifth of the lines get a random number. Each variant prepares the text again, with new
+vocabularies or with --vocab. Processor seconds are those of all processes of the command; memory is the sum of their
+proportional set sizes (Linux). With --kill, each variant with several processes is repeated, and one process is killed
+while it encodes. Other options are passed on to `towernmt prepare`.
 """
 
 from __future__ import annotations

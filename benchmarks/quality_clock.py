@@ -4,8 +4,7 @@
 library.
 
 Only the time between updates counts. Start-up, tracing, the first update of a process and saving checkpoints do not
-count.
-So the clock favours the peers: the minutes of towernmt include the first update, validation and saving.
+count. So the clock favours the peers: the minutes of towernmt include the first update, validation and saving.
 """
 
 from __future__ import annotations

@@ -85,8 +85,7 @@ def draw(vocabulary: int, batch_tokens: int, pairs: int = 40_000, seed: int = 1)
 
     Source lengths are log-normal with a mean of about 23 and a maximum of 86; words follow Zipf's law. Each word has
     one translation, except that a tenth of the words have two and a tenth have none. A batch holds as many pairs of
-    similar
-    length as fit: sentences x longest side (EOS included) <= `batch_tokens`.
+    similar length as fit: sentences x longest side (EOS included) <= `batch_tokens`.
     """
     random = np.random.default_rng(seed)
     words = vocabulary - FIRST_WORD

@@ -6,11 +6,11 @@
     python examples/knowledge_distillation.py sequence --teacher runs/big --source train.de --preset student \
         --logdir runs/small
 
-word: besides the reference, the student learns the teacher's distribution at each position. The teacher is a second
-    model in the same tower function, in a separate variable scope, frozen and without dropout. The student's
+word: in addition to the reference, the student learns the teacher's distribution at each position. The teacher is a
+    second model in the same tower function, in a separate variable scope, frozen and without dropout. The student's
     checkpoints do not contain it.
 sequence: the teacher translates the training text by beam search (as `towernmt translate` does) to
-LOGDIR/distilled.source and .target, and the student is trained on the result.
+    LOGDIR/distilled.source and .target, and the student is trained on the result.
 
 The student has the teacher's vocabulary. The preset `student` fits Marian and browsers: `towernmt export --format
 marian`.

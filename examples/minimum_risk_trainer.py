@@ -8,7 +8,7 @@
 
 Each step samples translations of a batch from the current model, scores them against the reference, and lowers their
 expected risk: the sum over the samples Y of Q(Y) * (1 - score(Y)), where Q is p(Y | source) ** alpha, normalised over
-    the samples. The trainer overrides `train_batch` with three runs: one fetches data, one samples, one updates.
+the samples. The trainer overrides `train_batch` with three runs: one fetches data, one samples, one updates.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train; the exit status."""
+    """Train and return the exit status."""
     data = data_from_run(options)
     sampling = SamplingSettings(samples=options.samples, temperature=options.temperature, max_length_factor=1.5)
     trainer = partial(MinimumRiskTrainer, sampling, sentence_score(options.metric), data.target_vocabulary,
