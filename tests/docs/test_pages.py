@@ -46,6 +46,19 @@ def test_every_link_and_anchor_leads_somewhere() -> None:
     assert not lost, lost
 
 
+def test_every_section_that_the_code_names_exists() -> None:
+    """Docstrings and comments name a page and a heading: (docs/notes/defaults.md, "Muon")."""
+    wrong = []
+    for folder in ("towernmt", "benchmarks", "examples", "recipes"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            text = re.sub(r"\s+(?:# )?", " ", text_of(path))
+            for name, heading in re.findall(r"(docs/[\w/-]+\.md)(?:,? \(?\"([^\"]+)\")?", text):
+                headings = re.findall(r"^#+ (.+)$", prose_of(ROOT / name), re.M) if (ROOT / name).exists() else []
+                if not headings or heading and heading.rstrip(",") not in headings:
+                    wrong.append(f"{path.relative_to(ROOT)}: {name}, {heading}")
+    assert not wrong, wrong
+
+
 def test_every_page_has_its_place_in_the_navigation() -> None:
     def pages(entry: object) -> list[str]:
         if isinstance(entry, str):
