@@ -9,6 +9,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 import regex  # type: ignore[import-untyped]
 
@@ -57,7 +59,7 @@ def protected(tagged: Sequence[Tagged], protection: Protection = EVERYTHING) -> 
         protection: the words and symbols to protect.
     """
     raised = _with_raised_signs(tagged)
-    for part in _with_joined_addresses(raised) if protection.is_on else raised:
+    for part in _with_divided_addresses(raised) if protection.is_on else raised:
         if isinstance(part, str):
             for found in with_shields(part, protection):
                 yield Tag(found, "single") if isinstance(found, Attached) else found
@@ -71,35 +73,13 @@ def _with_raised_signs(tagged: Sequence[Tagged]) -> list[Tagged]:
     rest: list[Tagged] = list(tagged)[::-1]
     while rest:
         pair = _pair_at(rest)
-        if pair is None:
-            made.append(rest.pop())
-            continue
         before = _LAST_WORD.search(made[-1]) if made and isinstance(made[-1], str) else None
         word = before[0] if before else ""
-        after = rest[-1 - len(pair)] if len(rest) > len(pair) else None
-        follows = _FIRST_WORD.match(after) if isinstance(after, str) else None
-        if not _is_raised(pair) and (not word or not _LETTER.match(word[-1]) or len(word) < 3 or follows
-                                     or not any(map(str.isdigit, _text(pair)))
-                                     or len(_text(pair)) > _LONGEST_NUMBER or any(map(str.isspace, _text(pair)))):
-            made += pair[:1]
-            rest.pop()
+        if pair is None or not (_is_raised(pair) or _is_number_of_footnote(pair, word, rest)):
+            made.append(rest.pop())
             continue
         del rest[-len(pair):]
-        chain = list(pair)
-        while _is_raised(chain) and rest:       # H<sub>2</sub>O, SO<sub>4</sub><sup>2-</sup>
-            further = _pair_at(rest)
-            if further is not None and _is_raised(further):
-                chain += further
-                del rest[-len(further):]
-            elif isinstance(rest[-1], str) and isinstance(chain[-1], Tag) and (
-                    found := _FIRST_WORD.match(rest[-1])) and len(word) + len(found[0]) <= _LONGEST_FORMULA and word:
-                text = str(rest.pop())
-                chain.append(found[0])
-                if text[found.end():]:
-                    rest.append(text[found.end():])
-                    break
-            else:
-                break
+        chain = _take_formula(pair, word, rest) if _is_raised(pair) else pair
         has_words = any(isinstance(part, str) and _LETTER.search(part) for part in chain)
         if word and _is_raised(pair) and (has_words or _LETTER.match(word) and len(word) <= 2):
             made[-1] = str(made[-1])[:-len(word)]
@@ -108,6 +88,44 @@ def _with_raised_signs(tagged: Sequence[Tagged]) -> list[Tagged]:
         else:
             made.append(Tag(Attached("single", -1, _parts(chain)), "single"))
     return [part for part in made if part != ""]
+
+
+def _is_number_of_footnote(pair: Sequence[Tagged], word: str, rest: Sequence[Tagged]) -> bool:
+    """Return whether a pair without raised marks, at the end of reversed parts, surrounds the number after a word."""
+    after = rest[-1 - len(pair)] if len(rest) > len(pair) else None
+    is_inside_word = isinstance(after, str) and _FIRST_WORD.match(after) is not None
+    number = _text(pair)
+    return (len(word) >= 3 and _LETTER.match(word[-1]) is not None and not is_inside_word
+            and len(number) <= _LONGEST_NUMBER and any(map(str.isdigit, number)) and not any(map(str.isspace, number)))
+
+
+def _take_formula(pair: Sequence[Tagged], word: str, rest: list[Tagged]) -> list[Tagged]:
+    """Return a raised pair with what continues its formula: H<sub>2</sub>O, SO<sub>4</sub><sup>2-</sup>.
+
+    Args:
+        pair: the first raised or lowered signs.
+        word: the word before them; may be empty.
+        rest: the reversed parts after the pair, from which the returned parts are removed.
+    """
+    chain = list(pair)
+    while rest:
+        further = _pair_at(rest)
+        if further is not None and _is_raised(further):
+            chain += further
+            del rest[-len(further):]
+            continue
+        text = rest[-1]
+        if not word or not isinstance(text, str) or not isinstance(chain[-1], Tag):
+            break
+        found = _FIRST_WORD.match(text)
+        if found is None or len(word) + len(found[0]) > _LONGEST_FORMULA:
+            break
+        rest.pop()
+        chain.append(found[0])
+        if found.end() < len(text):
+            rest.append(text[found.end():])
+            break
+    return chain
 
 
 def _pair_at(rest: Sequence[Tagged]) -> list[Tagged] | None:
@@ -142,93 +160,150 @@ def _parts(tagged: Sequence[Tagged]) -> tuple[Part, ...]:
     return tuple(part.mark if isinstance(part, Tag) else part for part in tagged)
 
 
-def _with_joined_addresses(tagged: Sequence[Tagged]) -> Iterator[Tagged]:
-    """Yield the parts, with addresses that have marks among their characters as one `Joined` each."""
+def _with_divided_addresses(tagged: Sequence[Tagged]) -> Iterator[Tagged]:
+    """Yield the parts, with each address that has marks among its characters as one `ShieldedWithMarks`."""
     run: list[str | Tag] = []
     for part in (*tagged, None):
         if isinstance(part, str) or isinstance(part, Tag) and part.role in ("open", "close"):
             run.append(part)
             continue
-        yield from _joined_in(run)
+        yield from _shield_divided_addresses(run)
         run = []
         if part is not None:
             yield part
 
 
-def _joined_in(run: Sequence[str | Tag]) -> Iterator[Tagged]:
-    """Yield the parts of a run of text and pairs, with the addresses that marks divide as one part each."""
-    texts = [part for part in run if isinstance(part, str)]
-    starts: list[int] = []      # where in the text each part begins
-    length = 0
-    for part in run:
-        starts.append(length)
-        length += len(part) if isinstance(part, str) else 0
-    if len(texts) < 2:
-        yield from run
+def _shield_divided_addresses(parts: Sequence[str | Tag]) -> Iterator[Tagged]:
+    """Yield a run of texts and pairs, with each address that marks divide as one part."""
+    if sum(isinstance(part, str) for part in parts) < 2:
+        yield from parts
         return
-    text = "".join(texts)
-    opened: dict[int, int] = {}
-    pairs: dict[int, tuple[int, int]] = {}      # of each mark: where its pair begins and ends, by index
-    for index, part in enumerate(run):
-        if isinstance(part, Tag) and part.role == "open":
-            opened[part.mark.key] = index
-        elif isinstance(part, Tag) and part.mark.key in opened:
-            pairs[index] = pairs[opened[part.mark.key]] = (opened[part.mark.key], index)
-    done = 0            # index in the run
-    offset = 0          # in the text of the part at this index
-    for start, end in addresses_in(text):
-        first = next((index for index in range(done, len(run)) if isinstance(run[index], str)
-                      and starts[index] + len(run[index]) > start), None)
-        if first is None:
-            break
-        last = first
-        for index in range(first + 1, len(run)):
-            part = run[index]
-            if starts[index] >= end:
-                break
-            here = starts[index]
-            if isinstance(part, Tag) and part.role == "close" and index in pairs and (
-                    starts[pairs[index][0]] == start and not continues(text[start:here], text[here:here + 2])):
-                end = here
-                break
-            last = index if isinstance(part, str) else last
-        if last == first:
+    run = _Run(parts)
+    done, offset = 0, 0     # index of the first part that was not yielded, and offset in its text
+    for start, end in addresses_in(run.text):
+        address = run.divided_address(start, end, done)
+        if address is None:
             continue
-        begin_offset, end_offset = start - starts[first], end - starts[last]
-        inside: list[str | Tag] = [str(run[first])[begin_offset:], *run[first + 1:last], str(run[last])[:end_offset]]
-        begin = first
-        while begin_offset == 0 and begin > done and (
-                any(index in pairs and pairs[index][0] < first < pairs[index][1] <= last and pairs[index][0] < begin
-                    for index in range(first + 1, last))) and isinstance(run[begin - 1], Tag):
-            begin -= 1
-        after = last
-        if end == starts[last] + len(str(run[last])):
-            ends = [index for index in range(last + 1, _text_after(run, last)) if index in pairs
-                    and begin <= pairs[index][0] < last and pairs[index][1] == index]
-            after = max(ends, default=last)
-        inside = [*run[begin:first], *inside, *run[last + 1:after + 1]]
-        yield from _rest(run, done, offset, begin, begin_offset if begin == first else 0)
-        parts = _parts(inside)
-        made = ShieldedWithMarks(plain_text(parts), parts)
-        yield made
-        crossing = set(map(id, made.crossing))
+        begin = run.first_mark(address, done)
+        after = run.last_mark(address, begin)
+        inside = [*parts[begin:address.first], str(parts[address.first])[address.start:],
+                  *parts[address.first + 1:address.last], str(parts[address.last])[:address.end],
+                  *parts[address.last + 1:after + 1]]
+        yield from run.between(done, offset, begin, address.start if begin == address.first else 0)
+        content = _parts(inside)
+        words = ShieldedWithMarks(plain_text(content), content)
+        yield words
+        crossing = set(map(id, words.crossing))
         yield from (part for part in inside if isinstance(part, Tag) and id(part.mark) in crossing)
-        done, offset = (last, end_offset) if after == last else (after + 1, 0)
-    yield from _rest(run, done, offset, len(run), 0)
+        done, offset = (address.last, address.end) if after == address.last else (after + 1, 0)
+    yield from run.between(done, offset, len(parts), 0)
 
 
-def _text_after(run: Sequence[str | Tag], index: int) -> int:
-    """Return the index of the next text after an index; the length of the run if no text follows."""
-    return next((number for number in range(index + 1, len(run)) if isinstance(run[number], str)), len(run))
+class _DividedAddress(NamedTuple):
+    """Location of an address that extends over several texts.
+
+    Attributes:
+        first: index of the part in which it starts.
+        start: offset in this part.
+        last: index of the part in which it ends.
+        end: offset in this part, exclusive.
+    """
+
+    first: int
+    start: int
+    last: int
+    end: int
 
 
-def _rest(run: Sequence[str | Tag], first: int, offset: int, last: int, end: int) -> Iterator[str | Tag]:
-    """Yield the run from an offset in one part to an offset in another."""
-    for index in range(first, min(last + 1, len(run))):
-        part = run[index]
-        if isinstance(part, str):
-            text = part[offset if index == first else 0:end if index == last else len(part)]
-            if text:
-                yield text
-        elif index < last:
-            yield part
+class _Run:
+    """Consecutive texts and pairs of a segment.
+
+    Attributes:
+        text: all texts, joined.
+    """
+
+    def __init__(self, parts: Sequence[str | Tag]) -> None:
+        self._parts = parts
+        self.text = "".join(part for part in parts if isinstance(part, str))
+        lengths = (len(part) if isinstance(part, str) else 0 for part in parts)
+        self._starts = list(accumulate(lengths, initial=0))         # of each part in the text
+        self._pairs: dict[int, tuple[int, int]] = {}                # index of a mark: indices of both marks of its pair
+        opened: dict[int, int] = {}
+        for index, part in enumerate(parts):
+            if isinstance(part, Tag) and part.role == "open":
+                opened[part.mark.key] = index
+            elif isinstance(part, Tag) and part.mark.key in opened:
+                self._pairs[index] = self._pairs[opened[part.mark.key]] = (opened[part.mark.key], index)
+
+    def divided_address(self, start: int, end: int, done: int) -> _DividedAddress | None:
+        """Return the location of an address; None if it is in one part.
+
+        Args:
+            start: index in the text.
+            end: index in the text, exclusive. If a pair begins with the address and the address can end with the pair,
+                it ends there.
+            done: index of the first part that may contain it.
+        """
+        first = next((index for index in range(done, len(self._parts)) if isinstance(self._parts[index], str)
+                      and self._starts[index + 1] > start), None)
+        if first is None:
+            return None
+        last = first
+        for index in range(first + 1, len(self._parts)):
+            if self._starts[index] >= end:
+                break
+            if self._ends_address(index, start):
+                end = self._starts[index]
+                break
+            if isinstance(self._parts[index], str):
+                last = index
+        if last == first:
+            return None
+        return _DividedAddress(first, start - self._starts[first], last, end - self._starts[last])
+
+    def _ends_address(self, index: int, start: int) -> bool:
+        """Return whether a part is the end of a pair that surrounds exactly an address."""
+        part = self._parts[index]
+        if not isinstance(part, Tag) or part.role != "close" or index not in self._pairs:
+            return False
+        end = self._starts[index]
+        return (self._starts[self._pairs[index][0]] == start
+                and not continues(self.text[start:end], self.text[end:end + 2]))
+
+    def first_mark(self, address: _DividedAddress, done: int) -> int:
+        """Return the index of the first mark directly before an address, of a pair that ends inside it.
+
+        Without such a mark, it is the index of the address.
+        """
+        begin, last = address.first, address.last
+        if address.start > 0:
+            return begin
+        inside = range(begin + 1, last)
+        opening = min((self._pairs[index][0] for index in inside if index in self._pairs), default=begin)
+        while begin > max(opening, done) and isinstance(self._parts[begin - 1], Tag):
+            begin -= 1
+        return begin
+
+    def last_mark(self, address: _DividedAddress, begin: int) -> int:
+        """Return the index of the last mark directly after an address, of a pair that begins inside it.
+
+        Without such a mark, it is the index of the last part of the address.
+        """
+        last = address.last
+        if self._starts[last] + address.end < self._starts[last + 1]:
+            return last
+        following_text = next((index for index in range(last + 1, len(self._parts))
+                               if isinstance(self._parts[index], str)), len(self._parts))
+        return max((index for index in range(last + 1, following_text)
+                    if index in self._pairs and begin <= self._pairs[index][0] < last), default=last)
+
+    def between(self, first: int, offset: int, last: int, end: int) -> Iterator[str | Tag]:
+        """Yield the parts from an offset in one part to an offset in another."""
+        for index in range(first, min(last + 1, len(self._parts))):
+            part = self._parts[index]
+            if isinstance(part, str):
+                text = part[offset if index == first else 0:end if index == last else len(part)]
+                if text:
+                    yield text
+            elif index < last:
+                yield part
