@@ -43,7 +43,7 @@ class _Node:
         opening, closing: the marks; None if the mark is in another sentence.
         joined: whether the mark touches the atom before it and the atom after it, without white space.
         children: nodes inside the pair, in order.
-        need: minimum number of words in the translation, so that neither the pair nor a pair inside it is empty.
+        min_words: minimum number of words in the translation, so that neither the pair nor a pair inside it is empty.
         run: range in the translation.
     """
 
@@ -54,8 +54,22 @@ class _Node:
     closing: Mark | None = None
     joined: tuple[bool, bool] = (False, False)
     children: list[_Node] = field(default_factory=list)
-    need: int = 0
+    min_words: int = 0
     run: AtomRange = AtomRange(0, 0)
+
+    @property
+    def begins_before(self) -> bool:
+        """Whether the pair begins in an earlier sentence."""
+        return self.opening is None
+
+    @property
+    def ends_after(self) -> bool:
+        """Whether the pair begins in this sentence and ends in a later one."""
+        return self.opening is not None and self.closing is None
+
+
+_Aligned = Sequence[tuple[_Node, Sequence[int]]]
+"""Nodes that surround source atoms, each with the indices of the target atoms that are aligned with these."""
 
 
 def place_marks(sentence: SourceSentence, atoms: Sequence[TargetAtom]) -> list[list[Mark]]:
@@ -69,7 +83,7 @@ def place_marks(sentence: SourceSentence, atoms: Sequence[TargetAtom]) -> list[l
             target_index = index * len(atoms) // len(sentence.atoms)
             found[target_index].extend(thing.mark for thing in gap if isinstance(thing, Tag))
         return found
-    _set_needs(root)
+    _set_minimum_words(root)
     root.run = AtomRange(0, len(atoms))
     links = _Links(sentence, atoms)
     waiting = [root]
@@ -124,12 +138,12 @@ def _work(root: _Node) -> int:
     return work
 
 
-def _set_needs(root: _Node) -> None:
+def _set_minimum_words(root: _Node) -> None:
     nodes = [root]
     for node in nodes:
         nodes += node.children
     for node in reversed(nodes):
-        node.need = max(sum(child.need for child in node.children), int(node.start < node.end))
+        node.min_words = max(sum(child.min_words for child in node.children), int(node.start < node.end))
 
 
 class _Links:
@@ -149,8 +163,8 @@ class _Links:
         self._next = list(accumulate(reversed(self._of), lambda near, indices: min(indices, default=near),
                                      initial=self.length))[::-1]
         words = list(accumulate(sentence.spaces))
-        self._first = [bisect_left(words, word) for word in words]
-        self._behind = [bisect_right(words, word) for word in words]
+        self._word_start = [bisect_left(words, word) for word in words]
+        self._word_end = [bisect_right(words, word) for word in words]
 
     def inside(self, start: int, end: int, run: AtomRange) -> list[int]:
         """Return the atoms of a range that are aligned with source atoms from `start` to `end`."""
@@ -158,7 +172,7 @@ class _Links:
 
     def of_the_words(self, node: _Node, run: AtomRange) -> list[int]:
         """Return the atoms of a range that are aligned with the complete words that a pair surrounds partly."""
-        first, after = self._first[node.start], self._behind[node.end - 1]
+        first, after = self._word_start[node.start], self._word_end[node.end - 1]
         return self.inside(first, after, run) if after - first <= node.end - node.start + LONGEST_WORD else []
 
     def others(self, before: int, after: int) -> int:
@@ -168,9 +182,9 @@ class _Links:
     def suffices(self, node: _Node) -> bool:
         """Return whether the range of a node has enough words for the nodes inside it, or all of its aligned atoms."""
         start, end = node.run
-        if start == end or node.need < 2:
-            return end - start >= node.need
-        if self._apart[end] - self._apart[start] >= node.need:
+        if start == end or node.min_words < 2:
+            return end - start >= node.min_words
+        if self._apart[end] - self._apart[start] >= node.min_words:
             return True
         aligned = self.inside(node.start, node.end, AtomRange(0, self.length))
         return bool(aligned) and start <= aligned[0] and aligned[-1] < end
@@ -217,45 +231,16 @@ def _place_children(node: _Node, links: _Links) -> None:
             child.run = AtomRange(index, index)
         around_all.run = node.run
         return
+    aligned = [(child, links.inside(child.start, child.end, node.run)) for child in node.children
+               if child.start < child.end]
     taken: list[AtomRange] = []
-
-    def take(child: _Node, run: AtomRange) -> None:
-        child.run = run
-        if run.start < run.end:
-            insort(taken, run)
-
-    rest = [(child, links.inside(child.start, child.end, node.run)) for child in node.children
-            if child.start < child.end]
-    ended = [(child, indices) for child, indices in rest if child.opening is None]
-    begun = [(child, indices) for child, indices in rest if child.closing is None and child.opening is not None]
-    free = node.run
-    for child, indices in ended:
-        take(child, AtomRange(free.start, _end_of_start(indices, free, links)))
-        free = AtomRange(child.run.end, free.end)
-    for child, indices in begun:
-        take(child, AtomRange(_start_of_end(indices, free, links), free.end))
-        free = AtomRange(free.start, child.run.start)
-    complete_pairs = [(links.is_scattered(indices), -len(indices), child, indices) for child, indices in rest
-             if child.opening is not None and child.closing is not None]
-    nothing: list[_Node] = []
-    for _, _, child, indices in sorted(complete_pairs, key=lambda one: one[:2]):
-        run = _best_run(indices, taken, links)
-        if run is None:
-            nothing.append(child)
-        else:
-            take(child, run)
-    for child in nothing:
-        run = _best_run(links.of_the_words(child, node.run), taken, links) or _word_near(
-            links.place_of(child), free, taken, links)
-        if run is None:
-            child.run = AtomRange(0, 0)
-        else:
-            take(child, run)
-    if not all(links.suffices(child) for child, _ in rest):
-        taken = _share(node, rest, links) or taken
-        free = AtomRange(max([node.run.start, *(child.run.end for child, _ in ended)]),
-                         min([node.run.end, *(child.run.start for child, _ in begun)]))
-    for child in nothing:
+    free = _place_continued_pairs(node, aligned, taken, links)
+    not_placed = _place_complete_pairs(node, aligned, free, taken, links)
+    if not all(links.suffices(child) for child, _ in aligned):
+        taken = _share(node, aligned, links) or taken
+        free = AtomRange(max([node.run.start, *(child.run.end for child, _ in aligned if child.begins_before)]),
+                         min([node.run.end, *(child.run.start for child, _ in aligned if child.ends_after)]))
+    for child in not_placed:
         if child.run.start == child.run.end:
             child.end = child.start
     for child in node.children:
@@ -264,40 +249,93 @@ def _place_children(node: _Node, links: _Links) -> None:
             child.run = AtomRange(index, index)
 
 
-def _share(node: _Node, children: Sequence[tuple[_Node, Sequence[int]]], links: _Links) -> list[AtomRange]:
+def _place_continued_pairs(node: _Node, aligned: _Aligned, taken: list[AtomRange], links: _Links) -> AtomRange:
+    """Set the ranges of the children that began in an earlier sentence, then of those that end in a later one.
+
+    Args:
+        node: the parent.
+        aligned: the children that surround atoms.
+        taken: the ranges of children, in order, to which theirs are added.
+        links: the alignment.
+
+    Returns:
+        the range between them.
+    """
+    free = node.run
+    for child, indices in aligned:
+        if child.begins_before:
+            _take(child, AtomRange(free.start, _end_of_start(indices, free, links)), taken)
+            free = AtomRange(child.run.end, free.end)
+    for child, indices in aligned:
+        if child.ends_after:
+            _take(child, AtomRange(_start_of_end(indices, free, links), free.end), taken)
+            free = AtomRange(free.start, child.run.start)
+    return free
+
+
+def _place_complete_pairs(node: _Node, aligned: _Aligned, free: AtomRange, taken: list[AtomRange], links: _Links
+                          ) -> list[_Node]:
+    """Set the ranges of the children with both marks, first of those whose aligned atoms are not scattered.
+
+    Returns:
+        the children whose own aligned atoms are not free; if no other word was found either, their range is empty.
+    """
+    pairs = [(child, indices) for child, indices in aligned if not child.begins_before and not child.ends_after]
+    not_placed = []
+    for child, indices in sorted(pairs, key=lambda pair: (links.is_scattered(pair[1]), -len(pair[1]))):
+        run = _best_run(indices, taken, links)
+        if run is None:
+            not_placed.append(child)
+        else:
+            _take(child, run, taken)
+    for child in not_placed:
+        run = _best_run(links.of_the_words(child, node.run), taken, links) or _word_near(
+            links.place_of(child), free, taken, links)
+        _take(child, run or AtomRange(0, 0), taken)
+    return not_placed
+
+
+def _take(child: _Node, run: AtomRange, taken: list[AtomRange]) -> None:
+    """Set the range of a child, and add it to the ranges of children unless it is empty."""
+    child.run = run
+    if run.start < run.end:
+        insort(taken, run)
+
+
+def _share(node: _Node, aligned: _Aligned, links: _Links) -> list[AtomRange]:
     """Give each child at least the number of words that it needs, in the order and near the place of its range.
 
     Args:
         node: the parent.
-        children: the children that surround atoms, each with the atoms that are aligned with these.
+        aligned: the children that surround atoms.
         links: the alignment.
 
     Returns:
         the ranges in order; empty, and no range changes, if the range of the parent has too few words.
     """
     words = links.words(node.run)
-    left = sum(child.need for child, _ in children)
+    left = sum(child.min_words for child, _ in aligned)
     if len(words) < left:
         return []
     wanted = []
-    for child, indices in children:
+    for child, indices in aligned:
         start, end = (bisect_left(words, index) for index in child.run)
-        if end - start < child.need:
+        if end - start < child.min_words:
             near = [bisect_left(words, index) for index in indices] or [bisect_left(words, links.place_of(child))]
-            start = max(near, key=lambda first: sum(first <= one < first + child.need for one in near))
-            end = start + child.need
-        place = -1 if child.opening is None else len(words) + 1 if child.closing is None else start
+            start = max(near, key=lambda first: sum(first <= one < first + child.min_words for one in near))
+            end = start + child.min_words
+        place = -1 if child.begins_before else len(words) + 1 if child.ends_after else start
         wanted.append((place, child.order, start, end, child))
     wanted.sort(key=lambda one: one[:2])
     done, found = 0, [AtomRange(node.run.start, node.run.start)]    # number of words before the next range
     for number, (_, _, start, end, child) in enumerate(wanted):
         start = min(max(start, done), len(words) - left)
-        left -= child.need
+        left -= child.min_words
         following = wanted[number + 1][2] if number + 1 < len(wanted) else len(words)
-        end = min(max(min(end, following), start + child.need), len(words) - left)
-        if child.opening is None:
+        end = min(max(min(end, following), start + child.min_words), len(words) - left)
+        if child.begins_before:
             child.run = AtomRange(node.run.start, words[end - 1] + 1 if end else node.run.start)
-        elif child.closing is None:
+        elif child.ends_after:
             child.run = AtomRange(words[start] if start < len(words) else node.run.end, node.run.end)
         elif ([bisect_left(words, index) for index in child.run] != [start, end] or child.run.start < found[-1].end
               or child.run.end > [*words, node.run.end][end]):
@@ -309,17 +347,17 @@ def _share(node: _Node, children: Sequence[tuple[_Node, Sequence[int]]], links: 
 
 def _best_run(indices: Sequence[int], taken: Sequence[AtomRange], links: _Links) -> AtomRange | None:
     """Return the free range with the largest number of these atoms minus other aligned atoms."""
-    best, best_run, score, start, last, room = 0, None, 0, 0, -1, -1
+    best, best_run, score, start, last, last_taken = 0, None, 0, 0, -1, -1
     for index in indices:
         number = bisect_right(taken, (index, links.length + 1)) - 1
         if number >= 0 and taken[number].end > index:
             continue
         cost = links.others(last, index) if last >= 0 else 0
-        if score <= cost or number != room or last < 0:
+        if score <= cost or number != last_taken or last < 0:
             score, start = 1, index
         else:
             score += 1 - cost
-        last, room = index, number
+        last, last_taken = index, number
         if score > best:
             best, best_run = score, AtomRange(start, index + 1)
     return best_run
