@@ -90,7 +90,7 @@ def check_output_paths(command: str, parser: argparse.ArgumentParser, options: a
             raise SettingsError(f"{name} is empty: pass an output path.")
         if (output := outputs[name]) is not None:
             check_apart((name, output), {**inputs, STDIN: [None]}, owned=owned)
-    _refuse_one_place_for_two(outputs)
+    _refuse_equal_outputs(outputs)
     work = getattr(options, "work_directory", None)
     for name, output in outputs.items():
         if work and name != names["work_directory"] and output is not None and (
@@ -109,8 +109,8 @@ def _check_writable(command: str, dest: str, name: str, output: str) -> None:
     Raises:
         SettingsError: the output cannot be written; the message has the reason.
     """
-    place = f"{command}.{dest}"
-    is_directory = place in DIRECTORIES
+    key = f"{command}.{dest}"
+    is_directory = key in DIRECTORIES
     several = command == "translate" and dest in ("output", "alignments") and (
         "{name}" in output or output.endswith("/") or os.path.isdir(output))    # a file for each text
     if several:
@@ -124,16 +124,26 @@ def _check_writable(command: str, dest: str, name: str, output: str) -> None:
     if (found is not None and stat.S_ISDIR(found.st_mode) != is_directory) or (output.endswith("/") > is_directory):
         expected, other = ("directory", "file") if is_directory else ("file", "directory")
         raise SettingsError(f"{name} {output}: expected a {expected}, but this is a {other}: pass another path.")
-    if place in _MAKES_FOLDERS and found is not None and (
-            not stat.S_ISREG(found.st_mode) or descriptor_of(output) is not None):
+    if found is None:
+        makes_folder = is_directory or key in _MAKES_FOLDERS or command == "translate"
+        _check_folder(name, output, makes_folder)
+    elif not is_directory:
+        _check_replaceable(key, name, output, is_regular=stat.S_ISREG(found.st_mode))
+
+
+def _check_replaceable(key: str, name: str, output: str, is_regular: bool) -> None:
+    """Refuse an existing file whose replacement would be a mistake."""
+    if key in _MAKES_FOLDERS and (not is_regular or descriptor_of(output) is not None):
         raise SettingsError(f"{name} {output} is a pipe, a device or a standard stream, which the file would replace: "
                             "pass a regular file.")
-    if found is not None:
-        if not is_directory and stat.S_ISREG(found.st_mode) and place not in _REPLACES_PACKAGES and _is_package(output):
-            raise SettingsError(f"{name} {output} is a package, which would be replaced: pass another path.")
-        return
+    if is_regular and key not in _REPLACES_PACKAGES and _is_package(output):
+        raise SettingsError(f"{name} {output} is a package, which would be replaced: pass another path.")
+
+
+def _check_folder(name: str, output: str, makes_folder: bool) -> None:
+    """Refuse a new output whose folder is missing, unless the command makes it, or is not writable."""
     folder = Path(os.path.realpath(output)).parent
-    if not (is_directory or place in _MAKES_FOLDERS or command == "translate" or folder.is_dir()):
+    if not makes_folder and not folder.is_dir():
         raise SettingsError(f"{name} {output}: the directory {folder} is missing: create it, or pass another path.")
     present = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if not (present.is_dir() and os.access(present, os.W_OK | os.X_OK)):
@@ -168,7 +178,8 @@ def _refuse_closed_streams(command: str, options: argparse.Namespace, closed: Co
         raise DataError(f"standard input is closed, so towernmt {command} has nothing to read: pass --input FILE.")
 
 
-def _refuse_one_place_for_two(outputs: Mapping[str, str | None]) -> None:
+def _refuse_equal_outputs(outputs: Mapping[str, str | None]) -> None:
+    """Refuse two outputs with the same path."""
     named = [(name, path) for name, path in outputs.items() if path is not None]
     for index, (name, path) in enumerate(named):
         for other, place in named[:index]:

@@ -330,8 +330,11 @@ def _as_type(kind: Any, value: Any) -> Any:
         return value if isinstance(value, bool) else _TRUTH.get(str(value).lower(), _WRONG)
     if kind is str:
         return str(value) if isinstance(value, str) else _WRONG
-    if isinstance(value, bool):
-        return _WRONG
+    return _WRONG if isinstance(value, bool) else _as_number(kind, value)
+
+
+def _as_number(kind: Any, value: Any) -> Any:
+    """Return a value as `int` or `float`; `_WRONG` if it is no such number."""
     try:
         if kind is int and isinstance(value, str) and not value.strip().lstrip("+-").replace("_", "").isdecimal():
             value = float(value)        # 1e4
