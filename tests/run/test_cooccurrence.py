@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from towernmt.core.errors import SettingsError
-from towernmt.core.tf_compat import tf1
+from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.preparation.shards import PairBlock
+from towernmt.models.layers.attention import AttentionInputs
+from towernmt.models.layers.multi_head import CrossAttention
 from towernmt.optim.optimizer import AVERAGE_SUFFIX
 from towernmt.run import cooccurrence
 from towernmt.run.assemble import initial_values
@@ -136,6 +138,35 @@ def test_tables_and_their_averages_get_the_vectors_and_other_rows_stay() -> None
                           ("softmax_embedding", expected.target), (AVERAGE, expected.target)):
         np.testing.assert_array_equal(values[name], np.where(vectors.any(1, keepdims=True), vectors, 7.0))
     assert not values["softmax_bias"].any()
+
+
+def test_cross_attention_begins_as_a_mean_of_the_source_vectors_that_it_attends_to() -> None:
+    data: Any = Data(drawn(9, 18, 18), (18, 18), True)
+    source = np.random.default_rng(2).standard_normal((1, 5, 8), np.float32)
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        tf1.get_variable("embedding", [18, 8])
+        kernels = []
+        with tf1.variable_scope("decoder/layer_0/source_attention"):
+            attention = CrossAttention(2)
+            inputs = AttentionInputs(source=attention.prepare(tf.constant(source)), source_bias=tf.zeros([1, 1, 1, 5]))
+            attended = attention.whole(tf.zeros([1, 3, 8]), inputs).output      # equal weights for all positions
+        for kernel in tf1.trainable_variables()[1:]:
+            kernels.append(tf1.get_variable(f"{kernel.op.name}{AVERAGE_SUFFIX}", initializer=kernel.initial_value,
+                                            trainable=False))
+        init = CooccurrenceEmbeddings(data, 3)
+        init._setup_graph()
+        session.run(tf1.global_variables_initializer())
+        before = {v.op.name: session.run(v) for v in tf1.trainable_variables()}
+        init._run_init(session)
+        after = {v.op.name: session.run(v) for v in tf1.global_variables()}
+        found = session.run(attended)
+    keys_and_values = "decoder/layer_0/source_attention/kv/kernel"
+    scale = np.prod([np.linalg.norm(kernel) / 8 ** 0.5 for kernel in (
+        before[keys_and_values][:, 8:], before["decoder/layer_0/source_attention/output/kernel"])])
+    np.testing.assert_allclose(found, np.repeat(scale * source.mean(1, keepdims=True), 3, 1), atol=1e-5)
+    np.testing.assert_array_equal(after[keys_and_values][:, :8], before[keys_and_values][:, :8])
+    for kernel in kernels:
+        np.testing.assert_array_equal(after[kernel.op.name], after[kernel.op.name.removesuffix(AVERAGE_SUFFIX)])
 
 
 def test_a_model_without_tables_keeps_its_values(caplog: pytest.LogCaptureFixture) -> None:

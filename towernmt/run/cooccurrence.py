@@ -9,8 +9,12 @@ One half of a vector is made from pairs, whose features are the other subwords o
 strong baseline for learning cross-lingual word embeddings from sentence alignments"), and the other half from windows
 of a few subwords. Both halves are truncated singular value decompositions of the positive pointwise mutual information
 with smoothed contexts (Levy et al. 2015, "Improving distributional similarity with lessons learned from word
-embeddings"), computed by random projections (Halko et al. 2011). The gain is in docs/notes/defaults.md ("Initial
-embeddings").
+embeddings"), computed by random projections (Halko et al. 2011).
+
+In a Transformer, the map to the values of a cross-attention and its output map begin as transposes of each other, so
+their product is the identity: attention adds the vectors of source words to the target side, in which they are similar
+to their translations. (Trockman and Kolter 2023, "Mimetic initialization of self-attention layers", begin with such
+products in self-attention.) The gains are in docs/notes/defaults.md ("Initial embeddings").
 """
 
 from __future__ import annotations
@@ -43,6 +47,8 @@ WINDOW = 3
 """Maximum distance of two tokens of a window."""
 SMOOTHING = 0.75
 """Exponent of the frequencies of contexts (Levy et al. 2015)."""
+VALUES, OUTPUT = "source_attention/kv/kernel", "source_attention/output/kernel"
+"""Ends of the names of the kernels of a cross-attention: keys and values, and output."""
 _PAIRS_OF_A_CHUNK = 4096
 _ROWS_OF_A_SLAB = 1024
 _SHORTEST = 1e-6
@@ -226,6 +232,7 @@ class CooccurrenceEmbeddings(SessionInit):
     """A tensorpack `SessionInit` that sets the embedding tables to vectors of co-occurrence.
 
     Subwords without vector keep their random values. A vector has the expected length of a random one, which is 1.
+    The cross-attentions of a Transformer get values that their output maps turn back (see above).
 
     Args:
         data: the training data.
@@ -235,15 +242,20 @@ class CooccurrenceEmbeddings(SessionInit):
     def __init__(self, data: PreparedData | MixedData, seed: int) -> None:
         self._data, self._seed = data, seed
         self._tables: list[tuple[Variable, str]] = []
+        self._attentions: list[list[tuple[Variable, Variable]]] = []
 
     def _setup_graph(self) -> None:
-        averaged = averages()
-        found = [(v, TABLES[last]) for v in tf1.trainable_variables()
+        averaged, weights = averages(), {v.op.name: v for v in tf1.trainable_variables()}
+        found = [(v, TABLES[last]) for v in weights.values()
                  if (last := v.op.name.split("/")[-1]) in TABLES and v.shape.rank == 2]
         if not found:       # of a custom model
             logger.warning("init.embeddings=cooccurrence: the model has no embedding table with one of the names "
                            f"{', '.join(TABLES)}, so its parameters begin with their usual values.")
         self._tables = [*found, *((averaged[v.op.name], side) for v, side in found if v.op.name in averaged)]
+        for name in weights if found else ():
+            output = name.removesuffix(VALUES) + OUTPUT
+            if name.endswith(VALUES) and output in weights:
+                self._attentions.append([(own[name], own[output]) for own in (weights, averaged) if name in own])
 
     def _run_init(self, sess: Session) -> None:
         begin, made = time.monotonic(), dict[int, SubwordVectors]()
@@ -256,8 +268,22 @@ class CooccurrenceEmbeddings(SessionInit):
             has_vector = _has_values(vectors)
             values[has_vector] = vectors[has_vector]
             table.load(values, sess)
+        self._let_outputs_invert_values(sess)
         if not made:
             return
         pairs = max(one.pairs for one in made.values())
         logger.info(f"Initial embeddings: by the co-occurrence of subwords in {pairs:,} pairs, in "
                     f"{time.monotonic() - begin:.1f} s.")
+
+    def _let_outputs_invert_values(self, sess: Session) -> None:
+        """Make values and output of each cross-attention a random rotation and its inverse, both as large as before."""
+        random = np.random.default_rng(self._seed)
+        for copies in self._attentions:         # the weights, and their averages
+            depth = int(copies[0][1].shape[0])
+            with threadpool_limits(1):
+                rotation = np.linalg.qr(random.standard_normal((depth, depth), np.float32))[0]
+            for keys_and_values, output in copies:
+                kernel, other = sess.run([keys_and_values, output])
+                kernel[:, depth:] = rotation * (np.linalg.norm(kernel[:, depth:]) / depth ** 0.5)
+                keys_and_values.load(kernel, sess)
+                output.load(rotation.T * (np.linalg.norm(other) / depth ** 0.5), sess)
