@@ -92,7 +92,8 @@ class InitSettings:
     left_out: list[str] = setting(
         [], "regular expressions on names: variables of init.checkpoint that this model lacks; they are ignored")
     embeddings: str = setting(
-        "random", "initial embeddings: random, or vectors by the co-occurrence of subwords in the prepared pairs",
+        "random", "initial embeddings: random, or vectors by the co-occurrence of subwords in the prepared pairs, "
+        "which the cross-attention of a Transformer then copies",
         choices=("random", "cooccurrence"))
     source_embeddings: str = setting(
         "", "file with initial embeddings of the source subwords, in word2vec's text format or as .npy")
