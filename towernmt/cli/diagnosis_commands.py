@@ -18,7 +18,7 @@ from typing import Any
 
 from towernmt import __version__
 from towernmt.core.errors import SettingsError
-from towernmt.core.gpus import cuda_driver, driver_version, has_gpu_driver, needs_compilation, why_missing
+from towernmt.core.gpus import Gpu, cuda_driver, driver_version, has_gpu_driver, needs_compilation, why_missing
 from towernmt.core.machine import has_fast_bfloat16, processors
 from towernmt.core.settings import parse_assignments
 from towernmt.models.architectures import settings_class
@@ -171,14 +171,7 @@ def _report(version: str, build: Mapping[str, Any], details: Sequence[Mapping[st
         yield f"CUDA_VISIBLE_DEVICES={shown or chr(39) * 2} selects the GPUs, which are numbered from 0"
     for number, detail in enumerate(details):
         known = driver.gpus[number] if number < len(driver.gpus) else None
-        capability = detail.get("compute_capability") or (known.capability if known else None)
-        facts = [str(detail.get("device_name") or (known.name if known else "unknown name"))]
-        if capability:
-            facts.append(f"compute capability {capability[0]}.{capability[1]}")
-            facts.append("bfloat16 and TF32" if tuple(capability) >= (8, 0) else "no bfloat16")
-        if known:
-            facts.append(f"{known.memory / 2 ** 30:.1f} GiB")
-        yield f"GPU {number}: {', '.join(facts)}"
+        yield f"GPU {number}: {', '.join(_facts_of_gpu(detail, known))}"
         if known and (warning := needs_compilation(known, build)):
             yield f"  Warning: {warning}"
     if not details:
@@ -187,6 +180,22 @@ def _report(version: str, build: Mapping[str, Any], details: Sequence[Mapping[st
         yield f"Not used by TensorFlow: {driver.gpus[number].name}. Its messages name the reason (--verbose)."
     yield (f"CPU: {processors()} processors, {'with' if has_fast_bfloat16() else 'without'} instructions for bfloat16 "
            "products")
+
+
+def _facts_of_gpu(detail: Mapping[str, Any], known: Gpu | None) -> Iterator[str]:
+    """Yield name, capability and memory of a GPU.
+
+    Args:
+        detail: what TensorFlow reports.
+        known: what the driver reports; None if it reports fewer GPUs.
+    """
+    yield str(detail.get("device_name") or (known.name if known else "unknown name"))
+    capability = detail.get("compute_capability") or (known.capability if known else None)
+    if capability:
+        yield f"compute capability {capability[0]}.{capability[1]}"
+        yield "bfloat16 and TF32" if tuple(capability) >= (8, 0) else "no bfloat16"
+    if known:
+        yield f"{known.memory / 2 ** 30:.1f} GiB"
 
 
 _ABOUT_GPUS = re.compile(r"^[IWE]\d{4} .*?\] (.*(cuda|gpu|dynamic library|dlopen|nvidia|PTX|driver).*)$", re.IGNORECASE)

@@ -242,19 +242,23 @@ def report_table(found: Sequence[SourceReport], shares: Sequence[float | None] =
     units = sorted({one.unit for one in found})
     lines.append(f"Lengths are {' or '.join(units)}: mean, 99 % up to, longest; unknown tokens: source / target.")
     for number, one in enumerate(found, 1):
-        lines += ["", f"[{number}] {one.name}"]
-        lines += [f"  error: {error}" for error in one.errors]
-        lines += [f"  {sentence}" for sentence in one.annotations]
-        for reason, count in sorted(one.dropped.items()):
-            lines.append(f"  {count:,} dropped: {reason}" if one.prepared else
-                         f"  {count:,} of {one.read:,} pairs would be dropped: {reason}")
-        if one.duplicates:
-            lines.append(f"  {one.duplicates:,} of {one.read:,} pairs came before")
-        if one.repeated_sources:
-            often = ", ".join(f"'{_shown(text)}' ({times:,} times)" for text, times in one.often)
-            lines.append(f"  {one.repeated_sources:,} of {one.read:,} pairs have a source that came before: {often}")
-        lines += [f"  {pair.source}\n    {pair.target}" for pair in one.samples]
+        lines += ["", f"[{number}] {one.name}", *(f"  {line}" for line in _details(one))]
     return "\n".join(lines) + "\n"
+
+
+def _details(report: SourceReport) -> Iterator[str]:
+    """Yield the errors, annotations, dropped and repeated pairs, and samples of a source."""
+    yield from (f"error: {error}" for error in report.errors)
+    yield from report.annotations
+    for reason, count in sorted(report.dropped.items()):
+        yield (f"{count:,} dropped: {reason}" if report.prepared else
+               f"{count:,} of {report.read:,} pairs would be dropped: {reason}")
+    if report.duplicates:
+        yield f"{report.duplicates:,} of {report.read:,} pairs came before"
+    if report.repeated_sources:
+        often = ", ".join(f"'{_shown(text)}' ({times:,} times)" for text, times in report.often)
+        yield f"{report.repeated_sources:,} of {report.read:,} pairs have a source that came before: {often}"
+    yield from (f"{pair.source}\n    {pair.target}" for pair in report.samples)
 
 
 def _shown(text: str) -> str:
