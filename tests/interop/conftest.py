@@ -10,6 +10,7 @@ import pytest
 import yaml
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from tests.variables import assign
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.core.tf_compat import tf1
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES
@@ -52,12 +53,12 @@ def write_run(path: Path, end: float = 0.0) -> Path:
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             random = np.random.default_rng(3)
-            for variable in tf1.trainable_variables():
-                value = random.normal(0, 0.6, variable.shape.as_list())
-                if variable.op.name.endswith("softmax_bias"):
-                    value[[PAD, BOS]] = -20.0       # a trained model never generates these
-                    value[EOS] += end
-                variable.load(value, session)
+            values = {variable.op.name: random.normal(0, 0.6, variable.shape.as_list())
+                      for variable in tf1.trainable_variables()}
+            (bias,) = [value for name, value in values.items() if name.endswith("softmax_bias")]
+            bias[[PAD, BOS]] = -20.0        # a trained model never generates these
+            bias[EOS] += end
+            assign(session, values)
             write_checkpoint(tf1.train.Saver(), session, path / "checkpoints", 1,
                              {"step": 1, "position": None, "callbacks": {}})
     return path

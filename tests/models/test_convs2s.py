@@ -19,16 +19,6 @@ SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = tiny.SOURCE, tiny.SOURCE_LENGTH, 
 INPUTS = [SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH, np.float32(8)]
 
 
-def scrambled_variables(session) -> dict[str, np.ndarray]:
-    """Give every variable random values, so that biases count, and return them by name."""
-    random = np.random.default_rng(3)
-    values = {}
-    for variable in tf1.trainable_variables():
-        values[variable.op.name] = random.normal(0, 0.3, variable.shape).astype(np.float32)
-        variable.load(values[variable.op.name], session)
-    return values
-
-
 class Reference:
     """The forward pass of Gehring et al. (2017), sentence by sentence, without padding, convolutions word by word."""
 
@@ -106,7 +96,7 @@ def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
         logits = model.decode(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
                               shift_right(tf.constant(TARGET)))
     with tf1.Session() as session:
-        values = scrambled_variables(session)
+        values = tiny.scramble(session, 0.3)
         got = session.run(logits)
     reference = Reference(model.settings, values)
     for row in range(2):
@@ -119,7 +109,7 @@ def test_the_attention_that_is_guided_is_that_of_the_last_layer(graph):
     model = styles.make("convs2s")
     attention = tiny.guided_attention(model)
     with tf1.Session() as session:
-        values = scrambled_variables(session)
+        values = tiny.scramble(session, 0.3)
         got = session.run(attention)
     for row in range(2):
         words = TARGET_LENGTH[row]
@@ -137,7 +127,7 @@ def test_gradients_into_the_encoder_are_divided_by_the_number_of_attentions():
                 cost = styles.make("convs2s", scale_encoder_gradients=scaled).build_graph(*map(tf.constant, INPUTS))
             gradients = tf1.gradients(cost, tf1.trainable_variables())
             with tf1.Session() as session:
-                values = scrambled_variables(session)
+                values = tiny.scramble(session, 0.3)
                 found.append(dict(zip(values, session.run(list(map(tf.convert_to_tensor, gradients))), strict=True)))
     scaled, whole = found
     for name in whole:

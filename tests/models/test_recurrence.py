@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
+from tests.variables import assign_random
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels import set_precision
 from towernmt.models.layers.randomness import set_seed, start_clock
@@ -53,12 +54,8 @@ def reference(kind: str, v: dict[str, np.ndarray], x: np.ndarray, norm: bool = F
 
 
 def scramble(session) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(3)
-    values = {}
-    for variable in tf1.trainable_variables():
-        values[variable.op.name.split("/", 1)[1]] = value = random.normal(0, 0.5, variable.shape).astype(np.float32)
-        variable.load(value, session)
-    return values
+    values = assign_random(session, np.random.default_rng(3), 0.5)
+    return {name.split("/", 1)[1]: value for name, value in values.items()}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,15 +15,6 @@ from towernmt.models.model_settings import Seq2SeqSettings
 SOURCE, SOURCE_LENGTH, TARGET, TARGET_LENGTH = tiny.SOURCE, tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH
 
 
-def scrambled_variables(session) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(3)
-    values = {}
-    for variable in tf1.trainable_variables():
-        values[variable.op.name] = random.normal(0, 0.5, variable.shape).astype(np.float32)
-        variable.load(values[variable.op.name], session)
-    return values
-
-
 def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
@@ -113,7 +104,7 @@ def test_logits_equal_a_forward_pass_written_from_the_papers(graph, style):
         logits = model.decode(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
                               shift_right(tf.constant(TARGET)))
     with tf1.Session() as session:
-        values = scrambled_variables(session)
+        values = tiny.scramble(session, 0.5)
         got = session.run(logits)
     for row in range(2):
         target_in = np.concatenate([[1], TARGET[row, :TARGET_LENGTH[row] - 1]])
@@ -126,7 +117,7 @@ def test_the_attention_that_is_guided_stands_in_the_order_of_the_source(graph, s
     model = styles.make("seq2seq", style)
     attention = tiny.guided_attention(model)
     with tf1.Session() as session:
-        values = scrambled_variables(session)
+        values = tiny.scramble(session, 0.5)
         got = session.run(attention)
     for row in range(2):
         reference = Reference(model.settings, values)

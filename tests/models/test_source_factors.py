@@ -7,6 +7,7 @@ import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
 import tests.models.tiny_models as tiny
+from tests.variables import assign
 from towernmt.check import check_tower
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
@@ -34,8 +35,7 @@ def logits_of(model, source, values=None) -> tuple[np.ndarray, dict[str, np.ndar
             logits = model.decode(memory, shift_right(tf.constant(tiny.TARGET)))
         if values is None:
             values = tiny.scramble(session)
-        for variable in tf1.trainable_variables():
-            variable.load(values[variable.op.name], session)
+        assign(session, values)
         return session.run(logits), values
 
 

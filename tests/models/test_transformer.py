@@ -9,6 +9,7 @@ import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
 import tests.models.styles as styles
+import tests.models.tiny_models as tiny
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import shift_right
 from towernmt.models.model_settings import TransformerSettings
@@ -17,16 +18,6 @@ SOURCE = np.array([[5, 9, 7, 2, 0, 0], [4, 4, 11, 6, 17, 2]], np.int32)
 SOURCE_LENGTH = np.array([4, 6], np.int32)
 TARGET = np.array([[8, 6, 2, 0, 0], [10, 3, 12, 18, 2]], np.int32)
 TARGET_LENGTH = np.array([3, 5], np.int32)
-
-
-def scrambled_variables(session) -> dict[str, np.ndarray]:
-    """Give every variable random values, so that biases and scales count, and return them by name."""
-    random = np.random.default_rng(3)
-    values = {}
-    for variable in tf1.trainable_variables():
-        values[variable.op.name] = random.normal(0, 0.3, variable.shape).astype(np.float32)
-        variable.load(values[variable.op.name], session)
-    return values
 
 
 class Reference:
@@ -127,7 +118,7 @@ def test_logits_equal_a_forward_pass_written_from_the_paper(graph, style):
         logits = model.decode(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
                               shift_right(tf.constant(TARGET)))
     with tf1.Session() as session:
-        values = scrambled_variables(session)
+        values = tiny.scramble(session, 0.3)
         got = session.run(logits)
     reference = Reference(model.settings, values)
     for row in range(2):
@@ -144,7 +135,7 @@ def test_the_attention_is_that_of_the_guided_head_or_else_the_mean_over_the_head
         _, attention = model.decode_with_attention(model.encode(tf.constant(SOURCE), tf.constant(SOURCE_LENGTH)),
                                                    shift_right(tf.constant(TARGET)))
     with tf1.Session() as session:
-        values = {**scrambled_variables(session), "transformer/softmax_bias": np.zeros(19)}
+        values = {**tiny.scramble(session, 0.3), "transformer/softmax_bias": np.zeros(19)}
         got = session.run(attention)
     for row in range(2):
         reference = Reference(model.settings, values)

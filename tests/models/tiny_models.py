@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
+from tests.variables import assign, assign_random
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.convs2s import ConvS2S
 from towernmt.models.interface import shift_right
@@ -60,12 +61,7 @@ def make(name: str, quiet: bool = False, **more):
 
 def scramble(session, deviation: float = 0.4) -> dict[str, np.ndarray]:
     """Set random values for every variable, and return them by name."""
-    random = np.random.default_rng(3)
-    values = {}
-    for variable in tf1.trainable_variables():
-        values[variable.op.name] = random.normal(0, deviation, variable.shape).astype(np.float32)
-        variable.load(values[variable.op.name], session)
-    return values
+    return assign_random(session, np.random.default_rng(3), deviation)
 
 
 def wider(source: np.ndarray, length: int = 3) -> np.ndarray:
@@ -109,13 +105,13 @@ def guided_attention(model) -> object:
 
 def slopes_by_differences(session, cost, variables, values, gradients, shift: float = 5e-3):
     """Yield (name, slope by central differences, slope by gradient) of each variable, along the gradient and across."""
-    random = np.random.default_rng(5)
-    for variable, value, gradient in zip(variables, values, gradients, strict=True):
+    random, names = np.random.default_rng(5), [variable.op.name for variable in variables]
+    all_values = dict(zip(names, values, strict=True))
+    for name, value, gradient in zip(names, values, gradients, strict=True):
         for line in (gradient, random.normal(size=gradient.shape)):
             line = line / max(np.linalg.norm(line), 1e-9)
             costs = []
             for sign in (1, -1):
-                variable.load((value + sign * shift * line).astype(np.float32), session)
+                assign(session, {**all_values, name: (value + sign * shift * line).astype(np.float32)})
                 costs.append(float(session.run(cost)))
-            variable.load(value, session)
-            yield variable.op.name, (costs[0] - costs[1]) / (2 * shift), float(np.sum(gradient * line))
+            yield name, (costs[0] - costs[1]) / (2 * shift), float(np.sum(gradient * line))

@@ -13,6 +13,7 @@ from tensorpack.tfutils.tower import TrainTowerContext
 from tensorpack.train.interface import launch_train_with_config
 from tensorpack.train.model_desc import ModelDesc
 
+from tests.variables import assign
 from towernmt.callbacks.stopping import StopAtStep
 from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.core.errors import CheckpointError
@@ -180,9 +181,7 @@ def test_search_in_the_training_session_reads_the_averages_or_the_weights_as_set
         for predictor in (by_average, by_weight):
             predictor.set_session(session)
         for weights, kept in ((one, other), (other, one)):
-            for variable in tf1.trainable_variables():
-                variable.load(weights[variable.op.name], session)
-                averages()[variable.op.name].load(kept[variable.op.name], session)
+            assign(session, {**weights, **{averages()[name].op.name: value for name, value in kept.items()}})
             if weights is one:
                 expected = by_average(*source), by_weight(*source)
         found = by_weight(*source), by_average(*source)

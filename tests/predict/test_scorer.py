@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from tests.variables import assign_random
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.cli.main import main
 from towernmt.core.errors import DivergenceError, SettingsError
@@ -55,9 +56,7 @@ def write_run(path: Path, model: Transformer, scale: float) -> Path:
         with PredictTowerContext(""):
             model.build_graph(*[tf1.placeholder(s.dtype, s.shape) for s in model.inputs()])
         with tf1.Session() as session:
-            rng = np.random.default_rng(1)
-            for variable in tf1.global_variables():
-                variable.load(rng.normal(0, scale, variable.shape.as_list()), session)
+            assign_random(session, np.random.default_rng(1), scale, tf1.global_variables())
             write_checkpoint(tf1.train.Saver(), session, run.checkpoints, 1,
                              {"step": 1, "position": None, "callbacks": {}})
     return path

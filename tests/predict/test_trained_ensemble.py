@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from tests.variables import assign, assign_random
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf1
@@ -58,13 +59,12 @@ def write_run(path: Path, model: Any, data: Data, steps: int = 1) -> Path:
         with PredictTowerContext(""):
             model.build_graph(*[tf1.placeholder(s.dtype, s.shape) for s in model.inputs()])
         weights = tf1.global_variables()
-        averages = [tf1.get_variable(v.op.name + AVERAGE_SUFFIX, v.shape) for v in weights]
+        for weight in weights:
+            tf1.get_variable(weight.op.name + AVERAGE_SUFFIX, weight.shape)
         for step in range(1, steps + 1):
             rng = np.random.default_rng([step, *path.name.encode()])
-            for weight, average in zip(weights, averages, strict=True):
-                value = rng.normal(0, 0.4, weight.shape.as_list())
-                weight.load(value, session)
-                average.load(2 * value, session)
+            values = assign_random(session, rng, 0.4, weights)
+            assign(session, {name + AVERAGE_SUFFIX: 2 * value for name, value in values.items()})
             write_checkpoint(tf1.train.Saver(), session, run.checkpoints, step,
                              {"step": step, "position": None, "callbacks": {}})
     return path

@@ -14,6 +14,7 @@ import pytest
 from tensorpack.predict import OfflinePredictor, PredictConfig
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from tests.variables import assign_random
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import CheckpointError, DataError, SettingsError, TowerNMTError
 from towernmt.core.tf_compat import tf, tf1
@@ -76,9 +77,7 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tf1.get_variable("beta1_power", [], initializer=tf1.ones_initializer())
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
-            rng = np.random.default_rng(1)
-            for variable in tf1.trainable_variables():  # far from uniform, so that no two scores are close
-                variable.load(rng.normal(0, 0.5, variable.shape.as_list()), session)
+            assign_random(session, np.random.default_rng(1), 0.5)       # far from uniform: no two scores are close
             tf1.train.Saver().save(session, str(path / "best" / "model"), write_meta_graph=False)
     return path
 

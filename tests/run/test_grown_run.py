@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from tests.variables import assign_random
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, SettingsError
@@ -62,8 +63,7 @@ def random_run(directory: Path, factors: Sequence[list[str]] = ()) -> RunDirecto
         with PredictTowerContext(""):
             model.build_graph(*[tf1.placeholder(spec.dtype, spec.shape) for spec in model.inputs()])
         tf1.get_variable("transformer/softmax_bias/ExponentialMovingAverage", [7], trainable=False)
-        for variable in tf1.global_variables():
-            variable.load(random.normal(size=variable.shape).astype(np.float32), session)
+        assign_random(session, random, 1.0, tf1.global_variables())
         write_checkpoint(tf1.train.Saver(), session, run.checkpoints, 5, {"step": 5, "position": None, "callbacks": {}})
     return run
 

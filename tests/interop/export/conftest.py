@@ -10,6 +10,7 @@ import pytest
 import yaml
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from tests.variables import assign_random
 from towernmt.core.tf_compat import tf1
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
@@ -36,9 +37,7 @@ def random_run(path: Path, name: str = "transformer", sizes: dict[str, Any] | No
         tower.build_graph(*[tf1.placeholder(spec.dtype, spec.shape) for spec in tower.inputs()])
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
-            random = np.random.default_rng(1)
-            for variable in tf1.trainable_variables():      # far from uniform, so that no two scores are close
-                variable.load(random.normal(0, 0.5, variable.shape.as_list()), session)
+            assign_random(session, np.random.default_rng(1), 0.5)       # far from uniform: no two scores are close
             tf1.train.Saver().save(session, str(path / "checkpoints/step-1/model"), write_meta_graph=False)
     return path
 

@@ -10,6 +10,7 @@ import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
 from tests.predict.search.toy_model import BOS, EOS, PAD, ToyModel
+from tests.variables import assign_random
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import NMTModel, shift_right
@@ -100,9 +101,7 @@ class Decoder:
         self._forced = self._teacher_forcing()
         self.session = tf1.Session()
         self.session.run(tf1.global_variables_initializer())
-        random = np.random.default_rng(3)
-        for variable in tf1.trainable_variables():
-            variable.load(random.normal(0, 0.8, variable.shape).astype(np.float32), self.session)
+        assign_random(self.session, np.random.default_rng(3), 0.8)
 
     def __call__(self, **arrays: Any) -> Decoded:
         return self.session.run(self.result, {self.inputs[name]: array for name, array in arrays.items()})

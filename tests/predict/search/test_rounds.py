@@ -9,6 +9,7 @@ import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
 from tests.predict.search.toy_model import EOS, ToyModel, plain_beam_search, searcher
+from tests.variables import assign_random
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.models.transformer import Transformer
@@ -49,8 +50,7 @@ def test_what_a_transformer_finds_for_a_sentence_does_not_depend_on_when_its_nei
     ids[np.arange(len(LENGTHS)), lengths - 1] = EOS
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())
-        for variable in tf1.trainable_variables():
-            variable.load(random.normal(0, 0.5, variable.shape).astype(np.float32), session)
+        assign_random(session, random, 0.5)
         together = session.run(found, {source: ids, length: lengths})
         assert (together.tokens[:, 0] != 0).sum(1).max() > 20       # so that there are several rounds
         for place in (1, 5, 8, 10):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from tests.variables import assign_random
 from towernmt.core.tf_compat import tf1
 from towernmt.dataflow.batches.batch import pad_sentences
 from towernmt.dataflow.vocabulary.base import BOS, SPECIAL_PIECES
@@ -69,12 +70,8 @@ def of_graph(settings: TransformerSettings, streams: int, attention: bool = Fals
             shifted = tf1.pad(inputs[2][:, :-1], [[0, 0], [1, 0]], constant_values=BOS)
             with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
                 found = model.decode_with_attention(memory, shifted)[1]
-        rng = np.random.default_rng(1)
-        weights = {v.op.name: rng.normal(0.0, 0.4, v.shape.as_list()).astype(np.float32)
-                   for v in tf1.global_variables()}
         with tf1.Session() as session:
-            for variable in tf1.global_variables():
-                variable.load(weights[variable.op.name], session)
+            weights = assign_random(session, np.random.default_rng(1), 0.4, tf1.global_variables())
             log_probs = session.run(found)
     return [row[:len(target) + 1] for row, target in zip(log_probs, TARGETS, strict=True)], weights
 

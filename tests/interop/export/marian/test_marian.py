@@ -16,6 +16,7 @@ import sentencepiece
 import yaml
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from tests.variables import assign_random
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.preparation.alignment_model import Entries
@@ -61,15 +62,12 @@ class Trained:
 @cache
 def our_graph(settings: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return the logits of the TensorFlow graph for `SOURCE` and `TARGET`, and its random weights."""
-    model, random, values = Transformer(TransformerSettings(**json.loads(settings))), np.random.default_rng(3), {}
+    model, random = Transformer(TransformerSettings(**json.loads(settings))), np.random.default_rng(3)
     with tf.Graph().as_default(), PredictTowerContext(""):
         memory = model.encode(tf.constant([SOURCE]), tf.constant([len(SOURCE)]))
         logits = model.decode(memory, shift_right(tf.constant([TARGET])))
         with tf1.Session() as session:
-            for variable in tf1.trainable_variables():
-                name = variable.op.name
-                values[name] = random.normal(0, 0.3, variable.shape).astype(np.float32)
-                variable.load(values[name], session)
+            values = assign_random(session, random, 0.3)
             return session.run(logits)[0], values
 
 
