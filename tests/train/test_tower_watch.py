@@ -119,7 +119,7 @@ def test_another_error_of_the_model_stays_what_it_is():
         set_up(Fails())
 
 
-def test_the_look_takes_less_than_a_fiftieth_of_the_building():
+def test_the_look_takes_less_than_a_fiftieth_of_the_building(monkeypatch):
     class Deep(Line):
         def layer(self, x):
             for depth in range(40):
@@ -127,6 +127,7 @@ def test_the_look_takes_less_than_a_fiftieth_of_the_building():
                     x = tf.nn.relu(super().layer(x) + tf1.get_variable("bias", [3]))
             return x
 
+    monkeypatch.setattr(time, "perf_counter", time.thread_time)     # other programs do not count
     began = time.perf_counter()
     trainer = set_up(Deep())
     assert trainer.watch.seconds < 0.02 * (time.perf_counter() - began)
