@@ -38,8 +38,8 @@ class Focal(FocalLoss, Transformer):
 
 def make(**settings: Any) -> Focal:
     """A small model without dropout, whose label smoothing the focal loss does not use."""
-    sizes = {**tiny.MODELS["transformer"][2], **tiny.NO_DROPOUT["transformer"], "source_vocab_size": 19,
-             "target_vocab_size": 19, "label_smoothing": 0.1}
+    sizes = {**tiny.MODELS["transformer"][2], **tiny.NO_DROPOUT["transformer"], "decoder_layers": 1,
+             "source_vocab_size": 19, "target_vocab_size": 19, "label_smoothing": 0.1}
     return Focal(TransformerSettings(**{**sizes, **settings}))
 
 
@@ -105,23 +105,26 @@ class Weights(Callback):
         self.model, self.batches = model, batches
 
     def _setup_graph(self) -> None:
-        self._logits = []
+        self._inputs = [tf1.placeholder(tf.int32, shape) for shape in ([None, None], [None], [None, None])]
         with tf1.variable_scope("", reuse=True), PredictTowerContext("reference"):
-            for batch in self.batches:
-                memory = self.model.encode(tf.constant(batch.source), tf.constant(batch.source_length))
-                self._logits.append(self.model.decode(memory, shift_right(tf.constant(batch.target))))
+            source, length, target = self._inputs
+            self._logits = self.model.decode(self.model.encode(source, length), shift_right(target))
         (self._bias,) = [v for v in tf1.trainable_variables() if v.op.name.endswith("softmax_bias")]
 
     def _before_train(self) -> None:
         tiny.scramble(self.trainer.sess)
-        self.before, logits = self.trainer.sess.run([self._bias, self._logits])
-        self.tokens = [probabilities(x, batch.target, batch.target_length)
-                       for x, batch in zip(logits, self.batches, strict=True)]
+        self.before = self.trainer.sess.run(self._bias)
+        self.tokens = []
+        for batch in self.batches:
+            inputs = dict(zip(self._inputs, (batch.source, batch.source_length, batch.target), strict=True))
+            logits = self.trainer.sess.run(self._logits, inputs)
+            self.tokens.append(probabilities(logits, batch.target, batch.target_length))
 
     def _after_train(self) -> None:
         self.after = np.array(self.trainer.sess.run(self._bias))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("towers", [1, 2])
 def test_an_update_cycle_averages_the_custom_loss_over_all_tokens_of_its_batches(graph: Any, towers: int) -> None:
     model, data = make(), TwoBatches()
