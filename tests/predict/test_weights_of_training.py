@@ -95,7 +95,7 @@ SETTINGS = ["data.batch_tokens=100", "train.steps=4", "checkpoint.steps=2", "val
             "schedule.warmup_steps=1", "optimizer.ema_decay=0.5", "search.beam_size=2"]
 
 
-@pytest.fixture(scope="module", params=["InAllTowers", "InTrainingTowers"])
+@pytest.fixture(scope="module", params=[pytest.param("InAllTowers", marks=pytest.mark.slow), "InTrainingTowers"])
 def run(request, tmp_path_factory, prepare_pairs) -> Path:
     """Train a run with validation, whose directory contains the only copy of the model's code."""
     place = tmp_path_factory.mktemp("run")
