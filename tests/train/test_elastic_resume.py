@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -70,9 +71,9 @@ def train(directory: Path, steps: int, towers: int, optimizer: str = "adam", upd
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """The results of uninterrupted training with one tower, by optimizer."""
-    return {name: train(tmp_path_factory.mktemp(name), STEPS, 1, name) for name in SLOTS}
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict]:
+    """Return a function of an optimizer's name that trains without interruption with one tower, once, for all tests."""
+    return cache(lambda name: train(tmp_path_factory.mktemp(name), STEPS, 1, name))
 
 
 def assert_same(found: dict, expected: dict) -> None:
@@ -86,11 +87,11 @@ def assert_same(found: dict, expected: dict) -> None:
 
 
 @pytest.mark.parametrize("optimizer, towers", [
-    ("adam", [3, 1, 2]), ("muon", [2, 1, 3]), pytest.param("lazyadam", [2, 1], marks=pytest.mark.slow)])
+    ("adam", [3, 1, 2]), ("muon", [2, 1]), pytest.param("lazyadam", [2, 1], marks=pytest.mark.slow)])
 def test_a_change_of_the_number_of_towers_changes_nothing(uninterrupted, tmp_path, optimizer, towers):
     for part, count in enumerate(towers, start=1):
         found = train(tmp_path, STEPS * part // len(towers), count, optimizer)
-    assert_same(found, uninterrupted[optimizer])
+    assert_same(found, uninterrupted(optimizer))
     slots = {name.rsplit("/", 1)[-1] for name in found if name.startswith("transformer/")}
     assert slots >= SLOTS[optimizer]
     for slot in SLOTS[optimizer]:
