@@ -53,7 +53,7 @@ def estimate(rows: int, length: int, precision: str, again: bool, layers: int = 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_step_has_the_products_that_the_model_needs_and_no_more(precision: str) -> None:
-    encoder, decoder = 2, 3
+    encoder, decoder = 1, 2
     count = operations(encoder, decoder, precision)
     # Queries, keys and values in one product, output, two of the feed-forward; a decoder layer also has queries, keys
     # with values, and output of the attention to the source; then the logits. Each has two products in its gradient.
@@ -65,7 +65,7 @@ def test_a_step_has_the_products_that_the_model_needs_and_no_more(precision: str
 
 
 def test_a_step_updates_each_variable_in_one_fused_operation() -> None:
-    encoder, decoder = 2, 3
+    encoder, decoder = 1, 2
     count = operations(encoder, decoder, "float32")
     # A layer of the encoder: 2 kernels of attention, 2 kernels with biases, 2 norms of 2; of the decoder: 5, 2, 3.
     assert count["ResourceApplyAdam"] == 10 * encoder + 15 * decoder + 2 * 2 + len(["embedding", "softmax bias"])
@@ -74,17 +74,17 @@ def test_a_step_updates_each_variable_in_one_fused_operation() -> None:
 
 def test_a_step_draws_one_mask_for_each_dropout_and_none_without() -> None:
     masks = "StatelessRandomUniformFullIntV2"
-    encoder, decoder = 2, 3
+    encoder, decoder = 1, 2
     assert operations(encoder, decoder, "float32")[masks] == 2 + 2 * encoder + 3 * decoder
     assert operations(encoder, decoder, "float32", dropout=0.0)[masks] == 0
 
 
-@pytest.mark.parametrize(("alone", "fills"), [(True, 2 * (2 + 3)), (False, 0)])
+@pytest.mark.parametrize(("alone", "fills"), [(True, 2 * (1 + 2)), (False, 0)])
 def test_on_avx2_alone_both_kernels_of_each_feed_forward_have_a_filled_gradient(
         monkeypatch: pytest.MonkeyPatch, alone: bool, fills: int) -> None:
     monkeypatch.setattr("towernmt.models.kernels._AVX2_ONLY", alone)
     with tf.Graph().as_default() as graph:
-        build_step(2, 3, filter_size=1024)
+        build_step(1, 2, filter_size=1024)
         filled = [op for op in graph.get_operations() if op.type == "MatMul" and op.get_attr("transpose_a")
                   and any(x.op.type in ("Pad", "PadV2") for x in op.inputs)]
     assert len(filled) == fills
