@@ -51,6 +51,11 @@ def test_the_last_correction_of_a_source_counts_and_empty_ones_do_not(tmp_path: 
     assert read_corrections(file) == [Correction("x", "z"), Correction("u", "v")]
 
 
+def test_a_line_with_the_names_of_the_fields_is_no_correction(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("time\tmodel\tsource\ttranslation\tsuggestion\n")
+    assert read_corrections(write_corrections(tmp_path / "a.tsv", [("x", "y")])) == [Correction("x", "y")]
+
+
 def test_corrections_of_several_directions_need_one_to_be_named(tmp_path: Path) -> None:
     file = write_corrections(tmp_path / "a.tsv", [("x", "y")])
     write_corrections(file, [("u", "v")], "en-de")

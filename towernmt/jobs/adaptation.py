@@ -66,7 +66,7 @@ def read_corrections(file: str | Path, direction: str | None = None) -> list[Cor
     """Read the corrections of one direction; of several for the same source, the last one.
 
     Args:
-        file: file of `towernmt serve --suggestions`.
+        file: file of `towernmt serve --suggestions`; the first line may have the names of the fields.
         direction: direction such as de-en, which the field `model` begins with; None if the file has only one.
 
     Raises:
@@ -79,6 +79,8 @@ def read_corrections(file: str | Path, direction: str | None = None) -> list[Cor
         if len(fields) != len(FIELDS):
             raise DataError(f"{file} line {number}: {len(fields)} fields where {len(FIELDS)} were expected "
                             f"({', '.join(FIELDS)}, separated by tabs): pass a file of `towernmt serve --suggestions`.")
+        if number == 1 and tuple(fields) == FIELDS:
+            continue
         source, suggestion = clean(fields[2]), clean(fields[4])
         if source and suggestion:
             found.setdefault(fields[1].partition("=")[0], {})[source] = suggestion
