@@ -7,6 +7,8 @@ r"""Find words and symbols in plain text that a translation must not change, and
   ambiguous. It belongs to a number before it (`50 %ige`), and begins a placeholder otherwise. Lower-case letters after
   a placeholder without width or precision belong to it (`%dpx`), since `%description` must not become `%d` and another
   word. Adjacent placeholders are one match, so they keep their order.
+- Codes: bank accounts, keys and versions whose letters and digits alternate (`DE89 3704 0044 0532 0130 00`,
+  `550e8400-e29b-41d4`, `0x1F4A`), mathematics as in LaTeX (`$x^2$`), and program text between backticks.
 - Symbols: emoji, musical notes, arrows, bullets, trademarks. The model does not see them, because most vocabularies
   lack them and they do not influence the translation.
 - Words of the user: matches of regular expressions.
@@ -60,6 +62,8 @@ _ACCOUNT = (rf"@{_LETTER}(?:(?:{_LETTER}|[.-]){{0,80}}{_LETTER})?"
 _TOPIC = (rf"[#\uff03](?:(?=[\p{{L}}\p{{N}}_]){_LETTER}(?:{_LETTER}|[\u200c\u200d])*|[{_UNSPACED}][\w\u200c\u200d]*)"
           r"(?:[#\uff03](?!\w))?")
 _WINDOWS = rf"(?:{_LETTER}|[.$+~-]){{1,80}}"
+_WITH_SPACES = rf"{_WINDOWS}(?:(?: {_WINDOWS}){{1,4}}(?=\\))?"
+"""A name of a Windows path. Spaces belong to it if a backslash follows."""
 _NOT_IN_PATH = rf"(?<!{_LETTER}|[.~/:<-])"
 _ADDRESS = regex.compile("|".join((
     rf"{_SCHEME}(?:{_USER}{_HOST})?{_TAIL}",
@@ -73,7 +77,7 @@ _ADDRESS = regex.compile("|".join((
     rf"{_NOT_IN_PATH}{_PATH}(?:/{_PATH}){{1,40}}(?<=[A-Za-z0-9_]\.[a-z][a-z0-9]{{0,4}})(?![\w/-])",    # src/main.c
     rf"(?<!{_LETTER}|[.@/:#&=\\-])(?:{_LETTER}|-){{1,80}}(?:\.(?:{_LETTER}|-){{1,40}}){{0,3}}"            # notes.txt
     rf"\.(?:{_EXTENSIONS})(?![\w/@-]|\.\w)",
-    rf"(?<!{_LETTER})(?:[A-Za-z]:\\|\\\\){_WINDOWS}(?:\\{_WINDOWS}){{0,40}}\\?",
+    rf"(?<!{_LETTER})(?:[A-Za-z]:\\|\\\\){_WITH_SPACES}(?:\\{_WITH_SPACES}){{0,40}}\\?",
     rf"(?<!{_LETTER}|[&/@#.])(?:{_ACCOUNT}|{_TOPIC})(?: ?(?:{_ACCOUNT}|{_TOPIC}))*")))
 _MAY_BE_THERE = regex.compile(r"[@#\uff03/\\]|[\w-]\.[\w-]")
 _CONTINUES = regex.compile(r"[/?#&=%]|[.:@_~+-][a-z0-9]")
@@ -195,6 +199,22 @@ def formulas_in(text: str) -> Iterator[tuple[int, int]]:
     return ((match.start(), match.end()) for match in _FORMULA.finditer(text)) if not text.isascii() else iter(())
 
 
+_CODES = regex.compile("|".join((
+    r"(?<![\w-])[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?![\w-])",                     # IBAN
+    r"(?<![\w-])[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}(?![\w-])",                       # UUID
+    r"(?<![\w:-])(?=[\w:-]{0,80}?(?:\d[:_-]?[A-Za-z]{1,3}[:_-]?\d{1,20}[:_-]?[A-Za-z]"              # 0x1F4A, R2D2
+    r"|[A-Za-z][:_-]?\d{1,20}[:_-]?[A-Za-z]{1,3}[:_-]?\d))"
+    r"(?:\d++|[A-Za-z]{1,3}+(?![A-Za-z])|[:_-](?=[A-Za-z\d]))++(?![\w-])",
+    r"(?<![\w$\\])\$(?=[^\s$])(?=[^$\n]{0,100}[\\^_={}])[^$\n]{1,100}(?<![\s\\])\$(?![\w$])",        # $x^2$
+    r"(?<![\w`])`(?=[^\s`])[^`\n]{1,100}(?<!\s)`(?![\w`])")))                                        # `ls`
+_SIGN_OF_CODE = re.compile(r"[\d$`]")
+
+
+def codes_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each code, formula in LaTeX and program text."""
+    return (match.span() for match in _CODES.finditer(text)) if _SIGN_OF_CODE.search(text) else iter(())
+
+
 class PlainShielded(Shielded):
     """Protected words that were found in plain text, and are written as plain text."""
 
@@ -225,7 +245,7 @@ class Protection:
     """The words and symbols of plain text that a translation must not change.
 
     Attributes:
-        is_on: whether addresses, formulas, placeholders and symbols are protected.
+        is_on: whether addresses, formulas, placeholders, codes and symbols are protected.
         patterns: regular expressions of further words.
 
     Raises:
@@ -245,7 +265,7 @@ class Protection:
                  for match in compiled_pattern(pattern).finditer(text) if match[0].strip()]
         done = 0
         if self.is_on:
-            found += [(start, end, False) for finder in (addresses_in, formulas_in, placeholders_in)
+            found += [(start, end, False) for finder in (addresses_in, formulas_in, placeholders_in, codes_in)
                       for start, end in finder(text)]
             found += [(start, end, True) for start, end in symbols_in(text)]
         for start, end, is_symbol in sorted(found, key=lambda one: (one[0], one[2], -one[1])):

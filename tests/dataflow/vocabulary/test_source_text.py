@@ -46,6 +46,12 @@ def test_words_are_ordered_by_frequency_and_merged_by_the_better_rank() -> None:
     assert first.merged(SourceText()) == SourceText().merged(first) == first
 
 
+def test_words_at_the_beginning_of_lines_count_in_their_form_inside_lines() -> None:
+    lines = ["Ich habe ein Haus.", "Ich auch, sage ich.", "Haus und Hof", "Hof", "haus"]
+    words = SourceCounts.of(lines).text().words
+    assert words[:3] == ["ich", "Haus", "Hof"] and "Ich" not in words and "haus" in words
+
+
 def test_preparation_writes_the_facts_and_runs_copy_them(data: PreparedData, tmp_path: Path) -> None:
     assert data.source_text == (RANKED, 0.6667)         # words by frequency, then in alphabetical order
     data.copy_vocabularies(tmp_path)

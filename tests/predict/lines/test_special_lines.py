@@ -139,6 +139,18 @@ def test_a_line_in_capitals_with_a_typo_and_without_a_mark_gets_all_corrections(
     assert translate(model, ["TEH DEVICE IS"], source_text=SourceText(TRAINED.words, 1.0)) == ["THE DEVICE IS"]
 
 
+def test_words_are_not_looked_up_if_neither_typos_nor_lines_of_unknown_words_matter() -> None:
+    class Words(Sequence[str]):
+        def __len__(self) -> int:
+            raise AssertionError
+
+        def __getitem__(self, index: Any) -> Any:
+            raise AssertionError
+
+    assert translate(Model(str.upper), ["teh device"], off=["spelling", "copy_lines", "casing"],
+                     source_text=SourceText(Words())) == ["TEH DEVICE"]
+
+
 def test_terms_are_not_corrected() -> None:
     options = LineOptions(terminology=Terminology([Term("devise", "here")]))
     model = Model(lambda text: (text, -0.9 if "teh" in text else -0.1))
@@ -342,6 +354,59 @@ def test_a_line_in_lower_case_is_translated_in_its_usual_case_if_the_model_prefe
     assert translate(confident, ["is berlin here"]) == ["first"]
     assert confident.seen[1] == "Is Berlin here"
     assert translate(Model(lambda text: text), ["berlin is not here"], off=["casing"]) == ["berlin is not here"]
+
+
+GERMAN = SourceText(("der", "Berlin", "ist", "groß", "Haus", "USA", "gross", "wichtig", "Der"))
+
+
+@pytest.mark.parametrize(("line", "usual"), [
+    ("DER BERLIN IST GROSS", "Der Berlin ist groß"), ("der berlin ist gross", "Der Berlin ist gross"),
+    ("Der Berlin Ist Usa", "Der Berlin ist USA"), ("DAS HAUS DER USA", "Das Haus der USA")])
+def test_the_usual_case_is_that_of_the_training_text(line: str, usual: str) -> None:
+    model = Model(lambda text: ("gut", -0.1) if text == usual else ("noise", -1.0))
+    assert translate(model, [line], source_text=GERMAN)[0].lower() == "gut"
+    assert translate(Model(lambda text: text), [usual], source_text=GERMAN) == [usual]
+
+
+@pytest.mark.parametrize(("line", "usual"), [
+    ("der Berlin ist WICHTIG.", "Der Berlin ist wichtig."), ("GROSS ist der Berlin", "Groß ist der Berlin"),
+    ("WICHTIG: USA ist groß", "Wichtig: USA ist groß")])
+def test_words_in_capitals_are_translated_in_their_usual_case_if_the_model_is_surer(line: str, usual: str) -> None:
+    sure = Model(lambda text: ("gut", -0.1 if text == usual else -0.9))
+    assert translate(sure, [line], off=["spelling"], source_text=GERMAN) == ["gut"]
+    assert sure.seen == [line, usual]
+    unsure = Model(lambda text: ("schlecht", -0.9) if text == usual else ("gut", -0.1))
+    assert translate(unsure, [line], off=["spelling"], source_text=GERMAN) == ["gut"]
+
+
+@pytest.mark.parametrize("line", ["der NATO ist wichtig", "USA ist wichtig", "Der ist IT", "der Berlin"])
+def test_abbreviations_are_not_words_in_capitals(line: str) -> None:
+    model = Model(lambda text: text)
+    assert translate(model, [line], off=["spelling"], source_text=GERMAN) == [line]
+    assert model.seen == [line]
+
+
+@pytest.mark.parametrize(("line", "lost", "kept"), [
+    ("he is 30 today", "HE IS TWO", "HE IS 30 TODAY"), ("it is 7 here.", "IT IS 8 HERE.", "IT IS 7 HERE."),
+    ("at 12:45 in 3 rooms", "AT 12:45 IN ROOMS", "AT 12:45 IN 3 ROOMS")])
+def test_a_small_number_that_is_lost_is_protected_in_a_second_translation(line: str, lost: str, kept: str) -> None:
+    model = Model(lambda text: text.upper() if "X1" in text else lost)
+    assert translate(model, [line]) == [kept]
+    assert len(model.seen) == 2
+    assert translate(Model(lambda text: lost), [line], off=["protection"]) == [lost]
+
+
+def test_a_word_of_a_number_stays_if_the_model_is_unsure_about_the_placeholder() -> None:
+    model = Model(lambda text: (text.upper(), -9.0) if "X1" in text else ("DREI TAGE", -0.1))
+    assert translate(model, ["3 days"]) == ["DREI TAGE"]
+
+
+@pytest.mark.parametrize(("line", "translation", "lost"), [
+    ("am 3. Mai", "on May 3rd", 0), ("um 14 Uhr 30", "at 2:30 p.m.", 0), ("at 2 p.m.", "um 14 Uhr", 0),
+    ("in 14 Tagen", "in two weeks", 1), ("30 Leute", "thirty people", 1), ("30 oder 31", "30 or 31", 0),
+    ("3 und 3", "3 and three", 1), ("3-4 Tage, 1/2, A4, 3x", "so", 0), ("3 Tage", "\u0663 days", 0)])
+def test_small_numbers_that_a_translation_lacks(line: str, translation: str, lost: int) -> None:
+    assert LineSpans(line, EVERYTHING).lost_small_numbers(translation) == lost
 
 
 def test_a_line_whose_words_are_usual_in_lower_case_is_translated_once() -> None:

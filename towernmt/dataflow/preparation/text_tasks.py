@@ -211,7 +211,7 @@ class CountSource(Task):
     def counts(self) -> SourceCounts:
         """Return the counts, after the task is done."""
         found = json.loads(self.output.read_text(encoding="utf-8"))
-        return SourceCounts(Counter(found["words"]), found["lines"], found["marked"])
+        return SourceCounts(Counter(found["words"]), Counter(found["first"]), found["lines"], found["marked"])
 
 
 MEASURED_LINES = 100_000

@@ -94,11 +94,13 @@ class SourceCounts:
 
     Attributes:
         words: frequency of each word.
+        first: frequency of each word at the beginning of a line, where it may have a capital.
         lines: number of lines.
         marked: number of lines that end with a final mark.
     """
 
     words: Counter[str] = field(default_factory=Counter)
+    first: Counter[str] = field(default_factory=Counter)
     lines: int = 0
     marked: int = 0
 
@@ -107,7 +109,9 @@ class SourceCounts:
         """Return the counts of lines."""
         found = cls()
         for text in texts:
-            found.words.update(match[0] for match in words_of(text))
+            words = [match[0] for match in words_of(text)]
+            found.words.update(words)
+            found.first.update(words[:1])
             found.lines += 1
             found.marked += bool(FINAL_MARK.search(text))
         return found
@@ -115,10 +119,25 @@ class SourceCounts:
     def add(self, other: SourceCounts) -> None:
         """Add the counts of other lines."""
         self.words.update(other.words)
+        self.first.update(other.first)
         self.lines += other.lines
         self.marked += other.marked
 
     def text(self) -> SourceText:
-        """Return the facts, with words of the same frequency in their order."""
-        words = sorted(self.words, key=lambda word: (-self.words[word], word))[:MOST_WORDS]
-        return SourceText(words, self.marked / max(self.lines, 1))
+        """Return the facts, with words of the same frequency in their order.
+
+        A word with a capital at the beginning of a line counts as the word in lower case, if that is more frequent inside
+        lines: `Ich` as `ich`, but not `Haus`.
+        """
+        counts = self.words.copy()
+        for word, count in self.first.items():
+            lower = word[0].lower() + word[1:]
+            if lower != word and self._inside(lower) > self._inside(word):
+                counts[word] -= count
+                counts[lower] += count
+        words = sorted((word for word in counts if counts[word]), key=lambda word: (-counts[word], word))
+        return SourceText(words[:MOST_WORDS], self.marked / max(self.lines, 1))
+
+    def _inside(self, word: str) -> int:
+        """Return the frequency of a word after the first one of a line."""
+        return self.words[word] - self.first[word]

@@ -1,15 +1,18 @@
-"""Lines in capitals, in title case and in lower case, and the usual case of their words by the vocabulary of a model.
+"""Lines in capitals, in title case and in lower case, and the usual case of their words.
 
-A vocabulary learns from the training text, so the usual form of a word has the fewest tokens, and of forms with one
-token, the most frequent one has the smallest id: `USA` stays, German nouns keep their capital, other words do not.
+The usual form of a word is the most frequent one in the training text: `USA` stays, German nouns keep their capital,
+other words do not. The vocabulary decides about words that the training text lacks, and if the words of the training
+text are unknown: it learns from that text, so the usual form has the fewest tokens, and of forms with one token, the
+most frequent one has the smallest id.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
-from towernmt.dataflow.text.letter_case import capitalized, is_upper_case, lower_case
+from towernmt.dataflow.text.letter_case import capitalized, is_upper_case, lower_case, upper_case
 from towernmt.dataflow.vocabulary.base import Vocabulary
 
 _WORD = re.compile(r"[^\W\d_](?:[^\W_]|['’](?=\w))*")
@@ -18,6 +21,9 @@ _LEAST_LETTERS = 4
 """Minimum number of letters of a line of one word in capitals. Shorter words are often abbreviations."""
 _LEAST_WORDS = 3
 """Minimum number of words of a line in title case. Fewer words may be a name."""
+
+_LEAST_EMPHASISED = 3
+"""Minimum number of letters of a word in capitals in a line of other words. Shorter words are often abbreviations."""
 
 
 def is_in_capitals(texts: Sequence[str]) -> bool:
@@ -35,26 +41,72 @@ def is_in_title_case(texts: Sequence[str]) -> bool:
     return len(words) >= _LEAST_WORDS and all(word[0].isupper() and word[1:] == word[1:].lower() for word in words)
 
 
+def may_have_emphasis(text: str) -> bool:
+    """Return whether a word of a text may be in capitals."""
+    return any(len(word) >= _LEAST_EMPHASISED and word.isupper() for word in text.split())
+
+
 def is_in_lower_case(texts: Sequence[str]) -> bool:
     """Return whether the letters of the texts of a line are in lower case."""
     return "".join(texts).islower()
 
 
-def usual_forms(texts: Sequence[str], vocabulary: Vocabulary, language: str = "") -> dict[str, str]:
-    """Return the words of the texts of a line, and the usual case of each.
+class UsualForms:
+    """The usual case of words.
 
     Args:
-        texts: texts of a line.
+        words: words of the training text, the most frequent first; empty if they are unknown.
         vocabulary: vocabulary of the source.
         language: ISO 639-1 code of the source, or "".
     """
-    words = list(dict.fromkeys(word for text in texts for word in _WORD.findall(text)))
-    forms = {word: list(dict.fromkeys((lower_case(word, language), _with_capital(word, language), word)))
-             for word in words}
-    tokens = {form: ids for form, ids in zip(
-        [form for each in forms.values() for form in each],
-        vocabulary.encode_batch([form for each in forms.values() for form in each]), strict=True)}
-    return {word: min(each, key=lambda form: _rank(tokens[form], vocabulary.unk_id)) for word, each in forms.items()}
+
+    def __init__(self, words: Sequence[str], vocabulary: Vocabulary, language: str = "") -> None:
+        self._words, self._vocabulary, self._language = words, vocabulary, language
+
+    def of(self, texts: Sequence[str]) -> dict[str, str]:
+        """Return the words of the texts of a line, and the usual case of each."""
+        words = _words_of(texts)
+        known = {word: form for word in words if (form := self.known(word)) is not None}
+        return known | self._by_vocabulary([word for word in words if word not in known])
+
+    def without_emphasis(self, texts: Sequence[str]) -> dict[str, str]:
+        """Return the words of the texts of a line, those in capitals in their usual case.
+
+        Words that the training text lacks, such as abbreviations, do not change.
+        """
+        return {word: (self.known(word) or word) if len(word) >= _LEAST_EMPHASISED and is_upper_case(word) else word
+                for word in _words_of(texts)}
+
+    def known(self, word: str) -> str | None:
+        """Return the most frequent form of a word in the training text, or None if that lacks the word.
+
+        Capitals may be those of a word with other letters: `GROSS` is `groß`.
+        """
+        forms = self._forms.get(upper_case(word, self._language), ())
+        if is_upper_case(word):
+            return next(iter(forms), None)
+        lower = lower_case(word, self._language)
+        return next((form for form in forms if lower_case(form, self._language) == lower), None)
+
+    @cached_property
+    def _forms(self) -> dict[str, list[str]]:
+        """The words of the training text by their form in capitals, the most frequent first."""
+        forms: dict[str, list[str]] = {}
+        for word in self._words:
+            forms.setdefault(upper_case(word, self._language), []).append(word)
+        return forms
+
+    def _by_vocabulary(self, words: Sequence[str]) -> dict[str, str]:
+        """Return the form of each word with the fewest tokens."""
+        forms = {word: list(dict.fromkeys((lower_case(word, self._language), self._with_capital(word), word)))
+                 for word in words}
+        every = [form for each in forms.values() for form in each]
+        tokens = dict(zip(every, self._vocabulary.encode_batch(every), strict=True))
+        return {word: min(each, key=lambda form: _rank(tokens[form], self._vocabulary.unk_id))
+                for word, each in forms.items()}
+
+    def _with_capital(self, word: str) -> str:
+        return capitalized(lower_case(word, self._language), self._language)
 
 
 def usual_case(texts: Sequence[str], forms: Mapping[str, str], language: str = "") -> list[str]:
@@ -62,7 +114,7 @@ def usual_case(texts: Sequence[str], forms: Mapping[str, str], language: str = "
 
     Args:
         texts: consecutive texts of a line; what is between them does not change.
-        forms: the `usual_forms` of the words.
+        forms: the usual case of each word; see `UsualForms`.
         language: ISO 639-1 code of the source, or "".
     """
     found: list[str] = []
@@ -80,8 +132,9 @@ def usual_case(texts: Sequence[str], forms: Mapping[str, str], language: str = "
     return found
 
 
-def _with_capital(word: str, language: str) -> str:
-    return capitalized(lower_case(word, language), language)
+def _words_of(texts: Sequence[str]) -> list[str]:
+    """Return the different words of the texts of a line."""
+    return list(dict.fromkeys(word for text in texts for word in _WORD.findall(text)))
 
 
 def _rank(ids: Sequence[int], unknown: int) -> tuple[int, int, int]:

@@ -4,6 +4,8 @@ r"""Spans of a line that its translation must have exactly as often: protected w
 - Numbers are those with three digits or more, with separators, or with a unit. A translation may write other separators
   (`1,000.5` and `1.000,5`), spell out the unit, or use the digits of another script.
   Small numbers without a unit may be spelled out, and times of the twelve-hour clock may change: both are left out.
+- Small numbers, with one or two digits and without a unit, are no spans. A translation that lacks one of them may have
+  spelled it out or lost it.
 """
 
 from __future__ import annotations
@@ -20,18 +22,21 @@ from towernmt.documents.segments import Part, Segment
 from towernmt.documents.shields import Attached, PlainShielded, Protection
 
 _GROUPED = r"\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?"
-_DIGITS = rf"{_GROUPED}|\d+(?:[.,:/'’\u066b\u066c-]\d+)*"
+_PHONE = r"\+\d{1,3}(?:[ \u00a0/-]?(?:\(\d{1,6}\)|\d{2,12})){1,6}(?!\d)"
+_DIGITS = rf"{_PHONE}|{_GROUPED}|\d+(?:[.,:/'’\u066b\u066c-]\d+)*"
 _UNITS = ("% ‰ °C °F ° € $ £ ¥ ₹ EUR USD GBP CHF JPY km/h m/s km² m² cm² km cm mm µm nm m kg mg g ml cl l kB KB MB GB "
           "TB Mbit/s Hz kHz MHz GHz kWh kW MW W mA V px dpi ms x").split()
 _UNIT = "|".join(map(re.escape, sorted(_UNITS, key=len, reverse=True))).replace("%", r"%(?!\()")    # not of %(name)s
 _CURRENCY = r"[€$£¥₹][ \u00a0]?"
 _NUMBER = re.compile(rf"(?P<before>{_CURRENCY})?(?<![\w.,])(?:[vV](?=\d+(?:\.\d+)+(?!\.?\w)))?(?P<digits>{_DIGITS})"
                      rf"(?P<unit>[ \u00a0\u202f]?(?:{_UNIT}))?(?![\w%])(?!\s?[ap]\.?m\b)", re.IGNORECASE)
+_SMALL_NUMBER = re.compile(r"(?<![\w.,:/-])\d{1,2}(?![\w%]|[.,:/-]\d)")
 _SHORT_RANGE = re.compile(r"\d{1,2}[/-]\d{1,2}")
 _RUN_OF_DIGITS = re.compile(_DIGITS)
 _GROUP = re.compile(r"\d+")
 _AFTER_A_NUMBER = re.compile(r"[ \u00a0\u202f]?(?:[^\W\d_]|[%‰°€$£¥₹×])")
 _BEFORE_A_NUMBER = re.compile(r"(?:[€$£¥₹]|\b[A-Z]{3})[ \u00a0\u202f]?$")
+_HOURS = 24
 _SIMILAR = 0.5
 """Minimum similarity of the digits of two numbers, 0 to 1, at which one is a damaged copy of the other."""
 
@@ -44,6 +49,21 @@ def numbers_in(text: str) -> Iterator[tuple[int, int]]:
         if has_unit or sum(map(str.isdigit, digits)) > 2 or (
                 not digits.isdigit() and not _SHORT_RANGE.fullmatch(digits)):
             yield match.span()
+
+
+def with_small_numbers(segment: Segment) -> Segment:
+    """Return a segment in which the small numbers of the text are shielded, too."""
+    parts: list[Part] = []
+    for part in segment:
+        if not isinstance(part, str):
+            parts.append(part)
+            continue
+        done = 0
+        for match in _SMALL_NUMBER.finditer(part):
+            parts += [part[done:match.start()], _Number(match[0], None)]
+            done = match.end()
+        parts.append(part[done:])
+    return tuple(part for part in parts if part != "")
 
 
 def number_value(text: str) -> str:
@@ -80,7 +100,7 @@ class LineSpans:
     """
 
     def __init__(self, text: str, protection: Protection, numbers: bool = True) -> None:
-        self._text = text
+        self._text, self._has_numbers = text, numbers
         self.segment: Segment = tuple(_with_spans(text, protection, numbers))
         numbers_of_line = [part.text for part in self.segment if isinstance(part, _Number)]
         self._numbers = Counter(map(number_value, numbers_of_line))
@@ -94,8 +114,25 @@ class LineSpans:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the line has no span."""
-        return not self.words and not self._numbers
+        """Whether the line has no span and no small number."""
+        return not self.words and not self._numbers and not self._small_numbers
+
+    @cached_property
+    def _small_numbers(self) -> Counter[int]:
+        texts = [part for part in self.segment if isinstance(part, str)] if self._has_numbers else []
+        return Counter(int(match[0]) for text in texts for match in _SMALL_NUMBER.finditer(text))
+
+    def lost_small_numbers(self, translation: str) -> int:
+        """Return the number of different small numbers that a translation lacks.
+
+        An hour of one clock may be written by the other clock: `14` and `2`.
+        """
+        if not self._small_numbers:
+            return 0
+        found = Counter(int(group) for group in _GROUP.findall(translation))
+        return sum(found[value] < count and not (value <= _HOURS and any(
+            found[hour] for hour in (value - _HOURS // 2, value + _HOURS // 2) if 0 <= hour <= _HOURS))
+            for value, count in self._small_numbers.items())
 
     def changed(self, translation: str) -> int:
         """Return the number of different spans that a translation has more or less often than the line.

@@ -20,20 +20,19 @@ from typing import NamedTuple, Protocol
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.letter_case import upper_case
 from towernmt.dataflow.text.modifiers import without_accents
-from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.documents.segments import Segment
 from towernmt.documents.shields import Protection
 from towernmt.predict.lines.capitals import (
+    UsualForms,
     is_in_capitals,
     is_in_lower_case,
     is_in_title_case,
     usual_case,
-    usual_forms,
 )
 from towernmt.predict.lines.faults import worse
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import LineRequest
-from towernmt.predict.lines.line_spans import LineSpans
+from towernmt.predict.lines.line_spans import LineSpans, with_small_numbers
 from towernmt.predict.lines.protected_sentences import ProtectedLine, with_placeholders
 from towernmt.predict.lines.spelling import TypoCorrector
 from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings
@@ -44,6 +43,8 @@ _HOPELESS = -1.5
 """Mean log-probability of a token, in nats, below which a line with unknown letters is its own translation."""
 _FOREIGN = -0.5
 """Mean log-probability of a token, in nats, below which a line of unknown words is its own translation."""
+_SPELLED_OUT = 99.0
+"""Maximum loss of the mean log-probability of a token, in nats, by a placeholder for a small number."""
 _FINAL_MARKS = re.compile(r"\s*[.!?…。．｡।！？؟]+\s*$")
 
 
@@ -59,19 +60,19 @@ class SpecialLineModel(NamedTuple):
 
     Attributes:
         settings: which lines are special.
-        vocabulary: vocabulary of the source.
         search: settings of the search.
         languages: ISO 639-1 codes of source and target, or "".
         copies: whether lines without words are copied.
         spelling: corrects typos.
+        usual_forms: the usual case of words.
     """
 
     settings: SpecialLineSettings
-    vocabulary: Vocabulary
     search: SearchSettings
     languages: tuple[str, str]
     copies: bool
     spelling: TypoCorrector
+    usual_forms: UsualForms
 
 
 class SpecialLine:
@@ -87,7 +88,8 @@ class SpecialLine:
     Attributes:
         spans: the protected spans.
         case: "capitals", "title" or "lower"; "" for another letter case, or if the line is in its usual case.
-        is_corrected: whether the second translation is that of a line with corrected typos.
+        is_corrected: whether the second translation is that of a line with corrected typos, or with the usual case of
+            its words in capitals.
         is_copied: whether the line is its own translation.
     """
 
@@ -108,19 +110,20 @@ class SpecialLine:
             self._correct()
 
     def _find_case(self) -> None:
-        """Find the letter case, and the texts in the usual case if they differ."""
-        texts, vocabulary, language = self._texts, self._model.vocabulary, self._model.languages[0]
+        """Find the letter case, and the texts in the usual case if they differ.
+
+        Of a line in several cases, only the words in capitals change.
+        """
+        texts, language = self._texts, self._model.languages[0]
         case = "capitals" if is_in_capitals(texts) else "title" if is_in_title_case(texts) else (
             "lower" if is_in_lower_case(texts) else "")
-        if not case:
-            return
-        forms = usual_forms(texts, vocabulary, language)
+        forms = (self._model.usual_forms.of if case else self._model.usual_forms.without_emphasis)(texts)
         # A capital at the beginning alone changes little, and a model of lower-case text has no other usual case.
-        if case == "lower" and all(word == form for word, form in forms.items()):
+        if case in ("lower", "") and all(word == form for word, form in forms.items()):
             return
         usual = usual_case(texts, forms, language)
         if usual != texts:
-            self.case, self._texts = case, usual
+            self.case, self.is_corrected, self._texts = case, not case, usual
 
     def _correct(self) -> None:
         """Correct the typos of the texts, but not of terms."""
@@ -129,7 +132,7 @@ class SpecialLine:
         terminology = self.request.options.terminology
         terms = [] if terminology is None else [term.source for term in terminology.found(self.request.text)]
         corrected = [self._model.spelling.corrected(text, terms) for text in self._texts]
-        self.is_corrected, self._texts = corrected != self._texts, corrected
+        self.is_corrected, self._texts = self.is_corrected or corrected != self._texts, corrected
 
     @property
     def _may_be_copied(self) -> bool:
@@ -153,19 +156,22 @@ class SpecialLine:
 
     def second_lines(self, first: Translation) -> list[ProtectedLine]:
         """Return the lines to translate after a first translation; none if that is the only one."""
+        lost = self.spans.lost_small_numbers(first[0].text)
         if self.is_copied or not (self.case or self.is_corrected or self.unknown or self._is_fragment
-                                  or self._is_unmarked or self.spans.changed(first[0].text)):
+                                  or self._is_unmarked or lost or self.spans.changed(first[0].text)):
             return []
-        lines = [self._line_with(mark) for mark in self._marks()]
+        lines = [self._line_with(mark, bool(lost)) for mark in self._marks()]
         return [line for line in lines if line.sentence is not None
                 and (line.sentence.names or line.sentence.text != self.request.text)]
 
-    def _line_with(self, mark: str) -> ProtectedLine:
+    def _line_with(self, mark: str, shields_small_numbers: bool) -> ProtectedLine:
         """Return the line in its usual case and without typos, with placeholders and a final mark."""
         rest = iter(self._texts)
         segment: Segment = tuple(next(rest) if isinstance(part, str) else part for part in self.spans.segment)
         if self.unknown:
             segment = tuple(self._known(part) if isinstance(part, str) else part for part in segment)
+        if shields_small_numbers:
+            segment = with_small_numbers(segment)
         return ProtectedLine(self.request.text, (*segment, mark) if mark else segment)
 
     def _marks(self) -> Sequence[str]:
@@ -215,6 +221,10 @@ class SpecialLine:
         if changed:
             return second if changed > 0 else first
         search = self._model.search
+        if self.spans.lost_small_numbers(one.text) > self.spans.lost_small_numbers(other.text):
+            loss = mean_log_prob(one, search) - mean_log_prob(other, search)
+            if loss < _SPELLED_OUT:
+                return second
         if self._is_fragment:
             is_better = len(other.text) < len(one.text) and total_log_prob(other, search) > total_log_prob(one, search)
             return second if is_better else first

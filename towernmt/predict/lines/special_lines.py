@@ -19,6 +19,7 @@ import numpy as np
 from towernmt.core.errors import DataError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.source_text import FINAL_MARK, SourceText
+from towernmt.predict.lines.capitals import UsualForms, may_have_emphasis
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.line_options import LineRequest
 from towernmt.predict.lines.spelling import TypoCorrector
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _ALIGNED_WORDS = 1_000
 """Maximum number of words of a copied line that gets word alignments: their memory is the square of the length."""
-_SIGN_OF_SPANS = re.compile(r"[\d@#\uff03/\\%{$&<~£€¥\u00a7\u00a9\u00ae\u00b2-\u00b9\u2020-\u2bff\u3030\u303d"
+_SIGN_OF_SPANS = re.compile(r"[\d@#`\uff03/\\%{$&<~£€¥\u00a7\u00a9\u00ae\u00b2-\u00b9\u2020-\u2bff\u3030\u303d"
                             r"\u3297\u3299\ufe0f\U0001f000-\U0001faff]")
 _INNER_POINT = re.compile(r"\.\w")
 _MARKED = 0.9
@@ -54,7 +55,10 @@ class SpecialLines:
                  languages: tuple[str, str] = ("", ""),
                  source_text: SourceText = SourceText()) -> None:  # noqa: B008 -- immutable
         self._settings, self._vocabulary, self._search, self._languages = settings, vocabulary, search, languages
-        self._spelling = TypoCorrector(source_text.words, languages[0])
+        # Words are looked up to correct typos, and to copy lines of unknown words.
+        looked_up = source_text.words if SWITCH[0] in (settings.spelling, settings.copy_lines) else ()
+        self._spelling = TypoCorrector(looked_up, languages[0])
+        self._usual_forms = UsualForms(source_text.words, vocabulary, languages[0])
         self._expects_marks = settings.final_marks != SWITCH[1] and source_text.marked >= _MARKED
         self._is_on = vocabulary.streams == 1
         self._ordinary = set(string.ascii_letters + " .,;:!?'\"()-")
@@ -116,7 +120,7 @@ class SpecialLines:
         is_ordinary = self._ordinary.issuperset(text) or self._is_ordinary(text)
         may_have_spans = not is_ordinary or bool(options.protect or _INNER_POINT.search(text))
         may_have_case = self._settings.casing != SWITCH[1] and (
-            text.islower() or text.isupper()
+            text.islower() or text.isupper() or may_have_emphasis(text)
             or text.replace("'", "").replace("’", "").istitle())     # "Isn't" begins with a capital
         has_letters = text[:1].isalpha() or any(map(str.isalpha, text))
         is_unmarked = self._lacks_mark(request)
@@ -158,8 +162,8 @@ class SpecialLines:
     def _model(self) -> SpecialLineModel:
         from towernmt.predict.lines.second_translations import SpecialLineModel
 
-        return SpecialLineModel(self._settings, self._vocabulary, self._search, self._languages, self._copies,
-                                self._spelling)
+        return SpecialLineModel(self._settings, self._search, self._languages, self._copies, self._spelling,
+                                self._usual_forms)
 
     @cached_property
     def _copies(self) -> bool:
