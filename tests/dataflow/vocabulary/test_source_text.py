@@ -14,7 +14,7 @@ from towernmt.dataflow.preparation.prepared_data import PreparedData, ReversedDa
 from towernmt.dataflow.vocabulary.source_text import SOURCE_TEXT, SourceCounts, SourceText, words_of
 
 LINES = ["Das Haus, das rote Haus.", "Geht's dem E-Mail-Haus gut?", "haus 12 a1b 東京"]
-RANKED = ["Haus", "Das", "E", "Geht's", "Mail", "a", "b", "das", "dem", "gut", "haus", "rote"]
+RANKED = ["Haus", "das", "E", "Geht's", "Mail", "a", "b", "dem", "gut", "haus", "rote"]
 
 
 def prepared(directory: Path, lines: list[str] = LINES, **options: object) -> PreparedData:

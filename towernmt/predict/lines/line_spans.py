@@ -14,7 +14,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from functools import cached_property
 
@@ -34,9 +34,11 @@ _SMALL_NUMBER = re.compile(r"(?<![\w.,:/-])\d{1,2}(?![\w%]|[.,:/-]\d)")
 _SHORT_RANGE = re.compile(r"\d{1,2}[/-]\d{1,2}")
 _RUN_OF_DIGITS = re.compile(_DIGITS)
 _GROUP = re.compile(r"\d+")
+_SHORT_GROUP = re.compile(r"(?<!\d)\d{1,2}(?!\d)")
 _AFTER_A_NUMBER = re.compile(r"[ \u00a0\u202f]?(?:[^\W\d_]|[%‰°€$£¥₹×])")
 _BEFORE_A_NUMBER = re.compile(r"(?:[€$£¥₹]|\b[A-Z]{3})[ \u00a0\u202f]?$")
 _HOURS = 24
+_CLOCK = re.compile(r"(?<![\d.:])(\d{1,2})[:.][0-5]\d(?![\d.:])")
 _SIMILAR = 0.5
 """Minimum similarity of the digits of two numbers, 0 to 1, at which one is a damaged copy of the other."""
 
@@ -49,21 +51,6 @@ def numbers_in(text: str) -> Iterator[tuple[int, int]]:
         if has_unit or sum(map(str.isdigit, digits)) > 2 or (
                 not digits.isdigit() and not _SHORT_RANGE.fullmatch(digits)):
             yield match.span()
-
-
-def with_small_numbers(segment: Segment) -> Segment:
-    """Return a segment in which the small numbers of the text are shielded, too."""
-    parts: list[Part] = []
-    for part in segment:
-        if not isinstance(part, str):
-            parts.append(part)
-            continue
-        done = 0
-        for match in _SMALL_NUMBER.finditer(part):
-            parts += [part[done:match.start()], _Number(match[0], None)]
-            done = match.end()
-        parts.append(part[done:])
-    return tuple(part for part in parts if part != "")
 
 
 def number_value(text: str) -> str:
@@ -122,17 +109,18 @@ class LineSpans:
         texts = [part for part in self.segment if isinstance(part, str)] if self._has_numbers else []
         return Counter(int(match[0]) for text in texts for match in _SMALL_NUMBER.finditer(text))
 
-    def lost_small_numbers(self, translation: str) -> int:
-        """Return the number of different small numbers that a translation lacks.
+    def lost_small_numbers(self, translation: str) -> list[int]:
+        """Return the different small numbers that a translation lacks.
 
-        An hour of one clock may be written by the other clock: `14` and `2`.
+        An hour may be that of the other clock (`14` and `2`), or the one before it (`halb 8` and `7:30`).
         """
         if not self._small_numbers:
-            return 0
-        found = Counter(int(group) for group in _GROUP.findall(translation))
-        return sum(found[value] < count and not (value <= _HOURS and any(
-            found[hour] for hour in (value - _HOURS // 2, value + _HOURS // 2) if 0 <= hour <= _HOURS))
-            for value, count in self._small_numbers.items())
+            return []
+        of_line, found = (Counter(map(int, _SHORT_GROUP.findall(text))) for text in (self._text, translation))
+        hours = {(hour + 12) % _HOURS for hour in found if hour <= _HOURS and not of_line[hour]}
+        hours |= {(int(match[1]) + later) % _HOURS for match in _CLOCK.finditer(translation) for later in (1, 13)}
+        return [value for value, count in self._small_numbers.items()
+                if found[value] < count and not (value <= _HOURS and value % _HOURS in hours)]
 
     def changed(self, translation: str) -> int:
         """Return the number of different spans that a translation has more or less often than the line.
@@ -153,16 +141,37 @@ class LineSpans:
         order: `founded in 194` for `1910`. Otherwise the translation is returned unchanged.
         """
         of_line, found = _numbers(self._text), _numbers(translation)
-        numbers = (_RUN_OF_DIGITS.search(part.text) for part in self.segment if isinstance(part, _Number))
-        missing = [number for number in numbers if number is not None
-                   and found[number_value(number[0])] < of_line[number_value(number[0])]]
+        missing = [number for number in self._digits(self.lost_small_numbers(translation))
+                   if found[number_value(number)] < of_line[number_value(number)]]
         foreign = [match for match in _RUN_OF_DIGITS.finditer(translation) if not of_line[number_value(match[0])]]
-        if len(missing) != len(foreign) or not all(_are_similar(a[0], b[0]) for a, b in zip(missing, foreign,
-                                                                                          strict=True)):
+        if len(missing) != len(foreign) or not all(_are_similar(one, other[0]) for one, other in zip(
+                missing, foreign, strict=True)):
             return translation
         for number, match in zip(reversed(missing), reversed(foreign), strict=True):
-            translation = translation[:match.start()] + number[0] + translation[match.end():]
+            translation = translation[:match.start()] + number + translation[match.end():]
         return translation
+
+    def _digits(self, small: Sequence[int]) -> Iterator[str]:
+        """Yield the digits of the numbers among the spans and of small numbers with these values, in their order."""
+        for part in with_small_numbers(self.segment, small):
+            if isinstance(part, _Number) and (match := _RUN_OF_DIGITS.search(part.text)):
+                yield match[0]
+
+
+def with_small_numbers(segment: Segment, values: Collection[int]) -> Segment:
+    """Return a segment in which small numbers with these values are shielded, too."""
+    parts: list[Part] = []
+    for part in segment:
+        if not isinstance(part, str):
+            parts.append(part)
+            continue
+        done = 0
+        for match in _SMALL_NUMBER.finditer(part):
+            if int(match[0]) in values:
+                parts += [part[done:match.start()], _Number(match[0], None)]
+                done = match.end()
+        parts.append(part[done:])
+    return tuple(part for part in parts if part != "")
 
 
 def _are_similar(one: str, other: str) -> bool:

@@ -79,7 +79,7 @@ def _with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[Targ
     """
     present = {atom.stands_for for atom in atoms}
     missing = {name[1:]: source for name, source in sentence.names.items() if source not in present}
-    known = numbers.union(atom.text for atom in sentence.atoms)
+    known = numbers.union(atom.text for atom in sentence.atoms if atom.shield is None)
     foreign = [index for index, atom in enumerate(atoms)
                if missing and atom.stands_for is None and atom.text.isdigit() and atom.text not in known]
     places = {index: missing[atoms[index].text] for index in foreign if atoms[index].text in missing}

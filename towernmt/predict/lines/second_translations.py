@@ -43,7 +43,7 @@ _HOPELESS = -1.5
 """Mean log-probability of a token, in nats, below which a line with unknown letters is its own translation."""
 _FOREIGN = -0.5
 """Mean log-probability of a token, in nats, below which a line of unknown words is its own translation."""
-_SPELLED_OUT = 99.0
+_WORSE = 1.0
 """Maximum loss of the mean log-probability of a token, in nats, by a placeholder for a small number."""
 _FINAL_MARKS = re.compile(r"\s*[.!?…。．｡।！？؟]+\s*$")
 
@@ -150,7 +150,8 @@ class SpecialLine:
     def with_numbers(self, first: Translation) -> Translation:
         """Return a first translation with the numbers of the line in place of those that the model has changed."""
         options = self.request.options
-        if self.is_copied or options.prefix or options.constraints or not self.spans.changed(first[0].text):
+        if self.is_copied or options.prefix or options.constraints or not (
+                self.spans.changed(first[0].text) or self.spans.lost_small_numbers(first[0].text)):
             return first
         return _changed(first, self.spans.with_numbers)
 
@@ -160,18 +161,22 @@ class SpecialLine:
         if self.is_copied or not (self.case or self.is_corrected or self.unknown or self._is_fragment
                                   or self._is_unmarked or lost or self.spans.changed(first[0].text)):
             return []
-        lines = [self._line_with(mark, bool(lost)) for mark in self._marks()]
+        lines = [self._line_with(mark, lost) for mark in self._marks()]
         return [line for line in lines if line.sentence is not None
                 and (line.sentence.names or line.sentence.text != self.request.text)]
 
-    def _line_with(self, mark: str, shields_small_numbers: bool) -> ProtectedLine:
-        """Return the line in its usual case and without typos, with placeholders and a final mark."""
+    def _line_with(self, mark: str, lost: Sequence[int]) -> ProtectedLine:
+        """Return the line in its usual case and without typos, with placeholders and a final mark.
+
+        Args:
+            mark: the final mark, or "".
+            lost: small numbers that get placeholders.
+        """
         rest = iter(self._texts)
         segment: Segment = tuple(next(rest) if isinstance(part, str) else part for part in self.spans.segment)
         if self.unknown:
             segment = tuple(self._known(part) if isinstance(part, str) else part for part in segment)
-        if shields_small_numbers:
-            segment = with_small_numbers(segment)
+        segment = with_small_numbers(segment, lost)
         return ProtectedLine(self.request.text, (*segment, mark) if mark else segment)
 
     def _marks(self) -> Sequence[str]:
@@ -221,10 +226,9 @@ class SpecialLine:
         if changed:
             return second if changed > 0 else first
         search = self._model.search
-        if self.spans.lost_small_numbers(one.text) > self.spans.lost_small_numbers(other.text):
-            loss = mean_log_prob(one, search) - mean_log_prob(other, search)
-            if loss < _SPELLED_OUT:
-                return second
+        lost = len(self.spans.lost_small_numbers(one.text)) - len(self.spans.lost_small_numbers(other.text))
+        if lost > 0 and mean_log_prob(one, search) - mean_log_prob(other, search) < _WORSE:
+            return second
         if self._is_fragment:
             is_better = len(other.text) < len(one.text) and total_log_prob(other, search) > total_log_prob(one, search)
             return second if is_better else first
