@@ -126,8 +126,8 @@ class SourceCounts:
     def text(self) -> SourceText:
         """Return the facts, with words of the same frequency in their order.
 
-        A word with a capital at the beginning of a line counts as the word in lower case, if that is more frequent inside
-        lines: `Ich` as `ich`, but not `Haus`.
+        A word with a capital at the beginning of a line counts as the word in lower case, if that is more frequent
+        inside lines: `Ich` as `ich`, but not `Haus`.
         """
         counts = self.words.copy()
         for word, count in self.first.items():
