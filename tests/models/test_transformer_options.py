@@ -9,6 +9,7 @@ import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
 from tests.models import test_transformer as plain
+from tests.models import tiny_models as tiny
 from towernmt.check import check_tower
 from towernmt.core.graph_state import GraphSettings, graph_state
 from towernmt.core.tf_compat import tf, tf1
@@ -175,7 +176,7 @@ def results(request):
             for t in range(TARGET.shape[1]):
                 logits, state = model.decode_step(tf.repeat(target_in[:, t], 2), state)
                 fetches["steps"].append(logits)
-        values = plain.scrambled_variables(session)
+        values = tiny.scramble(session, 0.3)
         return {"settings": model.settings, "values": values, **session.run(fetches)}
 
 
@@ -202,7 +203,7 @@ def test_the_score_of_a_search_is_the_log_probability_of_what_it_found(graph, st
         search = beam_search(model, tf.constant(SOURCE), tf.constant(SOURCE_LENGTH),
                              SearchSettings(beam_size=2, length_penalty=0.0))
     with tf1.Session() as session:
-        reference = Reference(model.settings, plain.scrambled_variables(session))
+        reference = Reference(model.settings, tiny.scramble(session, 0.3))
         found = session.run(search)
     for row in range(2):
         tokens = found.tokens[row, 0]
@@ -226,7 +227,7 @@ def test_every_pair_of_words_gets_the_vector_of_its_distance(graph, length):
     distances = RelativePositions(2).between(tf.constant(length), 4, step=False)
     outputs = [distances.logits(tf.constant(query)), distances.context(tf.constant(weights))]
     with tf1.Session() as session:
-        values = plain.scrambled_variables(session)
+        values = tiny.scramble(session, 0.3)
         logits, context = session.run(outputs)
     rows = np.clip(np.arange(length)[None, :] - np.arange(length)[:, None], -2, 2) + 2      # [query, key]
     np.testing.assert_allclose(logits, np.einsum("bhid,ijd->bhij", query, values["relative_keys"][rows]), rtol=1e-4,
