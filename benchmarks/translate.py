@@ -3,6 +3,7 @@
     python benchmarks/translate.py --config tiny --beam 4 --batch-sentences 32
     python benchmarks/translate.py --config base --beam 1 --precision bfloat16 --source test_batches_32.npz
     python benchmarks/translate.py --batch-sentences 1 --sentences 50 --threads 1
+    python benchmarks/translate.py --save sentences.npz        # for translate_onmttf.py and --source
 
 The work is a Transformer with random weights (tiny: hidden 256, filter 1024, 4 heads, 3+3 layers, joint vocabulary of
 8,000; base: 512, 2048, 8, 6+6, 32,000; or another --preset with that vocabulary) on 500 sentences in batches sorted by
@@ -15,11 +16,7 @@ EOS = 2, padded with 0) and their number `n`; the default is random sentences. T
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import resource
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -28,6 +25,7 @@ from machine import Load
 from tensorpack.predict import PredictConfig
 from tensorpack.tfutils.sessinit import JustCurrentSession
 from train_work import EOS, PAD, VOCABULARY, draw, make_model
+from translate_work import LONGER, Rows, batches_of, every, facts_of, load, record, save, warm_rows
 
 from towernmt.core.session import SessionCreator, use_gpus
 from towernmt.core.standard_streams import without_noise
@@ -41,10 +39,6 @@ from towernmt.predict.search.decoding_loop import Decoding, LengthLimit, decode
 from towernmt.predict.search.processors import ForbiddenTokens
 from towernmt.predict.search.scores import LengthPenalty
 from towernmt.predict.trained_model import make_predictor
-
-LONGER = 5
-"""Output tokens in addition to the longest source of a batch, without EOS."""
-Rows = list[np.ndarray]
 
 
 class ForcedLength(LengthLimit):
@@ -61,13 +55,17 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure one run and print its record."""
     options = parser().parse_args(arguments)
     rows = load(options.source) if options.source else drawn(VOCABULARY[options.config])
+    if options.save:
+        save(options.save, rows)
+        return
     predictor = predictor_of(options)
     chosen = every(rows, options.sentences)
-    warm = every(rows, 64 if options.batch_sentences > 1 else 4)
-    translate(predictor, batches_of(warm, options.batch_sentences), options.threads)
+    translate(predictor, batches_of(warm_rows(rows, options.batch_sentences), options.batch_sentences), options.threads)
     load_before = Load()
     tokens = translate(predictor, batches_of(chosen, options.batch_sentences), options.threads)
-    print(record(options, len(chosen), tokens, load_before.figures()), flush=True)
+    facts = facts_of("towernmt", options.config, options.preset or options.config, options.beam,
+                     options.batch_sentences, options.precision, options.threads)
+    print(record(facts, len(chosen), tokens, load_before.figures()), flush=True)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -79,6 +77,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-sentences", type=int, default=32)
     parser.add_argument("--precision", choices=PRECISIONS, default="float32")
     parser.add_argument("--source", metavar="FILE", help="take the sentences from this .npz file")
+    parser.add_argument("--save", metavar="FILE", help="write the sentences to this .npz file, and translate nothing")
     parser.add_argument("--sentences", type=int, default=500, help="number of sentences, of every length")
     parser.add_argument("--threads", type=int, default=1, help="batches translated concurrently")
     parser.add_argument("--gpu", type=int, metavar="N", help="translate on this GPU")
@@ -119,50 +118,10 @@ def translate(predictor: Any, batches: Sequence[tuple[np.ndarray, np.ndarray]], 
         return sum(pool.map(one, reversed(batches)))     # longest batches first, as in `Translator`
 
 
-def load(path: str) -> Rows:
-    """Read the sentences of an .npz file, shortest first, without padding."""
-    with np.load(path) as arrays:
-        rows = [row[row != PAD].astype(np.int32) for i in range(int(arrays["n"])) for row in arrays[f"s{i}"]]
-    return sorted(rows, key=len)
-
-
 def drawn(vocabulary: int, sentences: int = 500) -> Rows:
     """Return random sentences with the length distribution of training, shortest first."""
     batches = draw(vocabulary, 1024, pairs=sentences)
     return sorted((row[row != PAD] for batch in batches for row in batch.source), key=len)
-
-
-def every(rows: Rows, count: int) -> Rows:
-    """Return `count` sentences, evenly spaced from the shortest to the longest."""
-    return rows[::max(1, len(rows) // count)][:count]
-
-
-def batches_of(rows: Rows, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return source int32 `[batch, longest]` and lengths int32 `[batch]` of each batch."""
-    return list(_batches(rows, size))
-
-
-def _batches(rows: Rows, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for start in range(0, len(rows), size):
-        batch = rows[start:start + size]
-        source = np.full([len(batch), max(map(len, batch))], PAD, np.int32)
-        for place, row in zip(source, batch, strict=True):
-            place[:len(row)] = row
-        yield source, np.array(list(map(len, batch)), np.int32)
-
-
-def record(options: argparse.Namespace, sentences: int, tokens: int, used: dict[str, float]) -> str:
-    """Return the JSON line: `out_tok_s` per second of wall time, `out_tok_cpu_s` of processor time."""
-    wall, cpu = used["wall_s"], used["cpu_s"]
-    line = {"peer": "towernmt", "mode": "decode", "config": options.config, "preset": options.preset or options.config,
-            "beam": options.beam, "batch_sents": options.batch_sentences, "dtype": options.precision,
-            "threads": options.threads, "sents": sentences, "out_tokens": tokens, "out_tok_s": tokens / wall,
-            "out_tok_cpu_s": tokens / cpu, "sents_s": sentences / wall, "ms_per_sent": 1000 * wall / sentences,
-            "cpu_ms_per_sent": 1000 * cpu / sentences, **used,
-            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            "load1": os.getloadavg()[0], "when": time.strftime("%H:%M:%S")}
-    return json.dumps({key: float(f"{value:.6g}") if isinstance(value, float) else value
-                       for key, value in line.items()})
 
 
 if __name__ == "__main__":

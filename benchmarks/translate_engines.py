@@ -1,7 +1,7 @@
 """Translate a text with each engine in turns, and compare seconds and hypotheses.
 
     python benchmarks/translate_engines.py --model runs/de-en --text test.de
-    python benchmarks/translate_engines.py --model runs/de-en --text test.de --window 1 --lines 200
+    python benchmarks/translate_engines.py --model runs/de-en --text test.de --window 1 --lines 200 --by-line
 
 The engines are: `auto`, a `Translator` with default options; `graph`, TensorFlow's graph; `translate_batch`,
 CTranslate2's own function on the same export with the same tokens, beam size and batch size; and `same_search`, the
@@ -9,12 +9,16 @@ same function with the patience and the score of towernmt's search, which ends l
 round every engine translates the whole text once, with both directions between text and tokens, in another order.
 Prints one JSON line: for each engine the medians of wall and processor seconds, and the lines whose best translation
 differs from that of the graph. Loading, the export and a first translation of each engine are not measured.
+
+With --by-line, the engines take turns after each line, so that other programs on the machine slow all of them equally.
+The record has the median milliseconds of a line, and the median ratio to the time of `same_search` for the same line.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,21 +55,46 @@ def main() -> None:
         "auto": auto.translate, "graph": graph.translate, "translate_batch": translate_batch(auto, export, {}),
         "same_search": translate_batch(auto, export, {**SAME_SEARCH, "num_hypotheses": auto.search.beam_size})}
     found = {name: translate(lines) for name, translate in engines.items()}      # the first translation
+    record = {"model": options.model, "lines": len(lines), "beam": auto.search.beam_size, "window": stream.window,
+              "threads": stream.threads, "engine_of_auto": auto.engine, "rounds": options.rounds}
+    if options.by_line:
+        print(json.dumps({**record, **by_line(engines, lines * options.rounds)}))
+        return
     loads: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
     for number in range(options.rounds):
-        names = list(engines)[number % len(engines):] + list(engines)[:number % len(engines)]
-        for name in names:
+        for name in turn(engines, number):
             load = Load()
             engines[name](lines)
             loads[name].append(load.figures())
-    record = {"model": options.model, "lines": len(lines), "beam": auto.search.beam_size, "window": stream.window,
-              "threads": stream.threads, "engine_of_auto": auto.engine, "rounds": options.rounds}
     for name, figures in loads.items():
         medians = {key: round(median(one[key] for one in figures), 3) for key in figures[0]}
         record[name] = {**medians, "ms_per_line": round(1000 * medians["wall_s"] / len(lines), 3),
                         "different_lines": [number for number, pair in enumerate(zip(
                             found[name], found["graph"], strict=True), start=1) if pair[0] != pair[1]]}
     print(json.dumps(record))
+
+
+def turn(engines: Mapping[str, Translate], number: int) -> list[str]:
+    """Return the names of the engines in the order of a round."""
+    names = list(engines)
+    return names[number % len(names):] + names[:number % len(names)]
+
+
+def by_line(engines: Mapping[str, Translate], lines: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Translate each line with each engine in turn.
+
+    Returns:
+        For each engine, the median milliseconds of a line, and the median ratio to `same_search`.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    for number, line in enumerate(lines):
+        for name in turn(engines, number):
+            begin = time.perf_counter()
+            engines[name]([line])
+            seconds[name].append(time.perf_counter() - begin)
+    return {name: {"ms_per_line": round(1000 * median(own), 3), "to_same_search": round(median(
+        one / other for one, other in zip(own, seconds["same_search"], strict=True)), 3)}
+        for name, own in seconds.items()}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -79,6 +108,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--window", type=int, help="lines that are read ahead; 1 translates line by line")
     parser.add_argument("--export", type=Path, help="directory of the export for translate_batch (default: that of "
                                                     "auto)")
+    parser.add_argument("--by-line", action="store_true", help="let the engines take turns after each line")
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds (default: %(default)s)")
     return parser
 

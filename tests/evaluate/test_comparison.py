@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from urllib.error import URLError
 
+import numpy as np
 import pytest
+from sacrebleu.metrics import BLEU
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.evaluate.comparison import SignificanceSettings, System, compare
+from towernmt.evaluate.comparison import SignificanceSettings, System, bleu_difference, compare
 from towernmt.evaluate.metrics import MetricSettings, corpus_scores, make_metrics, score_corpus, sentence_scores
 
 DRAWS = SignificanceSettings(samples=50, trials=60, seed=7)
@@ -49,6 +51,23 @@ def test_scores_and_chances_are_those_of_sacrebleus_program_with_the_same_seed(s
             assert (p is None) == (i == 0)
     signatures = found.signatures if test == "bs" else found.randomization_signatures
     assert all(f"{test}:{draws}|seed:7" in signature for signature in signatures.values())
+
+
+def test_the_interval_of_a_difference_of_bleu_is_that_of_texts_drawn_again(systems, references):
+    base, better = systems[0].hypotheses, systems[1].hypotheses
+    found = bleu_difference(better, base, references, significance=DRAWS)
+    rows = np.random.default_rng(7).integers(len(base), size=(50, len(base)))
+
+    def bleu(lines, draw):
+        drawn = [[one[i] for i in draw] for one in (lines, *references)]
+        return BLEU(force=True).corpus_score(drawn[0], drawn[1:]).score
+
+    differences = sorted(bleu(better, draw) - bleu(base, draw) for draw in rows)
+    assert differences[1] <= found.low <= differences[2] and differences[-3] <= found.high <= differences[-2]
+    assert found.value == pytest.approx(bleu(better, range(len(base))) - bleu(base, range(len(base))))
+    assert bleu_difference(base, base, references, significance=DRAWS) == (0.0, 0.0, 0.0)
+    with pytest.raises(DataError, match="second: 1 hypotheses for"):
+        bleu_difference(base, base[:1], references)
 
 
 def test_one_system_alone_has_scores_and_intervals(systems, references):

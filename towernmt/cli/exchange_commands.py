@@ -145,8 +145,8 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
                         help="translate this test set with the package, and put BLEU and chrF on the card; may be "
                              "repeated")
     parser.add_argument("--int8", action=argparse.BooleanOptionalAction, default=True,
-                        help="with --test: translate the test sets in int8, too; if no BLEU is more than 0.2 lower "
-                             "than in float32, the package translates in int8 on processors (default: --int8)")
+                        help="with --test: translate and score the test sets in int8, too; if they lose little, the "
+                             "package translates in int8 on processors (default: --int8)")
     parser.add_argument("--include", metavar="FORMAT[:PRECISION]", nargs="+", action="extend", default=[],
                         help="put an export for another engine into the package, as ctranslate2:int8; may be repeated: "
                              f"{', '.join(FORMATS)}")

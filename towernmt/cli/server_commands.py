@@ -139,7 +139,7 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--precision", metavar="P",
                        help="precision of the graph's matrix products: float32, bfloat16 or float16; or of the weights "
                             "in CTranslate2: also int16 or int8 (default: the export's; on processors int8 for a run "
-                            "or package whose BLEU is at most 0.2 lower in int8; otherwise float32)")
+                            "or package that is measured to lose little in int8; otherwise float32)")
     group.add_argument("--alternatives", type=int, default=EngineSettings.alternatives, metavar="N",
                        help="maximum number of translations per sentence in a request (default: %(default)s)")
     group.add_argument("--alignments", action=argparse.BooleanOptionalAction, default=True,

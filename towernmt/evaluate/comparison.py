@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sacrebleu.significance import PairedTest
@@ -126,6 +126,19 @@ class Comparison:
     randomization_signatures: dict[str, str]
 
 
+class BleuDifference(NamedTuple):
+    """BLEU of a system minus that of another system on the same text.
+
+    Attributes:
+        value: difference of the scores of the complete text.
+        low, high: limits of its 95 % confidence interval.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
 def compare(systems: Sequence[System], references: Sequence[Sequence[str]], metrics: MetricSettings,
             significance: SignificanceSettings, source: Sequence[str] | None = None) -> Comparison:
     """Score systems, and compare each with the first by paired bootstrap and paired approximate randomisation.
@@ -156,6 +169,36 @@ def compare(systems: Sequence[System], references: Sequence[Sequence[str]], metr
                        for b, r in zip(results, randomization[metric], strict=True)]
               for metric, results in bootstrap.items()}
     return Comparison(scores, signatures, others)
+
+
+def bleu_difference(first: Sequence[str], second: Sequence[str], references: Sequence[Sequence[str]],
+                    target_language: str = "",
+                    significance: SignificanceSettings = SignificanceSettings()  # noqa: B008 -- immutable
+                    ) -> BleuDifference:
+    """Return the BLEU of one system minus that of another, with an interval by paired bootstrap (Koehn 2004).
+
+    Args:
+        first: translations by the first system, one per sentence.
+        second: translations by the second system.
+        references: all sentences by each translator.
+        target_language: see `MetricSettings`.
+        significance: number of bootstrap samples, and their seed.
+
+    Raises:
+        DataError: there are no sentences, or the numbers of sentences differ.
+        SettingsError: a required package is missing.
+    """
+    check_sentences([System("first", first), System("second", second)], references)
+    metric = make_metrics(MetricSettings(("bleu",), target_language=target_language), references)["BLEU"]
+    counts = np.array([metric._extract_corpus_statistics(list(lines), None) for lines in (first, second)], np.int64)
+    draws = np.random.default_rng(significance.seed).integers(len(first), size=(significance.samples, len(first)))
+
+    def difference(rows: Any) -> float:
+        one, other = (metric._compute_score_from_stats(sums).score for sums in counts[:, rows].sum(1))
+        return float(one - other)
+
+    low, high = np.quantile([difference(rows) for rows in draws], [0.025, 0.975])
+    return BleuDifference(difference(slice(None)), float(low), float(high))
 
 
 def check_sentences(systems: Sequence[System], references: Sequence[Sequence[str]]) -> None:

@@ -333,7 +333,9 @@ def _parts(card: Mapping[str, Any]) -> Iterator[str]:
 
 def _processors(int8: Mapping[str, Any]) -> str:
     precision = "int8 by CTranslate2" if int8["default_on_processors"] else "float32"
-    return f"{precision} by default; BLEU is {int8['bleu_loss']:.2f} lower in int8 than in float32"
+    losses = [f"on {one['test']}, {one['bleu']:.2f} BLEU (95 % interval {one['bleu_low']:.2f} to "
+              f"{one['bleu_high']:.2f}) and {one['log_prob']:.4f} nats per reference token" for one in int8["losses"]]
+    return f"{precision} by default; int8 loses {'; '.join(losses)}"
 
 
 def _vocabulary(vocabulary: Mapping[str, Any]) -> str:

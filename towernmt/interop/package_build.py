@@ -48,10 +48,16 @@ from towernmt.core.files import fixed_entry, replacing
 from towernmt.core.structured_files import read_json
 from towernmt.dataflow.text.validation_set import check_has_text
 from towernmt.evaluate.metrics import corpus_scores
-from towernmt.interop.ctranslate2_engine import CTranslate2Translator
+from towernmt.interop.ctranslate2_engine import CTranslate2Scorer, CTranslate2Translator
 from towernmt.interop.ctranslate2_models import FORMAT
 from towernmt.interop.export import export_model
-from towernmt.interop.int8_measurement import INT8, bleu_loss, default_on_processors
+from towernmt.interop.int8_measurement import (
+    INT8,
+    TextResult,
+    default_on_processors,
+    int8_loss,
+    mean_log_prob,
+)
 from towernmt.interop.model_card import (
     CardText,
     card_date,
@@ -67,6 +73,8 @@ from towernmt.models.architectures import ARCHITECTURES
 from towernmt.predict.engine_choice import GRAPH
 from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.lines.text_io import read_text
+from towernmt.predict.pair_scorer import PairScorer
+from towernmt.predict.scorer import Scorer
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
 
@@ -180,7 +188,7 @@ class PackageOrder:
         calibration: file of source sentences, on which int8 exports measure activations.
         date: date of the card, YYYY-MM-DD; None: see `model_card.card_date`.
         int8: whether to measure translation in int8 on the test sets, and make it the default on processors if the
-            loss of BLEU is at most `int8_measurement.INT8_LOSS`.
+            loss is small; see `int8_measurement.Int8Loss`.
     """
 
     precision: Precision = "float32"
@@ -253,18 +261,23 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
             parts.write(temporary / "tried.towernmt.zip", make_card(text, facts))
             language = (text.pair() or ("", ""))[1]
             run = PackagedRun(temporary / "tried.towernmt.zip", trust_code=True, cache=temporary)
-            scores += _test_scores(Translator(run, device="cpu", engine=GRAPH), tests, language,
-                                   f"this package ({order.precision})")
+            translator = Translator(run, device="cpu", engine=GRAPH)
+            translations = [translator.translate(test.source) for test in tests]
+            scores += _test_scores(translations, tests, language, f"this package ({order.precision})", translator)
             if order.int8 and (exported := _int8_export(trained, temporary)):
-                eight = _test_scores(CTranslate2Translator(exported, device="cpu"), tests, language,
-                                     "this package, CTranslate2 in int8")
-                loss = bleu_loss(_bleu(scores), _bleu(eight))
-                default = default_on_processors(loss)
-                facts["int8"] = {"bleu_loss": round(loss, 4), "default_on_processors": default == INT8}
+                in_int8, int8_scores = _in_int8(exported, tests, language)
+                scores += int8_scores
+                float32 = _scored(Scorer(run, device="cpu"), tests, translations)
+                losses = [int8_loss(*results, [test.reference], language)
+                          for *results, test in zip(float32, in_int8, tests, strict=True)]
+                default = default_on_processors(losses)
+                facts["int8"] = {
+                    "bleu_loss": max(loss.bleu for loss in losses), "default_on_processors": default == INT8,
+                    "losses": [{"test": test.name, **dataclasses.asdict(loss)}
+                               for test, loss in zip(tests, losses, strict=True)]}
                 parts.manifest = dataclasses.replace(parts.manifest, processor_precision=default)
                 if default == INT8:
                     parts.add_export(exported, FORMAT, INT8)
-                scores += eight
         scores += [{**score, "of": "the training's record (float32, before packing)"}
                    for score in validation_scores(trained.run, checkpoint, parts.manifest.step)]
         facts["exports"] = [dataclasses.asdict(export) for export in parts.manifest.exports]
@@ -332,12 +345,12 @@ def _read_test(source: str, reference: str) -> _Test:
     return found
 
 
-def _test_scores(translator: LineTranslator, tests: Sequence[_Test], target_language: str,
-                 subject: str) -> list[dict[str, Any]]:
-    """Return the scores of a translator of the package; `subject` is its description on the card."""
+def _test_scores(translations: Sequence[Sequence[str]], tests: Sequence[_Test], target_language: str,
+                 subject: str, translator: LineTranslator) -> list[dict[str, Any]]:
+    """Return the scores of the translations of all tests; `subject` is the description of the model on the card."""
     found = []
-    for test in tests:
-        scores = corpus_scores(translator.translate(test.source), test.reference, target_language=target_language)
+    for test, lines in zip(tests, translations, strict=True):
+        scores = corpus_scores(lines, test.reference, target_language=target_language)
         common = {"sentences": len(test.source), "source_sha256": _sha256(test.source),
                   "reference_sha256": _sha256(test.reference),
                   "of": f"{subject}, beam {translator.search.beam_size}"}
@@ -348,9 +361,19 @@ def _test_scores(translator: LineTranslator, tests: Sequence[_Test], target_lang
     return found
 
 
-def _bleu(scores: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return the BLEU of each test set from a result of `_test_scores`."""
-    return [score["score"] for score in scores if score["metric"] == "BLEU"]
+def _in_int8(exported: Path, tests: Sequence[_Test], target_language: str
+             ) -> tuple[list[TextResult], list[dict[str, Any]]]:
+    """Return the results and the scores of all tests by an export in int8."""
+    translator = CTranslate2Translator(exported, device="cpu")
+    translations = [translator.translate(test.source) for test in tests]
+    scores = _test_scores(translations, tests, target_language, "this package, CTranslate2 in int8", translator)
+    return _scored(CTranslate2Scorer(exported, device="cpu"), tests, translations), scores
+
+
+def _scored(scorer: PairScorer, tests: Sequence[_Test], translations: Sequence[Sequence[str]]) -> list[TextResult]:
+    """Return the results of all tests, with the log-probabilities that a scorer gives to their references."""
+    return [TextResult(lines, mean_log_prob(scorer, test.source, test.reference))
+            for test, lines in zip(tests, translations, strict=True)]
 
 
 def _sha256(lines: Sequence[str]) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import logging
 import shutil
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -23,6 +26,7 @@ from towernmt.predict import engine_choice
 from towernmt.predict.engine_choice import open_scorer
 from towernmt.predict.line_translator import SearchArguments, SearchTowers
 from towernmt.predict.lines.line_options import LineOptions, LineRequest
+from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.translator import Translator
@@ -83,13 +87,25 @@ def test_each_line_has_its_engine_and_its_place(exported_run: Path, graph: Trans
     assert any("temperature=2.0" in text for text in reasons) and any("constraints" in text for text in reasons)
 
 
-@pytest.mark.slow
-def test_each_search_of_the_manual_by_ctranslate2_has_the_result_of_the_graph(
-        exported_run: Path, graph: Translator, lines: list[str], built: list[SearchTowers]) -> None:
+@pytest.fixture(scope="module")
+def manual() -> Any:
+    """The program that writes the manual's page of engines."""
     spec = importlib.util.spec_from_file_location("make_engines", Path(__file__).parents[3] / "docs/make_engines.py")
     assert spec is not None and spec.loader is not None
-    manual = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(manual)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_engines_is_up_to_date_and_complete(manual: Any) -> None:
+    assert manual.PAGE.read_text(encoding="utf-8") == manual.page()
+    assert set(manual.SEARCHES) == {field.name for field in dataclasses.fields(SearchSettings)}
+    assert set(manual.LINES) == {field.name for field in dataclasses.fields(LineOptions)}
+
+
+@pytest.mark.slow
+def test_each_search_of_the_manual_by_ctranslate2_has_the_result_of_the_graph(
+        manual: Any, exported_run: Path, graph: Translator, lines: list[str], built: list[SearchTowers]) -> None:
     searches = [search for examples in manual.SEARCHES.values() for search in examples
                 if "averaged" not in search and not difference(SearchSettings(**search))]
     assert len(searches) > 12
@@ -101,6 +117,46 @@ def test_each_search_of_the_manual_by_ctranslate2_has_the_result_of_the_graph(
             assert [one.text for one in ours] == [one.text for one in theirs], search
             assert [one.score for one in ours] == pytest.approx([one.score for one in theirs], abs=1e-4), search
     assert not built
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "prefix": {"prefix": "w3"}, "partial_word": {"prefix": "w1", "partial_word": True},
+    "prefix_every_piece": {"prefix": "w3", "prefix_every_piece": False}, "avoid": {"avoid": ["w3"]},
+    "constraints": {"constraints": ["w3"]}, "terminology": {"terminology": Terminology([Term("w1", "w3")])},
+    "protect": {"protect": ["w1"]}, "n_best": {"n_best": 3}, "details": {"details": False},
+    "search": {"search": {"max_tokens": 5}}, "inputs": {"inputs": {"other": np.zeros(1)}}}
+"""An example of each option of a line."""
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_each_option_of_a_line_has_the_engine_of_the_manual(
+        manual: Any, exported_run: Path, built: list[SearchTowers], name: str) -> None:
+    [row] = [row for row in manual.page().splitlines() if row.startswith(f"| `{name}` |")]
+    translator = Translator(exported_run, device="cpu")
+    with suppress(SettingsError):       # the model has no other inputs
+        translator.translate("w1 w2 w4", options=LineOptions(**OPTIONS[name]))
+    assert (" graph |" in row) == bool(built) and (" CTranslate2 |" in row) != bool(built)
+
+
+def test_ctranslate2_alone_gives_alignments_scores_and_words_for_unknown_tokens(
+        exported_run: Path, lines: list[str], built: list[SearchTowers]) -> None:
+    details: dict[str, Any] = {"attention": True, "log_probs": True, "replace_unknown": True, "n_best": 3}
+    found = Translator(exported_run, device="cpu", **details).translate_nbest(lines)
+    assert any(translation[0].links() for translation in found) and not built
+
+
+def test_only_the_graph_searches_again_for_a_faulty_translation(
+        exported_run: Path, lines: list[str], built: list[SearchTowers]) -> None:
+    faults = {line: translation[0].fault for line, translation in zip(
+        lines, Translator(exported_run, device="cpu").translate_nbest(lines), strict=True)}
+    translator = Translator(exported_run, device="cpu", retry=True)
+    right, wrong = ([line for line in lines if bool(faults[line]) is faulty] for faulty in (False, True))
+    assert not any(translation.retried for translation in translator.translate_nbest(right)) and not built
+    assert wrong and all(translation.retried for translation in translator.translate_nbest(wrong)) and built
+
+
+def test_the_predictor_is_the_graph(exported_run: Path, graph: Translator, built: list[SearchTowers]) -> None:
+    assert Translator(exported_run, device="cpu").predictor is graph.predictor and built
 
 
 def test_lines_without_details_are_translated_alone_and_have_none(exported_run: Path, lines: list[str],

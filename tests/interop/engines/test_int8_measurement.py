@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from sacrebleu.metrics import BLEU
@@ -16,7 +18,16 @@ from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.interop import int8_measurement
 from towernmt.interop.ctranslate2_engine import CTranslate2Translator
-from towernmt.interop.int8_measurement import Int8Measurement, MeasuredCheckpoint, bleu_loss, default_on_processors
+from towernmt.interop.int8_measurement import (
+    Int8Loss,
+    Int8Measurement,
+    MeasuredCheckpoint,
+    TextResult,
+    default_on_processors,
+    int8_loss,
+    mean_log_prob,
+)
+from towernmt.predict.pair_scorer import PairScorer
 
 
 def write_validation_text(run: Path, lines: list[str], references: list[str]) -> Path:
@@ -59,8 +70,10 @@ def test_both_bleus_are_those_of_the_translators_and_are_kept_for_the_checkpoint
         for precision in ("float32", "int8")]
     assert measured is not None and measured.sentences == len(text) - 1
     assert [measured.float32_bleu, measured.int8_bleu] == pytest.approx(expected, abs=1e-4)
+    assert measured.loss.bleu == pytest.approx(expected[0] - expected[1], abs=1e-3)
     [line] = [record.getMessage() for record in caplog.records if "BLEU of" in record.getMessage()]
     assert f"{expected[0]:.2f} in float32 and {expected[1]:.2f} in int8, so CTranslate2 uses " in line
+    assert line.endswith(" nats per reference token.") and f"loss of {measured.loss.bleu:.2f} BLEU" in line
     assert MeasuredCheckpoint(SavedRun(run.path), True).kept() == measured
     assert MeasuredCheckpoint(run, False).kept() is None
     other = Path(shutil.copytree(run.path, run.path.parent / "other"))
@@ -69,10 +82,39 @@ def test_both_bleus_are_those_of_the_translators_and_are_kept_for_the_checkpoint
     assert MeasuredCheckpoint(SavedRun(other), True).kept() is None
 
 
-def test_a_loss_of_at_most_two_tenths_makes_int8_the_default() -> None:
-    assert Int8Measurement(500, 30.0, 29.81).precision == "int8" == Int8Measurement(500, 30.0, 31.0).precision
-    assert Int8Measurement(500, 30.0, 29.79).precision == "float32"
-    assert default_on_processors(bleu_loss([30.0, 20.0], [30.5, 19.5])) == "float32"     # the worst text decides
+@pytest.mark.parametrize(("loss", "precision"), [
+    (Int8Loss(0.1, -0.3, 0.5, 0.003), "int8"), (Int8Loss(-0.4, -0.9, 0.1, -0.001), "int8"),
+    (Int8Loss(0.5, -0.1, 1.1, 0.003), "int8"),          # 0.5 BLEU by chance
+    (Int8Loss(0.5, 0.21, 0.8, 0.003), "float32"),       # but not here
+    (Int8Loss(0.1, -0.3, 0.5, 0.02), "float32")])       # BLEU has not shown it
+def test_int8_is_the_default_if_the_log_probability_and_bleu_allow_it(loss: Int8Loss, precision: str) -> None:
+    assert Int8Measurement(500, 30.0, 30.0 - loss.bleu, loss).precision == precision
+    assert default_on_processors([Int8Loss(0.0, 0.0, 0.0, 0.0), loss]) == precision     # the worst text decides
+
+
+def test_the_loss_of_a_text_is_that_of_its_bleu_and_its_log_probability() -> None:
+    references = [[f"the house number {number} is very old" for number in range(40)]]
+    worse = [line.replace("very", "quite") if number % 4 == 0 else line for number, line in enumerate(references[0])]
+    loss = int8_loss(TextResult(references[0], -1.5), TextResult(worse, -1.5078), references)
+    assert loss.bleu == pytest.approx(100.0 - BLEU().corpus_score(worse, references).score, abs=1e-4)
+    assert 0 < loss.bleu_low < loss.bleu < loss.bleu_high and loss.log_prob == pytest.approx(0.0078)
+
+
+class _UnigramScorer(PairScorer):
+    """A scorer that gives each token the probability 1/2, and whose sentences have at most 4 tokens."""
+
+    longest = 4
+
+    def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
+        log_probs = [np.full(len(target) + 1, -math.log(2.0)) for target in targets]
+        return [(float(one.sum()) - len(source), one) for source, one in zip(sources, log_probs, strict=True)]
+
+
+def test_the_mean_log_probability_is_that_of_the_pairs_that_the_scorer_supports(run: SavedRun) -> None:
+    scorer = _UnigramScorer(*run.vocabularies(), "", 1)
+    pairs = ["w1 w2", "w3", "w1 w1 w1 w1"], ["w1", "w2 w3 w1", "w1"]
+    assert mean_log_prob(scorer, *pairs) == pytest.approx(-math.log(2.0) - (2 + 1) / (2 + 4))
+    assert mean_log_prob(scorer, ["w1"], ["w1 w1 w1 w1"]) == 0.0
 
 
 @pytest.mark.parametrize(("problem", "words"), [
@@ -94,6 +136,15 @@ def test_without_its_validation_text_a_run_is_not_measured(
     [line] = caplog.messages
     assert "CTranslate2 uses float32, because int8 could not be measured: " in line and words in line
     assert not (run / "exports").exists()
+
+
+def test_a_slow_measurement_ends_after_its_first_chunk(run: SavedRun, tmp_path: Path,
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = MeasuredCheckpoint(SavedRun(shutil.copytree(run.path, tmp_path / "run")), True)
+    monkeypatch.setattr(int8_measurement, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(int8_measurement, "CHUNK", 3)
+    measured = checkpoint.measure("", lambda: False)
+    assert measured is not None and measured.sentences == 3
 
 
 def test_a_stopped_measurement_has_no_result(run: SavedRun, tmp_path: Path) -> None:
