@@ -84,8 +84,8 @@ A line without the option does not change its engine if other lines have the opt
 |---|---|---|---|
 """
 TAIL = """
-`--retry` repeats the search of a faulty line with `no_repeat_ngram` and `min_length`, so the graph translates it again. Other
-lines do not need the graph.
+`--retry` repeats the search of a faulty line with `no_repeat_ngram` and `min_length`, so the graph translates it again.
+Other lines do not need the graph.
 
 ## Other options
 

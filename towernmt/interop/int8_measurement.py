@@ -3,8 +3,8 @@
 `towernmt package` measures the model on test sets, and writes the result into the model card. `towernmt serve` measures
 a run on its validation text, and keeps the result next to the cached int8 export of the checkpoint.
 
-BLEU alone cannot decide: the loss that it shows on 500 sentences has a standard deviation of 0.38, and the limit is 0.2.
-The mean log-probability of a reference token is far more precise: a loss of 0.012 nats has a standard error of 0.001.
+BLEU alone cannot decide: on 500 sentences, its loss has a standard deviation of 0.38, and the limit is 0.2. The mean
+log-probability of a reference token is far more precise: a loss of 0.012 nats has a standard error of 0.001.
 """
 
 from __future__ import annotations

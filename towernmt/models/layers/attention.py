@@ -86,8 +86,8 @@ class StepPlace(NamedTuple):
         beam: number of hypotheses of a sentence.
         capacity: int32 `[]`, number of steps for which the blocks have memory.
         bias: float32 `[batch, 1, beam, capacity * beam]`: 0 at the hypothesis and its ancestors, `MASKED` elsewhere.
-        rows: int32 `[batch * heads]`, by number of heads: the rows that this step writes, if values are `[batch * heads *
-            capacity, beam * depth]`. All layers share them.
+        rows: int32 `[batch * heads]`, by number of heads: the rows that this step writes into values of the shape
+            `[batch * heads * capacity, beam * depth]`. All layers share them.
     """
 
     step: Tensor
