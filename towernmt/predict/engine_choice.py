@@ -442,7 +442,7 @@ class _ScorerByLength(PairScorer):
 
     def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
         found: dict[int, tuple[float, np.ndarray]] = {}
-        longest = self.fast.longest
+        longest = self._fast.longest
         short = [i for i, pair in enumerate(zip(sources, targets, strict=True))
                  if longest is None or max(map(len, pair)) < longest]
         long = sorted(set(range(len(sources))) - set(short))
