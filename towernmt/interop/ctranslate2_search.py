@@ -26,7 +26,6 @@ from towernmt.predict.pair_scorer import token_batches
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 
 NO_PENALTY = 1e-9
-_SOURCE = ("source", "source_length")
 
 
 class _Hypothesis(NamedTuple):
@@ -86,8 +85,7 @@ class CTranslate2Search:
             SettingsError: an input is not supported, or a translation may have more tokens than the model has
                 positions.
         """
-        if len(inputs) > len(_SOURCE):      # the search alone was checked before
-            check_search(self._search, inputs)
+        check_search(self._search, inputs)
         sentences = sentence_requests(inputs, self._search)
         self._model.check_lengths(*(sentence.limits.most for sentence in sentences))
         found = self._found(sentences, range(len(sentences)))

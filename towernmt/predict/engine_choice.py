@@ -253,7 +253,6 @@ class EngineChoice:
         self._arguments = dataclasses.replace(arguments, checkpoints=[held])
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
         self._towers: SearchTowers | None = None
-        self._chosen: ChosenSearch | None = None
         self._building, self._logged = threading.Lock(), set[str]()
         self._export = ExportInUse(run, self.checkpoint, fast, export_first)
         self.exporting, self.change_precision = self._export.exporting, self._export.change_precision
@@ -281,11 +280,7 @@ class EngineChoice:
     def current(self) -> Search:
         """Return the search for a stream that begins now, whose engines do not change."""
         fast = self._export.opened
-        if fast is None:
-            return self._graph()
-        if self._chosen is None or self._chosen.fast is not fast:       # single sentences are streams, too
-            self._chosen = ChosenSearch(fast, self._graph, self._log)
-        return self._chosen
+        return self._graph() if fast is None else ChosenSearch(fast, self._graph, self._log)
 
     def _graph(self) -> SearchTowers:
         with self._building:
@@ -312,13 +307,10 @@ class ChosenSearch:
         fast: search by the fast engine.
         graph: returns the towers of the graph, which are built by the first call.
         report: called with the reason for each search by the graph.
-
-    Attributes:
-        fast: search by the fast engine.
     """
 
     def __init__(self, fast: FastSearch, graph: Callable[[], SearchTowers], report: Callable[[str], None]) -> None:
-        self.fast, self._graph, self._report = fast, graph, report
+        self._fast, self._graph, self._report = fast, graph, report
         self._plain_difference = fast.difference({}, {})
 
     def __call__(self, **inputs: np.ndarray) -> Found:
@@ -343,12 +335,12 @@ class ChosenSearch:
         if reason:
             self._report(reason)
         elif not details:
-            return self.fast.without_details(changed)(**inputs)
-        search: Search = self._graph() if reason else self.fast
+            return self._fast.without_details(changed)(**inputs)
+        search: Search = self._graph() if reason else self._fast
         return (search.with_settings(changed) if changed else search)(**inputs)
 
     def _difference(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> str:
-        return self.fast.difference(changed, inputs) if changed or inputs else self._plain_difference
+        return self._fast.difference(changed, inputs) if changed or inputs else self._plain_difference
 
 
 def open_scorer(run_dir: Any, checkpoint: Any = None, *, engine: str = ENGINES[0], device: str | None = None,

@@ -86,15 +86,12 @@ class StepPlace(NamedTuple):
         beam: number of hypotheses of a sentence.
         capacity: int32 `[]`, number of steps for which the blocks have memory.
         bias: float32 `[batch, 1, beam, capacity * beam]`: 0 at the hypothesis and its ancestors, `MASKED` elsewhere.
-        rows: int32 `[batch * heads]`, by number of heads: the rows that this step writes into values of the shape
-            `[batch * heads * capacity, beam * depth]`. All layers share them.
     """
 
     step: Tensor
     beam: int
     capacity: Tensor
     bias: Tensor
-    rows: dict[int, Tensor]
 
     def insert(self, kept: Tensor, new: Tensor) -> Tensor:
         """Return `kept` with the values of this step written into it.
@@ -104,10 +101,9 @@ class StepPlace(NamedTuple):
             new: values of this step, `[batch, heads, beam, depth]`.
         """
         heads, size = kept.shape[1], self.beam * kept.shape[3]
-        if heads not in self.rows:
-            self.rows[heads] = tf.range(tf.shape(self.bias)[0] * heads) * self.capacity + self.step
-        by_step = _with_rows(tf.reshape(kept, [-1, size]), self.rows[heads], tf.reshape(new, [-1, size]))
-        return tf.reshape(by_step, tf.shape(kept))
+        rows = tf.range(tf.shape(self.bias)[0] * heads) * self.capacity + self.step
+        by_step = _with_rows(tf.reshape(kept, [-1, size]), rows, tf.reshape(new, [-1, size]))
+        return tf.reshape(by_step, tf.stack([-1, heads, self.capacity * self.beam, kept.shape[3]]))
 
 
 def empty_blocks(kept: Any, batch: Tensor, beam: int) -> StepBlocks:
@@ -137,7 +133,7 @@ def place_of_step(blocks: StepBlocks, step: Tensor) -> tuple[StepPlace, StepBloc
     ancestor = tf.where(now, own[:, None], blocks.ancestor)                     # [batch, beam, capacity]
     seen = tf.equal(ancestor[:, :, :, None], own)                               # [batch, beam, capacity, beam]
     bias = tf.where(tf.reshape(seen, [-1, 1, beam, capacity * beam]), 0.0, MASKED)
-    return StepPlace(step, beam, capacity, bias, {}), blocks._replace(ancestor=ancestor)
+    return StepPlace(step, beam, capacity, bias), blocks._replace(ancestor=ancestor)
 
 
 def each_of(change: Callable[[StepBlocks], Any], blocks: Any) -> Any:

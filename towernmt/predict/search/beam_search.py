@@ -101,7 +101,7 @@ class Finished(NamedTuple):
             both = tf.gather(both, place, batch_dims=1)
             # An empty entry contains only PAD.
             taken = tf.reshape(best > NEVER, [-1, count] + [1] * (before.shape.rank - 2))
-            return tf.where(taken, both, tf.zeros([], both.dtype))
+            return tf.where(taken, both, tf.zeros_like(both))
 
         return Finished(tf.nest.map_structure(merged, self.history, new), best)
 
