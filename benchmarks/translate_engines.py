@@ -30,6 +30,7 @@ from machine import Load
 from towernmt.core.machine import processors
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.interop.ctranslate2_search import NO_PENALTY
+from towernmt.interop.ctranslate2_models import Description
 from towernmt.interop.ctranslate2_sentences import EXACT_PATIENCE, limits_of
 from towernmt.predict.lines.text_io import read_text
 from towernmt.predict.search.search_settings import StreamSettings
@@ -114,10 +115,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def export_of(translator: Translator) -> Path:
-    """Return the directory of the newest export of a translator's run."""
+    """Return the directory of the newest export of a translator's run in the precision of the translator."""
     run = Path(translator.checkpoint).parents[2]
     exports = [*run.glob("exports/ctranslate2-*/model.bin"), *run.glob("included/*ctranslate2-*/model.bin")]
-    return max(exports, key=lambda path: path.stat().st_mtime).parent
+    return max((path.parent for path in exports
+                if translator.engine.endswith(f" {Description.read(path.parent).precision}")),
+               key=lambda path: (path / "model.bin").stat().st_mtime)
 
 
 def translate_batch(translator: Translator, export: Path, search: Mapping[str, Any]) -> Translate:

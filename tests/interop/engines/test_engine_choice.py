@@ -128,6 +128,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """An example of each option of a line."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", OPTIONS)
 def test_each_option_of_a_line_has_the_engine_of_the_manual(
         manual: Any, exported_run: Path, built: list[SearchTowers], name: str) -> None:
@@ -135,7 +136,7 @@ def test_each_option_of_a_line_has_the_engine_of_the_manual(
     translator = Translator(exported_run, device="cpu")
     with suppress(SettingsError):       # the model has no other inputs
         translator.translate("w1 w2 w4", options=LineOptions(**OPTIONS[name]))
-    assert (" graph |" in row) == bool(built) and (" CTranslate2 |" in row) != bool(built)
+    assert ("| graph |" in row) == bool(built) and ("| CTranslate2 |" in row) != bool(built)
 
 
 def test_ctranslate2_alone_gives_alignments_scores_and_words_for_unknown_tokens(
@@ -145,6 +146,7 @@ def test_ctranslate2_alone_gives_alignments_scores_and_words_for_unknown_tokens(
     assert any(translation[0].links() for translation in found) and not built
 
 
+@pytest.mark.thorough
 def test_only_the_graph_searches_again_for_a_faulty_translation(
         exported_run: Path, lines: list[str], built: list[SearchTowers]) -> None:
     faults = {line: translation[0].fault for line, translation in zip(
@@ -155,6 +157,7 @@ def test_only_the_graph_searches_again_for_a_faulty_translation(
     assert wrong and all(translation.retried for translation in translator.translate_nbest(wrong)) and built
 
 
+@pytest.mark.thorough
 def test_the_predictor_is_the_graph(exported_run: Path, graph: Translator, built: list[SearchTowers]) -> None:
     assert Translator(exported_run, device="cpu").predictor is graph.predictor and built
 
