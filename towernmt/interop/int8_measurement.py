@@ -101,8 +101,8 @@ def int8_loss(float32: TextResult, int8: TextResult, references: Sequence[Sequen
         references: all references by each translator.
         target_language: code of the language of the translations, for the tokeniser of BLEU; "" if unknown.
     """
-    bleu = bleu_difference(float32.translations, int8.translations, references, target_language)
-    return Int8Loss(*(round(value, 4) for value in bleu), round(float32.log_prob - int8.log_prob, 6))
+    bleu, low, high = bleu_difference(float32.translations, int8.translations, references, target_language)
+    return Int8Loss(round(bleu, 4), round(low, 4), round(high, 4), round(float32.log_prob - int8.log_prob, 6))
 
 
 def default_on_processors(losses: Iterable[Int8Loss]) -> Literal["float32", "int8"]:
@@ -204,10 +204,12 @@ class MeasuredCheckpoint:
         except (TowerNMTError, OSError) as error:
             log.info("%s: CTranslate2 uses float32, because int8 could not be measured: %s", self._run.name, error)
             return None
-        loss = int8_loss(*results, text.references, target_language)
-        bleus = (round(corpus_scores(result.translations, *text.references, target_language=target_language).bleu, 4)
-                 for result in results)
-        measured = Int8Measurement(len(text.source), *bleus, loss)
+        float32, int8 = results
+        loss = int8_loss(float32, int8, text.references, target_language)
+        before, after = (
+            round(corpus_scores(result.translations, *text.references, target_language=target_language).bleu, 4)
+            for result in results)
+        measured = Int8Measurement(len(text.source), before, after, loss)
         directory = self._int8_export()
         if directory is not None:
             with suppress(OSError):     # the next start measures again

@@ -268,8 +268,8 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
                 in_int8, int8_scores = _in_int8(exported, tests, language)
                 scores += int8_scores
                 float32 = _scored(Scorer(run, device="cpu"), tests, translations)
-                losses = [int8_loss(*results, [test.reference], language)
-                          for *results, test in zip(float32, in_int8, tests, strict=True)]
+                losses = [int8_loss(before, after, [test.reference], language)
+                          for before, after, test in zip(float32, in_int8, tests, strict=True)]
                 default = default_on_processors(losses)
                 facts["int8"] = {
                     "bleu_loss": max(loss.bleu for loss in losses), "default_on_processors": default == INT8,
