@@ -4,8 +4,8 @@
 a run on its validation text, and keeps the result next to the cached int8 export of the checkpoint.
 
 BLEU alone cannot decide: on 500 sentences, its loss has a standard deviation of 0.38, and the limit is 0.2. The mean
-log-probability of a reference token is far more precise: a loss of 0.012 nats has a standard error of 0.001, and a nat is
-20 to 24 BLEU (docs/notes/translation-speed.md).
+log-probability of a reference token is far more precise: a loss of 0.012 nats has a standard error of 0.001, and a nat
+is 20 to 24 BLEU (docs/notes/translation-speed.md).
 """
 
 from __future__ import annotations
