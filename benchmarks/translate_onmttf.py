@@ -3,7 +3,7 @@
 Run it with the Python of OpenNMT-tf (docs/notes/benchmarks.md), on sentences that `translate.py` has written:
 
     python benchmarks/translate.py --save sentences.npz
-    venvs/onmttf/bin/python benchmarks/translate_onmttf.py --source sentences.npz --config tiny --beam 4
+    . venvs/onmttf/bin/activate && python benchmarks/translate_onmttf.py --source sentences.npz --config tiny --beam 4
 
 The model is OpenNMT-tf's Transformer with random weights and the sizes of `translate.py`. Its inference graph has
 OpenNMT-tf's own beam search, with the length of `translate.py` as the minimum and the maximum. Each length has one

@@ -111,7 +111,7 @@ def default_on_processors(losses: Iterable[Int8Loss]) -> Literal["float32", "int
     return INT8 if all(loss.is_small for loss in losses) else FLOAT32
 
 
-def mean_log_prob(scorer: PairScorer, sources: Sequence[str], references: Sequence[str]) -> float:
+def mean_reference_log_prob(scorer: PairScorer, sources: Sequence[str], references: Sequence[str]) -> float:
     """Return the mean log-probability of a reference token, EOS included, in nats.
 
     Pairs that are longer than the scorer supports are left out.
@@ -239,14 +239,16 @@ class MeasuredCheckpoint:
         return found
 
     def _log_prob(self, text: ValidationSet, precision: str, stopped: Callable[[], bool]) -> float:
-        return mean_log_prob(self._opened(precision, CTranslate2Scorer, stopped), text.source, text.references[0])
+        scorer = self._opened(precision, CTranslate2Scorer, stopped)
+        return mean_reference_log_prob(scorer, text.source, text.references[0])
 
     def _opened(self, precision: str, kind: Callable[..., T], stopped: Callable[[], bool]) -> T:
         """Return a `CTranslate2Translator` or a `CTranslate2Scorer` of the checkpoint in a precision."""
         _check(stopped)
         engine = CTranslate2Engine(self._run, self._averaged, precision, lambda path: kind(path, device="cpu"))
         opened = engine.exported(self.checkpoint, wait=True)
-        assert opened is not None       # since it waits for other processes
+        if opened is None:
+            raise SettingsError("another process exports the run.")
         return opened
 
     def _int8_export(self) -> Path | None:

@@ -56,7 +56,7 @@ from towernmt.interop.int8_measurement import (
     TextResult,
     default_on_processors,
     int8_loss,
-    mean_log_prob,
+    mean_reference_log_prob,
 )
 from towernmt.interop.model_card import (
     CardText,
@@ -372,7 +372,7 @@ def _in_int8(exported: Path, tests: Sequence[_Test], target_language: str
 
 def _scored(scorer: PairScorer, tests: Sequence[_Test], translations: Sequence[Sequence[str]]) -> list[TextResult]:
     """Return the results of all tests, with the log-probabilities that a scorer gives to their references."""
-    return [TextResult(lines, mean_log_prob(scorer, test.source, test.reference))
+    return [TextResult(lines, mean_reference_log_prob(scorer, test.source, test.reference))
             for test, lines in zip(tests, translations, strict=True)]
 
 

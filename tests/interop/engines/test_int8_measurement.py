@@ -25,7 +25,7 @@ from towernmt.interop.int8_measurement import (
     TextResult,
     default_on_processors,
     int8_loss,
-    mean_log_prob,
+    mean_reference_log_prob,
 )
 from towernmt.predict.pair_scorer import PairScorer
 
@@ -113,8 +113,8 @@ class _UnigramScorer(PairScorer):
 def test_the_mean_log_probability_is_that_of_the_pairs_that_the_scorer_supports(run: SavedRun) -> None:
     scorer = _UnigramScorer(*run.vocabularies(), "", 1)
     pairs = ["w1 w2", "w3", "w1 w1 w1 w1"], ["w1", "w2 w3 w1", "w1"]
-    assert mean_log_prob(scorer, *pairs) == pytest.approx(-math.log(2.0) - (2 + 1) / (2 + 4))
-    assert mean_log_prob(scorer, ["w1"], ["w1 w1 w1 w1"]) == 0.0
+    assert mean_reference_log_prob(scorer, *pairs) == pytest.approx(-math.log(2.0) - (2 + 1) / (2 + 4))
+    assert mean_reference_log_prob(scorer, ["w1"], ["w1 w1 w1 w1"]) == 0.0
 
 
 @pytest.mark.parametrize(("problem", "words"), [
