@@ -35,7 +35,8 @@ def logits_of(model, source, values=None) -> tuple[np.ndarray, dict[str, np.ndar
             logits = model.decode(memory, shift_right(tf.constant(tiny.TARGET)))
         if values is None:
             values = tiny.scramble(session)
-        assign(session, values)
+        else:
+            assign(session, {variable.op.name: values[variable.op.name] for variable in tf1.trainable_variables()})
         return session.run(logits), values
 
 
