@@ -13,7 +13,7 @@ from tests.documents import fake_translator as fakes
 from tests.processor_time import processor_seconds
 from towernmt.documents.formats.html import HtmlDocument
 from towernmt.documents.formats.plain import Lines
-from towernmt.documents.shields import addresses_in, placeholders_in, symbols_in
+from towernmt.documents.shields import addresses_in, codes_in, placeholders_in, symbols_in
 from towernmt.documents.source_sentences import split_segment
 from towernmt.documents.translation import SentencesOf, translate_segments
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
@@ -50,6 +50,7 @@ ADDRESSES = [       # a text, and its protected spans
      ["jörg@müller.de", "mailto:a@b.de", "git@github.com:a/b.git"]),
     (r"/usr/local/bin ~/x ./a/b ../x C:\Users\x src/main.c",
      ["/usr/local/bin", "~/x", "./a/b", "../x", r"C:\Users\x", "src/main.c"]),
+    (r"In C:\Meine Dateien\Brief.doc und C:\Users und D:\x.", [r"C:\Meine Dateien\Brief.doc", r"C:\Users", r"D:\x"]),
     ("Open notes.txt, Straße.final.pdf: and READ.ME.PDF.", ["notes.txt", "Straße.final.pdf", "READ.ME.PDF"]),
     ("z.B. usw.und d.h. bzw./oder 3.5.2026 1.000/2.000 und/oder km/h 24/7 Haus.Da Lehrer@innen 5@3 C# a#b", []),
     ("danke @user und @user@server.social!", ["@user", "@user@server.social"]),
@@ -61,6 +62,19 @@ ADDRESSES = [       # a text, and its protected spans
 @pytest.mark.parametrize(("text", "expected"), ADDRESSES, ids=[text for text, _ in ADDRESSES])
 def test_addresses_of_a_text(text: str, expected: list[str]) -> None:
     assert [text[start:end] for start, end in addresses_in(text)] == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("IBAN DE89 3704 0044 0532 0130 00.", ["DE89 3704 0044 0532 0130 00"]),
+    ("id 550e8400-e29b-41d4-a716-446655440000,", ["550e8400-e29b-41d4-a716-446655440000"]),
+    ("bei 0x1F4A und 00:1A:2B:3C:4D:5E", ["0x1F4A", "00:1A:2B:3C:4D:5E"]),
+    ("R2D2 und C3PO", ["R2D2"]),
+    (r"Wenn $x^2 = y$, dann $\alpha$; es kostet $5 und $6.", ["$x^2 = y$", r"$\alpha$"]),
+    ("Mit `git commit -m x` oder `ls`.", ["`git commit -m x`", "`ls`"]),
+    ("4x4-Fahrzeug, B2B-Kunden, G20-Gipfel, COVID-19, X1, A320, die 1990er, Windows 11, 3-4-mal, `a' und `b'", []),
+])
+def test_codes_of_a_text(text: str, expected: list[str]) -> None:
+    assert [text[start:end] for start, end in codes_in(text)] == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), [
