@@ -10,7 +10,9 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
@@ -23,6 +25,7 @@ from towernmt.cli.main import main
 from towernmt.core.errors import DataError
 from towernmt.core.tf_compat import tf
 from towernmt.interop.model_card import CardText, DataSource, card_text_of_package, make_card
+from towernmt.jobs import adaptation
 from towernmt.jobs.adaptation import (
     LEAST,
     AdaptationOrder,
@@ -30,6 +33,7 @@ from towernmt.jobs.adaptation import (
     SetResult,
     _key,
     _refusal,
+    check_pairs,
     divide_corrections,
     read_corrections,
 )
@@ -204,6 +208,27 @@ def test_text_that_is_no_translation_is_one_clear_sentence(toy: Callable[[str], 
     error = refusal(capsys, toy, "moved", "test.source", "test.target")
     assert re.search(r"moved: by the probabilities of .*/run, the targets are no translations of the sources", error)
     assert error.endswith("pass sources with their translations, or --no-text-check if they are.")
+
+
+class WordScorer:
+    """A fake `Scorer`: a target of three tokens has -3 nats after its source in lower case, and -9 after another."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def score(self, pairs: list[tuple[str, str]]) -> list[SimpleNamespace]:
+        return [SimpleNamespace(log_prob=-3.0 if target == source.upper() else -9.0, tokens=3)
+                for source, target in pairs]
+
+
+@pytest.mark.parametrize(("pairs", "shift", "refused"), [(30, 0, False), (30, 3, True), (5, 3, False), (1, 0, False)])
+def test_many_lines_without_their_translations_are_refused(pairs: int, shift: int, refused: bool,
+                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptation, "Scorer", WordScorer)
+    text = [(f"word{number}", f"WORD{number + shift}") for number in range(pairs)]
+    model: Any = SimpleNamespace(run=None, checkpoint=None, name="m")
+    with pytest.raises(DataError, match="no translations of the sources") if refused else nullcontext():
+        check_pairs(model, {"text": text})
 
 
 @pytest.mark.thorough

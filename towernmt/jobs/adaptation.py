@@ -117,14 +117,15 @@ def check_pairs(model: StartingModel, texts: Mapping[str, Sequence[tuple[str, st
     """Refuse texts of the opposite direction, and texts whose lines are no translations of each other.
 
     The log-probabilities of targets by the model are compared with those of sources by targets, and with those of the
-    targets of the next lines.
+    same targets after the sources of the next lines.
 
     Args:
         model: the model to adapt.
-        texts: by the name for messages, pairs of source and target; the first `SCORED` are judged.
+        texts: by the name for messages, pairs of source and target; the first `SCORED` are judged, and of fewer than
+            20 only the direction.
 
     Raises:
-        DataError: a text is less probable than in the opposite direction, or hardly more than with other targets.
+        DataError: a text is less probable than in the opposite direction, or hardly more than after other sources.
     """
     scorer = Scorer(model.run, model.checkpoint, device="cpu")
 
@@ -146,6 +147,8 @@ def check_pairs(model: StartingModel, texts: Mapping[str, Sequence[tuple[str, st
                             f"sources are translations of the targets ({backward:.2f} and {forward:.2f} nats per "
                             "token): pass text of this direction, the model of the other one, or --no-text-check if "
                             "the direction is right.")
+        if len(targets) < LEAST["train"]:       # too few for a standard error
+            continue
         others = scores([*sources[1:], sources[0]], targets)
         gains = (scored[:, 0] - others[:, 0]) / scored[:, 1]
         if gains.mean() <= LEAST_GAIN * gains.std() / len(gains) ** 0.5:
