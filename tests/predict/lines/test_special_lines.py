@@ -396,9 +396,10 @@ def test_a_small_number_that_is_lost_is_protected_in_a_second_translation(line: 
     assert translate(Model(lambda text: lost), [line], off=["protection"]) == [lost]
 
 
-def test_a_word_of_a_number_stays_if_the_model_is_unsure_about_the_placeholder() -> None:
-    model = Model(lambda text: (text.upper(), -9.0) if "X1" in text else ("DREI TAGE", -0.1))
-    assert translate(model, ["3 days"]) == ["DREI TAGE"]
+@pytest.mark.parametrize(("mean", "expected"), [(-0.5, "3 DAYS"), (-0.7, "DREI TAGE"), (-9.0, "DREI TAGE")])
+def test_a_word_of_a_number_stays_if_the_model_is_unsure_about_the_placeholder(mean: float, expected: str) -> None:
+    model = Model(lambda text: (text.upper(), mean) if "X1" in text else ("DREI TAGE", -0.1))
+    assert translate(model, ["3 days"]) == [expected]
 
 
 @pytest.mark.parametrize(("line", "translation", "lost"), [

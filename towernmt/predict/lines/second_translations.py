@@ -43,7 +43,7 @@ _HOPELESS = -1.5
 """Mean log-probability of a token, in nats, below which a line with unknown letters is its own translation."""
 _FOREIGN = -0.5
 """Mean log-probability of a token, in nats, below which a line of unknown words is its own translation."""
-_WORSE = 1.0
+_WORSE = 0.5
 """Maximum loss of the mean log-probability of a token, in nats, by a placeholder for a small number."""
 _FINAL_MARKS = re.compile(r"\s*[.!?…。．｡।！？؟]+\s*$")
 
