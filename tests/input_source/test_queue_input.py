@@ -75,7 +75,7 @@ class FakeBatches:
     def __init__(self, count: int, broken: int | None = None, stuck: int | None = None, rows: int = 5
                  ) -> None:
         self.count, self.broken, self.stuck, self.rows = count, broken, stuck, rows
-        self.release = threading.Event()
+        self.blocked, self.release = threading.Event(), threading.Event()
 
     def read(self, position: Position | None = None, start: int = 0, step: int = 1
              ) -> Iterator[tuple[Position, FakeBatch]]:
@@ -84,6 +84,7 @@ class FakeBatches:
             if number == self.broken:
                 raise OSError(f"batch {number} is unreadable")
             if number == self.stuck:
+                self.blocked.set()
                 self.release.wait(60)
             yield Position(batch=number + 1), FakeBatch(number, self.rows)
 
@@ -294,7 +295,12 @@ def test_an_error_that_training_did_not_come_to_does_not_fail_it() -> None:
 def test_training_ends_soon_though_a_feeder_is_blocked() -> None:
     batches = FakeBatches(9, stuck=3)
     data = GeneralQueueInput(batches)
-    train(data, [], steps=3)
+
+    class UntilBlocked(Callback):
+        def _trigger_epoch(self) -> None:
+            assert batches.blocked.wait(60)
+
+    train(data, [UntilBlocked()], steps=3)
     assert any(thread.name.startswith("GeneralQueueRunner-") for thread in threading.enumerate())   # still blocked
     batches.release.set()
 

@@ -251,16 +251,18 @@ def test_a_stop_does_not_wait_for_a_blocked_feeder() -> None:
 
 
 def test_a_monitored_session_closes_soon_though_a_feeder_is_blocked() -> None:
-    never = threading.Event()
+    blocked, never = threading.Event(), threading.Event()
 
     def one_then_stuck() -> Iterator[int]:
         yield 7
+        blocked.set()
         never.wait(LONG)
 
     line = Line([one_then_stuck().__next__])
     tf1.train.add_queue_runner(line.runner)
     with tf1.train.MonitoredSession() as sess:
         assert sess.run(line.out) == 7
+        assert blocked.wait(LONG)
     assert len(feeder_threads()) == 1       # it is still blocked
     never.set()
 
