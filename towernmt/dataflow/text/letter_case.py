@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable, Iterable
 
 _DOTTED = ("tr", "az")
 _WORD = re.compile(r"(?<!\w)[^\W\d_](?:[^\W_]|['’](?=\w))*")
@@ -63,3 +64,11 @@ def is_upper_case(text: str) -> bool:
     """Return whether the text is in capitals: at least two letters with case, and all of them are capitals."""
     cased = [c for c in text if c.lower() != c.upper()]
     return len(cased) > 1 and all(c == c.upper() for c in cased)
+
+
+def words_by_form(words: Iterable[str], form: Callable[[str], str]) -> dict[str, list[str]]:
+    """Return lists of words by their form in another case, in the order of the words."""
+    found: dict[str, list[str]] = {}
+    for word in words:
+        found.setdefault(form(word), []).append(word)
+    return found

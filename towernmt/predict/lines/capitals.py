@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from towernmt.dataflow.text.letter_case import capitalized, is_upper_case, lower_case, upper_case
+from towernmt.dataflow.text.letter_case import capitalized, is_upper_case, lower_case, upper_case, words_by_form
 from towernmt.dataflow.vocabulary.base import Vocabulary
 
 _WORD = re.compile(r"[^\W\d_](?:[^\W_]|['’](?=\w))*")
@@ -90,11 +90,8 @@ class UsualForms:
 
     @cached_property
     def _forms(self) -> dict[str, list[str]]:
-        """The words of the training text by their form in capitals, the most frequent first."""
-        forms: dict[str, list[str]] = {}
-        for word in self._words:
-            forms.setdefault(upper_case(word, self._language), []).append(word)
-        return forms
+        """Return the words of the training text by their form in capitals, the most frequent first."""
+        return words_by_form(self._words, lambda word: upper_case(word, self._language))
 
     def _by_vocabulary(self, words: Sequence[str]) -> dict[str, str]:
         """Return the form of each word with the fewest tokens."""

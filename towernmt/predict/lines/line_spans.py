@@ -2,10 +2,10 @@ r"""Spans of a line that its translation must have exactly as often: protected w
 
 - Words and symbols are those of `documents.shields`, and matches of the user's patterns. Each character counts.
 - Numbers are those with three digits or more, with separators, or with a unit. A translation may write other separators
-  (`1,000.5` and `1.000,5`), spell out the unit, or use the digits of another script.
-  Small numbers without a unit may be spelled out, and times of the twelve-hour clock may change: both are left out.
-- Small numbers, with one or two digits and without a unit, are no spans. A translation that lacks one of them may have
-  spelled it out or lost it.
+  (`1,000.5` and `1.000,5`), spell out the unit, or use the digits of another script. Times of the twelve-hour clock may
+  change, so they are not spans.
+- Small numbers, with one or two digits and without a unit, are not spans either. A translation that lacks one of them
+  may have spelled it out or lost it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 
-from towernmt.dataflow.text.letter_case import capitalized, lower_case
+from towernmt.dataflow.text.letter_case import capitalized, lower_case, words_by_form
 from towernmt.dataflow.text.modifiers import neighbouring_keys
 from towernmt.dataflow.vocabulary.source_text import words_of
 
@@ -123,10 +123,7 @@ class TypoCorrector:
     @cached_property
     def _forms(self) -> dict[str, list[str]]:
         """Return the words of the training text by their form in lower case."""
-        forms: dict[str, list[str]] = {}
-        for word in self._ranks:
-            forms.setdefault(lower_case(word, self._language), []).append(word)
-        return forms
+        return words_by_form(self._ranks, lambda word: lower_case(word, self._language))
 
     @cached_property
     def _alphabet(self) -> list[str]:
