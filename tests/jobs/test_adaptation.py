@@ -285,7 +285,7 @@ def test_the_commands_of_the_page_adapt_the_model_of_a_server_that_answers_all_t
         assert run_command(*shlex.split(adapt), *small) == 0
         assert post("translate", q=few)[1] == before
         server.process.send_signal(signal.SIGHUP)
-        server.wait_for("is ready after")
+        server.wait_for("the model was replaced")
         assert post("translate", q=few)[1] != before
     finally:
         over.set()

@@ -168,6 +168,8 @@ class Service:
             self.metrics.add("towernmt_exchanges_total", direction=direction, outcome="failed" if error else "done")
             if error:
                 log.error("%s: the model was not replaced; the server keeps the previous model: %s", direction, error)
+            else:
+                log.info("%s: the model was replaced; new requests use the new one.", direction)
         return errors
 
     def close(self) -> None:
