@@ -37,6 +37,7 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from quality_peers import Fairseq, Mark, OpenNMTTF, Ours, Peer, Plan, run_program
@@ -54,18 +55,23 @@ PEERS = ("towernmt", "opennmt-tf", "fairseq")
 
 def main(arguments: list[str] | None = None) -> None:
     """Train, score and draw as the options request."""
+    run(compare, parser(__doc__).parse_args(arguments))
+
+
+def run(program: Callable[[argparse.Namespace], None], options: argparse.Namespace) -> None:
+    """Call `program(options)`, and end as command-line programs do after an error, Ctrl-C or SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        compare(parser().parse_args(arguments))
+        program(options)
     except TowerNMTError as error:
         raise SystemExit(str(error)) from error
     except KeyboardInterrupt:
         raise SystemExit(128 + signal.SIGINT) from None
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(description: str | None) -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, required=True, metavar="DIR", help="with train, valid and test text")
     parser.add_argument("--languages", nargs=2, default=["de", "en"], metavar="NAME", help="suffixes of the file names")
     parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder of all output")
@@ -97,7 +103,7 @@ def compare(options: argparse.Namespace) -> None:
         texts = Texts(options.text, options.languages)
         vocabulary = prepare(options, plan, texts)
         for peer in peers:
-            with DirectoryLock(peer.folder, "benchmarks/quality.py"):
+            with training_lock(peer):
                 print(f"{peer.name}, {peer.variant}: training", flush=True)
                 peer.train()
                 score(peer, texts, vocabulary, results)
@@ -158,6 +164,11 @@ def prepare(options: argparse.Namespace, plan: Plan, texts: Texts) -> Vocabulary
     return vocabulary
 
 
+def training_lock(peer: Peer) -> DirectoryLock:
+    """Return the lock that keeps two programs from training the same peer in the same directory."""
+    return DirectoryLock(peer.folder, "benchmarks/quality.py")
+
+
 def score(peer: Peer, texts: Texts, vocabulary: Vocabulary, results: Path) -> None:
     """Append a result for each mark without one."""
     there = {result.key for result in read_results(results)}
@@ -171,16 +182,23 @@ def score(peer: Peer, texts: Texts, vocabulary: Vocabulary, results: Path) -> No
 
 
 def result_of(peer: Peer, mark: Mark, texts: Texts, vocabulary: Vocabulary) -> Result:
-    """Score a mark with the candidate that is best on the validation sentences (the last one on a tie)."""
-    chosen, valid_bleu = mark.candidates[0], None
-    if len(mark.candidates) > 1:
-        tried = [(quality_of(peer, candidate, "valid", texts, vocabulary)[0], number)
-                 for number, candidate in enumerate(mark.candidates)]
-        valid_bleu, number = max(tried)
-        chosen = mark.candidates[number]
+    """Score a mark with the candidate that is best on the validation sentences."""
+    chosen, valid_bleu = best_candidate(peer, mark, texts, vocabulary)
     bleu, chrf, signature = quality_of(peer, chosen, "test", texts, vocabulary)
     return Result(peer.name, peer.variant, peer.plan.threads, mark.minutes, mark.minute, bleu, chrf, valid_bleu,
                   mark.updates, mark.target_tokens, checkpoint_name(chosen), signature, peer.version)
+
+
+def best_candidate(peer: Peer, mark: Mark, texts: Texts, vocabulary: Vocabulary) -> tuple[str, float | None]:
+    """Return the checkpoint with the highest validation BLEU (the last one on a tie), and this BLEU.
+
+    BLEU is None if there is only one candidate.
+    """
+    if len(mark.candidates) == 1:
+        return mark.candidates[0], None
+    bleu, number = max((quality_of(peer, candidate, "valid", texts, vocabulary)[0], number)
+                       for number, candidate in enumerate(mark.candidates))
+    return mark.candidates[number], bleu
 
 
 def quality_of(peer: Peer, checkpoint: str, part: str, texts: Texts, vocabulary: Vocabulary

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from quality_clock import read_marks
-from quality_text import read_lines
+from quality_text import PARTS, read_lines
 
 from towernmt import __version__
 from towernmt.core.errors import DataError, SettingsError, UnfinishedError
@@ -104,7 +105,13 @@ class Peer(ABC):
 
     @abstractmethod
     def translate(self, checkpoint: str, part: str, source: Path) -> list[str]:
-        """Return the translations of `source`, the text of part "valid" or "test"."""
+        """Return the translations of `source`.
+
+        Args:
+            checkpoint: path of a checkpoint, or of several with commas between them.
+            part: "valid" or "test", or another name for other text.
+            source: text of this part, in subwords if `reads_pieces`.
+        """
 
 
 class Ours(Peer):
@@ -250,14 +257,15 @@ class Fairseq(Marked):
         self._data = plan.work / "fairseq"
 
     def prepare(self) -> None:
-        if not (self._data / "finished").exists():
-            pieces = self.plan.pieces
+        self._binarise(self._data, *(f"--{part}pref={self.plan.pieces / part}" for part in PARTS))
+
+    def _binarise(self, folder: Path, *arguments: str) -> None:
+        """Write subwords as fairseq's binary data to `folder`, unless they are there."""
+        if not (folder / "finished").exists():
             self._run(["-m", "fairseq_cli.preprocess", "--source-lang", "src", "--target-lang", "tgt",
-                       "--joined-dictionary", "--srcdict", str(pieces / "fairseq.txt"), "--destdir", str(self._data),
-                       "--workers", str(self.plan.threads),
-                       *(word for part in ("train", "valid", "test") for word in
-                         (f"--{part}pref", str(pieces / part)))], "prepare.log")
-            write_text(self._data / "finished", "")
+                       "--joined-dictionary", "--srcdict", str(self.plan.pieces / "fairseq.txt"), "--destdir",
+                       str(folder), "--workers", str(self.plan.threads), *arguments], "prepare.log")
+            write_text(folder / "finished", "")
 
     def training(self, checkpoint: str | None) -> list[str]:
         return [str(self._data), "--source-lang", "src", "--target-lang", "tgt", *self.RECIPE.split(),
@@ -270,8 +278,14 @@ class Fairseq(Marked):
     def translate(self, checkpoint: str, part: str, source: Path) -> list[str]:
         # fairseq-fixed drops the last sentences if batches must be multiples of 8, its default.
         output = self.folder / "translation.txt"
-        self._run(["-m", "fairseq_cli.generate", str(self._data), "--source-lang", "src", "--target-lang", "tgt",
-                   "--path", checkpoint, "--gen-subset", part, "--beam", str(BEAM), "--max-len-a", "1.2",
+        data, subset = self._data, part
+        if part not in PARTS:
+            data, subset = self.folder / part, "test"
+            self._binarise(data, "--only-source", f"--testpref={source.with_suffix('')}")
+            for dictionary in self._data.glob("dict.*.txt"):
+                shutil.copy(dictionary, data)
+        self._run(["-m", "fairseq_cli.generate", str(data), "--source-lang", "src", "--target-lang", "tgt",
+                   "--path", checkpoint, "--gen-subset", subset, "--beam", str(BEAM), "--max-len-a", "1.2",
                    "--max-len-b", "10", "--batch-size", "128", "--required-batch-size-multiple", "1", "--cpu"],
                   "translate.log", output)
         return generated(output.read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 import quality
+import quality_robustness
 from quality_clock import Clock, next_mark, read_marks
 from quality_peers import Fairseq, Mark, Marked, OpenNMTTF, Peer, Plan, generated, run_program
 from quality_results import Result, append_result, draw, lines_of, read_results, scores
@@ -19,6 +20,7 @@ from quality_text import Texts, pieced, read_lines, shared_vocabulary, unpieced,
 
 from towernmt.core.errors import DataError, SettingsError, UnfinishedError
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.evaluate.robustness import robustness_texts
 
 
 class Training:
@@ -290,6 +292,20 @@ def test_validation_chooses_among_candidates_and_nothing_is_done_twice(
     assert peer.asked == [("a", "test"), ("a", "valid"), ("b", "valid")]
     quality.score(peer, texts, vocabulary, results)
     assert len(peer.asked) == 3 and read_results(results) == found
+
+
+def test_all_forms_are_translated_as_one_text_and_scored_one_by_one(
+        vocabulary: SentencePieceVocabulary, tmp_path: Path) -> None:
+    source = ["the small green house is green", "houses and doors are green"]
+    forms = robustness_texts(source, [source])
+    lines = [line for form in forms for line in form.source]
+    peer = Told(tmp_path, [], {("a", "robustness"): pieced(lines, vocabulary)})
+    translations = quality_robustness.translations_of(peer, "a", forms, vocabulary)
+    assert translations == [unpieced(pieced(form.source, vocabulary), vocabulary) for form in forms]
+    assert translations[0] == source and [len(one) for one in translations] == [2] * 12 + [1]
+    short = Told(tmp_path, [], {("a", "robustness"): pieced(lines[1:], vocabulary)})
+    with pytest.raises(DataError, match=f"{len(lines) - 1} translations of the {len(lines)} lines"):
+        quality_robustness.translations_of(short, "a", forms, vocabulary)
 
 
 def test_lost_translations_are_an_error(vocabulary: SentencePieceVocabulary, texts: Texts, tmp_path: Path) -> None:
