@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from towernmt.cli import evaluate, translate
+from towernmt.cli import evaluate, translate, translator_options
 from towernmt.cli.commands import function_of
 from towernmt.cli.translation_options import options_of_all_lines
 from towernmt.core.errors import DataError, SettingsError
@@ -156,13 +156,13 @@ def test_options_that_do_not_fit_together_are_refused(run_translate: Any, argume
 
 def test_a_precision_that_only_ctranslate2_has_is_refused_without_it() -> None:
     with pytest.raises(SettingsError, match="--precision int8: --engine graph supports float32, bfloat16, float16"):
-        translate.make_translator(parse(translate, "--model", "runs/x", "--engine", "graph", "--precision", "int8"))
+        translator_options.make_translator(parse(translate, "--model", "runs/x", "--engine", "graph", "--precision", "int8"))
 
 
 def test_an_option_is_refused_by_its_name_with_an_engine_that_lacks_it() -> None:
     with pytest.raises(SettingsError, match="--ensemble-weights cannot be combined with --engine ctranslate2: it does"):
-        translate.make_translator(parse(translate, "--model", "runs/x", "--engine", "ctranslate2", "--ensemble-weights",
-                                        "2,1"))
+        translator_options.make_translator(parse(translate, "--model", "runs/x", "--engine", "ctranslate2",
+                                                 "--ensemble-weights", "2,1"))
 
 
 def test_every_line_is_flushed_before_the_next_is_translated() -> None:
@@ -249,33 +249,33 @@ def test_the_command_line_parses_without_tensorflow() -> None:
 def test_values_that_cannot_work_are_refused_before_anything_is_loaded(
         arguments: list[str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        translate.make_translator(parse(translate, "--model", "runs/x", *arguments))
+        translator_options.make_translator(parse(translate, "--model", "runs/x", *arguments))
 
 
 def test_the_models_and_the_order_that_are_asked_for_reach_the_translator(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr("towernmt.predict.translator.Translator", lambda **given: asked.update(given))
-    translate.make_translator(parse(
+    translator_options.make_translator(parse(
         translate, "--model", "runs/a", "--model", "runs/b", "--checkpoint", "step-1", "--checkpoint", "last",
         "--ensemble-weights", "2,1", "--ensemble-mean", "log-probabilities", "--mbr", "chrf", "--beam", "20"))
     assert asked["run_dir"] == ["runs/a", "runs/b"] and asked["checkpoint"] == ["step-1", "last"]
     assert asked["ensemble"] == EnsembleSettings("log-probabilities", (2.0, 1.0))
     assert isinstance(asked["reranker"], MinimumBayesRisk) and asked["n_best"] == asked["beam_size"] == 20
-    translate.make_translator(parse(
+    translator_options.make_translator(parse(
         translate, "--model", "runs/a", "--mbr", "bleu", "--samples", "30", "--epsilon", "0.02"))
     assert (asked["selection"], asked["n_best"], asked["epsilon"]) == ("sampling", 30, 0.02)
-    translate.make_translator(parse(translate, "--model", "runs/a"))
+    translator_options.make_translator(parse(translate, "--model", "runs/a"))
     assert asked["run_dir"] == ["runs/a"] and asked["ensemble"] == EnsembleSettings() and asked["reranker"] is None
 
 
 def test_the_options_of_special_lines_reach_the_translator(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr("towernmt.predict.translator.Translator", lambda **given: asked.update(given))
-    translate.make_translator(parse(translate, "--model", "runs/a"))
+    translator_options.make_translator(parse(translate, "--model", "runs/a"))
     assert asked["special_lines"] == SpecialLineSettings(*["auto"] * 5)
     args = parse(translate, "--model", "runs/a", "--casing", "off", "--copy-lines", "off", "--protect", "a+",
                  "--protect", "b")
-    translate.make_translator(args, options=options_of_all_lines(args))
+    translator_options.make_translator(args, options=options_of_all_lines(args))
     assert asked["special_lines"] == SpecialLineSettings(copy_lines="off", casing="off")
     assert asked["options"] == LineOptions(protect=["a+", "b"])
 

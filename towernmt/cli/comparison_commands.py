@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.cli.evaluate import SystemArgument, add_test_arguments, evaluation_output
-from towernmt.cli.translate import add_translator_options
 from towernmt.cli.translation_options import add_trust_option
+from towernmt.cli.translator_options import add_translator_options
 from towernmt.core.errors import SettingsError
 from towernmt.plots.panels import AXES, DEFAULT_KINDS, KINDS
 

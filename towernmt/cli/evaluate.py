@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from towernmt.checkpoint.package_reader import is_package
-from towernmt.cli.translate import add_model_arguments, make_translator
 from towernmt.cli.translation_options import (
     add_line_options,
     constraints_of_each_line,
@@ -22,6 +21,7 @@ from towernmt.cli.translation_options import (
     options_of_all_lines,
     options_of_each_line,
 )
+from towernmt.cli.translator_options import add_model_arguments, make_translator
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.language_codes import written_language
 from towernmt.dataflow.text.text_lines import clean_lines

@@ -14,7 +14,6 @@ from contextlib import nullcontext
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from towernmt.cli.translate import log_without_tensorpack
 from towernmt.cli.translation_options import (
     add_device_options,
     add_engine_options,
@@ -24,6 +23,7 @@ from towernmt.cli.translation_options import (
     engine_of,
     model_arguments,
 )
+from towernmt.cli.translator_options import log_without_tensorpack
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.dataflow.text.pharaoh_alignments import Link

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from towernmt.cli.translate import add_model_arguments, make_translator
+from towernmt.cli.translator_options import add_model_arguments, make_translator
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.sources.open_source import open_source
 from towernmt.dataflow.sources.source import Pair

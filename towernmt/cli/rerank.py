@@ -7,7 +7,6 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from towernmt.cli.translate import log_without_tensorpack
 from towernmt.cli.translation_options import (
     add_device_options,
     add_mbr_options,
@@ -17,6 +16,7 @@ from towernmt.cli.translation_options import (
     run_and_weight,
 )
 from towernmt.cli.translation_output import as_text
+from towernmt.cli.translator_options import log_without_tensorpack
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.dataflow.text.text_lines import clean_lines

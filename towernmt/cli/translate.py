@@ -1,125 +1,35 @@
-"""`towernmt translate`: translate lines of a file or a pipe, or very many lines in ranges by several workers.
+"""`towernmt translate`: translate lines of a file or a pipe.
 
-A worker creates the translator that the command line requests, and translates ranges with it; the command watches the
-job. Documents are translated by `translate_documents`.
+`translate_parts` translates very many lines, and `translate_documents` documents.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import io
-import logging
-import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from towernmt.cli.translate_documents import add_document_options, translate_documents
+from towernmt.cli.translate_parts import add_parts_options, translate_parts, wants_parts
 from towernmt.cli.translation_options import (
-    add_device_options,
-    add_engine_options,
     add_line_options,
-    add_model_options,
-    add_reranking_options,
-    add_search_options,
-    add_special_line_options,
-    check_search_options,
-    device_of,
-    engine_of,
     files_of_each_line,
-    files_of_lines,
-    make_reranker,
-    model_arguments,
-    options_by_lines,
     options_of_all_lines,
     options_of_each_line,
-    reranking_search_options,
-    search_options,
-    special_line_settings,
 )
 from towernmt.cli.translation_output import (
-    APPENDED,
-    ENGINE,
-    AlignmentOutput,
     LinesToTranslate,
     add_alignment_options,
     alignment_output,
-    check_alignment_options,
     json_answers,
     task_of,
     text_answers,
 )
-from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.gpus import visible_gpus
-from towernmt.core.machine import cleanup_on_signal, limit_processors, processors
-from towernmt.core.standard_streams import log_to_stderr
-from towernmt.dataflow.storage.stored_files import split_compression
-from towernmt.dataflow.text.text_lines import Chunk, clean_lines
-from towernmt.farm.farm import Farm, LocalWorkers, Workers
-from towernmt.farm.ray_workers import connect_workers
-from towernmt.predict.engine_choice import GRAPH
-from towernmt.predict.lines.faults import FaultCounts
-from towernmt.predict.lines.line_options import PLAIN, LineOptions
-from towernmt.predict.lines.output_file import check_apart
+from towernmt.cli.translator_options import add_model_arguments, make_translator, use_engine_of_unfinished
+from towernmt.core.errors import SettingsError
 from towernmt.predict.lines.resumable import LineOutput, resumable_output, task_of_unfinished
 from towernmt.predict.lines.text_io import check_readable, open_input
-from towernmt.predict.ranges.job import (
-    NAME,
-    PartJob,
-    PartResult,
-    PartWork,
-    check_writable_output,
-    is_per_text,
-    is_remote,
-    output_paths,
-    translation_farm,
-    without_options,
-)
-from towernmt.predict.ranges.plan import FileText, PartReader, Plan, Text, is_plan_of, make_plan, open_texts
-from towernmt.predict.ranges.work_directory import WorkDirectory
-from towernmt.predict.search.search_settings import BATCH_ON_GPU, StreamSettings
-from towernmt.predict.stream import batching_for
-
-if TYPE_CHECKING:
-    from towernmt.predict.line_translator import LineTranslator
-
-_MAGIC = "*?["
-
-
-def add_parts_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--workers` and its further options."""
-    group: Any = parser.add_argument_group("very many lines")
-    group.add_argument("--workers", type=int, metavar="N",
-                       help="translate in parts by N processes, which share the processors (or the GPUs); a lost "
-                            "process is started again, and the same command resumes after a stop")
-    group.add_argument("--ray", nargs="?", const="", metavar="ADDRESS",
-                       help="translate in parts by --workers workers (default: one for each processor or GPU) on the "
-                            "Ray cluster at ADDRESS, or the running one, or a new one on this machine (needs "
-                            "towernmt[ray])")
-    group.add_argument("--work-directory", metavar="DIRECTORY",
-                       help="directory of the parts until all are done (default: the output's name and .parts); "
-                            "processes on several machines can share it to work on one translation")
-
-
-def wants_parts(args: argparse.Namespace) -> bool:
-    """Return whether the inputs are translated in parts.
-
-    They are by request, if they are not one plain file, or if the name of an output depends on that of its input.
-    """
-    inputs, outputs = args.input or [], {args.output, args.alignments} - {None, APPENDED}
-    return (args.workers is not None or args.ray is not None or args.work_directory is not None
-            or len(inputs) > 1 or not all(map(_is_plain_file, inputs)) or any(map(is_per_text, outputs)))
-
-
-def _is_plain_file(name: str) -> bool:
-    if split_compression(name)[1] is not None or "://" in name:
-        return False
-    return set(name).isdisjoint(_MAGIC) or os.path.lexists(name)
+from towernmt.predict.search.search_settings import StreamSettings
 
 
 def add_translate_arguments(parser: argparse.ArgumentParser) -> None:
@@ -172,7 +82,7 @@ def run_translate(args: argparse.Namespace) -> int:
         source = files.enter_context(open_input(name)) if args.input else sys.stdin.buffer
         alignments = files.enter_context(alignment_output(args))
         if args.resume:
-            _use_engine_of(args, task_of_unfinished(args.output))
+            use_engine_of_unfinished(args, task_of_unfinished(args.output))
         translator = make_translator(args, log_probs=args.token_scores, attention=alignments.wanted,
                                      options=options_of_all_lines(args), retry=args.retry)
         output = LineOutput(sys.stdout.buffer, window)
@@ -188,12 +98,6 @@ def run_translate(args: argparse.Namespace) -> int:
         for number, answer in enumerate(answers(args, translator, given, alignments), start=first):
             output.write(number, answer)
     return 0
-
-
-def _use_engine_of(args: argparse.Namespace, task: Mapping[str, Any] | None) -> None:
-    """Select the graph if it began an unfinished output, because an export may exist now."""
-    if args.engine == "auto" and task is not None and task.get(ENGINE) == GRAPH:
-        args.engine = GRAPH
 
 
 def check_output_options(args: argparse.Namespace) -> None:
@@ -218,319 +122,3 @@ def _check_files(args: argparse.Namespace) -> None:
             raise SettingsError("--resume and --plot exclude each other: leave one of them out.")
     for file in files_of_each_line(args).values():
         check_readable(file)
-
-
-def add_model_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """Add the arguments that `towernmt translate` and `towernmt evaluate` share."""
-    add_model_options(parser, required)
-    add_translator_options(parser)
-
-
-def add_translator_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `add_model_arguments` about the search and the device, without those about the models."""
-    parser.add_argument("--max-source-length", type=int, default=StreamSettings.max_source_length,
-                        metavar="TOKENS", help="longer lines are split at punctuation or spaces, and their "
-                                               "translations joined (default: %(default)s)")
-    parser.add_argument("--batch-tokens", type=int, metavar="N",
-                        help="maximum number of source tokens in a batch, padding included (default: "
-                             f"{StreamSettings.batch_tokens}, or {BATCH_ON_GPU['batch_tokens']} on a GPU)")
-    parser.add_argument("--batch-sentences", type=int, metavar="N",
-                        help=f"maximum number of sentences in a batch (default: {StreamSettings.batch_sentences}, or "
-                             f"{BATCH_ON_GPU['batch_sentences']} on a GPU)")
-    parser.add_argument("--threads", type=int, default=StreamSettings.threads, metavar="N",
-                        help="number of threads, each of which translates a batch (default: one for each processor; "
-                             "one with a GPU, or with a window of one line)")
-    add_engine_options(parser)
-    add_search_options(parser, without=["n_best"])
-    add_reranking_options(parser)
-    parser.add_argument("--replace-unknown", nargs="?", const=True, default=False, metavar="TABLE",
-                        help="replace an unknown word by the source word with the most attention, or by its "
-                             "translation in a table, `source target probability` per line")
-    add_special_line_options(parser)
-    add_device_options(parser)
-
-
-def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attention: bool = False,
-                    options: LineOptions = PLAIN, retry: bool = False, export_first: bool = False) -> LineTranslator:
-    """Return the translator for the parsed options.
-
-    Args:
-        args: parsed options.
-        log_probs: whether each hypothesis has the log probabilities of its tokens.
-        attention: whether each hypothesis has its attention.
-        options: requests for all lines.
-        retry: whether suspicious translations are searched again.
-        export_first: see `Translator`.
-
-    Raises:
-        SettingsError: an invalid option value.
-        CheckpointError: the checkpoint is missing, or it does not fit its run.
-    """
-    device = device_of(args)
-    search = search_options(args)
-    models = model_arguments(args)
-    search |= reranking_search_options(args, search)
-    check_search_options(search)
-    window = getattr(args, "window", None)
-    engine = engine_of(args)
-    stream = batching_for(
-        "cpu" if engine == "ctranslate2" else device, args.batch_tokens, args.batch_sentences,
-        window=StreamSettings.window if window is None else window, max_source_length=args.max_source_length,
-        threads=args.threads, shares=getattr(args, "shares", 0))
-
-    unknown = args.replace_unknown
-    if isinstance(unknown, str):
-        from towernmt.predict.lines.unknown_words import read_translations
-
-        unknown = read_translations(unknown)
-    if engine == "ctranslate2":
-        from towernmt.interop.ctranslate2_engine import CTranslate2Translator
-
-        log_without_tensorpack()
-        return CTranslate2Translator(args.model[0], checkpoint=args.checkpoint[0] if args.checkpoint else None,
-                                     precision=args.precision, device=device, stream=stream, options=options,
-                                     retry=retry, reranker=make_reranker(args, device), replace_unknown=unknown,
-                                     log_probs=log_probs, attention=attention, trust_code=args.trust_code,
-                                     special_lines=special_line_settings(args), **search)
-    from towernmt.predict.translator import Translator
-
-    log_to_stderr()
-    log_without_tensorpack()
-    return Translator(**models, device=device, stream=stream, reranker=make_reranker(args, device),
-                      log_probs=log_probs, attention=attention, options=options, retry=retry,
-                      replace_unknown=unknown, engine=engine, export_first=export_first,
-                      precision=args.precision, special_lines=special_line_settings(args), **search)
-
-
-def log_without_tensorpack() -> None:
-    """Log the messages of towernmt to stderr, without tensorpack, whose import takes seconds."""
-    log = logging.getLogger("towernmt")
-    if not log.handlers and not logging.getLogger().handlers:
-        log.addHandler(logging.StreamHandler(sys.stderr))
-        log.setLevel(logging.INFO)
-        log.propagate = False
-
-
-@dataclass(frozen=True)
-class PartTranslatorMaker:
-    """Makes the translator of a worker; it is pickled.
-
-    Attributes:
-        args: the parsed options. A small number of sentences is divided into `shares` batches.
-        processors: number of processors of a worker.
-        beside: the files with a line for each input line, by their options; a worker does not read them.
-        gpus: assigned to the workers in turn; empty for the devices of the command line.
-    """
-
-    args: argparse.Namespace
-    processors: int
-    beside: Mapping[str, str]
-    gpus: Sequence[str] = ()
-
-    def __call__(self, number: int) -> CommandPartTranslator:
-        """Return the translator of a worker."""
-        limit_processors(self.processors)
-        if self.gpus:
-            os.environ["CUDA_VISIBLE_DEVICES"] = self.gpus[number % len(self.gpus)]
-        if number:
-            logging.disable(logging.INFO)   # only worker 0 logs
-        return CommandPartTranslator(self.args, self.beside)
-
-
-class CommandPartTranslator:
-    """Translate ranges of lines like `towernmt translate`.
-
-    Attributes:
-        description: options that determine the translations.
-    """
-
-    description: Mapping[str, Any]
-
-    def __init__(self, args: argparse.Namespace, beside: Mapping[str, str]) -> None:
-        without = {name.removeprefix("--"): None for name in beside}
-        args = argparse.Namespace(**{**vars(args), **without})
-        self._args, self._beside = args, beside
-        self._translator = make_translator(args, log_probs=args.token_scores, attention=self._alignments().wanted,
-                                           options=options_of_all_lines(args), retry=args.retry, export_first=True)
-        # The plan contains the contents of these files.
-        self.description = {**task_of(argparse.Namespace(**{**vars(args), "threads": 0}), self._translator),
-                            **{name: "a file" for name in beside}}
-
-    def __call__(self, work: PartWork) -> PartResult:
-        """Translate a range of lines."""
-        text, links = io.BytesIO(), io.BytesIO()
-        separate = self._args.alignments not in (None, APPENDED)
-        faults = self._translator.faults = FaultCounts(work.name)
-        given = LinesToTranslate(work.lines.lines, work.name, work.part.first, self._options(work), work.part.before)
-        answers = json_answers if self._args.json else text_answers
-        for lines in answers(self._args, self._translator, given, self._alignments(*[links] if separate else ())):
-            text.writelines(line.encode("utf-8") + b"\n" for line in lines)
-        files = [text.getvalue(), links.getvalue()] if separate else [text.getvalue()]
-        return PartResult(files, faults.tokens, faults.as_json())
-
-    def _alignments(self, *files: io.BytesIO) -> AlignmentOutput:
-        return AlignmentOutput(self._args, files, None)
-
-    def _options(self, work: PartWork) -> Any:
-        """Return the requests of each line from the files with one line for each input line."""
-        first = work.part.before + work.part.first
-        found: dict[str, Any] = {}
-        for (name, file), lines in zip(self._beside.items(), work.lines.beside, strict=True):
-            found[name] = (clean_lines(lines, file, first) if name == "--prefix"
-                           else Chunk(file, first, len(lines), b"".join(lines)).decode())
-        return options_by_lines(found.get("--prefix"), found.get("--constraints"))
-
-
-def translate_parts(args: argparse.Namespace) -> int:
-    """Translate ranges of lines with several workers, and return the exit status.
-
-    Args:
-        args: parsed options.
-
-    Raises:
-        SettingsError: options that exclude each other.
-        DataError: an input cannot be read, an output cannot be written, or a line cannot be translated.
-    """
-    _check(args)
-    log_without_tensorpack()
-    texts = open_texts(args.input)
-    files = files_of_each_line(args)
-    beside = [text for file in files.values() for text in open_texts([file])]
-    outputs = _outputs(args, texts)
-    directory = WorkDirectory(args.work_directory or _work_directory(args.output))
-    directory.check()
-    resumed = directory.task()
-    _use_engine_of(args, resumed)
-    args.window = args.window or StreamSettings.window
-    args.shares = resumed["--shares"] if resumed else args.threads or processors()
-    farm = translation_farm(_workers(args, files), directory.path)
-
-    def stop() -> None:
-        farm.stop()
-        if directory.is_there:
-            print(f"{directory.path} contains the finished parts: the same command resumes with them.",
-                  file=sys.stderr)
-
-    try:
-        with cleanup_on_signal(stop):
-            farm.start(1)
-            plan = _plan(args, directory, texts, beside, outputs)
-            task = farm.wait_for_first()
-            directory.begin({**task, "--output": args.output}, plan)
-            _translate(directory, plan, texts, beside, outputs, farm, task)
-    except KeyboardInterrupt:
-        stop()
-        raise
-    finally:
-        farm.stop()
-    return 0
-
-
-@dataclasses.dataclass(frozen=True)
-class _Outputs:
-    """The output files.
-
-    Attributes:
-        of_texts: for each text the number of its output.
-        files: for each output the file of translations, and the file of word alignments if it is separate.
-    """
-
-    of_texts: list[int]
-    files: list[list[str]]
-
-
-def _check(args: argparse.Namespace) -> None:
-    if args.workers is not None and args.workers < 1:
-        raise SettingsError(f"--workers {args.workers} must be at least 1.")
-    if not (args.input and args.output):
-        raise SettingsError("To translate in parts, pass --input and --output: pipes cannot be read or written in "
-                            "parts.")
-    if args.ray is not None and args.gpu is not None:
-        raise SettingsError(f"--gpu {args.gpu}: with --ray, Ray assigns a GPU to each worker: leave out --gpu.")
-    if args.plot:
-        raise SettingsError("--plot works in a single process: pass one plain file as --input and one as --output, and "
-                            "leave out --workers.")
-    check_alignment_options(args)
-
-
-def _outputs(args: argparse.Namespace, texts: Sequence[Text]) -> _Outputs:
-    """Return the outputs, after checking that each can be written.
-
-    Raises:
-        SettingsError: two texts have the same output file although each should have its own.
-        DataError: an output is also an input, or cannot be written.
-    """
-    paths = [output_paths(args.output, texts)]
-    if args.alignments not in (None, APPENDED):
-        if is_per_text(args.alignments) != is_per_text(args.output):
-            raise SettingsError(f"--alignments {args.alignments} and --output {args.output}: pass a file for each text "
-                                "to both, or one file for all texts to both.")
-        paths.append(output_paths(args.alignments, texts))
-        if set(paths[0]) & set(paths[1]):
-            raise SettingsError(f"--alignments {args.alignments} is also --output: pass another file.")
-    files = list(dict.fromkeys(zip(*paths, strict=True)))
-    read = _by_file([text.name for text in texts if isinstance(text, FileText)])
-    remote = {without_options(text.name) for text in texts if is_remote(text.name)}
-    for option, places in zip(("--output", "--alignments"), zip(*files, strict=True), strict=False):
-        for place in places:
-            if is_remote(place) and without_options(place) in remote:
-                raise DataError(f"{option} {place} is also an --input, which would be overwritten: pass another "
-                                "object.")
-            if not is_remote(place):
-                if args.work_directory and Path(os.path.realpath(args.work_directory)) in (
-                        Path(os.path.realpath(place)).parents):
-                    raise SettingsError(f"{option} {place} lies in --work-directory {args.work_directory}: pass "
-                                        "another directory for the parts.")
-                same = [name for file in _by_file([place]) if (name := read.get(file)) is not None]
-                check_apart((option, place), {"--input": same, **files_of_lines(args)})
-                check_writable_output(place)
-        for place in islice(filter(is_remote, places), 1):      # all are in the same directory
-            check_writable_output(place)
-    numbers = {place: number for number, place in enumerate(files)}
-    return _Outputs([numbers[place] for place in zip(*paths, strict=True)], [list(place) for place in files])
-
-
-def _by_file(names: Iterable[str]) -> dict[tuple[int, int], str]:
-    """Return the names of existing local files by device and inode."""
-    found = {}
-    for name in names:
-        if not is_remote(name) and os.path.exists(name):
-            status = os.stat(name)
-            found[status.st_dev, status.st_ino] = name
-    return found
-
-
-def _work_directory(output: str) -> Path:
-    """Return the default work directory: next to a local output, or in the current directory for one in S3."""
-    name = without_options(output).rstrip("/").replace(NAME, "all") + ".parts"
-    return Path(name.rpartition("/")[2]) if is_remote(output) else Path(name)
-
-
-def _workers(args: argparse.Namespace, beside: Mapping[str, str]) -> Workers:
-    if args.ray is not None:
-        return connect_workers(PartTranslatorMaker(args, 1, beside), args.workers, args.ray, not args.cpu,
-                               logging.getLogger("towernmt").info)
-    count = args.workers or 1
-    gpus = [] if args.cpu or args.gpu is not None or count == 1 else visible_gpus()
-    return LocalWorkers(PartTranslatorMaker(args, max(1, processors() // count), beside, gpus), count)
-
-
-def _plan(args: argparse.Namespace, directory: WorkDirectory, texts: Sequence[Text], beside: Sequence[Text],
-          outputs: _Outputs) -> Plan:
-    """Return the plan of the interrupted translation if its texts are unchanged, otherwise a new plan."""
-    old = directory.plan()
-    if old is not None and is_plan_of(old, texts, beside, args.window):
-        return old
-    if old is not None:
-        print(f"The inputs have changed since {directory.path} was created: parts with changed lines are translated "
-              "again.", file=sys.stderr)
-    return make_plan(texts, beside, outputs.of_texts, args.window, old.units if old else None)
-
-
-def _translate(directory: WorkDirectory, plan: Plan, texts: Sequence[Text], beside: Sequence[Text], outputs: _Outputs,
-               farm: Farm, task: Mapping[str, Any]) -> None:
-    job = PartJob(directory, plan, PartReader(plan, texts, beside), [text.name for text in texts], outputs.files,
-                  farm, sys.stderr)
-    if job.lines_done:
-        print(f"{directory.path}: resuming; {job.lines_done:,} of {plan.lines:,} lines are done.", file=sys.stderr)
-    job.run(task)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from towernmt.cli import translate
+from towernmt.cli import translate, translate_parts
 from towernmt.core import files, machine
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.farm.farm import Event, Ready, call
@@ -68,9 +68,9 @@ class WorkersHere:
 
 @pytest.fixture(autouse=True)
 def without_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for module in (translate, translate):
+    for module in (translate, translate_parts):
         monkeypatch.setattr(module, "make_translator", lambda args, **details: Reverser())
-    monkeypatch.setattr(translate, "LocalWorkers", WorkersHere)
+    monkeypatch.setattr(translate_parts, "LocalWorkers", WorkersHere)
     monkeypatch.setattr(machine, "_share", None)
     monkeypatch.setattr(files.os, "fsync", lambda descriptor: None)      # which takes most of the time
     monkeypatch.setattr("logging.disable", lambda level: None)

@@ -1,0 +1,317 @@
+"""`towernmt translate` of very many lines: ranges of lines are translated by several workers.
+
+A worker creates the translator that the command line requests, and translates ranges with it. The command watches the
+job, which `towernmt.predict.ranges` describes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import logging
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from towernmt.cli.translation_options import (
+    files_of_each_line,
+    files_of_lines,
+    options_by_lines,
+    options_of_all_lines,
+)
+from towernmt.cli.translation_output import (
+    APPENDED,
+    AlignmentOutput,
+    LinesToTranslate,
+    check_alignment_options,
+    json_answers,
+    task_of,
+    text_answers,
+)
+from towernmt.cli.translator_options import log_without_tensorpack, make_translator, use_engine_of_unfinished
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.gpus import visible_gpus
+from towernmt.core.machine import cleanup_on_signal, limit_processors, processors
+from towernmt.dataflow.storage.stored_files import split_compression
+from towernmt.dataflow.text.text_lines import Chunk, clean_lines
+from towernmt.farm.farm import Farm, LocalWorkers, Workers
+from towernmt.farm.ray_workers import connect_workers
+from towernmt.predict.lines.faults import FaultCounts
+from towernmt.predict.lines.output_file import check_apart
+from towernmt.predict.ranges.job import (
+    NAME,
+    PartJob,
+    PartResult,
+    PartWork,
+    check_writable_output,
+    is_per_text,
+    is_remote,
+    output_paths,
+    translation_farm,
+    without_options,
+)
+from towernmt.predict.ranges.plan import FileText, PartReader, Plan, Text, is_plan_of, make_plan, open_texts
+from towernmt.predict.ranges.work_directory import WorkDirectory
+from towernmt.predict.search.search_settings import StreamSettings
+
+_MAGIC = "*?["
+
+
+def add_parts_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--workers` and its further options."""
+    group: Any = parser.add_argument_group("very many lines")
+    group.add_argument("--workers", type=int, metavar="N",
+                       help="translate in parts by N processes, which share the processors (or the GPUs); a lost "
+                            "process is started again, and the same command resumes after a stop")
+    group.add_argument("--ray", nargs="?", const="", metavar="ADDRESS",
+                       help="translate in parts by --workers workers (default: one for each processor or GPU) on the "
+                            "Ray cluster at ADDRESS, or the running one, or a new one on this machine (needs "
+                            "towernmt[ray])")
+    group.add_argument("--work-directory", metavar="DIRECTORY",
+                       help="directory of the parts until all are done (default: the output's name and .parts); "
+                            "processes on several machines can share it to work on one translation")
+
+
+def wants_parts(args: argparse.Namespace) -> bool:
+    """Return whether the inputs are translated in parts.
+
+    They are by request, if they are not one plain file, or if the name of an output depends on that of its input.
+    """
+    inputs, outputs = args.input or [], {args.output, args.alignments} - {None, APPENDED}
+    return (args.workers is not None or args.ray is not None or args.work_directory is not None
+            or len(inputs) > 1 or not all(map(_is_plain_file, inputs)) or any(map(is_per_text, outputs)))
+
+
+def _is_plain_file(name: str) -> bool:
+    if split_compression(name)[1] is not None or "://" in name:
+        return False
+    return set(name).isdisjoint(_MAGIC) or os.path.lexists(name)
+
+
+@dataclass(frozen=True)
+class PartTranslatorMaker:
+    """Makes the translator of a worker; it is pickled.
+
+    Attributes:
+        args: the parsed options. A small number of sentences is divided into `shares` batches.
+        processors: number of processors of a worker.
+        beside: the files with a line for each input line, by their options; a worker does not read them.
+        gpus: assigned to the workers in turn; empty for the devices of the command line.
+    """
+
+    args: argparse.Namespace
+    processors: int
+    beside: Mapping[str, str]
+    gpus: Sequence[str] = ()
+
+    def __call__(self, number: int) -> CommandPartTranslator:
+        """Return the translator of a worker."""
+        limit_processors(self.processors)
+        if self.gpus:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.gpus[number % len(self.gpus)]
+        if number:
+            logging.disable(logging.INFO)   # only worker 0 logs
+        return CommandPartTranslator(self.args, self.beside)
+
+
+class CommandPartTranslator:
+    """Translate ranges of lines like `towernmt translate`.
+
+    Attributes:
+        description: options that determine the translations.
+    """
+
+    description: Mapping[str, Any]
+
+    def __init__(self, args: argparse.Namespace, beside: Mapping[str, str]) -> None:
+        without = {name.removeprefix("--"): None for name in beside}
+        args = argparse.Namespace(**{**vars(args), **without})
+        self._args, self._beside = args, beside
+        self._translator = make_translator(args, log_probs=args.token_scores, attention=self._alignments().wanted,
+                                           options=options_of_all_lines(args), retry=args.retry, export_first=True)
+        # The plan contains the contents of these files.
+        self.description = {**task_of(argparse.Namespace(**{**vars(args), "threads": 0}), self._translator),
+                            **{name: "a file" for name in beside}}
+
+    def __call__(self, work: PartWork) -> PartResult:
+        """Translate a range of lines."""
+        text, links = io.BytesIO(), io.BytesIO()
+        separate = self._args.alignments not in (None, APPENDED)
+        faults = self._translator.faults = FaultCounts(work.name)
+        given = LinesToTranslate(work.lines.lines, work.name, work.part.first, self._options(work), work.part.before)
+        answers = json_answers if self._args.json else text_answers
+        for lines in answers(self._args, self._translator, given, self._alignments(*[links] if separate else ())):
+            text.writelines(line.encode("utf-8") + b"\n" for line in lines)
+        files = [text.getvalue(), links.getvalue()] if separate else [text.getvalue()]
+        return PartResult(files, faults.tokens, faults.as_json())
+
+    def _alignments(self, *files: io.BytesIO) -> AlignmentOutput:
+        return AlignmentOutput(self._args, files, None)
+
+    def _options(self, work: PartWork) -> Any:
+        """Return the requests of each line from the files with one line for each input line."""
+        first = work.part.before + work.part.first
+        found: dict[str, Any] = {}
+        for (name, file), lines in zip(self._beside.items(), work.lines.beside, strict=True):
+            found[name] = (clean_lines(lines, file, first) if name == "--prefix"
+                           else Chunk(file, first, len(lines), b"".join(lines)).decode())
+        return options_by_lines(found.get("--prefix"), found.get("--constraints"))
+
+
+def translate_parts(args: argparse.Namespace) -> int:
+    """Translate ranges of lines with several workers, and return the exit status.
+
+    Args:
+        args: parsed options.
+
+    Raises:
+        SettingsError: options that exclude each other.
+        DataError: an input cannot be read, an output cannot be written, or a line cannot be translated.
+    """
+    _check(args)
+    log_without_tensorpack()
+    texts = open_texts(args.input)
+    files = files_of_each_line(args)
+    beside = [text for file in files.values() for text in open_texts([file])]
+    outputs = _outputs(args, texts)
+    directory = WorkDirectory(args.work_directory or _work_directory(args.output))
+    directory.check()
+    resumed = directory.task()
+    use_engine_of_unfinished(args, resumed)
+    args.window = args.window or StreamSettings.window
+    args.shares = resumed["--shares"] if resumed else args.threads or processors()
+    farm = translation_farm(_workers(args, files), directory.path)
+
+    def stop() -> None:
+        farm.stop()
+        if directory.is_there:
+            print(f"{directory.path} contains the finished parts: the same command resumes with them.",
+                  file=sys.stderr)
+
+    try:
+        with cleanup_on_signal(stop):
+            farm.start(1)
+            plan = _plan(args, directory, texts, beside, outputs)
+            task = farm.wait_for_first()
+            directory.begin({**task, "--output": args.output}, plan)
+            _translate(directory, plan, texts, beside, outputs, farm, task)
+    except KeyboardInterrupt:
+        stop()
+        raise
+    finally:
+        farm.stop()
+    return 0
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    """The output files.
+
+    Attributes:
+        of_texts: for each text the number of its output.
+        files: for each output the file of translations, and the file of word alignments if it is separate.
+    """
+
+    of_texts: list[int]
+    files: list[list[str]]
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.workers is not None and args.workers < 1:
+        raise SettingsError(f"--workers {args.workers} must be at least 1.")
+    if not (args.input and args.output):
+        raise SettingsError("To translate in parts, pass --input and --output: pipes cannot be read or written in "
+                            "parts.")
+    if args.ray is not None and args.gpu is not None:
+        raise SettingsError(f"--gpu {args.gpu}: with --ray, Ray assigns a GPU to each worker: leave out --gpu.")
+    if args.plot:
+        raise SettingsError("--plot works in a single process: pass one plain file as --input and one as --output, and "
+                            "leave out --workers.")
+    check_alignment_options(args)
+
+
+def _outputs(args: argparse.Namespace, texts: Sequence[Text]) -> _Outputs:
+    """Return the outputs, after checking that each can be written.
+
+    Raises:
+        SettingsError: two texts have the same output file although each should have its own.
+        DataError: an output is also an input, or cannot be written.
+    """
+    paths = [output_paths(args.output, texts)]
+    if args.alignments not in (None, APPENDED):
+        if is_per_text(args.alignments) != is_per_text(args.output):
+            raise SettingsError(f"--alignments {args.alignments} and --output {args.output}: pass a file for each text "
+                                "to both, or one file for all texts to both.")
+        paths.append(output_paths(args.alignments, texts))
+        if set(paths[0]) & set(paths[1]):
+            raise SettingsError(f"--alignments {args.alignments} is also --output: pass another file.")
+    files = list(dict.fromkeys(zip(*paths, strict=True)))
+    read = _by_file([text.name for text in texts if isinstance(text, FileText)])
+    remote = {without_options(text.name) for text in texts if is_remote(text.name)}
+    for option, places in zip(("--output", "--alignments"), zip(*files, strict=True), strict=False):
+        for place in places:
+            if is_remote(place) and without_options(place) in remote:
+                raise DataError(f"{option} {place} is also an --input, which would be overwritten: pass another "
+                                "object.")
+            if not is_remote(place):
+                if args.work_directory and Path(os.path.realpath(args.work_directory)) in (
+                        Path(os.path.realpath(place)).parents):
+                    raise SettingsError(f"{option} {place} lies in --work-directory {args.work_directory}: pass "
+                                        "another directory for the parts.")
+                same = [name for file in _by_file([place]) if (name := read.get(file)) is not None]
+                check_apart((option, place), {"--input": same, **files_of_lines(args)})
+                check_writable_output(place)
+        for place in islice(filter(is_remote, places), 1):      # all are in the same directory
+            check_writable_output(place)
+    numbers = {place: number for number, place in enumerate(files)}
+    return _Outputs([numbers[place] for place in zip(*paths, strict=True)], [list(place) for place in files])
+
+
+def _by_file(names: Iterable[str]) -> dict[tuple[int, int], str]:
+    """Return the names of existing local files by device and inode."""
+    found = {}
+    for name in names:
+        if not is_remote(name) and os.path.exists(name):
+            status = os.stat(name)
+            found[status.st_dev, status.st_ino] = name
+    return found
+
+
+def _work_directory(output: str) -> Path:
+    """Return the default work directory: next to a local output, or in the current directory for one in S3."""
+    name = without_options(output).rstrip("/").replace(NAME, "all") + ".parts"
+    return Path(name.rpartition("/")[2]) if is_remote(output) else Path(name)
+
+
+def _workers(args: argparse.Namespace, beside: Mapping[str, str]) -> Workers:
+    if args.ray is not None:
+        return connect_workers(PartTranslatorMaker(args, 1, beside), args.workers, args.ray, not args.cpu,
+                               logging.getLogger("towernmt").info)
+    count = args.workers or 1
+    gpus = [] if args.cpu or args.gpu is not None or count == 1 else visible_gpus()
+    return LocalWorkers(PartTranslatorMaker(args, max(1, processors() // count), beside, gpus), count)
+
+
+def _plan(args: argparse.Namespace, directory: WorkDirectory, texts: Sequence[Text], beside: Sequence[Text],
+          outputs: _Outputs) -> Plan:
+    """Return the plan of the interrupted translation if its texts are unchanged, otherwise a new plan."""
+    old = directory.plan()
+    if old is not None and is_plan_of(old, texts, beside, args.window):
+        return old
+    if old is not None:
+        print(f"The inputs have changed since {directory.path} was created: parts with changed lines are translated "
+              "again.", file=sys.stderr)
+    return make_plan(texts, beside, outputs.of_texts, args.window, old.units if old else None)
+
+
+def _translate(directory: WorkDirectory, plan: Plan, texts: Sequence[Text], beside: Sequence[Text], outputs: _Outputs,
+               farm: Farm, task: Mapping[str, Any]) -> None:
+    job = PartJob(directory, plan, PartReader(plan, texts, beside), [text.name for text in texts], outputs.files,
+                  farm, sys.stderr)
+    if job.lines_done:
+        print(f"{directory.path}: resuming; {job.lines_done:,} of {plan.lines:,} lines are done.", file=sys.stderr)
+    job.run(task)
