@@ -156,7 +156,8 @@ def test_options_that_do_not_fit_together_are_refused(run_translate: Any, argume
 
 def test_a_precision_that_only_ctranslate2_has_is_refused_without_it() -> None:
     with pytest.raises(SettingsError, match="--precision int8: --engine graph supports float32, bfloat16, float16"):
-        translator_options.make_translator(parse(translate, "--model", "runs/x", "--engine", "graph", "--precision", "int8"))
+        translator_options.make_translator(parse(translate, "--model", "runs/x", "--engine", "graph", "--precision",
+                                                 "int8"))
 
 
 def test_an_option_is_refused_by_its_name_with_an_engine_that_lacks_it() -> None:
