@@ -22,8 +22,9 @@ from tensorpack.train import SimpleTrainer
 from tensorpack.utils import logger
 
 from towernmt.callbacks.learning_rate import LearningRateSchedule
-from towernmt.callbacks.progress import Bar, Figures, Progress, StatusLine, duration
+from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.schedules import constant
+from towernmt.callbacks.status_line import Bar, Figures, StatusLine, duration
 from towernmt.callbacks.stopping import StopAfterMinutes, StopAtStep
 from towernmt.callbacks.validation_metrics import perplexity_from_loss
 from towernmt.core.errors import SettingsError

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from tensorpack.utils import logger
 
-from towernmt.callbacks.progress import duration
 from towernmt.callbacks.stateful import EndOfTraining, Period, StatefulCallback, find_callbacks
+from towernmt.callbacks.status_line import duration
 from towernmt.callbacks.stopping import StopOnSignal
 from towernmt.callbacks.summaries import markdown_cell, text_summary
 from towernmt.callbacks.validation_metrics import (
