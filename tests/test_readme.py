@@ -17,7 +17,7 @@ import yaml
 
 from towernmt.cli.commands import COMMANDS, function_of
 from towernmt.cli.main import make_parser
-from towernmt.cli.train import settings_sources
+from towernmt.cli.run_options import settings_sources
 from towernmt.core.settings import all_keys, load_yaml
 from towernmt.dataflow import read_corpora
 from towernmt.interop.model_card import card_text

@@ -10,7 +10,7 @@ import pytest
 
 from towernmt.cli import rerank
 from towernmt.cli.main import main
-from towernmt.cli.translation_options import run_and_weight
+from towernmt.cli.reranking_options import run_and_weight
 from towernmt.core.errors import SettingsError
 from towernmt.predict.pair_scorer import PairScore
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.cli.main import main, make_parser
-from towernmt.cli.train import worker_arguments
+from towernmt.cli.train_with_workers import worker_arguments
 from towernmt.run.automatic_settings import AutomaticSetting
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 from towernmt.cli.main import main, make_parser
-from towernmt.cli.train import defaults_mode, settings_sources, workers_of_cluster
+from towernmt.cli.run_options import defaults_mode, settings_sources, workers_of_cluster
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.run import automatic_settings

@@ -166,7 +166,7 @@ def test_what_is_shown_of_any_text_is_accepted_again(text: str) -> None:
 
 @pytest.mark.parametrize("architecture", ["transformer", "seq2seq", "rnnsearch", "convs2s"])
 def test_every_default_that_help_settings_prints_is_accepted(architecture: str) -> None:
-    from towernmt.cli.train import settings_text
+    from towernmt.cli.run_options import settings_text
     from towernmt.run import default_settings
 
     settings = default_settings(architecture)

@@ -19,7 +19,7 @@ import pytest
 
 from towernmt.cli import evaluate, translate, translator_options
 from towernmt.cli.commands import function_of
-from towernmt.cli.translation_options import options_of_all_lines
+from towernmt.cli.request_options import options_of_all_lines
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.standard_streams import BROKEN_PIPE
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES

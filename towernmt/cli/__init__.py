@@ -6,7 +6,8 @@ from towernmt.core.startup import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "main": ["run_command"],
-    "train": [
+    "run_options": [
         "add_run_arguments", "check_devices", "defaults_mode", "gpu_numbers", "print_settings", "settings_sources",
-        "train_resolved", "workers_of_cluster"],
+        "workers_of_cluster"],
+    "train": ["train_resolved"],
 })

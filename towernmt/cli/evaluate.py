@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from towernmt.checkpoint.package_reader import is_package
-from towernmt.cli.translation_options import (
+from towernmt.cli.request_options import (
     add_line_options,
     constraints_of_each_line,
-    engine_of,
     files_of_each_line,
     options_of_all_lines,
     options_of_each_line,
 )
+from towernmt.cli.translation_options import engine_of
 from towernmt.cli.translator_options import add_model_arguments, make_translator
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.language_codes import written_language

@@ -7,14 +7,8 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from towernmt.cli.translation_options import (
-    add_device_options,
-    add_mbr_options,
-    add_trust_option,
-    device_of,
-    mbr_reranker,
-    run_and_weight,
-)
+from towernmt.cli.reranking_options import add_mbr_options, mbr_reranker, run_and_weight
+from towernmt.cli.translation_options import add_device_options, add_trust_option, device_of
 from towernmt.cli.translation_output import as_text
 from towernmt.cli.translator_options import log_without_tensorpack
 from towernmt.core.errors import SettingsError

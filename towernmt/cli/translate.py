@@ -9,14 +9,14 @@ import argparse
 import sys
 from contextlib import ExitStack
 
-from towernmt.cli.translate_documents import add_document_options, translate_documents
-from towernmt.cli.translate_parts import add_parts_options, translate_parts, wants_parts
-from towernmt.cli.translation_options import (
+from towernmt.cli.request_options import (
     add_line_options,
     files_of_each_line,
     options_of_all_lines,
     options_of_each_line,
 )
+from towernmt.cli.translate_documents import add_document_options, translate_documents
+from towernmt.cli.translate_parts import add_parts_options, translate_parts, wants_parts
 from towernmt.cli.translation_output import (
     LinesToTranslate,
     add_alignment_options,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from towernmt.checkpoint.package_reader import is_package
 from towernmt.checkpoint.packaged_run import PackagedRun
-from towernmt.cli.translation_options import files_of_each_line, files_of_lines, protection_of
+from towernmt.cli.request_options import files_of_each_line, files_of_lines
+from towernmt.cli.translation_options import protection_of
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.language_codes import check_code
 from towernmt.documents.formats.text_files import (

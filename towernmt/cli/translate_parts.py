@@ -17,12 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from towernmt.cli.translation_options import (
-    files_of_each_line,
-    files_of_lines,
-    options_by_lines,
-    options_of_all_lines,
-)
+from towernmt.cli.request_options import files_of_each_line, files_of_lines, options_by_lines, options_of_all_lines
 from towernmt.cli.translation_output import (
     APPENDED,
     AlignmentOutput,

@@ -1,34 +1,25 @@
-"""Options that commands which translate share: engine, device, ensemble, search, options of lines, and reranking.
+"""Options that commands which translate share: engine, device, models, search, and special lines.
 
 - The engine that computes: TensorFlow's graph, or CTranslate2; and the device.
 - The trained models: one, or several as an ensemble.
 - The search: an option for each field of `SearchSettings`.
-- The requests that apply to all lines, and those of each line of a file.
-- Reranking: minimum Bayes risk, or further runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import os
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import islice, repeat
-from pathlib import Path
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from towernmt.core.directories import is_export
-from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.errors import SettingsError
 from towernmt.core.gpus import missing_without_tensorflow
-from towernmt.dataflow.text.text_lines import clean_lines, read_lines
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.engine_choice import ENGINES as TRANSLATOR_ENGINES
-from towernmt.predict.engine_choice import GRAPH, open_scorer
-from towernmt.predict.lines.line_options import LineOptions
-from towernmt.predict.lines.terminology import Terminology
-from towernmt.predict.lines.text_io import open_input, read_text
+from towernmt.predict.engine_choice import GRAPH
 from towernmt.predict.search.search_settings import (
     MEANS,
     SAMPLING_ALONE,
@@ -40,7 +31,6 @@ from towernmt.predict.search.search_settings import (
 
 if TYPE_CHECKING:
     from towernmt.documents.shields import Protection
-    from towernmt.predict.reranking import Reranker
 
 ENGINES = (*TRANSLATOR_ENGINES, "ctranslate2")
 """Values of `--engine`; the first is the default."""
@@ -266,209 +256,3 @@ def protection_of(args: argparse.Namespace) -> Protection:
     from towernmt.documents.shields import Protection  # compiles many patterns, which takes time
 
     return Protection(args.protection == SWITCH[0], tuple(args.protect))
-
-
-def add_line_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `LineOptions`."""
-    group = parser.add_argument_group("requests for translations")
-    group.add_argument("--prefix", metavar="TEXT|FILE",
-                       help="begin all translations with this text, or each with a line of this file")
-    group.add_argument("--partial-word", action="store_true",
-                       help="the last word of --prefix may be the beginning of a longer one")
-    group.add_argument("--avoid", metavar="FILE",
-                       help="words and phrases that translations must not contain, one per line")
-    group.add_argument("--constraints", metavar="FILE",
-                       help="phrases that translations must contain: a line for each input line, with tabs between "
-                            "phrases")
-    group.add_argument("--terminology", metavar="FILE",
-                       help="terms that translations must contain if the line contains the source term: `source "
-                            "term<TAB>target term` per line, optionally with `<TAB>any` to ignore case")
-    add_protect_option(group)
-
-
-def options_of_all_lines(args: argparse.Namespace) -> LineOptions:
-    """Return the requests for all lines.
-
-    Raises:
-        DataError: a file cannot be read.
-    """
-    prefix = "" if args.prefix is None or _file(args.prefix) else args.prefix
-    avoid = [phrase for phrase in read_text(args.avoid) if phrase.strip()] if args.avoid else []
-    terminology = Terminology.read(args.terminology) if args.terminology else None
-    return LineOptions(prefix=prefix, partial_word=args.partial_word, avoid=avoid, terminology=terminology,
-                       protect=args.protect)
-
-
-def options_of_each_line(args: argparse.Namespace, first: int = 1) -> Iterator[LineOptions] | None:
-    """Return the requests of each line, or None if lines have no separate requests.
-
-    Args:
-        args: parsed options.
-        first: number of the first line.
-
-    Raises:
-        DataError: a file cannot be read.
-    """
-    files = files_of_each_line(args)
-    prefixes, phrases = files.get("--prefix"), files.get("--constraints")
-    return options_by_lines(
-        islice(clean_lines(open_input(prefixes), prefixes), first - 1, None) if prefixes else None,
-        islice(read_lines(phrases), first - 1, None) if phrases else None)
-
-
-def options_by_lines(prefixes: Iterable[str] | None, phrases: Iterable[str] | None) -> Iterator[LineOptions] | None:
-    """Return the requests of each line from the lines of the files; None without files.
-
-    Args:
-        prefixes: lines of `--prefix`; None without this file.
-        phrases: lines of `--constraints`; None without this file.
-    """
-    if prefixes is None and phrases is None:
-        return None
-    beginnings: Iterable[str] = repeat("") if prefixes is None else prefixes
-    wanted: Iterable[list[str]] = repeat([]) if phrases is None else map(_phrases, phrases)
-    return (LineOptions(prefix=prefix, constraints=constraints)
-            for prefix, constraints in zip(beginnings, wanted, strict=False))
-
-
-def files_of_each_line(args: argparse.Namespace) -> dict[str, str]:
-    """Return the files with a line for each input line, by their options."""
-    return {name: file for name, file in (("--prefix", args.prefix), ("--constraints", args.constraints))
-            if file is not None and (name != "--prefix" or _file(file))}
-
-
-def constraints_of_each_line(args: argparse.Namespace, lines: int) -> list[list[str]]:
-    """Return the phrases of `--constraints` for each line of a test set.
-
-    Args:
-        args: the parsed options.
-        lines: number of lines in the test set.
-
-    Raises:
-        DataError: the file cannot be read, or has another number of lines.
-    """
-    if not args.constraints:
-        return [[] for _ in range(lines)]
-    phrases = [_phrases(line) for line in read_lines(args.constraints)]
-    if len(phrases) != lines:
-        raise DataError(f"{args.constraints} has {len(phrases)} lines, and the test set has {lines}: write one line "
-                        "per sentence, empty without phrases.")
-    return phrases
-
-
-def files_of_lines(args: argparse.Namespace) -> dict[str, str | None]:
-    """Return the files of the options about lines, by option."""
-    return {name: file for name, file in (
-        ("--prefix", args.prefix), ("--avoid", args.avoid), ("--constraints", args.constraints),
-        ("--terminology", args.terminology)) if file is not None and _file(file)}
-
-
-def _phrases(line: str) -> list[str]:
-    return [phrase.strip() for phrase in line.split("\t") if phrase.strip()]
-
-
-def _file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except OSError:     # the text is no valid file name
-        return False
-
-
-SAMPLES = 100
-"""Default number of samples for each line."""
-
-
-def add_mbr_options(parser: Any) -> None:
-    """Add `--mbr` and its further option."""
-    parser.add_argument("--mbr", metavar="UTILITY",
-                        help="minimum Bayes risk: output the translation that is most similar to all others of its "
-                             "line by this utility: chrf, bleu, or a custom function, FILE.py:FUNCTION")
-    parser.add_argument("--mbr-aggregate", action="store_true",
-                        help="compare each translation with the mean of the others: faster if they are many; only for "
-                             "--mbr chrf")
-
-
-def mbr_reranker(args: argparse.Namespace) -> Reranker | None:
-    """Return the reranker of `--mbr`; None without the option.
-
-    Raises:
-        SettingsError: the utility is unknown.
-    """
-    if args.mbr_aggregate and not args.mbr:
-        raise SettingsError("--mbr-aggregate needs --mbr chrf: pass it, too.")
-    if not args.mbr:
-        return None
-    from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk  # imports sacreBLEU
-
-    return MinimumBayesRisk(args.mbr, args.mbr_aggregate)
-
-
-def add_reranking_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for reranking the results of the search."""
-    group = parser.add_argument_group("reranking")
-    add_mbr_options(group)
-    group.add_argument("--samples", type=int, metavar="N",
-                       help=f"number of sampled translations of each line to rerank (default: rerank the beam; with "
-                            f"--sample {SAMPLES})")
-    group.add_argument("--rerank-by", metavar="RUN[:WEIGHT]",
-                       help="rerank the beam by a reverse model, a run from the target language to the source "
-                            "language; `towernmt rerank --tune` finds the weight (default: 1)")
-
-
-def reranking_search_options(args: argparse.Namespace, search: Mapping[str, Any]) -> dict[str, Any]:
-    """Return further search options that give a reranker several translations: samples, or the complete beam.
-
-    Args:
-        args: the parsed options.
-        search: the specified fields of `SearchSettings`.
-
-    Raises:
-        SettingsError: the reranker would get one translation, or samples have no reranker.
-    """
-    if not (args.mbr or args.rerank_by):
-        if args.samples is not None:
-            raise SettingsError("--samples needs --mbr or --rerank-by. To write samples, pass --sample --n-best N.")
-        return {}
-    if args.samples is not None or search.get("selection") == "sampling":
-        return {"selection": "sampling", "n_best": SAMPLES if args.samples is None else args.samples}
-    beam = search.get("beam_size", max(SearchSettings.beam_size, search.get("n_best", 1)))
-    if beam < 2:
-        raise SettingsError("Reranking needs at least two translations of a line: pass a --beam of 2 or more.")
-    return {"beam_size": beam, "n_best": beam}
-
-
-def make_reranker(args: argparse.Namespace, device: str | None) -> Reranker | None:
-    """Return the reranker of a command with `add_reranking_options`; None without reranking options.
-
-    Args:
-        args: parsed options.
-        device: "cpu", "gpu", "gpu:N" or None, for the reverse model.
-    """
-    if args.mbr and args.rerank_by:
-        raise SettingsError("--mbr and --rerank-by exclude each other: leave one of them out.")
-    if not args.rerank_by:
-        return mbr_reranker(args)
-    from towernmt.predict.model_reranker import Judge, ModelReranker
-
-    place, weight = run_and_weight(args.rerank_by, "--rerank-by")
-    engine = GRAPH if args.engine == GRAPH else TRANSLATOR_ENGINES[0]
-    scorer = open_scorer(place, engine=engine, device=device, trust_code=args.trust_code)
-    return ModelReranker([Judge(scorer, "reverse", weight)])
-
-
-def run_and_weight(text: str, option: str) -> tuple[str, float]:
-    """Return the run and the weight of `RUN[:WEIGHT]`; the default weight is 1.
-
-    Raises:
-        SettingsError: the weight is not a number.
-    """
-    place, colon, weight = text.rpartition(":")
-    if not colon or Path(text).exists():
-        return text, 1.0
-    try:
-        value = float(weight)
-    except ValueError:
-        value = math.nan
-    if not place or not math.isfinite(value):
-        raise SettingsError(f"{option} {text}: expected RUN or RUN:WEIGHT, for example {option} runs/en-de:0.5.")
-    return place, value

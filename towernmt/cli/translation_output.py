@@ -17,7 +17,7 @@ import numpy as np
 
 from towernmt import __version__
 from towernmt.checkpoint.package_reader import is_package
-from towernmt.cli.translation_options import files_of_lines
+from towernmt.cli.request_options import files_of_lines
 from towernmt.core.errors import SettingsError
 from towernmt.predict.attention_plot import Picture, Pictures, token_picture
 from towernmt.predict.lines.hypotheses import Hypothesis, WordAlignment, token_alignment

@@ -11,19 +11,17 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from towernmt.cli.reranking_options import add_reranking_options, make_reranker, reranking_search_options
 from towernmt.cli.translation_options import (
     add_device_options,
     add_engine_options,
     add_model_options,
-    add_reranking_options,
     add_search_options,
     add_special_line_options,
     check_search_options,
     device_of,
     engine_of,
-    make_reranker,
     model_arguments,
-    reranking_search_options,
     search_options,
     special_line_settings,
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from towernmt.cli.train import settings_sources
+from towernmt.cli.run_options import settings_sources
 from towernmt.core.errors import SettingsError
 
 if TYPE_CHECKING:

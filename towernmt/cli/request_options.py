@@ -1,0 +1,121 @@
+"""Options that request something of translations: of all lines, or of each line by files with as many lines."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator
+from itertools import islice, repeat
+from pathlib import Path
+
+from towernmt.cli.translation_options import add_protect_option
+from towernmt.core.errors import DataError
+from towernmt.dataflow.text.text_lines import clean_lines, read_lines
+from towernmt.predict.lines.line_options import LineOptions
+from towernmt.predict.lines.terminology import Terminology
+from towernmt.predict.lines.text_io import open_input, read_text
+
+
+def add_line_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `LineOptions`."""
+    group = parser.add_argument_group("requests for translations")
+    group.add_argument("--prefix", metavar="TEXT|FILE",
+                       help="begin all translations with this text, or each with a line of this file")
+    group.add_argument("--partial-word", action="store_true",
+                       help="the last word of --prefix may be the beginning of a longer one")
+    group.add_argument("--avoid", metavar="FILE",
+                       help="words and phrases that translations must not contain, one per line")
+    group.add_argument("--constraints", metavar="FILE",
+                       help="phrases that translations must contain: a line for each input line, with tabs between "
+                            "phrases")
+    group.add_argument("--terminology", metavar="FILE",
+                       help="terms that translations must contain if the line contains the source term: `source "
+                            "term<TAB>target term` per line, optionally with `<TAB>any` to ignore case")
+    add_protect_option(group)
+
+
+def options_of_all_lines(args: argparse.Namespace) -> LineOptions:
+    """Return the requests for all lines.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    prefix = "" if args.prefix is None or _file(args.prefix) else args.prefix
+    avoid = [phrase for phrase in read_text(args.avoid) if phrase.strip()] if args.avoid else []
+    terminology = Terminology.read(args.terminology) if args.terminology else None
+    return LineOptions(prefix=prefix, partial_word=args.partial_word, avoid=avoid, terminology=terminology,
+                       protect=args.protect)
+
+
+def options_of_each_line(args: argparse.Namespace, first: int = 1) -> Iterator[LineOptions] | None:
+    """Return the requests of each line, or None if lines have no separate requests.
+
+    Args:
+        args: parsed options.
+        first: number of the first line.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    files = files_of_each_line(args)
+    prefixes, phrases = files.get("--prefix"), files.get("--constraints")
+    return options_by_lines(
+        islice(clean_lines(open_input(prefixes), prefixes), first - 1, None) if prefixes else None,
+        islice(read_lines(phrases), first - 1, None) if phrases else None)
+
+
+def options_by_lines(prefixes: Iterable[str] | None, phrases: Iterable[str] | None) -> Iterator[LineOptions] | None:
+    """Return the requests of each line from the lines of the files; None without files.
+
+    Args:
+        prefixes: lines of `--prefix`; None without this file.
+        phrases: lines of `--constraints`; None without this file.
+    """
+    if prefixes is None and phrases is None:
+        return None
+    beginnings: Iterable[str] = repeat("") if prefixes is None else prefixes
+    wanted: Iterable[list[str]] = repeat([]) if phrases is None else map(_phrases, phrases)
+    return (LineOptions(prefix=prefix, constraints=constraints)
+            for prefix, constraints in zip(beginnings, wanted, strict=False))
+
+
+def files_of_each_line(args: argparse.Namespace) -> dict[str, str]:
+    """Return the files with a line for each input line, by their options."""
+    return {name: file for name, file in (("--prefix", args.prefix), ("--constraints", args.constraints))
+            if file is not None and (name != "--prefix" or _file(file))}
+
+
+def constraints_of_each_line(args: argparse.Namespace, lines: int) -> list[list[str]]:
+    """Return the phrases of `--constraints` for each line of a test set.
+
+    Args:
+        args: the parsed options.
+        lines: number of lines in the test set.
+
+    Raises:
+        DataError: the file cannot be read, or has another number of lines.
+    """
+    if not args.constraints:
+        return [[] for _ in range(lines)]
+    phrases = [_phrases(line) for line in read_lines(args.constraints)]
+    if len(phrases) != lines:
+        raise DataError(f"{args.constraints} has {len(phrases)} lines, and the test set has {lines}: write one line "
+                        "per sentence, empty without phrases.")
+    return phrases
+
+
+def files_of_lines(args: argparse.Namespace) -> dict[str, str | None]:
+    """Return the files of the options about lines, by option."""
+    return {name: file for name, file in (
+        ("--prefix", args.prefix), ("--avoid", args.avoid), ("--constraints", args.constraints),
+        ("--terminology", args.terminology)) if file is not None and _file(file)}
+
+
+def _phrases(line: str) -> list[str]:
+    return [phrase.strip() for phrase in line.split("\t") if phrase.strip()]
+
+
+def _file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:     # the text is no valid file name
+        return False

@@ -1,0 +1,116 @@
+"""Options of reranking: minimum Bayes risk, or a reverse model."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from towernmt.core.errors import SettingsError
+from towernmt.predict.engine_choice import ENGINES as TRANSLATOR_ENGINES
+from towernmt.predict.engine_choice import GRAPH, open_scorer
+from towernmt.predict.search.search_settings import SearchSettings
+
+if TYPE_CHECKING:
+    from towernmt.predict.reranking import Reranker
+
+SAMPLES = 100
+"""Default number of samples for each line."""
+
+
+def add_mbr_options(parser: Any) -> None:
+    """Add `--mbr` and its further option."""
+    parser.add_argument("--mbr", metavar="UTILITY",
+                        help="minimum Bayes risk: output the translation that is most similar to all others of its "
+                             "line by this utility: chrf, bleu, or a custom function, FILE.py:FUNCTION")
+    parser.add_argument("--mbr-aggregate", action="store_true",
+                        help="compare each translation with the mean of the others: faster if they are many; only for "
+                             "--mbr chrf")
+
+
+def mbr_reranker(args: argparse.Namespace) -> Reranker | None:
+    """Return the reranker of `--mbr`; None without the option.
+
+    Raises:
+        SettingsError: the utility is unknown.
+    """
+    if args.mbr_aggregate and not args.mbr:
+        raise SettingsError("--mbr-aggregate needs --mbr chrf: pass it, too.")
+    if not args.mbr:
+        return None
+    from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk  # imports sacreBLEU
+
+    return MinimumBayesRisk(args.mbr, args.mbr_aggregate)
+
+
+def add_reranking_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for reranking the results of the search."""
+    group = parser.add_argument_group("reranking")
+    add_mbr_options(group)
+    group.add_argument("--samples", type=int, metavar="N",
+                       help=f"number of sampled translations of each line to rerank (default: rerank the beam; with "
+                            f"--sample {SAMPLES})")
+    group.add_argument("--rerank-by", metavar="RUN[:WEIGHT]",
+                       help="rerank the beam by a reverse model, a run from the target language to the source "
+                            "language; `towernmt rerank --tune` finds the weight (default: 1)")
+
+
+def reranking_search_options(args: argparse.Namespace, search: Mapping[str, Any]) -> dict[str, Any]:
+    """Return further search options that give a reranker several translations: samples, or the complete beam.
+
+    Args:
+        args: the parsed options.
+        search: the specified fields of `SearchSettings`.
+
+    Raises:
+        SettingsError: the reranker would get one translation, or samples have no reranker.
+    """
+    if not (args.mbr or args.rerank_by):
+        if args.samples is not None:
+            raise SettingsError("--samples needs --mbr or --rerank-by. To write samples, pass --sample --n-best N.")
+        return {}
+    if args.samples is not None or search.get("selection") == "sampling":
+        return {"selection": "sampling", "n_best": SAMPLES if args.samples is None else args.samples}
+    beam = search.get("beam_size", max(SearchSettings.beam_size, search.get("n_best", 1)))
+    if beam < 2:
+        raise SettingsError("Reranking needs at least two translations of a line: pass a --beam of 2 or more.")
+    return {"beam_size": beam, "n_best": beam}
+
+
+def make_reranker(args: argparse.Namespace, device: str | None) -> Reranker | None:
+    """Return the reranker of a command with `add_reranking_options`; None without reranking options.
+
+    Args:
+        args: parsed options.
+        device: "cpu", "gpu", "gpu:N" or None, for the reverse model.
+    """
+    if args.mbr and args.rerank_by:
+        raise SettingsError("--mbr and --rerank-by exclude each other: leave one of them out.")
+    if not args.rerank_by:
+        return mbr_reranker(args)
+    from towernmt.predict.model_reranker import Judge, ModelReranker
+
+    place, weight = run_and_weight(args.rerank_by, "--rerank-by")
+    engine = GRAPH if args.engine == GRAPH else TRANSLATOR_ENGINES[0]
+    scorer = open_scorer(place, engine=engine, device=device, trust_code=args.trust_code)
+    return ModelReranker([Judge(scorer, "reverse", weight)])
+
+
+def run_and_weight(text: str, option: str) -> tuple[str, float]:
+    """Return the run and the weight of `RUN[:WEIGHT]`; the default weight is 1.
+
+    Raises:
+        SettingsError: the weight is not a number.
+    """
+    place, colon, weight = text.rpartition(":")
+    if not colon or Path(text).exists():
+        return text, 1.0
+    try:
+        value = float(weight)
+    except ValueError:
+        value = math.nan
+    if not place or not math.isfinite(value):
+        raise SettingsError(f"{option} {text}: expected RUN or RUN:WEIGHT, for example {option} runs/en-de:0.5.")
+    return place, value
