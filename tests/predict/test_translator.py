@@ -30,7 +30,7 @@ from towernmt.predict.lines.faults import retry_settings, worse
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk
-from towernmt.predict.search.decoding_interfaces import NEVER, LogitsProcessor, StepContext
+from towernmt.predict.search.decoding_interfaces import NEG_INF, LogitsProcessor, StepContext
 from towernmt.predict.search.decoding_tower import search_signature, search_tower
 from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
@@ -257,7 +257,7 @@ class TargetPrefix(LogitsProcessor):
         prefix = tf.pad(context.for_rows(context.inputs["prefix"]), [[0, 0], [0, 1]])
         wanted = prefix[:, tf.minimum(context.step, tf.shape(prefix)[1] - 1)][:, None]
         free = tf.equal(wanted, 0) | tf.equal(tf.range(context.vocabulary_size)[None], wanted)
-        return tf.where(free, logits, NEVER)
+        return tf.where(free, logits, NEG_INF)
 
 
 def test_a_processor_of_ones_own_and_the_input_it_reads_are_given_to_the_translator(

@@ -22,7 +22,7 @@ from towernmt.predict.engine_choice import ENGINES as TRANSLATOR_ENGINES
 from towernmt.predict.engine_choice import GRAPH
 from towernmt.predict.search.search_settings import (
     MEANS,
-    SAMPLING_ALONE,
+    SAMPLING_ONLY,
     SWITCH,
     EnsembleSettings,
     SearchSettings,
@@ -204,7 +204,7 @@ def check_search_options(given: dict[str, Any]) -> None:
     rest: dict[str, Any] = {
         "beam_size": max(5, given.get("n_best", 1)) * max(given.get("beam_groups", 1), 1),
         "max_length_factor": max(2.0, given.get("min_length_factor", 0.0))}
-    if SAMPLING_ALONE.keys() & given.keys():
+    if SAMPLING_ONLY.keys() & given.keys():
         rest["selection"] = "sampling"
     SearchSettings(**{**rest, **given})
 

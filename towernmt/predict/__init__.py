@@ -15,7 +15,7 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "model_reranker": ["Judge", "ModelReranker"],
     "reranking": ["Reranker"],
     "search.decoding_interfaces": [
-        "StepChoice", "Decoded", "History", "LogitsProcessor", "NEVER", "StepContext", "Strategy", "TokenFilter"],
+        "StepChoice", "Decoded", "History", "LogitsProcessor", "NEG_INF", "StepContext", "Strategy", "TokenFilter"],
     "search.decoding_loop": ["Decoding", "decode"],
     "search.decoding_tower": [
         "SamplingSettings", "SearchPredictor", "SearchResult", "beam_search", "build_predictor", "build_sampler",

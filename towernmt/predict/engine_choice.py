@@ -27,7 +27,7 @@ from towernmt.predict.line_translator import DividingSearch, Search, SearchArgum
 from towernmt.predict.lines.batch_inputs import LinePiece
 from towernmt.predict.lines.hypotheses import Found
 from towernmt.predict.pair_scorer import PairScore, PairScorer
-from towernmt.predict.search.search_settings import EnsembleSettings, StreamSettings, several
+from towernmt.predict.search.search_settings import EnsembleSettings, StreamSettings, as_list
 from towernmt.predict.stream import uses_gpu
 
 A = TypeVar("A")
@@ -364,7 +364,7 @@ def open_scorer(run_dir: Any, checkpoint: Any = None, *, engine: str = ENGINES[0
         SettingsError: an invalid value, not a run, or a missing GPU.
     """
     _check_engine(engine)
-    runs = [open_run(place, trust_code) for place in several(run_dir)]
+    runs = [open_run(place, trust_code) for place in as_list(run_dir)]
     common: dict[str, Any] = {"device": device, "averaged": averaged, "batch_tokens": batch_tokens}
 
     def graph(which: Any) -> PairScorer:
@@ -375,13 +375,13 @@ def open_scorer(run_dir: Any, checkpoint: Any = None, *, engine: str = ENGINES[0
 
     if engine == GRAPH:
         return graph(checkpoint)
-    reason = _obstacle([runs, several(checkpoint)], (), device)
+    reason = _obstacle([runs, as_list(checkpoint)], (), device)
     if not reason:
         fast: FastEngine[PairScorer] = resolve_name(_ENGINE.format("scoring_engine"))(
             runs[0], averaged, precision, batch_tokens)
         reason = fast.difference()
         if not reason:
-            return ChosenScorer(runs[0], several(checkpoint)[0], averaged, fast, graph, batch_tokens)
+            return ChosenScorer(runs[0], as_list(checkpoint)[0], averaged, fast, graph, batch_tokens)
     _log_graph(runs[0], reason)
     return graph(checkpoint)
 

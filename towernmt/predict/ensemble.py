@@ -38,7 +38,7 @@ class EnsembleModel(NMTModel):
 
     Attributes:
         members: the models.
-        shares: weights of the members, with sum 1.
+        member_weights: weights of the members, with sum 1.
 
     Raises:
         SettingsError: the members' target vocabularies differ in size, or the number of weights differs from that
@@ -47,7 +47,7 @@ class EnsembleModel(NMTModel):
 
     def __init__(self, members: Sequence[NMTModel], settings: EnsembleSettings | None = None) -> None:
         settings = settings or EnsembleSettings()
-        self.members, self.shares = list(members), settings.shares(len(members))
+        self.members, self.member_weights = list(members), settings.normalised_weights(len(members))
         self._mean = _mean_of_probabilities if settings.mean == "probabilities" else _mean_of_log_probabilities
         sizes = {member.target_vocab_size for member in members}
         if len(sizes) != 1:
@@ -80,12 +80,12 @@ class EnsembleModel(NMTModel):
         Raises:
             SettingsError: two members declare an input of one name differently.
         """
-        found: dict[str, TensorSpec] = {}
+        by_name: dict[str, TensorSpec] = {}
         for spec in (spec for member in self.members for spec in member.encoder_inputs()):
-            if found.setdefault(spec.name, spec) != spec:
-                raise SettingsError(f"The input '{spec.name}' is {found[spec.name]} to one member of the ensemble and "
-                                    f"{spec} to another: take models that read the same source.")
-        return list(found.values())
+            if by_name.setdefault(spec.name, spec) != spec:
+                raise SettingsError(f"The input '{spec.name}' is {by_name[spec.name]} to one member of the ensemble "
+                                    f"and {spec} to another: take models that read the same source.")
+        return list(by_name.values())
 
     def encode(self, *inputs: Tensor) -> Any:
         """Return the memories of the members.
@@ -97,7 +97,7 @@ class EnsembleModel(NMTModel):
         return self._each(lambda member, _: member.encode(*(named[spec.name] for spec in member.encoder_inputs())))
 
     def start_state(self, memory: Any, beam: int) -> DecoderState:
-        states = self._each(lambda member, place: member.start_state(memory[place], beam))
+        states = self._each(lambda member, index: member.start_state(memory[index], beam))
         return DecoderState(memory, tuple(state.cache for state in states), states[0].step,
                             tuple(state.blocks for state in states))
 
@@ -106,32 +106,33 @@ class EnsembleModel(NMTModel):
 
         The memory of the state is a tuple of the members' memories, and likewise its cache and blocks.
         """
-        asked = {"attention": True} if attention else {}
-        steps = self._each(lambda member, place: member.decode_step(
-            token, DecoderState(state.memory[place], state.cache[place], state.step, state.blocks[place]), **asked))
-        logits = self._mean([tf.cast(step[0], tf.float32) for step in steps], self.shares)
-        after = DecoderState(state.memory, tuple(step[1].cache for step in steps), steps[0][1].step,
-                             tuple(step[1].blocks for step in steps))
+        arguments = {"attention": True} if attention else {}
+        steps = self._each(lambda member, index: member.decode_step(
+            token, DecoderState(state.memory[index], state.cache[index], state.step, state.blocks[index]), **arguments))
+        logits = self._mean([tf.cast(step[0], tf.float32) for step in steps], self.member_weights)
+        new_state = DecoderState(state.memory, tuple(step[1].cache for step in steps), steps[0][1].step,
+                                 tuple(step[1].blocks for step in steps))
         if not attention:
-            return logits, after
-        return logits, after, _weighted_sum([tf.cast(step[2], tf.float32) for step in steps], self.shares)
+            return logits, new_state
+        return logits, new_state, _weighted_sum([tf.cast(step[2], tf.float32) for step in steps], self.member_weights)
 
     def decode_hidden(self, memory: Any, target_in: Tensor) -> Tensor:
         """Return the concatenated last hidden layers of the members, the input of `output_projection`."""
-        return tf.concat(self._each(lambda member, place: tf.cast(
-            member.decode_hidden(memory[place], target_in), tf.float32)), axis=-1)
+        return tf.concat(self._each(lambda member, index: tf.cast(
+            member.decode_hidden(memory[index], target_in), tf.float32)), axis=-1)
 
     def output_projection(self) -> Any:
         """Return a projection whose logits are the logarithm of the mean, as in `decode_step`."""
-        return _MeanProjection(self._each(lambda member, _: member.output_projection()), self._mean, self.shares)
+        projections = self._each(lambda member, _: member.output_projection())
+        return _MeanProjection(projections, self._mean, self.member_weights)
 
     def _each(self, action: Callable[[NMTModel, int], T]) -> tuple[T, ...]:
         """Call `action(member, index)` in the variable scope of each member, and return the results."""
-        found = []
-        for place, member in enumerate(self.members):
-            with tf1.variable_scope(self.scope(place)):
-                found.append(action(member, place))
-        return tuple(found)
+        results = []
+        for index, member in enumerate(self.members):
+            with tf1.variable_scope(self.scope(index)):
+                results.append(action(member, index))
+        return tuple(results)
 
 
 class _MeanProjection(NamedTuple):
@@ -140,40 +141,40 @@ class _MeanProjection(NamedTuple):
     Attributes:
         members: projections of the members.
         mean: how to average their logits.
-        shares: weights of the members.
+        member_weights: weights of the members.
     """
 
     members: Sequence[Projection]
     mean: Callable[[Sequence[Tensor], Sequence[float]], Tensor]
-    shares: Sequence[float]
+    member_weights: Sequence[float]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 `[..., target vocabulary]` of `hidden` `[..., depth of all members]`."""
-        return self._of_each(Projection.logits, hidden)
+        return self._mean_of_members(Projection.logits, hidden)
 
     def flat_logits(self, tokens: Tensor) -> Tensor:
         """Return float32 `[tokens, target vocabulary]` of `tokens` `[tokens, depth of all members]`."""
-        return self._of_each(Projection.flat_logits, tokens)
+        return self._mean_of_members(Projection.flat_logits, tokens)
 
-    def _of_each(self, logits: Callable[[Projection, Tensor], Tensor], hidden: Tensor) -> Tensor:
-        parts = tf.split(hidden, [int(member.kernel.shape[1]) for member in self.members], axis=-1)
-        return self.mean([tf.cast(logits(member, part), tf.float32)
-                          for member, part in zip(self.members, parts, strict=True)], self.shares)
+    def _mean_of_members(self, logits: Callable[[Projection, Tensor], Tensor], hidden: Tensor) -> Tensor:
+        slices = tf.split(hidden, [int(member.kernel.shape[1]) for member in self.members], axis=-1)
+        return self.mean([tf.cast(logits(member, hidden_of_member), tf.float32)
+                          for member, hidden_of_member in zip(self.members, slices, strict=True)], self.member_weights)
 
 
-def _mean_of_probabilities(logits: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    """Return log-probabilities, float32 `[..., vocabulary]`: log(sum of share * probability)."""
-    log_probs = [tf.nn.log_softmax(member) + math.log(share) for member, share in zip(logits, shares, strict=True)]
+def _mean_of_probabilities(logits: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """Return log-probabilities, float32 `[..., vocabulary]`: log(sum of weight * probability)."""
+    log_probs = [tf.nn.log_softmax(member) + math.log(weight) for member, weight in zip(logits, weights, strict=True)]
     return tf.reduce_logsumexp(tf.stack(log_probs), axis=0)
 
 
-def _mean_of_log_probabilities(logits: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+def _mean_of_log_probabilities(logits: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """Return the weighted sum of log-probabilities up to a constant per row, which normalisation removes."""
-    return _weighted_sum(logits, shares)
+    return _weighted_sum(logits, weights)
 
 
-def _weighted_sum(tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    return tf.add_n([tensor * share for tensor, share in zip(tensors, shares, strict=True)])
+def _weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    return tf.add_n([tensor * weight for tensor, weight in zip(tensors, weights, strict=True)])
 
 
 class TrainedEnsemble:
@@ -197,9 +198,9 @@ class TrainedEnsemble:
     """
 
     def __init__(self, members: Sequence[TrainedModel], settings: EnsembleSettings | None = None) -> None:
-        self._open = ExitStack()
+        self._open_members = ExitStack()
         for member in members:
-            self._open.enter_context(member)
+            self._open_members.enter_context(member)
         try:
             _check_vocabularies(members)
             self.model = EnsembleModel([member.model for member in members], settings)
@@ -214,7 +215,7 @@ class TrainedEnsemble:
     def predictor(self, tower: Callable[..., Any], signature: Sequence[TensorSpec],
                   outputs: Sequence[str], threads: int = 1) -> OfflinePredictor:
         """Return a predictor like `TrainedModel.predictor`, for a tower over `model`."""
-        values = [member.initial_values(self.model.scope(place)) for place, member in enumerate(self.members)]
+        values = [member.initial_values(self.model.scope(index)) for index, member in enumerate(self.members)]
         return placed_predictor(tower, signature, outputs, ChainInit(values), self.device, threads,
                                 self.members[0].precision)
 
@@ -229,7 +230,7 @@ class TrainedEnsemble:
 
     def close(self) -> None:
         """Close the files of the checkpoints."""
-        self._open.close()
+        self._open_members.close()
 
     def __enter__(self) -> TrainedEnsemble:
         return self
@@ -263,15 +264,15 @@ def open_trained(runs: Sequence[SavedRun | str | Path], checkpoints: Sequence[st
         if len(values) not in (1, members):
             raise SettingsError(f"{len(runs)} runs, {len(checkpoints)} checkpoints and {len(models)} models do not "
                                 f"match: pass one of the {name} for each member, or one for all.")
-    ensemble.shares(members)        # raises an error for a wrong number of weights before a model is loaded
+    ensemble.normalised_weights(members)        # raises an error for a wrong number of weights before a model is loaded
     with ExitStack() as stack:
-        found = [stack.enter_context(TrainedModel(run, checkpoint, device=device, averaged=averaged, model=model,
-                                                  precision=precision))
-                 for run, checkpoint, model in zip(*(_repeated(values, members) for values in (
+        trained = [stack.enter_context(TrainedModel(run, checkpoint, device=device, averaged=averaged, model=model,
+                                                    precision=precision))
+                   for run, checkpoint, model in zip(*(_repeated(values, members) for values in (
                      runs, checkpoints, models)), strict=True)]
-        trained = found[0] if members == 1 else TrainedEnsemble(found, ensemble)
+        result = trained[0] if members == 1 else TrainedEnsemble(trained, ensemble)
         stack.pop_all()
-    return trained
+    return result
 
 
 def _repeated(values: Sequence[Any], times: int) -> list[Any]:
@@ -282,15 +283,16 @@ def _check_vocabularies(members: Sequence[TrainedModel]) -> None:
     """Check that all members have the same vocabularies."""
     first = members[0]
     for other in members[1:]:
-        for side, one, two in (("source", first.source_vocabulary, other.source_vocabulary),
-                               ("target", first.target_vocabulary, other.target_vocabulary)):
-            if not _same(one, two):
+        for side, expected, actual in (("source", first.source_vocabulary, other.source_vocabulary),
+                                       ("target", first.target_vocabulary, other.target_vocabulary)):
+            if not _same_encoding(expected, actual):
                 raise SettingsError(
-                    f"The {side} vocabulary of {other.run.name} ({two.size} pieces, {two.kind}) is not that of "
-                    f"{first.run.name} ({one.size} pieces, {one.kind}): the members of an ensemble must have the same "
-                    "vocabularies; train them on the same prepared data.")
+                    f"The {side} vocabulary of {other.run.name} ({actual.size} pieces, {actual.kind}) is not that of "
+                    f"{first.run.name} ({expected.size} pieces, {expected.kind}): the members of an ensemble must have "
+                    "the same vocabularies; train them on the same prepared data.")
 
 
-def _same(one: Vocabulary, two: Vocabulary) -> bool:
+def _same_encoding(first: Vocabulary, second: Vocabulary) -> bool:
     """Return whether two vocabularies encode each text as the same ids."""
-    return (one.kind, one.size, one.streams) == (two.kind, two.size, two.streams) and one.files() == two.files()
+    facts, other_facts = ((each.kind, each.size, each.streams) for each in (first, second))
+    return facts == other_facts and first.files() == second.files()

@@ -260,7 +260,7 @@ class LineTranslator:
 
 
 def search_settings(saved: SearchSettings, beam_size: int | None, n_best: int | None,
-                     others: dict[str, Any]) -> SearchSettings:
+                    others: dict[str, Any]) -> SearchSettings:
     """Return the search settings of a run, with the specified fields replaced.
 
     Args:

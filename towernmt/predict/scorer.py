@@ -18,7 +18,7 @@ from towernmt.models.interface import NMTModel, token_log_probabilities
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.ensemble import open_trained
 from towernmt.predict.pair_scorer import PairScore, PairScorer, bits_per_character, token_batches, token_perplexity
-from towernmt.predict.search.search_settings import EnsembleSettings, several
+from towernmt.predict.search.search_settings import EnsembleSettings, as_list
 
 __all__ = ["PairScore", "Scorer", "bits_per_character", "token_perplexity"]
 
@@ -52,8 +52,8 @@ class Scorer(PairScorer):
                  device: str | None = None, averaged: bool = True, batch_tokens: int = 4096, model: Any = None,
                  ensemble: EnsembleSettings | None = None, precision: str = PRECISIONS[0],
                  trust_code: bool = False) -> None:
-        runs = [open_run(place, trust_code) for place in several(run_dir)]
-        with open_trained(runs, several(checkpoint), several(model), ensemble=ensemble, device=device,
+        runs = [open_run(place, trust_code) for place in as_list(run_dir)]
+        with open_trained(runs, as_list(checkpoint), as_list(model), ensemble=ensemble, device=device,
                           averaged=averaged, precision=precision) as trained:
             super().__init__(trained.source_vocabulary, trained.target_vocabulary, trained.checkpoint, batch_tokens)
             self._predictor = trained.predictor(
@@ -62,7 +62,7 @@ class Scorer(PairScorer):
     def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
         found: list[tuple[float, np.ndarray]] = [(math.nan, np.empty(0))] * len(sources)
         for batch in token_batches([max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)],
-                              self._batch_tokens):
+                                   self._batch_tokens):
             arrays = [*pad_sentences([sources[i] for i in batch], self.source_vocabulary.streams),
                       *pad_sentences([targets[i] for i in batch])]
             log_probs, token_log_probs = self._predictor(*arrays)   # [batch], [batch, target length]

@@ -26,7 +26,7 @@ from towernmt.predict.search.decoding_tower import (
     SearchPredictor,
     bind_inputs,
     build_predictor,
-    constrained_for,
+    constrained_beam_search,
     decoding_for,
     decoding_signature,
     decoding_tower,
@@ -69,7 +69,7 @@ def _avoid(plain: PlainSearch) -> Decoding:
 
 
 def _constraints(plain: PlainSearch) -> Decoding:
-    return dataclasses.replace(plain.decoding, strategy=constrained_for(plain.settings))
+    return dataclasses.replace(plain.decoding, strategy=constrained_beam_search(plain.settings))
 
 
 def _forced(decoding: Decoding, forcing: Forcing) -> Decoding:

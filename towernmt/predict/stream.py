@@ -81,7 +81,7 @@ def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_
     """
     lines = list(lines)
     settings = batching_for(device, batch_tokens, batch_sentences, window=max(len(lines), 1),
-                               max_source_length=max_source_length)
+                            max_source_length=max_source_length)
     stream = translate_stream(predictor, source_vocabulary, target_vocabulary, line_requests(lines), settings,
                               deal=deal)
     return [hypotheses[0].text for hypotheses in stream]
@@ -116,7 +116,7 @@ def _report_unused_gpu() -> None:
 
 
 def batching_for(device: str | None, batch_tokens: int | None = None, batch_sentences: int | None = None,
-                    **others: Any) -> StreamSettings:
+                 **others: Any) -> StreamSettings:
     """Return the settings of the batches for a device: larger batches on a GPU.
 
     Args:

@@ -25,7 +25,7 @@ from towernmt.predict.search.search_settings import (
     SearchSettings,
     SpecialLineSettings,
     StreamSettings,
-    several,
+    as_list,
 )
 from towernmt.predict.stream import batching_for, uses_gpu
 
@@ -98,7 +98,7 @@ class Translator(LineTranslator):
                  trust_code: bool = False,
                  special_lines: SpecialLineSettings = SpecialLineSettings(),  # noqa: B008 -- immutable
                  languages: tuple[str, str] | None = None, **search: Any) -> None:
-        runs = [open_run(place, trust_code) for place in several(run_dir)]
+        runs = [open_run(place, trust_code) for place in as_list(run_dir)]
         settings = search_settings(runs[0].group("search", SearchSettings()), beam_size, n_best, search)
         stream = stream or batching_for(device, batch_tokens, batch_sentences)
         stream = _with_threads(stream, device)
@@ -106,7 +106,7 @@ class Translator(LineTranslator):
             stream.batch_sentences, MOST_HYPOTHESES // settings.beam_size)))
         _check_texts(runs[0], settings, options)
         self._searches = open_engines(SearchArguments(
-            runs, several(checkpoint), several(model), ensemble, device, settings, processors, log_probs,
+            runs, as_list(checkpoint), as_list(model), ensemble, device, settings, processors, log_probs,
             attention or replace_unknown is not False, stream.threads,
             precision or default_precision(runs, engine)), stream, engine, export_first)
         vocabularies = self._searches.source_vocabulary, self._searches.target_vocabulary

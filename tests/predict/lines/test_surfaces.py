@@ -15,7 +15,7 @@ from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence
 from towernmt.dataflow.vocabulary.word_vocabulary import learn_words
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.request_encoder import TargetText
-from towernmt.predict.search.surfaces import MARK, Surfaces
+from towernmt.predict.search.surfaces import SPACE_MARK, Surfaces
 
 SENTENCES = ["the house is old", "there were houses on the hill", "a lighthouse (in New York ) is there", "straße über",
              "he hid the hat in the house, and she had the hats", "New houses, old hills", "\"the hat\" is here"]
@@ -35,7 +35,7 @@ def vocabulary(request: pytest.FixtureRequest) -> Vocabulary:
 def allowed(inputs: dict[str, np.ndarray], surfaces: Surfaces, written: list[int]) -> list[int]:
     """Return the tokens that may follow the prefix and `written`; empty if any token may."""
     table = inputs.get("continuation", np.zeros([0, 1], int))
-    done = sum(len(surfaces.written[id]) for id in written)
+    done = sum(len(surfaces.texts[id]) for id in written)
     return [id for id in table[done].tolist() if id] if done < len(table) else []
 
 
@@ -58,7 +58,7 @@ def test_all_ways_to_go_on_with_a_text_write_it_and_the_vocabularys_own_is_among
             found = vocabulary.decode([*whole, *path])
             assert found.startswith(begun.rstrip()) or UNK in whole
             if begun.endswith(" ") and vocabulary.kind == "sentencepiece":    # and a new word has begun
-                assert surfaces.written[path[0]].startswith(MARK)
+                assert surfaces.texts[path[0]].startswith(SPACE_MARK)
 
 
 def test_what_no_tokens_can_write_is_refused(vocabulary: Vocabulary) -> None:
@@ -73,11 +73,11 @@ def test_what_no_tokens_can_write_is_refused(vocabulary: Vocabulary) -> None:
 def test_an_avoided_phrase_is_cut_in_all_ways_of_few_tokens(vocabulary: Vocabulary) -> None:
     surfaces = Surfaces(vocabulary)
     for phrase in ("the", "hat", "New York"):
-        marked = phrase.encode().replace(b" ", MARK)
-        marked = MARK + marked if vocabulary.kind == "sentencepiece" else marked + MARK
-        pieces = [id for id in range(4, vocabulary.size) if surfaces.written[id] and surfaces.written[id] in marked]
+        marked = phrase.encode().replace(b" ", SPACE_MARK)
+        marked = SPACE_MARK + marked if vocabulary.kind == "sentencepiece" else marked + SPACE_MARK
+        pieces = [id for id in range(4, vocabulary.size) if surfaces.texts[id] and surfaces.texts[id] in marked]
         expected = {ids for count in range(1, 4) for ids in itertools.product(pieces, repeat=count)
-                    if b"".join(surfaces.written[id] for id in ids) == marked}
+                    if b"".join(surfaces.texts[id] for id in ids) == marked}
         found = surfaces.segmentations(phrase, True, 10_000)
         assert expected == {tuple(ids) for ids in found if len(ids) <= 3} and found == sorted(found, key=len)
         assert {vocabulary.decode(ids) for ids in found} == {phrase} and vocabulary.encode(phrase) in found

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.predict.search.decoding_interfaces import NEVER
+from towernmt.predict.search.decoding_interfaces import NEG_INF
 from towernmt.predict.search.sampling_search import Truncation, sample_keys, sample_tokens, uniform
 
 SIZE = 1000
@@ -38,7 +38,7 @@ def test_a_number_means_the_token_at_which_the_distribution_exceeds_it(
     random = np.random.default_rng(5)
     logits = random.normal(0, 1.5, [60, SIZE]).astype(np.float32)
     logits[:, 4] += np.linspace(0, 12, 60)          # from flat to nearly certain
-    logits[:, :3] = NEVER
+    logits[:, :3] = NEG_INF
     numbers = random.random(60)
     with tf1.Session() as session:
         found = session.run(sample_tokens(tf.constant(logits), tf.constant(numbers), truncation))
@@ -47,7 +47,7 @@ def test_a_number_means_the_token_at_which_the_distribution_exceeds_it(
 
 
 def test_the_ends_of_the_numbers_mean_the_first_and_the_last_token_that_may_come(graph: object) -> None:
-    logits = np.full([2, 50], NEVER, np.float32)
+    logits = np.full([2, 50], NEG_INF, np.float32)
     logits[:, [7, 31, 44]] = [0.0, -1.0, -30.0]
     with tf1.Session() as session:
         assert session.run(sample_tokens(tf.constant(logits), tf.constant([0.0, 1 - 2.0 ** -52], tf.float64),

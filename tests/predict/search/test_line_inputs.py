@@ -21,7 +21,7 @@ from towernmt.predict.lines.request_encoder import TargetText, padded
 from towernmt.predict.search.decoding_loop import decode
 from towernmt.predict.search.decoding_tower import decoding_for, decoding_signature
 from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings
-from towernmt.predict.search.surfaces import MARK, Surfaces
+from towernmt.predict.search.surfaces import SPACE_MARK, Surfaces
 from towernmt.predict.search_towers import PlainSearch, decoding_with
 
 SENTENCES = [[3, 4, EOS], [5, EOS], [4, 4, EOS], [6, EOS]]
@@ -162,14 +162,14 @@ def test_the_beginning_of_a_word_gives_the_best_of_all_hypotheses_whose_text_goe
     surfaces = Surfaces(VOCABULARY)
     for source, line, given, hypotheses in zip(SENTENCES, lines, inputs, found, strict=True):
         whole = list(given["prefix"])
-        rest = MARK + line.prefix.rpartition(" ")[2].encode()
+        rest = SPACE_MARK + line.prefix.rpartition(" ")[2].encode()
 
         def goes_on(tokens: list[int], whole: list[int] = whole, rest: bytes = rest) -> bool:
             written = b""
             for token in tokens[len(whole):]:
-                if len(written) < len(rest) and not surfaces.written[token]:
+                if len(written) < len(rest) and not surfaces.texts[token]:
                     return False        # the unknown token and EOS write no text
-                written += surfaces.written[token]
+                written += surfaces.texts[token]
             return tokens[:len(whole)] == whole and written.startswith(rest)
         limit = max(length_limit(source, settings), len(whole) + settings.max_length_constant if whole else 0)
         assert_same(hypotheses, all_hypotheses(model, source, settings, limit, goes_on))

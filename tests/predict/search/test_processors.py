@@ -10,7 +10,7 @@ import pytest
 from tests.predict.search.toy_model import EOS, ToyModel, plain_beam_search, searcher
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.predict.search.decoding_interfaces import (
-    NEVER,
+    NEG_INF,
     Candidates,
     Distribution,
     History,
@@ -49,13 +49,13 @@ class NotAgain(LogitsProcessor):
 
     def __call__(self, logits: Any, context: StepContext) -> Any:
         last = tf.concat([tf.fill([tf.shape(logits)[0], 1], -1), context.tokens], axis=1)[:, -1]
-        return tf.where(tf.equal(tf.range(context.vocabulary_size)[None], last[:, None]), NEVER, logits)
+        return tf.where(tf.equal(tf.range(context.vocabulary_size)[None], last[:, None]), NEG_INF, logits)
 
 
 class NotAgainByFilter(TokenFilter):
     """`NotAgain` as a filter."""
 
-    at_most = 1
+    max_forbidden = 1
 
     def forbids(self, token: Any, context: StepContext) -> Any:
         last = tf.concat([tf.fill([tf.shape(context.tokens)[0], 1], -1), context.tokens], axis=1)[:, -1]
@@ -71,7 +71,7 @@ class Shortlist(LogitsProcessor):
     def __call__(self, logits: Any, context: StepContext) -> Any:
         listed = tf.reduce_any(tf.equal(
             tf.range(context.vocabulary_size)[None, :, None], context.inputs["shortlist"][:, None]), axis=2)
-        return tf.where(context.for_rows(listed), logits, NEVER)
+        return tf.where(context.for_rows(listed), logits, NEG_INF)
 
 
 def test_forbidden_tokens_never_come_and_the_others_keep_their_logits(graph: Any) -> None:
@@ -79,22 +79,22 @@ def test_forbidden_tokens_never_come_and_the_others_keep_their_logits(graph: Any
     every, some = run([filter(tf.constant(LOGITS), context()),
                        filter.forbids(tf.constant([[7, 8], [0, 3], [4, 1], [2, 2]]), context())])
     expected = LOGITS.copy()
-    expected[:, [0, 1, 7]] = NEVER
-    assert np.array_equal(every, expected) and filter.at_most == 3
+    expected[:, [0, 1, 7]] = NEG_INF
+    assert np.array_equal(every, expected) and filter.max_forbidden == 3
     assert some.tolist() == [[True, False], [True, False], [False, True], [False, False]]
 
 
 def test_a_minimum_length_forbids_the_end_until_it_is_reached(graph: Any) -> None:
     filter = MinimumLength(3)
     before, reached = run([filter(tf.constant(LOGITS), context(step)) for step in (2, 3)])
-    assert (before[:, EOS] == NEVER).all() and np.isfinite(np.delete(before, EOS, 1)).all()
+    assert (before[:, EOS] == NEG_INF).all() and np.isfinite(np.delete(before, EOS, 1)).all()
     assert np.array_equal(reached, LOGITS)
 
 
 def test_the_processors_of_a_chain_act_in_their_order(graph: Any) -> None:
     chain = [Temperature(2.0), ForbiddenTokens([3]), Temperature(0.25)]
     expected = LOGITS / 2
-    expected[:, 3] = NEVER
+    expected[:, 3] = NEG_INF
     candidates = Candidates(Distribution(tf.constant(LOGITS)), chain, context())
     np.testing.assert_allclose(log_softmax(run(candidates.logits())), log_softmax(expected / 0.25), rtol=1e-5)
 
@@ -107,11 +107,11 @@ def test_the_best_candidates_are_those_that_may_come_with_the_models_log_probabi
         graph: Any, chain: list[LogitsProcessor], count: int) -> None:
     candidates = Candidates(Distribution(tf.constant(LOGITS)), chain, context())
     log_prob, token, logits = run([*candidates.best(count), candidates.logits()])
-    full = np.where(logits > NEVER, log_softmax(LOGITS), NEVER)
+    full = np.where(logits > NEG_INF, log_softmax(LOGITS), NEG_INF)
     for row in range(len(LOGITS)):
-        left = [(t, p) for t, p in zip(token[row].tolist(), log_prob[row].tolist(), strict=True) if p > NEVER]
+        left = [(t, p) for t, p in zip(token[row].tolist(), log_prob[row].tolist(), strict=True) if p > NEG_INF]
         best = sorted(range(SIZE), key=lambda t, row=row: (-LOGITS[row, t], t))  # of equal ones, the smaller first
-        expected = [(t, full[row, t]) for t in best if full[row, t] > NEVER]
+        expected = [(t, full[row, t]) for t in best if full[row, t] > NEG_INF]
         found = left[:min(count, len(expected))]
         assert [t for t, _ in found] == [t for t, _ in expected[:count]]
         np.testing.assert_allclose([p for _, p in found], [p for _, p in expected[:count]], rtol=1e-5, atol=1e-6)
@@ -129,7 +129,7 @@ def test_the_best_candidates_are_the_same_with_filters_as_with_processors_of_all
     few, every = run([Candidates(Distribution(tf.constant(LOGITS)), chain, context()).best(4)
                       for chain in (filters, [All(filter) for filter in filters])])
     for row in range(len(LOGITS)):
-        left = few[0][row] > NEVER
+        left = few[0][row] > NEG_INF
         assert few[1][row][left][:4].tolist() == every[1][row].tolist()
         assert few[0][row][left][:4].tolist() == every[0][row].tolist()     # to the last bit
 
@@ -168,4 +168,4 @@ def test_a_search_in_which_nothing_may_come_gives_no_translation() -> None:
     for beam in (1, 2):
         search = searcher(ToyModel(vocabulary=6, seed=0), SearchSettings(beam_size=beam, max_length_constant=1),
                           [ForbiddenTokens(range(6))])
-        assert search([[3, EOS]]) == [[(NEVER, [])]]
+        assert search([[3, EOS]]) == [[(NEG_INF, [])]]

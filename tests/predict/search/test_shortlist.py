@@ -164,7 +164,7 @@ def test_samples_are_drawn_from_a_sentences_own_words_with_their_probabilities()
 
 def test_phrases_that_a_translation_must_hold_are_in_its_list() -> None:
     sentences, constraints = tf.constant([[3, EOS], [4, EOS]]), tf.constant([[[10, 11]], [[7, 0]]])
-    words = shortlist().listed({"source": sentences, "constraints": constraints}, 3)
+    words = shortlist().allowed_tokens({"source": sentences, "constraints": constraints}, 3)
     with tf1.Session() as session:
         tokens, bias, place = session.run(words)
     own = [set(tokens[row == 0].tolist()) for row in bias]
@@ -174,7 +174,7 @@ def test_phrases_that_a_translation_must_hold_are_in_its_list() -> None:
 
 
 def test_a_search_that_looks_at_more_candidates_than_are_listed_has_as_many_places() -> None:
-    words = Shortlist(np.zeros([5, 0], np.int32), np.zeros(0, np.int32), SIZE).listed(
+    words = Shortlist(np.zeros([5, 0], np.int32), np.zeros(0, np.int32), SIZE).allowed_tokens(
         {"source": tf.constant([[3, 4, EOS]])}, 7)
     with tf1.Session() as session:
         tokens, bias, place = session.run(words)
@@ -188,7 +188,7 @@ def test_the_settings_name_the_file_and_a_table_of_other_vocabularies_is_refused
     Lexicon.of(entries, vocabulary, vocabulary).save(tmp_path / "table")
     decoding = decoding_for(SearchSettings(shortlist=str(tmp_path / "table"), shortlist_size=1, shortlist_frequent=2))
     assert decoding.shortlist is not None
-    words = decoding.shortlist.listed({"source": tf.constant([[5, EOS]])}, 0)
+    words = decoding.shortlist.allowed_tokens({"source": tf.constant([[5, EOS]])}, 0)
     with tf1.Session() as session:
         assert session.run(words.tokens).tolist() == [0, 1, 2, 3, 8, 10, 11]
     with pytest.raises(SettingsError, match="table is for vocabularies of 12 and 12 pieces, but the model has 9 and 9"):

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.vocabulary.base import EOS, PAD
-from towernmt.models.kernels import as_ids, padded_tensor
+from towernmt.models.kernels import as_ids
 from towernmt.predict.search.decoding_interfaces import (
-    NEVER,
+    NEG_INF,
     Candidates,
     Decoded,
     History,
@@ -29,32 +29,34 @@ class Stopping:
     Attributes:
         exact: end when no unfinished hypothesis can become one of the n best any more. The result equals that of a
             search up to the length limit.
-        enough: number of finished hypotheses that ends the search; 0 for no such number. Most systems use the beam
+        max_finished: number of finished hypotheses at which the search ends; 0 for no limit. Most systems use the beam
             size; a multiple of it is a patience (Kasai et al. 2022, "A Call for Clarity in Beam Search").
     """
 
     exact: bool = True
-    enough: int = 0
+    max_finished: int = 0
 
     def start(self, batch: Tensor) -> Tensor:
         """Return the number of finished hypotheses before the first step, ids `[batch]`; `()` if it is not needed."""
-        return as_ids(tf.zeros([batch], tf.int32)) if self.enough else ()
+        return as_ids(tf.zeros([batch], tf.int32)) if self.max_finished else ()
 
-    def counted(self, ended: Tensor, final: Tensor) -> Tensor:
+    def count_finished(self, num_finished: Tensor, final: Tensor) -> Tensor:
         """Return the number of finished hypotheses after a step, ids `[batch]`.
 
         Args:
-            ended: number before the step.
+            num_finished: number before the step.
             final: bool `[batch, n]`, whether the step has finished a hypothesis.
         """
-        return ended + tf.math.count_nonzero(final, axis=1, dtype=ended.dtype) if self.enough else ()
+        if not self.max_finished:
+            return ()
+        return num_finished + tf.math.count_nonzero(final, axis=1, dtype=num_finished.dtype)
 
-    def is_decided(self, ended: Tensor, last_score: Tensor, best_live: Tensor, limit: Tensor,
+    def is_decided(self, num_finished: Tensor, last_score: Tensor, best_live: Tensor, limit: Tensor,
                    scoring: Scoring) -> Tensor:
         """Return whether the finished hypotheses are final, bool `[batch]`.
 
         Args:
-            ended: number of finished hypotheses, from `counted`.
+            num_finished: number of finished hypotheses, from `count_finished`.
             last_score: float32 `[batch]`, score of the last of the n best hypotheses.
             best_live: float32 `[batch]`, highest log-probability of an unfinished hypothesis.
             limit: int32 `[batch]`, maximum number of tokens of a hypothesis.
@@ -63,7 +65,7 @@ class Stopping:
         decided = tf.zeros_like(limit, tf.bool)
         if self.exact:
             decided = last_score >= scoring.bound(best_live, limit)
-        return decided | (ended >= self.enough) if self.enough else decided
+        return decided | (num_finished >= self.max_finished) if self.max_finished else decided
 
 
 EXACT = Stopping()
@@ -74,7 +76,7 @@ class Finished(NamedTuple):
 
     Attributes:
         history: `[batch, n, length]`; PAD and 0 in empty entries.
-        score: float32 `[batch, n]`, descending; `NEVER` in empty entries.
+        score: float32 `[batch, n]`, descending; `NEG_INF` in empty entries.
     """
 
     history: History
@@ -83,27 +85,17 @@ class Finished(NamedTuple):
     @classmethod
     def none(cls, empty: History) -> Finished:
         """Return the state before the first step; `empty` has n hypotheses without tokens."""
-        return cls(empty, tf.fill(tf.shape(empty.tokens)[:2], NEVER))
+        return cls(empty, tf.fill(tf.shape(empty.tokens)[:2], NEG_INF))
 
     def merged(self, new: History, score: Tensor) -> Finished:
-        """Return the best n of these and of new hypotheses.
+        """Return the best n of the finished hypotheses before a step and of new ones.
 
         Args:
             new: new hypotheses, `[batch, m, length + 1]`.
-            score: float32 `[batch, m]`; `NEVER` for unfinished hypotheses.
+            score: float32 `[batch, m]`; `NEG_INF` for unfinished hypotheses.
         """
-        count = self.score.shape[1]
-        best, place = tf.math.top_k(tf.concat([self.score, score], axis=1), count)
-
-        def merged(before: Tensor, added: Tensor) -> Tensor:
-            padding = [[0, 0], [0, 0], [0, 1]] + [[0, 0]] * (before.shape.rank - 3)
-            both = tf.concat([padded_tensor(before, padding, PAD), added], axis=1)
-            both = tf.gather(both, place, batch_dims=1)
-            # An empty entry contains only PAD.
-            taken = tf.reshape(best > NEVER, [-1, count] + [1] * (before.shape.rank - 2))
-            return tf.where(taken, both, tf.zeros_like(both))
-
-        return Finished(tf.nest.map_structure(merged, self.history, new), best)
+        best, index = tf.math.top_k(tf.concat([self.score, score], axis=1), self.score.shape[1])
+        return Finished(self.history.joined_with(new).selected(index).where(best > NEG_INF), best)
 
 
 class GreedyState(NamedTuple):
@@ -111,7 +103,7 @@ class GreedyState(NamedTuple):
 
     Attributes:
         log_prob: float32 `[batch, 1]`, log-probability of the hypothesis.
-        score: float32 `[batch, 1]`; `NEVER` while the hypothesis is unfinished.
+        score: float32 `[batch, 1]`; `NEG_INF` while the hypothesis is unfinished.
         done: bool `[batch, 1]`, whether the hypothesis is finished.
     """
 
@@ -129,17 +121,17 @@ class GreedySearch(Strategy):
         self._scoring, self.reads_attention = scoring, scoring.reads_attention
 
     def start(self, empty: History, inputs: Mapping[str, Tensor]) -> GreedyState:
-        one = tf.shape(empty.tokens)[:2]  # [batch, 1]
-        return GreedyState(tf.zeros(one), tf.fill(one, NEVER), tf.zeros(one, tf.bool))
+        shape = tf.shape(empty.tokens)[:2]  # [batch, 1]
+        return GreedyState(tf.zeros(shape), tf.fill(shape, NEG_INF), tf.zeros(shape, tf.bool))
 
     def choose(self, candidates: Candidates, context: StepContext, state: GreedyState) -> StepChoice:
         length = context.step + 1
         log_prob, token = candidates.best(1)
-        gain, place = tf.math.top_k(log_prob, 1)  # the first one may be forbidden
-        token = tf.where(state.done, tf.constant(PAD, token.dtype), tf.gather(token, place, batch_dims=1))
-        log_prob = state.log_prob + gain
+        token_log_prob, index = tf.math.top_k(log_prob, 1)  # the first one may be forbidden
+        token = tf.where(state.done, tf.constant(PAD, token.dtype), tf.gather(token, index, batch_dims=1))
+        log_prob = state.log_prob + token_log_prob
         done = state.done | tf.equal(token, EOS) | (length >= context.limit)[:, None]
-        score = self._scoring(log_prob, length, context.grown(None, token), context.inputs)
+        score = self._scoring(log_prob, length, context.extend(None, token), context.inputs)
         return StepChoice(None, token, GreedyState(log_prob, tf.where(done & ~state.done, score, state.score), done))
 
     def is_done(self, state: GreedyState) -> Tensor:
@@ -147,10 +139,10 @@ class GreedySearch(Strategy):
 
     def result(self, state: GreedyState, live: History) -> Decoded:
         # A sentence has no translation if every token was forbidden.
-        written = (state.score > NEVER)[:, :, None]
-        found = live._replace(tokens=tf.where(written, live.tokens, tf.constant(PAD, live.tokens.dtype)))
-        found = found.without_attention_of_padding()
-        return Decoded(found.tokens, state.score, found.attention, found.log_probs)
+        exists = (state.score > NEG_INF)[:, :, None]
+        history = live._replace(tokens=tf.where(exists, live.tokens, tf.constant(PAD, live.tokens.dtype)))
+        history = history.without_attention_of_padding()
+        return Decoded(history.tokens, state.score, history.attention, history.log_probs)
 
 
 class BeamState(NamedTuple):
@@ -159,13 +151,13 @@ class BeamState(NamedTuple):
     Attributes:
         live_log_prob: float32 `[batch, beam]`, log-probabilities of the live hypotheses, descending.
         finished: the best `beam` finished hypotheses.
-        ended: number of finished hypotheses; see `Stopping.counted`.
+        num_finished: number of finished hypotheses; see `Stopping.count_finished`.
         done: bool `[batch]`, whether the finished hypotheses are final.
     """
 
     live_log_prob: Tensor
     finished: Finished
-    ended: Tensor
+    num_finished: Tensor
     done: Tensor
 
 
@@ -186,10 +178,10 @@ class BeamSearch(Strategy):
     def start(self, empty: History, inputs: Mapping[str, Tensor]) -> BeamState:
         batch = tf.shape(empty.tokens)[0]
         # One live hypothesis, the empty one; the others of the beam have probability 0.
-        log_prob = tf.constant([[0.0] + [NEVER] * (self.width - 1)])
+        log_prob = tf.constant([[0.0] + [NEG_INF] * (self.width - 1)])
         return BeamState(
             live_log_prob=tf.tile(log_prob, [batch, 1]), finished=Finished.none(empty),
-            ended=self._stopping.start(batch), done=tf.zeros([batch], tf.bool))
+            num_finished=self._stopping.start(batch), done=tf.zeros([batch], tf.bool))
 
     def choose(self, candidates: Candidates, context: StepContext, state: BeamState) -> StepChoice:
         beam, length = self.width, context.step + 1
@@ -199,17 +191,17 @@ class BeamSearch(Strategy):
         # A hypothesis is finished if it ends among the best `beam`, or is cut at the sentence's limit.
         at_limit = length >= context.limit  # [batch]
         final = tf.logical_or(is_eos[:, :beam], at_limit[:, None]) & ~state.done[:, None]
-        ended = context.grown(parent[:, :beam], token[:, :beam])
-        score = self._scoring(log_prob[:, :beam], length, ended, context.inputs)
-        finished = state.finished.merged(ended, tf.where(final, score, NEVER))
+        extended = context.extend(parent[:, :beam], token[:, :beam])
+        score = self._scoring(log_prob[:, :beam], length, extended, context.inputs)
+        finished = state.finished.merged(extended, tf.where(final, score, NEG_INF))
 
         # At most `beam` of the 2 * beam candidates end, so at least `beam` stay live.
-        live_log_prob, place = tf.math.top_k(tf.where(is_eos, NEVER, log_prob), beam)
-        count = self._stopping.counted(state.ended, final)
+        live_log_prob, index = tf.math.top_k(tf.where(is_eos, NEG_INF, log_prob), beam)
+        count = self._stopping.count_finished(state.num_finished, final)
         decided = self._stopping.is_decided(
             count, finished.score[:, self._n_best - 1], live_log_prob[:, 0], context.limit, self._scoring)
         return StepChoice(
-            parent=tf.gather(parent, place, batch_dims=1), token=tf.gather(token, place, batch_dims=1),
+            parent=tf.gather(parent, index, batch_dims=1), token=tf.gather(token, index, batch_dims=1),
             state=BeamState(live_log_prob, finished, count, state.done | at_limit | decided))
 
     def is_done(self, state: BeamState) -> Tensor:
@@ -229,6 +221,6 @@ class BeamSearch(Strategy):
         log_prob, token = candidates.best(2 * beam)  # [batch * beam, count]
         count = token.shape[1]
         log_prob = tf.reshape(log_prob, [-1, beam, count]) + state.live_log_prob[:, :, None]
-        log_prob, place = tf.math.top_k(tf.reshape(log_prob, [-1, beam * count]), 2 * beam)
-        token = tf.gather(tf.reshape(token, [-1, beam * count]), place, batch_dims=1)
-        return log_prob, as_ids(place) // count, token
+        log_prob, index = tf.math.top_k(tf.reshape(log_prob, [-1, beam * count]), 2 * beam)
+        token = tf.gather(tf.reshape(token, [-1, beam * count]), index, batch_dims=1)
+        return log_prob, as_ids(index) // count, token

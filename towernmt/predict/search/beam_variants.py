@@ -11,7 +11,7 @@ from towernmt.dataflow.vocabulary.base import EOS, PAD
 from towernmt.models.kernels import as_ids, padded_tensor
 from towernmt.predict.search.beam_search import EXACT, Finished, Stopping
 from towernmt.predict.search.decoding_interfaces import (
-    NEVER,
+    NEG_INF,
     Candidates,
     Decoded,
     History,
@@ -29,14 +29,14 @@ class Group(NamedTuple):
         log_prob: float32 `[batch, size]`, log-probabilities of the live hypotheses.
         value: float32 `[batch, size]`, descending: `log_prob` minus the penalties of their tokens.
         finished: the best `size` finished hypotheses.
-        ended: number of finished hypotheses; see `Stopping.counted`.
+        num_finished: number of finished hypotheses; see `Stopping.count_finished`.
         decided: bool `[batch]`, whether the finished hypotheses of this group are final.
     """
 
     log_prob: Tensor
     value: Tensor
     finished: Finished
-    ended: Tensor
+    num_finished: Tensor
     decided: Tensor
 
 
@@ -55,8 +55,8 @@ class _Extensions(NamedTuple):
     parent: Tensor
     token: Tensor
 
-    def at(self, place: Tensor) -> _Extensions:
-        return _Extensions(*(tf.gather(tensor, place, batch_dims=1) for tensor in self))
+    def at(self, index: Tensor) -> _Extensions:
+        return _Extensions(*(tf.gather(tensor, index, batch_dims=1) for tensor in self))
 
 
 class DiverseBeamSearch(Strategy):
@@ -80,7 +80,7 @@ class DiverseBeamSearch(Strategy):
     def start(self, empty: History, inputs: Mapping[str, Tensor]) -> DiverseBeamState:
         batch = tf.shape(empty.tokens)[0]
         # One live hypothesis in each group, the empty one; the others have probability 0.
-        log_prob = tf.tile(tf.constant([[0.0] + [NEVER] * (self._size - 1)]), [batch, 1])
+        log_prob = tf.tile(tf.constant([[0.0] + [NEG_INF] * (self._size - 1)]), [batch, 1])
         none = Finished.none(tf.nest.map_structure(lambda tensor: tensor[:, :self._size], empty))
         undecided = tf.zeros([batch], tf.bool)
         group = Group(log_prob, log_prob, none, self._stopping.start(batch), undecided)
@@ -90,46 +90,46 @@ class DiverseBeamSearch(Strategy):
         # Each hypothesis of an earlier group can penalise one of these tokens.
         log_prob, token = candidates.best(2 * self._size + self.width - self._size)
         log_prob, token = (tf.reshape(tensor, [-1, self.width, token.shape[1]]) for tensor in (log_prob, token))
-        taken, parents = tf.zeros([tf.shape(state.done)[0], 0], token.dtype), []
+        tokens, parents = tf.zeros([tf.shape(state.done)[0], 0], token.dtype), []
         groups = []
-        for number, group in enumerate(state.groups):
-            rows = slice(number * self._size, (number + 1) * self._size)
-            extensions = self._best(group, log_prob[:, rows], token[:, rows], taken, number * self._size)
+        for group_number, group in enumerate(state.groups):
+            rows = slice(group_number * self._size, (group_number + 1) * self._size)
+            extensions = self._best(group, log_prob[:, rows], token[:, rows], tokens, group_number * self._size)
             group, live = self._grown(group, extensions, context, state.done)
             groups.append(group)
-            taken = tf.concat([taken, live.token], axis=1)
+            tokens = tf.concat([tokens, live.token], axis=1)
             parents.append(live.parent)
         decided = tf.reduce_all(tf.stack([group.decided for group in groups]), axis=0)
-        return StepChoice(tf.concat(parents, axis=1), taken, DiverseBeamState(
+        return StepChoice(tf.concat(parents, axis=1), tokens, DiverseBeamState(
             tuple(groups), state.done | decided | (context.step + 1 >= context.limit)))
 
     def is_done(self, state: DiverseBeamState) -> Tensor:
         return state.done
 
     def result(self, state: DiverseBeamState, live: History) -> Decoded:
-        every = tf.nest.map_structure(lambda *groups: tf.concat(groups, axis=1),
-                                      *(group.finished for group in state.groups))
-        score, place = tf.math.top_k(every.score, self._n_best)
-        best = every.history.selected(place)
+        finished = tf.nest.map_structure(lambda *groups: tf.concat(groups, axis=1),
+                                         *(group.finished for group in state.groups))
+        score, index = tf.math.top_k(finished.score, self._n_best)
+        best = finished.history.selected(index)
         return Decoded(best.tokens, score, best.attention, best.log_probs)
 
-    def _best(self, group: Group, log_prob: Tensor, token: Tensor, taken: Tensor, first: int) -> _Extensions:
+    def _best(self, group: Group, log_prob: Tensor, token: Tensor, earlier_tokens: Tensor, first: int) -> _Extensions:
         """Return the best 2 * size extensions of a group's live hypotheses, best first.
 
         Args:
             group: the group before the step.
             log_prob: float32 `[batch, size, count]`, log-probabilities of the next tokens of each hypothesis.
             token: int32 `[batch, size, count]`, these tokens.
-            taken: int32 `[batch, n]`, last tokens of the live hypotheses of earlier groups.
+            earlier_tokens: int32 `[batch, n]`, last tokens of the live hypotheses of earlier groups.
             first: index of the group's first hypothesis in the beam.
         """
-        times = tf.math.count_nonzero(tf.equal(token[..., None], taken[:, None, None]), axis=3, dtype=tf.float32)
-        count = token.shape[2]
-        value, place = tf.math.top_k(_flat(log_prob - self._diversity * times + group.value[:, :, None]),
+        is_same = tf.equal(token[..., None], earlier_tokens[:, None, None])
+        repeats, count = tf.math.count_nonzero(is_same, axis=3, dtype=tf.float32), token.shape[2]
+        value, index = tf.math.top_k(_flat(log_prob - self._diversity * repeats + group.value[:, :, None]),
                                      2 * self._size)
-        log_prob, token = (tf.gather(_flat(tensor), place, batch_dims=1)
+        log_prob, token = (tf.gather(_flat(tensor), index, batch_dims=1)
                            for tensor in (log_prob + group.log_prob[:, :, None], token))
-        return _Extensions(value, log_prob, first + as_ids(place) // count, token)
+        return _Extensions(value, log_prob, first + as_ids(index) // count, token)
 
     def _grown(self, group: Group, extensions: _Extensions, context: StepContext,
                done: Tensor) -> tuple[Group, _Extensions]:
@@ -138,14 +138,14 @@ class DiverseBeamSearch(Strategy):
         at_limit = context.step + 1 >= context.limit
         is_eos = tf.equal(extensions.token, EOS)
         final = tf.logical_or(is_eos[:, :size], at_limit[:, None]) & ~done[:, None]
-        ended = context.grown(extensions.parent[:, :size], extensions.token[:, :size])
-        score = self._scoring(extensions.log_prob[:, :size], context.step + 1, ended, context.inputs)
-        finished = group.finished.merged(ended, tf.where(final, score, NEVER))
+        extended = context.extend(extensions.parent[:, :size], extensions.token[:, :size])
+        score = self._scoring(extensions.log_prob[:, :size], context.step + 1, extended, context.inputs)
+        finished = group.finished.merged(extended, tf.where(final, score, NEG_INF))
 
-        value, place = tf.math.top_k(tf.where(is_eos, NEVER, extensions.value), size)
-        live = extensions.at(place)
-        log_prob = tf.where(value > NEVER, live.log_prob, NEVER)
-        count = self._stopping.counted(group.ended, final)
+        value, index = tf.math.top_k(tf.where(is_eos, NEG_INF, extensions.value), size)
+        live = extensions.at(index)
+        log_prob = tf.where(value > NEG_INF, live.log_prob, NEG_INF)
+        count = self._stopping.count_finished(group.num_finished, final)
         decided = self._stopping.is_decided(
             count, finished.score[:, min(self._n_best, size) - 1], tf.reduce_max(log_prob, axis=1), context.limit,
             self._scoring)
@@ -166,7 +166,7 @@ def allocated(log_prob: Tensor, bank: Tensor, count: int) -> Tensor:
     et al. 2019). Of candidates with equal log-probability, the first one wins.
 
     Args:
-        log_prob: float32 `[batch, m]`; candidates with `NEVER` are last.
+        log_prob: float32 `[batch, m]`; candidates with `NEG_INF` are last.
         bank: int32 `[batch, m]`, from 0.
         count: number of slots, at most m.
 
@@ -174,14 +174,14 @@ def allocated(log_prob: Tensor, bank: Tensor, count: int) -> Tensor:
         int32 `[batch, count]`, from 0 to m - 1.
     """
     log_prob, by_score = tf.math.top_k(log_prob, tf.shape(log_prob)[1])
-    bank, number = tf.gather(bank, by_score, batch_dims=1), tf.cast(tf.shape(log_prob)[1], bank.dtype)
+    bank, size = tf.gather(bank, by_score, batch_dims=1), tf.cast(tf.shape(log_prob)[1], bank.dtype)
     banks = tf.reduce_max(bank, axis=1, keepdims=True) + 1
     member = tf.one_hot(bank, tf.cast(tf.reduce_max(banks), tf.int32), dtype=bank.dtype)      # [batch, m, banks]
     rank = tf.reduce_sum(tf.cumsum(member, axis=1, exclusive=True) * member, axis=2)
-    turn = rank * banks + banks - 1 - bank
-    turn = tf.where(log_prob > NEVER, turn, number * banks)
-    _, place = tf.math.top_k(-turn, count)
-    return tf.gather(by_score, place, batch_dims=1)
+    order = rank * banks + banks - 1 - bank
+    order = tf.where(log_prob > NEG_INF, order, size * banks)
+    _, index = tf.math.top_k(-order, count)
+    return tf.gather(by_score, index, batch_dims=1)
 
 
 class PhraseProgress(NamedTuple):
@@ -196,9 +196,9 @@ class PhraseProgress(NamedTuple):
     begun: Tensor
     met: Tensor
 
-    def selected(self, place: Tensor) -> PhraseProgress:
-        """Return the progress of the hypotheses at the indices `place`, int32 `[batch, m]`."""
-        return PhraseProgress(*(tf.gather(tensor, place, batch_dims=1) for tensor in self))
+    def selected(self, index: Tensor) -> PhraseProgress:
+        """Return the progress of the hypotheses at the indices `index`, int32 `[batch, m]`."""
+        return PhraseProgress(*(tf.gather(tensor, index, batch_dims=1) for tensor in self))
 
 
 class Phrases(NamedTuple):
@@ -221,11 +221,11 @@ class Phrases(NamedTuple):
         """Return the phrases of int32 `[batch, constraints, length]`, padded with PAD; `constraints` may be 0."""
         tokens = padded_tensor(constraints, [[0, 0], [0, 1], [0, 1]], PAD)   # an empty phrase and a column at least
         length = tf.math.count_nonzero(tokens, axis=2, dtype=tokens.dtype)
-        same = tf.reduce_all(tf.equal(tokens[:, :, None], tokens[:, None]), axis=3)
-        place = tf.range(tf.shape(tokens)[1])
-        earlier = place[None, :] < place[:, None]
+        equal = tf.reduce_all(tf.equal(tokens[:, :, None], tokens[:, None]), axis=3)
+        index = tf.range(tf.shape(tokens)[1])
+        earlier = index[None, :] < index[:, None]
         ending = tf.reduce_any(tf.equal(tokens, EOS), axis=2)
-        return cls(tokens, length, same & earlier & (length > 0)[:, :, None], ending)
+        return cls(tokens, length, equal & earlier & (length > 0)[:, :, None], ending)
 
     def start(self, hypotheses: int) -> PhraseProgress:
         """Return the progress of hypotheses without tokens."""
@@ -248,8 +248,8 @@ class Phrases(NamedTuple):
         Returns:
             tokens int32 `[batch, n, phrases]`, and bool of the same shape: whether the phrase still needs a token.
         """
-        place = tf.transpose(self._furthest(progress), [0, 2, 1])
-        token = tf.transpose(tf.gather(self.tokens, place, batch_dims=2), [0, 2, 1])
+        matched = tf.transpose(self._furthest(progress), [0, 2, 1])
+        token = tf.transpose(tf.gather(self.tokens, matched, batch_dims=2), [0, 2, 1])
         return token, progress.begun[..., 0] & ~progress.met & ~self._waiting(progress)
 
     def tokens_met(self, progress: PhraseProgress) -> Tensor:
@@ -258,8 +258,8 @@ class Phrases(NamedTuple):
         Some next token always increases this number. So a search that keeps the hypotheses with the highest number
         meets all phrases in as many steps as they have tokens.
         """
-        whole = tf.reduce_sum(tf.where(progress.met, self.length[:, None], tf.zeros([], self.length.dtype)), axis=2)
-        return whole + tf.reduce_max(self._furthest(progress), axis=2)
+        met_length = tf.where(progress.met, self.length[:, None], tf.zeros([], self.length.dtype))
+        return tf.reduce_sum(met_length, axis=2) + tf.reduce_max(self._furthest(progress), axis=2)
 
     def missing(self, progress: PhraseProgress) -> Tensor:
         """Return the number of phrases that have not occurred, int32 `[batch, n]`."""
@@ -268,8 +268,8 @@ class Phrases(NamedTuple):
     def _furthest(self, progress: PhraseProgress) -> Tensor:
         """Return the number of matched tokens of each unmet phrase, int32 `[batch, n, phrases]`."""
         count, none = tf.range(tf.shape(self.tokens)[2] + 1), tf.zeros([], self.length.dtype)
-        begun = tf.reduce_max(tf.where(progress.begun, tf.cast(count, none.dtype), none), axis=3)
-        return tf.where(progress.met | self._waiting(progress), none, begun)
+        matched = tf.reduce_max(tf.where(progress.begun, tf.cast(count, none.dtype), none), axis=3)
+        return tf.where(progress.met | self._waiting(progress), none, matched)
 
     def _waiting(self, progress: PhraseProgress) -> Tensor:
         """Return bool `[batch, n, phrases]`: whether a phrase ends the translation while others have not occurred."""
@@ -286,7 +286,7 @@ class FinishedWithPhrases(NamedTuple):
 
     Attributes:
         history: `[batch, beam, length]`.
-        score: float32 `[batch, beam]`; `NEVER` in empty entries.
+        score: float32 `[batch, beam]`; `NEG_INF` in empty entries.
         missing: int32 `[batch, beam]`, number of missing phrases.
     """
 
@@ -303,7 +303,7 @@ class ConstrainedBeamState(NamedTuple):
         progress: progress of the live hypotheses.
         phrases: phrases of the sentences; the same at every step.
         finished: the best finished hypotheses.
-        ended: number of finished hypotheses; see `Stopping.counted`.
+        num_finished: number of finished hypotheses; see `Stopping.count_finished`.
         done: bool `[batch]`, whether the finished hypotheses are final.
     """
 
@@ -311,7 +311,7 @@ class ConstrainedBeamState(NamedTuple):
     progress: PhraseProgress
     phrases: Phrases
     finished: FinishedWithPhrases
-    ended: Tensor
+    num_finished: Tensor
     done: Tensor
 
 
@@ -341,43 +341,43 @@ class ConstrainedBeamSearch(Strategy):
     def start(self, empty: History, inputs: Mapping[str, Tensor]) -> ConstrainedBeamState:
         batch = tf.shape(empty.tokens)[0]
         phrases = Phrases.of(inputs["constraints"])
-        none = tf.fill([batch, self.width], NEVER)
+        none = tf.fill([batch, self.width], NEG_INF)
         return ConstrainedBeamState(
             # One live hypothesis, the empty one; the others of the beam have probability 0.
-            log_prob=tf.tile(tf.constant([[0.0] + [NEVER] * (self.width - 1)]), [batch, 1]),
+            log_prob=tf.tile(tf.constant([[0.0] + [NEG_INF] * (self.width - 1)]), [batch, 1]),
             progress=phrases.start(self.width), phrases=phrases,
             finished=FinishedWithPhrases(empty, none, tf.zeros_like(none, phrases.length.dtype)),
-            ended=self._stopping.start(batch), done=tf.zeros([batch], tf.bool))
+            num_finished=self._stopping.start(batch), done=tf.zeros([batch], tf.bool))
 
     def choose(self, candidates: Candidates, context: StepContext, state: ConstrainedBeamState) -> StepChoice:
         beam, phrases = self.width, state.phrases
         log_prob, parent, token = self._extensions(candidates, state)           # each [batch, m]
         progress = phrases.after(state.progress.selected(parent), token)
-        log_prob = tf.where(tf.equal(token, EOS) & (phrases.missing(progress) > 0), NEVER, log_prob)
+        log_prob = tf.where(tf.equal(token, EOS) & (phrases.missing(progress) > 0), NEG_INF, log_prob)
 
-        place = allocated(log_prob, phrases.tokens_met(progress), 2 * beam)
-        log_prob, parent, token = (tf.gather(x, place, batch_dims=1) for x in (log_prob, parent, token))
-        progress = progress.selected(place)
+        index = allocated(log_prob, phrases.tokens_met(progress), 2 * beam)
+        log_prob, parent, token = (tf.gather(x, index, batch_dims=1) for x in (log_prob, parent, token))
+        progress = progress.selected(index)
         is_eos = tf.equal(token, EOS)
 
         # As in plain beam search, only the first `beam` candidates can finish, with EOS or at the length limit.
         at_limit = context.step + 1 >= context.limit                            # [batch]
         final = tf.logical_or(is_eos[:, :beam], at_limit[:, None]) & ~state.done[:, None]
-        ended = context.grown(parent[:, :beam], token[:, :beam])
-        score = self._scoring(log_prob[:, :beam], context.step + 1, ended, context.inputs)
+        extended = context.extend(parent[:, :beam], token[:, :beam])
+        score = self._scoring(log_prob[:, :beam], context.step + 1, extended, context.inputs)
         finished = self._merged(state.finished, FinishedWithPhrases(
-            ended, tf.where(final, score, NEVER), phrases.missing(progress)[:, :beam]))
+            extended, tf.where(final, score, NEG_INF), phrases.missing(progress)[:, :beam]))
 
         # At most one candidate of a hypothesis is EOS, so at least `beam` of 2 * beam candidates stay live.
-        number = tf.cast(tf.range(2 * beam), token.dtype)
-        later = tf.where(is_eos, tf.constant(2 * beam, token.dtype), tf.zeros([], token.dtype))
-        _, first = tf.math.top_k(-number - later, beam)
-        live = tf.gather(tf.where(is_eos, NEVER, log_prob), first, batch_dims=1)
-        count = self._stopping.counted(state.ended, final)
+        rank = tf.cast(tf.range(2 * beam), token.dtype)
+        eos_last = tf.where(is_eos, tf.constant(2 * beam, token.dtype), tf.zeros([], token.dtype))
+        _, kept = tf.math.top_k(-rank - eos_last, beam)
+        live = tf.gather(tf.where(is_eos, NEG_INF, log_prob), kept, batch_dims=1)
+        count = self._stopping.count_finished(state.num_finished, final)
         done = state.done | at_limit | self._is_decided(count, live, finished, context.limit)
         return StepChoice(
-            parent=tf.gather(parent, first, batch_dims=1), token=tf.gather(token, first, batch_dims=1),
-            state=ConstrainedBeamState(live, progress.selected(first), phrases, finished, count, done))
+            parent=tf.gather(parent, kept, batch_dims=1), token=tf.gather(token, kept, batch_dims=1),
+            state=ConstrainedBeamState(live, progress.selected(kept), phrases, finished, count, done))
 
     def is_done(self, state: ConstrainedBeamState) -> Tensor:
         return state.done
@@ -385,8 +385,8 @@ class ConstrainedBeamSearch(Strategy):
     def result(self, state: ConstrainedBeamState, live: History) -> Decoded:
         """Return those of the n best hypotheses that lack no more phrases than the best one."""
         history, score, missing = tf.nest.map_structure(lambda tensor: tensor[:, :self._n_best], state.finished)
-        score = tf.where(tf.equal(missing, missing[:, :1]), score, NEVER)
-        history = _where(score > NEVER, history)
+        score = tf.where(tf.equal(missing, missing[:, :1]), score, NEG_INF)
+        history = history.where(score > NEG_INF)
         return Decoded(history.tokens, score, history.attention, history.log_probs)
 
     def _extensions(self, candidates: Candidates, state: ConstrainedBeamState) -> tuple[Tensor, Tensor, Tensor]:
@@ -397,51 +397,40 @@ class ConstrainedBeamSearch(Strategy):
         """
         beam = self.width
         log_prob, token = candidates.best(2 * beam)                             # [batch * beam, count]
-        wanted, needed = (tf.reshape(x, [tf.shape(token)[0], -1]) for x in state.phrases.next_tokens(state.progress))
-        number = tf.range(tf.shape(wanted)[1])
-        repeated = tf.reduce_any(tf.equal(wanted[:, :, None], wanted[:, None]) & needed[:, None]
-                                 & (number[None, :] < number[:, None]), axis=2)
-        there = tf.reduce_any(tf.equal(wanted[:, :, None], token[:, None]), axis=2)
-        wanted_log_prob = tf.where(needed & ~repeated & ~there, candidates.log_probs(wanted), NEVER)
+        phrase_token, is_needed = (tf.reshape(tensor, [tf.shape(token)[0], -1])
+                                   for tensor in state.phrases.next_tokens(state.progress))
+        index = tf.range(tf.shape(phrase_token)[1])
+        repeated = tf.reduce_any(tf.equal(phrase_token[:, :, None], phrase_token[:, None]) & is_needed[:, None]
+                                 & (index[None, :] < index[:, None]), axis=2)
+        is_candidate = tf.reduce_any(tf.equal(phrase_token[:, :, None], token[:, None]), axis=2)
+        phrase_log_prob = tf.where(is_needed & ~repeated & ~is_candidate, candidates.log_probs(phrase_token), NEG_INF)
 
-        log_prob = tf.concat([log_prob, wanted_log_prob], axis=1)
+        log_prob = tf.concat([log_prob, phrase_log_prob], axis=1)
         count = tf.shape(log_prob)[1]
         log_prob = tf.reshape(log_prob, [-1, beam, count]) + state.log_prob[:, :, None]
         batch = tf.shape(log_prob)[0]
         parent = tf.tile(tf.repeat(tf.cast(tf.range(beam), token.dtype), count)[None], [batch, 1])
         return (tf.reshape(log_prob, [batch, beam * count]), parent,
-                tf.reshape(tf.concat([token, wanted], axis=1), [batch, beam * count]))
+                tf.reshape(tf.concat([token, phrase_token], axis=1), [batch, beam * count]))
 
     def _merged(self, before: FinishedWithPhrases, new: FinishedWithPhrases) -> FinishedWithPhrases:
         """Return the best `beam` of the previous and the new finished hypotheses, which have one more token."""
         score = tf.concat([before.score, new.score], axis=1)
         missing = tf.concat([before.missing, new.missing], axis=1)
         _, by_score = tf.math.top_k(score, 2 * self.width)
-        lack = tf.where(score > NEVER, missing, tf.constant(tf.int32.max, missing.dtype))
-        _, place = tf.math.top_k(-tf.gather(lack, by_score, batch_dims=1), self.width)
-        place = tf.gather(by_score, place, batch_dims=1)
+        num_missing = tf.where(score > NEG_INF, missing, tf.constant(tf.int32.max, missing.dtype))
+        _, index = tf.math.top_k(-tf.gather(num_missing, by_score, batch_dims=1), self.width)
+        index = tf.gather(by_score, index, batch_dims=1)
 
-        def merged(one: Tensor, other: Tensor) -> Tensor:
-            padding = [[0, 0], [0, 0], [0, 1]] + [[0, 0]] * (one.shape.rank - 3)
-            both = tf.concat([padded_tensor(one, padding, PAD), other], axis=1)
-            return tf.gather(both, place, batch_dims=1)
+        score = tf.gather(score, index, batch_dims=1)
+        history = before.history.joined_with(new.history).selected(index).where(score > NEG_INF)
+        return FinishedWithPhrases(history, score, tf.gather(missing, index, batch_dims=1))
 
-        score = tf.gather(score, place, batch_dims=1)
-        history = _where(score > NEVER, tf.nest.map_structure(merged, before.history, new.history))
-        return FinishedWithPhrases(history, score, tf.gather(missing, place, batch_dims=1))
-
-    def _is_decided(self, ended: Tensor, log_prob: Tensor, finished: FinishedWithPhrases, limit: Tensor) -> Tensor:
+    def _is_decided(self, num_finished: Tensor, log_prob: Tensor, finished: FinishedWithPhrases,
+                    limit: Tensor) -> Tensor:
         """Return whether the finished hypotheses are final, bool `[batch]`."""
         if self.width == 1:         # greedy: the first end is the end
-            return finished.score[:, 0] > NEVER
+            return finished.score[:, 0] > NEG_INF
         last = self._n_best - 1
-        score = tf.where(tf.equal(finished.missing[:, last], 0), finished.score[:, last], NEVER)
-        return self._stopping.is_decided(ended, score, tf.reduce_max(log_prob, axis=1), limit, self._scoring)
-
-
-def _where(taken: Tensor, history: History) -> History:
-    """Return the history with PAD and 0 in the entries that are not `taken`, bool `[batch, n]`."""
-    def cleared(tensor: Tensor) -> Tensor:
-        shape = tf.concat([tf.shape(taken), tf.ones([tensor.shape.rank - 2], tf.int32)], axis=0)
-        return tf.where(tf.reshape(taken, shape), tensor, tf.zeros_like(tensor))
-    return tf.nest.map_structure(cleared, history)
+        score = tf.where(tf.equal(finished.missing[:, last], 0), finished.score[:, last], NEG_INF)
+        return self._stopping.is_decided(num_finished, score, tf.reduce_max(log_prob, axis=1), limit, self._scoring)

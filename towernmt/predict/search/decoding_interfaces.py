@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.vocabulary.base import PAD
-from towernmt.models.kernels import as_ids
+from towernmt.models.kernels import as_ids, padded_tensor
 
 
 class Distribution:
@@ -76,17 +76,17 @@ def top_of_rows(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
     size = x.shape[1]
     group = _group_size(size, count) if size else 0
     if not group:
-        top, place = tf.math.top_k(x, count)
-        return top, as_ids(place)
+        values, index = tf.math.top_k(x, count)
+        return values, as_ids(index)
     if size % group:
         x = tf.pad(x, [[0, 0], [0, -size % group]], constant_values=float("-inf"))
     grouped = tf.reshape(x, [-1, -(-size // group), group])
-    _, best = tf.math.top_k(tf.reduce_max(grouped, axis=2), count)
-    best = -tf.math.top_k(-as_ids(best), count)[0]                                 # [rows, count], ascending
-    values = tf.reshape(tf.gather(grouped, best, batch_dims=1), [-1, count * group])
-    top, place = tf.math.top_k(values, count)
-    place = as_ids(place)
-    return top, tf.gather(best, place // group, batch_dims=1) * group + place % group
+    _, best_groups = tf.math.top_k(tf.reduce_max(grouped, axis=2), count)
+    best_groups = -tf.math.top_k(-as_ids(best_groups), count)[0]                # [rows, count], ascending
+    members = tf.reshape(tf.gather(grouped, best_groups, batch_dims=1), [-1, count * group])
+    values, index = tf.math.top_k(members, count)
+    index = as_ids(index)
+    return values, tf.gather(best_groups, index // group, batch_dims=1) * group + index % group
 
 
 def _group_size(size: int, count: int) -> int:
@@ -112,13 +112,36 @@ class History(NamedTuple):
     attention: Tensor = ()
     log_probs: Tensor = ()
 
-    def selected(self, place: Tensor) -> History:
-        """Return the hypotheses at the indices `place`, ids `[batch, m]`, from 0 to n - 1."""
-        return _gathered(self, place)
+    def selected(self, index: Tensor) -> History:
+        """Return the hypotheses at the indices `index`, ids `[batch, m]`, from 0 to n - 1."""
+        return _gathered(self, index)
 
     def followed_by(self, step: History) -> History:
         """Return the hypotheses with the tokens of `step` appended."""
         return tf.nest.map_structure(lambda before, new: tf.concat([before, new], axis=2), self, step)
+
+    def joined_with(self, longer: History) -> History:
+        """Return these hypotheses, padded by one token, and hypotheses that have one more token.
+
+        Args:
+            longer: `[batch, m, length + 1]`.
+
+        Returns:
+            the hypotheses, `[batch, n + m, length + 1]`.
+        """
+        def joined(tensor: Tensor, added: Tensor) -> Tensor:
+            padding = [[0, 0], [0, 0], [0, 1]] + [[0, 0]] * (tensor.shape.rank - 3)
+            return tf.concat([padded_tensor(tensor, padding, PAD), added], axis=1)
+
+        return tf.nest.map_structure(joined, self, longer)
+
+    def where(self, exists: Tensor) -> History:
+        """Return the hypotheses with PAD and 0 in the entries for which `exists`, bool `[batch, n]`, is False."""
+        def cleared(tensor: Tensor) -> Tensor:
+            mask = tf.reshape(exists, [-1, exists.shape[1]] + [1] * (tensor.shape.rank - 2))
+            return tf.where(mask, tensor, tf.zeros_like(tensor))
+
+        return tf.nest.map_structure(cleared, self)
 
     def without_attention_of_padding(self) -> History:
         """Return the hypotheses with an attention of 0 for PAD."""
@@ -166,7 +189,7 @@ class StepContext(NamedTuple):
         """Repeat a tensor of sentences, `[batch, ...]`, for their hypotheses: `[rows, ...]`."""
         return tf.repeat(tensor, self.width, axis=0)
 
-    def grown(self, parent: Tensor | None, token: Tensor) -> History:
+    def extend(self, parent: Tensor | None, token: Tensor) -> History:
         """Return hypotheses with one more token.
 
         Args:
@@ -176,27 +199,27 @@ class StepContext(NamedTuple):
         Returns:
             the hypotheses, `[batch, n, step + 1]`.
         """
-        before, attention, log_prob = self.history, self.attention, self._log_prob(parent, token)
+        history, attention, log_prob = self.history, self.attention, self._log_prob(parent, token)
         if parent is not None:
-            before, attention = before.selected(parent), _gathered(attention, parent)
-        step = tf.nest.map_structure(lambda tensor: tf.expand_dims(tensor, 2), History(token, attention, log_prob))
-        return before.followed_by(step)
+            history, attention = history.selected(parent), _gathered(attention, parent)
+        new_token = tf.nest.map_structure(lambda tensor: tf.expand_dims(tensor, 2), History(token, attention, log_prob))
+        return history.followed_by(new_token)
 
     def _log_prob(self, parent: Tensor | None, token: Tensor) -> Tensor:
         """Return log-probabilities of appended tokens, float32 `[batch, n]`, 0 for PAD; `()` if not collected."""
         if self.distribution is None:
             return ()
-        place = tf.cast(tf.range(self.width), token.dtype)[None] if parent is None else parent
-        row = tf.cast(tf.range(tf.shape(token)[0]), token.dtype)[:, None] * self.width + place
+        hypothesis = tf.cast(tf.range(self.width), token.dtype)[None] if parent is None else parent
+        row = tf.cast(tf.range(tf.shape(token)[0]), token.dtype)[:, None] * self.width + hypothesis
         return tf.where(tf.equal(token, PAD), 0.0, self.distribution.log_prob(token, row))
 
 
-def _gathered(nest: Any, place: Tensor) -> Any:
+def _gathered(nest: Any, index: Tensor) -> Any:
     """Gather tensors `[batch, n, ...]` at the indices, ids `[batch, m]`: `[batch, m, ...]`."""
-    return tf.nest.map_structure(lambda tensor: tf.gather(tensor, place, batch_dims=1), nest)
+    return tf.nest.map_structure(lambda tensor: tf.gather(tensor, index, batch_dims=1), nest)
 
 
-NEVER = float("-inf")
+NEG_INF = float("-inf")
 """Logit of a forbidden token, log-probability of an impossible hypothesis, and score of an empty entry."""
 
 
@@ -212,7 +235,7 @@ class LogitsProcessor(ABC):
 
     @abstractmethod
     def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
-        """Return the changed logits, in the same shape; `NEVER` for a forbidden token.
+        """Return the changed logits, in the same shape; `NEG_INF` for a forbidden token.
 
         Args:
             logits: float32 `[batch * width, vocabulary]`. Adding a number to a complete row has no effect.
@@ -223,14 +246,14 @@ class LogitsProcessor(ABC):
 class TokenFilter(LogitsProcessor):
     """A processor that only forbids a few tokens.
 
-    A strategy that needs the best few tokens does not check the complete vocabulary: it takes `at_most` more of the
-    best tokens and checks these.
+    A strategy that needs the best few tokens does not check the complete vocabulary: it takes `max_forbidden` more of
+    the best tokens and checks these.
 
     Attributes:
-        at_most: maximum number of tokens of a hypothesis that it forbids in one step.
+        max_forbidden: maximum number of tokens of a hypothesis that it forbids in one step.
     """
 
-    at_most: int
+    max_forbidden: int
 
     @abstractmethod
     def forbids(self, token: Tensor, context: StepContext) -> Tensor:
@@ -242,8 +265,8 @@ class TokenFilter(LogitsProcessor):
         """
 
     def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
-        every = tf.cast(tf.range(context.vocabulary_size), context.history.tokens.dtype)[None]
-        return logits + tf.where(self.forbids(every, context), NEVER, 0.0)
+        all_tokens = tf.cast(tf.range(context.vocabulary_size), context.history.tokens.dtype)[None]
+        return logits + tf.where(self.forbids(all_tokens, context), NEG_INF, 0.0)
 
 
 class Candidates:
@@ -274,18 +297,18 @@ class Candidates:
 
         Returns:
             log-probability float32 and token ids, each `[batch * width, count or a few more]`. Tokens that a filter
-            forbids are included, with log-probability `NEVER`.
+            forbids are included, with log-probability `NEG_INF`.
         """
-        before, filters = _split(self._processors)
-        wanted = min(count + sum(filter.at_most for filter in filters), self._context.vocabulary_size)
-        if before:
-            top, token = top_of_rows(self._processed(before), wanted)
-            log_prob = top - self._distribution.log_sums[:, None]
+        processors, filters = _split(self._processors)
+        num_tokens = min(count + sum(filter.max_forbidden for filter in filters), self._context.vocabulary_size)
+        if processors:
+            logits, token = top_of_rows(self._processed(processors), num_tokens)
+            log_prob = logits - self._distribution.log_sums[:, None]
         else:
-            top, token = self._distribution.best(wanted)
-            log_prob = top - self._distribution.log_sum(top[:, :1])
+            logits, token = self._distribution.best(num_tokens)
+            log_prob = logits - self._distribution.log_sum(logits[:, :1])
         for filter in filters:
-            log_prob = tf.where(filter.forbids(token, self._context), NEVER, log_prob)
+            log_prob = tf.where(filter.forbids(token, self._context), NEG_INF, log_prob)
         return log_prob, token
 
     def log_probs(self, token: Tensor) -> Tensor:
@@ -295,12 +318,12 @@ class Candidates:
             token: ids `[batch * width, n]`.
 
         Returns:
-            float32 `[batch * width, n]`; `NEVER` for forbidden tokens.
+            float32 `[batch * width, n]`; `NEG_INF` for forbidden tokens.
         """
-        before, filters = _split(self._processors)
-        log_prob = tf.gather(self._processed(before), token, batch_dims=1) - self._distribution.log_sums[:, None]
+        processors, filters = _split(self._processors)
+        log_prob = tf.gather(self._processed(processors), token, batch_dims=1) - self._distribution.log_sums[:, None]
         for filter in filters:
-            log_prob = tf.where(filter.forbids(token, self._context), NEVER, log_prob)
+            log_prob = tf.where(filter.forbids(token, self._context), NEG_INF, log_prob)
         return log_prob
 
     def log_prob(self, token: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from towernmt.predict.search.decoding_interfaces import (
     Strategy,
     TokenFilter,
 )
-from towernmt.predict.search.shortlist import ListedDistribution, ListedWords, Shortlist
+from towernmt.predict.search.shortlist import AllowedTokens, Shortlist, ShortlistDistribution
 
 
 class LengthLimit:
@@ -32,17 +32,17 @@ class LengthLimit:
     Args:
         factor: 0 or more.
         constant: 0 or more.
-        most: maximum for sources of any length; 0 for no such maximum.
+        maximum: maximum for sources of any length; 0 for no such maximum.
     """
 
-    def __init__(self, factor: float, constant: int, most: int = 0) -> None:
-        self._factor, self._constant, self._most = factor, constant, most
+    def __init__(self, factor: float, constant: int, maximum: int = 0) -> None:
+        self._factor, self._constant, self._maximum = factor, constant, maximum
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the limit of each sentence, int32 `[batch]`."""
-        longest = tf.cast(inputs["source_length"], tf.float32) * self._factor
-        limit = tf.maximum(tf.cast(tf.floor(longest), tf.int32) + self._constant, 1)
-        return tf.minimum(limit, self._most) if self._most else limit
+        scaled = tf.cast(inputs["source_length"], tf.float32) * self._factor
+        limit = tf.maximum(tf.cast(tf.floor(scaled), tf.int32) + self._constant, 1)
+        return tf.minimum(limit, self._maximum) if self._maximum else limit
 
 
 class LimitAfterPrefix(LengthLimit):
@@ -57,8 +57,9 @@ class LimitAfterPrefix(LengthLimit):
         self._limit, self._minimum = limit, max(minimum, 1)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        prefix = tf.math.count_nonzero(inputs["prefix"], axis=1, dtype=tf.int32)
-        return tf.where(prefix > 0, tf.maximum(self._limit(inputs), prefix + self._minimum), self._limit(inputs))
+        prefix_length = tf.math.count_nonzero(inputs["prefix"], axis=1, dtype=tf.int32)
+        limit = self._limit(inputs)
+        return tf.where(prefix_length > 0, tf.maximum(limit, prefix_length + self._minimum), limit)
 
 
 class Sentences(NamedTuple):
@@ -68,13 +69,13 @@ class Sentences(NamedTuple):
         memory: result of the encoder, a nest.
         inputs: inputs by name; inputs of sentences have a row for each.
         limit: int32 `[sentences]`, maximum number of tokens of a hypothesis.
-        listed: float32 `[sentences, n]`, `ListedWords.bias`; `()` without a shortlist.
+        shortlist_bias: float32 `[sentences, n]`, `AllowedTokens.bias`; `()` without a shortlist.
     """
 
     memory: Any
     inputs: Mapping[str, Tensor]
     limit: Tensor
-    listed: Any = ()
+    shortlist_bias: Any = ()
 
 
 class StepState(NamedTuple):
@@ -97,13 +98,13 @@ class StepState(NamedTuple):
     blocks: Any
 
 
-class Steps:
+class DecodingSteps:
     """Steps of the decoding of sentences.
 
     Args:
         model: the model.
         decoding: components of the search.
-        words: words of a shortlist, if the model returns only their logits; None for the complete vocabulary.
+        allowed: tokens of a shortlist, if the model returns only their logits; None for the complete vocabulary.
         sentences: the sentences.
 
     Attributes:
@@ -111,13 +112,14 @@ class Steps:
         strategy: selection of hypotheses.
     """
 
-    def __init__(self, model: NMTModel, decoding: Decoding, words: ListedWords | None, sentences: Sentences) -> None:
+    def __init__(self, model: NMTModel, decoding: Decoding, allowed: AllowedTokens | None,
+                 sentences: Sentences) -> None:
         self.sentences, self.strategy = sentences, decoding.strategy
-        self._model, self._decoding, self._words = model, decoding, words
+        self._model, self._decoding, self._allowed = model, decoding, allowed
 
-    def of(self, sentences: Sentences) -> Steps:
+    def with_sentences(self, sentences: Sentences) -> DecodingSteps:
         """Return the steps of other sentences."""
-        return Steps(self._model, self._decoding, self._words, sentences)
+        return DecodingSteps(self._model, self._decoding, self._allowed, sentences)
 
     def start(self) -> StepState:
         """Return the state before the first step."""
@@ -132,13 +134,14 @@ class Steps:
             step=tf.convert_to_tensor(state.step), token=as_ids(tf.fill([batch * width], BOS)), history=empty,
             strategy=self.strategy.start(empty, self.sentences.inputs), cache=state.cache, blocks=blocks)
 
-    def take(self, state: StepState) -> StepState:
+    def advance(self, state: StepState) -> StepState:
         """Return the state after the next step, in which the live hypotheses have one more token."""
         logits, decoder, attention = self._decode(
             tf.cast(state.token, tf.int32), DecoderState(self.sentences.memory, state.cache, state.step, state.blocks))
         distribution = Distribution(logits)
-        if self._words is not None:
-            distribution = ListedDistribution(logits, self._words._replace(bias=self.sentences.listed))
+        if self._allowed is not None:
+            allowed = self._allowed._replace(bias=self.sentences.shortlist_bias)
+            distribution = ShortlistDistribution(logits, allowed)
         context = StepContext(step=state.step, limit=self.sentences.limit, history=state.history, attention=attention,
                               inputs=self.sentences.inputs, vocabulary_size=self._model.target_vocab_size,
                               distribution=distribution if self._decoding.log_probs else None)
@@ -150,7 +153,7 @@ class Steps:
             blocks = each_of(lambda blocks: blocks.reordered(choice.parent), blocks)
         return StepState(
             step=state.step + 1, token=tf.reshape(choice.token, [-1]),
-            history=context.grown(choice.parent, choice.token), strategy=choice.state, cache=cache, blocks=blocks)
+            history=context.extend(choice.parent, choice.token), strategy=choice.state, cache=cache, blocks=blocks)
 
     def _decode(self, token: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState, Tensor]:
         """Return logits, new state and attention (see `StepContext`)."""
@@ -200,9 +203,9 @@ class Decoding:
     shortlist: Shortlist | None = None
 
     @property
-    def most_candidates(self) -> int:
+    def max_candidates(self) -> int:
         """Maximum number of tokens of a hypothesis that a search needs if no processor needs all tokens."""
-        filtered = (processor.at_most for processor in self.processors if isinstance(processor, TokenFilter))
+        filtered = (processor.max_forbidden for processor in self.processors if isinstance(processor, TokenFilter))
         return 2 * self.strategy.width + sum(filtered)
 
     @property
@@ -230,20 +233,20 @@ def decode(model: NMTModel, inputs: Mapping[str, Tensor], decoding: Decoding) ->
                             "without a coverage_penalty.")
     inputs = _as_declared(inputs, [*model.encoder_inputs(), *decoding.strategy.inputs(),
                                    *(spec for processor in decoding.processors for spec in processor.inputs())])
-    memory, words = model.encode(*(inputs[spec.name] for spec in model.encoder_inputs())), None
+    memory, allowed = model.encode(*(inputs[spec.name] for spec in model.encoder_inputs())), None
     limit = decoding.limit(inputs)
     inputs = {name: as_ids(tensor) if tensor.dtype == tf.int32 else tensor for name, tensor in inputs.items()}
     if decoding.shortlist is not None:
-        model, words = decoding.shortlist.limited(model, inputs, decoding.most_candidates)
-    sentences = Sentences(memory, inputs, limit, words.bias if words else ())
-    steps = Steps(model, decoding, words, sentences)
+        model, allowed = decoding.shortlist.limit_model(model, inputs, decoding.max_candidates)
+    sentences = Sentences(memory, inputs, limit, allowed.bias if allowed else ())
+    steps = DecodingSteps(model, decoding, allowed, sentences)
     start = steps.start()
     with hoisting():
         # The first step is outside the loop, because variables cannot be created inside it.
-        first = steps.take(start)
+        first = steps.advance(start)
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
-            found = _run(steps, start, first)
-    result = decoding.strategy.result(found.strategy, found.history)
+            results = _run(steps, start, first)
+    result = decoding.strategy.result(results.strategy, results.history)
     return result._replace(tokens=tf.cast(result.tokens, tf.int32))
 
 
@@ -260,17 +263,17 @@ class _Round(NamedTuple):
     Attributes:
         state: state of the decoded sentences.
         sentences: data of the decoded sentences.
-        number: int32 `[n]`, indices of the decoded sentences in the batch.
-        found: results of all sentences.
+        indices: int32 `[n]`, indices of the decoded sentences in the batch.
+        results: results of all sentences.
     """
 
     state: StepState
     sentences: Sentences
-    number: Tensor
-    found: _BatchResult
+    indices: Tensor
+    results: _BatchResult
 
 
-def _run(steps: Steps, start: StepState, first: StepState) -> _BatchResult:
+def _run(steps: DecodingSteps, start: StepState, first: StepState) -> _BatchResult:
     """Take steps until all sentences are final, and return their results.
 
     Args:
@@ -278,63 +281,64 @@ def _run(steps: Steps, start: StepState, first: StepState) -> _BatchResult:
         start: state before the first step.
         first: state after the first step.
     """
-    begin = _Round(first, steps.sentences, tf.range(tf.shape(steps.sentences.limit)[0]),
-                   _BatchResult(first.strategy, first.history))
-    shapes = tf.nest.map_structure(lambda tensor: tensor.shape, begin)
-    shapes = shapes._replace(state=_common_shapes(start, first), found=_common_shapes(
-        _BatchResult(start.strategy, start.history), begin.found))
+    first_round = _Round(first, steps.sentences, tf.range(tf.shape(steps.sentences.limit)[0]),
+                         _BatchResult(first.strategy, first.history))
+    shapes = tf.nest.map_structure(lambda tensor: tensor.shape, first_round)
+    shapes = shapes._replace(state=_common_shapes(start, first), results=_common_shapes(
+        _BatchResult(start.strategy, start.history), first_round.results))
 
-    def one(*fields: Any) -> _Round:
-        now = _without_final(steps, _Round(*fields))
-        there = steps.of(now.sentences)
-        end = (now.state.step // BLOCK + 1) * BLOCK
-        state = now.state
-        state = state._replace(blocks=each_of(lambda blocks: blocks.with_capacity(end), state.blocks))
+    def decode_round(*fields: Any) -> _Round:
+        current = _without_final(steps, _Round(*fields))
+        steps_of_round = steps.with_sentences(current.sentences)
+        block_end = (current.state.step // BLOCK + 1) * BLOCK
+        state = current.state
+        state = state._replace(blocks=each_of(lambda blocks: blocks.with_capacity(block_end), state.blocks))
         state = StepState(*tf1.while_loop(
-            lambda *state: (state[0] < end) & _is_unfinished(steps, StepState(*state)),
-            lambda *state: there.take(StepState(*state)), state, shapes.state, back_prop=False))
-        found = tf.nest.map_structure(
-            lambda aside, new, shape: _with_updated_rows(aside, new, now.number, shape),
-            now.found, _BatchResult(state.strategy, state.history), shapes.found)
-        return now._replace(state=state, found=found)
+            lambda *state: (state[0] < block_end) & _is_unfinished(steps, StepState(*state)),
+            lambda *state: steps_of_round.advance(StepState(*state)), state, shapes.state, back_prop=False))
+        results = tf.nest.map_structure(
+            lambda old, new, shape: _with_updated_rows(old, new, current.indices, shape),
+            current.results, _BatchResult(state.strategy, state.history), shapes.results)
+        return current._replace(state=state, results=results)
 
     return _Round(*tf1.while_loop(
-        lambda *fields: _is_unfinished(steps, fields[0]), one, begin, shapes, back_prop=False)).found
+        lambda *fields: _is_unfinished(steps, fields[0]), decode_round, first_round, shapes, back_prop=False)).results
 
 
-def _is_unfinished(steps: Steps, state: StepState) -> Tensor:
+def _is_unfinished(steps: DecodingSteps, state: StepState) -> Tensor:
     return tf.logical_not(tf.reduce_all(steps.strategy.is_done(state.strategy)))
 
 
-def _without_final(steps: Steps, now: _Round) -> _Round:
+def _without_final(steps: DecodingSteps, current: _Round) -> _Round:
     """Return a round without final sentences, except some that fill it up to a multiple of `ROUND_SENTENCES`."""
-    state, width = now.state, steps.strategy.width
+    state, width = current.state, steps.strategy.width
     done = tf.cast(steps.strategy.is_done(state.strategy), tf.int32)            # [n]
     live = tf.reduce_sum(1 - done)
-    kept = tf.argsort(done, stable=True)[:-(-live // ROUND_SENTENCES) * ROUND_SENTENCES]
-    rows = tf.reshape(kept[:, None] * width + tf.range(width), [-1])
+    kept_sentences = tf.argsort(done, stable=True)[:-(-live // ROUND_SENTENCES) * ROUND_SENTENCES]
+    rows = tf.reshape(kept_sentences[:, None] * width + tf.range(width), [-1])
     token, cache = tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), (state.token, state.cache))
-    blocks = each_of(lambda blocks: blocks.of_sentences(kept if steps.strategy.reorders else rows), state.blocks)
+    block_rows = kept_sentences if steps.strategy.reorders else rows
+    blocks = each_of(lambda blocks: blocks.of_sentences(block_rows), state.blocks)
     history, strategy, sentences = tf.nest.map_structure(
-        lambda tensor: tf.gather(tensor, kept) if _of_sentences(tensor) else tensor,
-        (state.history, state.strategy, now.sentences))
+        lambda tensor: tf.gather(tensor, kept_sentences) if _has_sentence_rows(tensor) else tensor,
+        (state.history, state.strategy, current.sentences))
     return _Round(StepState(state.step, token, history, strategy, cache, blocks), sentences,
-                  tf.gather(now.number, kept), now.found)
+                  tf.gather(current.indices, kept_sentences), current.results)
 
 
-def _with_updated_rows(aside: Tensor, new: Tensor, number: Tensor, shape: Any) -> Tensor:
-    """Return `aside` with the rows `number` replaced by `new`; its other dimensions are padded with zeros."""
-    if not _of_sentences(new):
+def _with_updated_rows(old: Tensor, new: Tensor, sentence: Tensor, shape: Any) -> Tensor:
+    """Return `old` with the rows at `sentence` replaced by `new`; its other dimensions are padded with zeros."""
+    if not _has_sentence_rows(new):
         return new
     if None in shape.as_list()[1:]:
-        longer = tf.shape(new)[1:] - tf.shape(aside)[1:]
-        aside = padded_tensor(aside, tf.pad(longer[:, None], [[1, 0], [1, 0]]))
-    aside = tf.tensor_scatter_nd_update(aside, number[:, None], new)
-    aside.set_shape(shape)
-    return aside
+        growth = tf.shape(new)[1:] - tf.shape(old)[1:]
+        old = padded_tensor(old, tf.pad(growth[:, None], [[1, 0], [1, 0]]))
+    old = tf.tensor_scatter_nd_update(old, sentence[:, None], new)
+    old.set_shape(shape)
+    return old
 
 
-def _of_sentences(tensor: Tensor) -> bool:
+def _has_sentence_rows(tensor: Tensor) -> bool:
     """Return whether a tensor has a row per sentence: only their number is unknown when the graph is built."""
     return bool(tensor.shape.rank) and tensor.shape[0] is None
 

@@ -45,36 +45,36 @@ def decoding_signature(model: NMTModel, decoding: Decoding) -> list[TensorSpec]:
                     *(processor.inputs() for processor in decoding.processors)])
 
 
-def bind_inputs(names: Sequence[str], in_order: Sequence[Any], named: dict[str, Any]) -> list[Any]:
+def bind_inputs(names: Sequence[str], positional: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
     """Return the values of all inputs in the order of `names`.
 
     Args:
         names: names of the inputs.
-        in_order: values of the first inputs.
+        positional: values of the first inputs.
         named: values of the other inputs by name.
 
     Raises:
         SettingsError: an input is missing, passed twice, or unknown.
     """
-    values = dict(zip(names, in_order, strict=False))
+    values = dict(zip(names, positional, strict=False))
     twice, unknown = values.keys() & named.keys(), [name for name in named if name not in names]
     missing = [name for name in names if name not in values and name not in named]
-    if missing or twice or unknown or len(in_order) > len(names):
-        given = [*(f"value {place}" for place in range(1, len(in_order) + 1)), *named]
+    if missing or twice or unknown or len(positional) > len(names):
+        passed = [*(f"value {number}" for number in range(1, len(positional) + 1)), *named]
         raise SettingsError(f"Decoding has the inputs {', '.join(names)}, each to be passed once. These were "
-                            f"passed: {', '.join(given) or 'none'}.")
+                            f"passed: {', '.join(passed) or 'none'}.")
     return [{**values, **named}[name] for name in names]
 
 
 def _merged(declared: Iterable[Sequence[TensorSpec]]) -> list[TensorSpec]:
-    found: dict[str, TensorSpec] = {}
+    by_name: dict[str, TensorSpec] = {}
     for spec in (spec for specs in declared for spec in specs):
         if not spec.name:
             raise SettingsError(f"The input {spec} of decoding has no name: give its TensorSpec one.")
-        if found.setdefault(spec.name, spec) != spec:
+        if by_name.setdefault(spec.name, spec) != spec:
             raise SettingsError(f"The input '{spec.name}' of decoding is declared twice and differently, as "
-                                f"{found[spec.name]} and {spec}: give one of them another name.")
-    return list(found.values())
+                                f"{by_name[spec.name]} and {spec}: give one of them another name.")
+    return list(by_name.values())
 
 
 def decoding_for(settings: SearchSettings, processors: Sequence[LogitsProcessor] = (), *,
@@ -111,7 +111,7 @@ def _strategy(settings: SearchSettings) -> Strategy:
                              stopping)
 
 
-def constrained_for(settings: SearchSettings) -> ConstrainedBeamSearch:
+def constrained_beam_search(settings: SearchSettings) -> ConstrainedBeamSearch:
     """Return the search strategy for translations that must contain phrases.
 
     Raises:
@@ -125,8 +125,8 @@ def constrained_for(settings: SearchSettings) -> ConstrainedBeamSearch:
 
 
 def _stopping(settings: SearchSettings, beam_size: int) -> Stopping:
-    enough = math.ceil(settings.patience * beam_size) if settings.stopping == "first" else 0
-    return Stopping(exact=settings.stopping != "none", enough=enough)
+    max_finished = math.ceil(settings.patience * beam_size) if settings.stopping == "first" else 0
+    return Stopping(exact=settings.stopping != "none", max_finished=max_finished)
 
 
 def _scoring(settings: SearchSettings) -> Scoring:
@@ -192,9 +192,9 @@ def beam_search(model: NMTModel, source: Tensor, source_length: Tensor, settings
         processors: custom processors, which act after those of the settings.
         inputs: additional inputs by name, which the model or the processors declare.
     """
-    everything = {"source": source, "source_length": source_length, **(inputs or {})}
-    found = decode(model, everything, decoding_for(settings, processors))
-    return SearchResult(found.tokens, found.scores)
+    named_inputs = {"source": source, "source_length": source_length, **(inputs or {})}
+    decoded = decode(model, named_inputs, decoding_for(settings, processors))
+    return SearchResult(decoded.tokens, decoded.scores)
 
 
 def search_signature(model: NMTModel, settings: SearchSettings | None = None,
@@ -225,8 +225,8 @@ def search_tower(model: NMTModel, settings: SearchSettings, device: str | None =
     tower = decoding_tower(model, decoding_for(settings, processors), device)
 
     def search(*tensors: Tensor) -> SearchResult:
-        found = tower(*tensors)
-        return SearchResult(found.tokens, found.scores)
+        decoded = tower(*tensors)
+        return SearchResult(decoded.tokens, decoded.scores)
     return search
 
 
@@ -319,8 +319,8 @@ def decoding_tower(model: NMTModel, decoding: Decoding, device: str | None = Non
 
     def tower(*tensors: Tensor) -> Decoded:
         with tf1.device(device) if device else nullcontext():
-            found = decode(model, dict(zip(names, tensors, strict=True)), decoding)
-            return Decoded(**{name: tf.identity(getattr(found, name), name=name) for name in output_names(decoding)})
+            decoded = decode(model, dict(zip(names, tensors, strict=True)), decoding)
+            return Decoded(**{name: tf.identity(getattr(decoded, name), name=name) for name in output_names(decoding)})
     return tower
 
 
@@ -350,7 +350,7 @@ class SamplingSettings:
 
     def __post_init__(self) -> None:
         if self.samples < 1:
-            raise SettingsError(f"samples={self.samples}: draw 1 or more.")
+            raise SettingsError(f"samples={self.samples}: choose 1 or more.")
         if not 0.0 < self.temperature < float("inf"):
             raise SettingsError(f"temperature={self.temperature}: choose a number above 0; 1 has no effect.")
         if self.top_k < 0:
@@ -360,7 +360,8 @@ class SamplingSettings:
         if not 0.0 <= self.epsilon < 1.0:
             raise SettingsError(f"epsilon={self.epsilon}: choose a number from 0 (all tokens) to below 1.")
         if self.max_length_factor < 0 or self.max_length_constant < 0:
-            raise SettingsError("max_length_factor and max_length_constant are 0 or more.")
+            raise SettingsError(f"max_length_factor={self.max_length_factor} and "
+                                f"max_length_constant={self.max_length_constant}: choose 0 or more for both.")
 
 
 class SampleResult(NamedTuple):

@@ -68,11 +68,11 @@ class Lexicon:
         order = np.lexsort((target, -probability, source))
         source, target, probability = source[order], target[order], probability[order]
         size = source_vocabulary.size
-        first = np.searchsorted(source, np.arange(size))
-        kept = np.arange(len(source)) - first[source] < keep
+        first_entry = np.searchsorted(source, np.arange(size))
+        is_kept = np.arange(len(source)) - first_entry[source] < keep
         starts = np.zeros(size + 1, np.int64)
-        np.cumsum(np.bincount(source[kept], minlength=size), out=starts[1:])
-        return cls(starts, target[kept].astype(np.int32), probability[kept].astype(np.float32),
+        np.cumsum(np.bincount(source[is_kept], minlength=size), out=starts[1:])
+        return cls(starts, target[is_kept].astype(np.int32), probability[is_kept].astype(np.float32),
                    np.asarray(frequency, np.float64), vocabularies_fingerprint(source_vocabulary, target_vocabulary))
 
     @property
@@ -87,12 +87,12 @@ class Lexicon:
 
     def best(self, count: int) -> NDArray[np.int32]:
         """Return the most probable translations, int32 `[source vocabulary, up to count]`, padded with PAD."""
-        number = np.diff(self.starts)
-        width = int(min(count, number.max(initial=0)))
-        place = np.arange(width)
-        there = place < number[:, None]
+        counts = np.diff(self.starts)
+        width = int(min(count, counts.max(initial=0)))
+        column = np.arange(width)
+        exists = column < counts[:, None]
         table = np.full([self.source_size, width], PAD, np.int32)
-        table[there] = self.targets[(self.starts[:-1, None] + place)[there]]
+        table[exists] = self.targets[(self.starts[:-1, None] + column)[exists]]
         return table
 
     def frequent(self, count: int) -> NDArray[np.int32]:
@@ -144,13 +144,13 @@ class Lexicon:
 def _with_copies(entries: Entries, source: Vocabulary, target: Vocabulary, probability: float) -> Entries:
     """Return the entries, with each piece of both vocabularies as a translation of itself."""
     ids = np.arange(len(SPECIAL_PIECES), source.size)
-    same = np.array([target.piece_to_id(source.id_to_piece(id)) for id in ids.tolist()], np.int64)
-    ids, same = ids[same != target.unk_id], same[same != target.unk_id]
-    known = entries.source.astype(np.int64) * target.size + entries.target
-    new = ~np.isin(ids * target.size + same, known)
-    return entries._replace(source=np.concatenate([entries.source, ids[new]]),
-                            target=np.concatenate([entries.target, same[new]]),
-                            probability=np.concatenate([entries.probability, np.full(new.sum(), probability)]))
+    target_ids = np.array([target.piece_to_id(source.id_to_piece(id)) for id in ids.tolist()], np.int64)
+    ids, target_ids = ids[target_ids != target.unk_id], target_ids[target_ids != target.unk_id]
+    known_pairs = entries.source.astype(np.int64) * target.size + entries.target
+    is_new = ~np.isin(ids * target.size + target_ids, known_pairs)
+    return entries._replace(source=np.concatenate([entries.source, ids[is_new]]),
+                            target=np.concatenate([entries.target, target_ids[is_new]]),
+                            probability=np.concatenate([entries.probability, np.full(is_new.sum(), probability)]))
 
 
 @lru_cache(maxsize=4)
@@ -175,7 +175,7 @@ def vocabularies_fingerprint(source: Vocabulary, target: Vocabulary) -> str:
 
 
 _PAIRS_PER_BLOCK = 8192
-_NO_WORD = ("<eps>", "NULL")
+_EMPTY_WORD = ("<eps>", "NULL")
 """Names of the empty word in the output of aligners."""
 
 
@@ -184,9 +184,9 @@ def blocks_of_prepared(data: PreparedData, pairs: int) -> Iterator[PairBlock]:
     for index in range(data.num_blocks):
         block = data.read_block(index)
         for first in range(0, len(block), _PAIRS_PER_BLOCK):
-            part = pair_range(block, first, min(first + _PAIRS_PER_BLOCK, len(block), first + pairs))
-            pairs -= len(part)
-            yield part
+            pair_block = pair_range(block, first, min(first + _PAIRS_PER_BLOCK, len(block), first + pairs))
+            pairs -= len(pair_block)
+            yield pair_block
             if pairs <= 0:
                 return
 
@@ -229,15 +229,15 @@ def entries_of_alignments(source: str, target: str, alignments: str, source_voca
         target_ids, target_words = target_vocabulary.encode_with_words(target_chunk.decode())
         links = parse_links(links_chunk, *([len(line.split()) for line in chunk.decode()]
                                            for chunk in (source_chunk, target_chunk)))
-        found = [keys]
+        pair_keys = [keys]
         for line, line_links in enumerate(links):
-            places = link_tokens(line_links, source_words[line], target_words[line])
-            found.append(_first_stream(source_ids[line])[places[0]] * size
-                         + np.asarray(target_ids[line], np.int64)[places[1]])
+            token_links = link_tokens(line_links, source_words[line], target_words[line])
+            pair_keys.append(_first_stream(source_ids[line])[token_links[0]] * size
+                             + np.asarray(target_ids[line], np.int64)[token_links[1]])
         frequency += np.bincount(_flat(target_ids)[0], minlength=size)
-        weights = np.concatenate([counts, np.ones(sum(map(len, found[1:])))])
-        keys, place = np.unique(np.concatenate(found), return_inverse=True)
-        counts = np.bincount(place, weights).astype(np.float64)
+        weights = np.concatenate([counts, np.ones(sum(map(len, pair_keys[1:])))])
+        keys, key_index = np.unique(np.concatenate(pair_keys), return_inverse=True)
+        counts = np.bincount(key_index, weights).astype(np.float64)
     return _normalised(keys // size, keys % size, counts, frequency)
 
 
@@ -263,9 +263,9 @@ def entries_of_table(path: str | Path, source_vocabulary: Vocabulary, target_voc
     logarithms = any(number < 0 for _, _, number in rows)
     for source, target, number in rows:
         value = math.exp(number) if logarithms else number
-        for one in _ids(source, source_vocabulary, pieces):
-            for other in _ids(target, target_vocabulary, pieces):
-                weight[one, other] += value
+        for source_id in _ids(source, source_vocabulary, pieces):
+            for target_id in _ids(target, target_vocabulary, pieces):
+                weight[source_id, target_id] += value
     if not weight:
         raise DataError(f"{path}: no line has words that both vocabularies know: is it the table of another language "
                         "pair, or, with --pieces, of words?")
@@ -292,7 +292,7 @@ def table_lines(path: str | Path) -> Iterator[tuple[str, str, float]]:
         if len(fields) != 3 or not math.isfinite(value) or value > 1:
             raise DataError(f"{path} line {number}: expected a source word, a target word and a probability (or its "
                             f"logarithm), not '{line[:60]}'.")
-        if source not in _NO_WORD and target not in _NO_WORD:
+        if source not in _EMPTY_WORD and target not in _EMPTY_WORD:
             yield source, target, value
 
 
@@ -313,13 +313,13 @@ def _parallel(paths: list[str]) -> Iterator[tuple[Chunk, ...]]:
     """Yield chunks of several files with the same lines."""
     chunks: Iterable[tuple[Chunk | None, ...]] = zip_longest(*(read_chunks(path, _PAIRS_PER_BLOCK) for path in paths))
     for row in chunks:
-        lines = [0 if chunk is None else chunk.first_line + chunk.lines - 1 for chunk in row]
-        whole = [chunk for chunk in row if chunk is not None]
-        if len(set(lines)) > 1 or len(whole) < len(row):
-            ended = paths[int(np.argmin(lines))]
-            raise DataError(f"{' and '.join(paths)} have different numbers of lines: {ended} ends first. Pass "
+        last_lines = [0 if chunk is None else chunk.first_line + chunk.lines - 1 for chunk in row]
+        present = [chunk for chunk in row if chunk is not None]
+        if len(set(last_lines)) > 1 or len(present) < len(row):
+            shortest = paths[int(np.argmin(last_lines))]
+            raise DataError(f"{' and '.join(paths)} have different numbers of lines: {shortest} ends first. Pass "
                             "files whose lines belong together.")
-        yield tuple(whole)
+        yield tuple(present)
 
 
 def _first_stream(ids: list[int]) -> NDArray[np.int64]:
@@ -331,5 +331,5 @@ def _first_stream(ids: list[int]) -> NDArray[np.int64]:
 def _flat(sentences: list[list[int]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the concatenated ids of sentences, and the offset of each sentence, with the end of the last one."""
     offsets = offsets_of_lengths(np.array([len(sentence) for sentence in sentences], np.int64))
-    parts = [_first_stream(sentence) for sentence in sentences if sentence]
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64), offsets
+    arrays = [_first_stream(sentence) for sentence in sentences if sentence]
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64), offsets

@@ -11,10 +11,10 @@ from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD
 from towernmt.models.kernels import padded_tensor
-from towernmt.predict.search.decoding_interfaces import NEVER, LogitsProcessor, StepContext, TokenFilter
+from towernmt.predict.search.decoding_interfaces import NEG_INF, LogitsProcessor, StepContext, TokenFilter
 
 
-def listed(ids: Tensor, vocabulary_size: int) -> Tensor:
+def contained_in_row(ids: Tensor, vocabulary_size: int) -> Tensor:
     """Return whether each token is among the ids of its row, bool `[rows, vocabulary_size]`.
 
     Args:
@@ -23,10 +23,11 @@ def listed(ids: Tensor, vocabulary_size: int) -> Tensor:
     """
     rows, count = tf.unstack(tf.shape(ids))
     row = tf.broadcast_to(tf.cast(tf.range(rows), ids.dtype)[:, None], [rows, count])
-    column = tf.where(tf.equal(ids, PAD), tf.constant(vocabulary_size, ids.dtype), ids)   # PAD has an additional column
-    hits = tf.scatter_nd(tf.stack([row, column], axis=2), tf.ones([rows, count], ids.dtype),
-                         tf.cast([rows, vocabulary_size + 1], ids.dtype))
-    return hits[:, :vocabulary_size] > 0
+    # PAD has an additional column.
+    token_column = tf.where(tf.equal(ids, PAD), tf.constant(vocabulary_size, ids.dtype), ids)
+    counts = tf.scatter_nd(tf.stack([row, token_column], axis=2), tf.ones([rows, count], ids.dtype),
+                           tf.cast([rows, vocabulary_size + 1], ids.dtype))
+    return counts[:, :vocabulary_size] > 0
 
 
 class Forcing(LogitsProcessor):
@@ -63,7 +64,7 @@ class ForbiddenTokens(TokenFilter):
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self._tokens = list(tokens)
-        self.at_most = len(self._tokens)
+        self.max_forbidden = len(self._tokens)
 
     def forbids(self, token: Tensor, context: StepContext) -> Tensor:
         return tf.reduce_any(tf.equal(token[:, :, None], tf.constant(self._tokens, token.dtype)), axis=2)
@@ -77,7 +78,7 @@ class MinimumLength(TokenFilter):
         factor: minimum number of tokens per source token (without EOS on both sides); the product is rounded down.
     """
 
-    at_most = 1
+    max_forbidden = 1
 
     def __init__(self, tokens: int, factor: float = 0.0) -> None:
         self._tokens, self._factor = tokens, factor
@@ -89,9 +90,9 @@ class MinimumLength(TokenFilter):
         """Return whether hypotheses are too short: bool `[]`, or `[rows, 1]` if it depends on the source."""
         if not self._factor:
             return context.step < self._tokens
-        words = tf.cast(context.for_rows(context.inputs["source_length"]) - 1, tf.float32)
-        least = tf.maximum(tf.floor(words * self._factor), self._tokens)
-        return (tf.cast(context.step, tf.float32) < least)[:, None]
+        source_tokens = tf.cast(context.for_rows(context.inputs["source_length"]) - 1, tf.float32)
+        minimum = tf.maximum(tf.floor(source_tokens * self._factor), self._tokens)
+        return (tf.cast(context.step, tf.float32) < minimum)[:, None]
 
 
 class NoRepeatedNgrams(LogitsProcessor):
@@ -116,7 +117,7 @@ class NoRepeatedNgrams(LogitsProcessor):
         row = tf.broadcast_to(tf.cast(tf.range(tf.shape(ends)[0]), ends.dtype)[:, None], tf.shape(ends))
         is_repeated = tf.scatter_nd(tf.stack([row, ends], axis=2), tf.cast(same, ends.dtype),
                                     tf.shape(logits, ends.dtype)) > 0
-        return tf.where(is_repeated, NEVER, logits)
+        return tf.where(is_repeated, NEG_INF, logits)
 
 
 class RepetitionPenalty(LogitsProcessor):
@@ -164,7 +165,7 @@ class Temperature(LogitsProcessor):
 
 WORD_BREAK = -1
 """First token of a phrase: matches any token after which a word may begin, and the beginning."""
-_NOTHING = -2
+_NO_TOKEN = -2
 
 
 class AvoidedPhrases(LogitsProcessor):
@@ -189,7 +190,7 @@ class AvoidedPhrases(LogitsProcessor):
         occurs = self._occurs(backwards[:, None, :, 1:], context)
         ends = tf.where(occurs, backwards[:, None, :, 0], tf.constant(PAD, backwards.dtype))
         ends = tf.reshape(ends, [-1, tf.shape(ends)[2]])
-        return tf.where(listed(ends, context.vocabulary_size), NEVER, logits)
+        return tf.where(contained_in_row(ends, context.vocabulary_size), NEG_INF, logits)
 
     def _occurs(self, phrases: Tensor, context: StepContext) -> Tensor:
         """Return whether a hypothesis ends with the tokens of a phrase without its last one.
@@ -203,7 +204,7 @@ class AvoidedPhrases(LogitsProcessor):
         """
         count = tf.shape(phrases)[3]
         tokens = padded_tensor(context.history.tokens, [[0, 0], [0, 0], [1, 0]], BOS)
-        tokens = padded_tensor(tokens, [[0, 0], [0, 0], [count, 0]], _NOTHING)
+        tokens = padded_tensor(tokens, [[0, 0], [0, 0], [count, 0]], _NO_TOKEN)
         recent = tf.reverse(tokens[:, :, -count:], [2])         # [batch, width, n]
         breaks = (recent >= 0) & tf.gather(tf.constant(self._breaks), tf.maximum(recent, 0))
         recent, breaks = recent[:, :, None], breaks[:, :, None]
@@ -227,14 +228,14 @@ class TargetPrefix(Forcing):
         return [tf.TensorSpec([None, None], tf.int32, "prefix")]
 
     def forces(self, context: StepContext) -> Tensor:
-        return tf.not_equal(self._wanted(context), PAD)
+        return tf.not_equal(self._forced_token(context), PAD)
 
     def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
-        wanted = self._wanted(context)[:, None]
-        every = tf.cast(tf.range(context.vocabulary_size), wanted.dtype)[None]
-        return tf.where(tf.equal(wanted, PAD) | tf.equal(wanted, every), logits, NEVER)
+        forced = self._forced_token(context)[:, None]
+        all_tokens = tf.cast(tf.range(context.vocabulary_size), forced.dtype)[None]
+        return tf.where(tf.equal(forced, PAD) | tf.equal(forced, all_tokens), logits, NEG_INF)
 
-    def _wanted(self, context: StepContext) -> Tensor:
+    def _forced_token(self, context: StepContext) -> Tensor:
         """Return the forced token of each row, int32 `[rows]`; PAD if any token is allowed."""
         prefix = padded_tensor(context.inputs["prefix"], [[0, 0], [0, 1]], PAD)
         return context.for_rows(prefix[:, tf.minimum(context.step, tf.shape(prefix)[1] - 1)])
@@ -262,22 +263,23 @@ class WordBeginning(Forcing):
                 tf.TensorSpec([None, None], tf.int32, "prefix")]
 
     def forces(self, context: StepContext) -> Tensor:
-        return tf.reduce_any(tf.not_equal(self._open(context), PAD), axis=1)
+        return tf.reduce_any(tf.not_equal(self._allowed_tokens(context), PAD), axis=1)
 
     def __call__(self, logits: Tensor, context: StepContext) -> Tensor:
-        ids = self._open(context)
-        free = tf.reduce_all(tf.equal(ids, PAD), axis=1, keepdims=True)
-        return tf.where(free | listed(ids, context.vocabulary_size), logits, NEVER)
+        ids = self._allowed_tokens(context)
+        is_free = tf.reduce_all(tf.equal(ids, PAD), axis=1, keepdims=True)
+        return tf.where(is_free | contained_in_row(ids, context.vocabulary_size), logits, NEG_INF)
 
-    def _open(self, context: StepContext) -> Tensor:
+    def _allowed_tokens(self, context: StepContext) -> Tensor:
         """Return the allowed tokens of each row, int32 `[rows, tokens]`; only PAD if any token is allowed."""
         dtype = context.tokens.dtype
-        prefix = tf.math.count_nonzero(context.for_rows(context.inputs["prefix"]), axis=1, dtype=dtype)     # [rows]
-        behind = tf.cast(tf.range(context.step), dtype)[None] >= prefix[:, None]
+        prefix = context.for_rows(context.inputs["prefix"])
+        prefix_length = tf.math.count_nonzero(prefix, axis=1, dtype=dtype)                  # [rows]
+        is_after_prefix = tf.cast(tf.range(context.step), dtype)[None] >= prefix_length[:, None]
         lengths = tf.gather(tf.constant(self._lengths, dtype), context.tokens)
-        written = tf.reduce_sum(tf.where(behind, lengths, tf.zeros([], dtype)), axis=1)
+        written = tf.reduce_sum(tf.where(is_after_prefix, lengths, tf.zeros([], dtype)), axis=1)
         table = padded_tensor(context.inputs["continuation"], [[0, 0], [0, 1], [0, 0]], PAD)
-        last = tf.cast(tf.shape(table)[1] - 1, dtype)
-        place = tf.where(tf.cast(context.step, dtype) < prefix, last, tf.minimum(written, last))
-        sentence = tf.cast(tf.range(tf.shape(place)[0]), dtype) // context.width
-        return tf.gather_nd(table, tf.stack([sentence, place], axis=1))
+        last_row = tf.cast(tf.shape(table)[1] - 1, dtype)
+        row = tf.where(tf.cast(context.step, dtype) < prefix_length, last_row, tf.minimum(written, last_row))
+        sentence = tf.cast(tf.range(tf.shape(row)[0]), dtype) // context.width
+        return tf.gather_nd(table, tf.stack([sentence, row], axis=1))

@@ -16,7 +16,7 @@ from towernmt.dataflow.vocabulary.base import EOS, PAD
 from towernmt.models.kernels import as_ids, dtype_of_ids
 from towernmt.models.layers.randomness import graph_seed
 from towernmt.predict.search.decoding_interfaces import (
-    NEVER,
+    NEG_INF,
     Candidates,
     Decoded,
     History,
@@ -40,12 +40,13 @@ def sample_keys(seed: Tensor, source: Tensor, source_length: Tensor, samples: in
     """
     length = tf.shape(source)[1]
     streams = tf.reshape(source, [tf.shape(source)[0], length, source.shape[2] if source.shape.rank == 3 else 1])
-    place = tf.reshape(tf.range(tf.size(streams[:1])), tf.shape(streams)[1:])       # [source length, streams]
-    there = tf.sequence_mask(source_length, length)[:, :, None]
-    token = _mixed(_unsigned(streams) + _GOLDEN * _unsigned(place + 1))
-    sentence = tf.reduce_sum(tf.where(there, tf.bitcast(token, tf.int64), tf.zeros([], tf.int64)), axis=[1, 2])
-    sentence = _joined(tf.bitcast(tf.cast(seed, tf.int64), tf.uint64), tf.bitcast(sentence, tf.uint64))
-    return tf.bitcast(_joined(sentence[:, None], _unsigned(tf.range(samples))[None]), tf.int64)
+    position = tf.reshape(tf.range(tf.size(streams[:1])), tf.shape(streams)[1:])       # [source length, streams]
+    is_token = tf.sequence_mask(source_length, length)[:, :, None]
+    token_hash = _mixed_bits(_unsigned(streams) + _GOLDEN * _unsigned(position + 1))
+    token_hash = tf.where(is_token, tf.bitcast(token_hash, tf.int64), tf.zeros([], tf.int64))
+    sentence_hash = tf.reduce_sum(token_hash, axis=[1, 2])
+    sentence_hash = _combined(tf.bitcast(tf.cast(seed, tf.int64), tf.uint64), tf.bitcast(sentence_hash, tf.uint64))
+    return tf.bitcast(_combined(sentence_hash[:, None], _unsigned(tf.range(samples))[None]), tf.int64)
 
 
 def uniform(keys: Tensor, step: Tensor) -> Tensor:
@@ -55,16 +56,16 @@ def uniform(keys: Tensor, step: Tensor) -> Tensor:
         keys: int64, any shape.
         step: int32 `[]`.
     """
-    bits = tf.bitwise.right_shift(_joined(tf.bitcast(keys, tf.uint64), _unsigned(step)), _constant(64 - _BITS))
+    bits = tf.bitwise.right_shift(_combined(tf.bitcast(keys, tf.uint64), _unsigned(step)), _constant(64 - _BITS))
     return tf.cast(tf.bitcast(bits, tf.int64), tf.float64) * 2.0 ** -_BITS
 
 
-def _joined(key: Tensor, value: Tensor) -> Tensor:
+def _combined(key: Tensor, value: Tensor) -> Tensor:
     """Return a new key from a key and a value, uint64."""
-    return _mixed(key + _GOLDEN * (value + 1))
+    return _mixed_bits(key + _GOLDEN * (value + 1))
 
 
-def _mixed(bits: Tensor) -> Tensor:
+def _mixed_bits(bits: Tensor) -> Tensor:
     """Return uint64 in which every bit depends on all bits of `bits`, uint64."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, _constant(shift))) * _constant(factor)
@@ -79,7 +80,7 @@ def _constant(value: int) -> Tensor:
     return tf.constant(value, tf.uint64)
 
 
-_USUAL_NUCLEUS = 256
+_NUCLEUS_CANDIDATES = 256
 """Number of most probable tokens that are searched for the nucleus first; other rows are sorted completely."""
 
 
@@ -114,31 +115,32 @@ def sample_tokens(logits: Tensor, uniform: Tensor, truncation: Truncation) -> Te
         logits, token = tf.math.top_k(logits, truncation.top_k)
         token = as_ids(token)
     if truncation.top_p < 1.0:
-        logits = tf.where(logits >= _edge_of_nucleus(logits, truncation.top_p), logits, NEVER)
+        logits = tf.where(logits >= _nucleus_threshold(logits, truncation.top_p), logits, NEG_INF)
     if truncation.epsilon:
-        edge = math.log(truncation.epsilon) + tf.reduce_logsumexp(logits, axis=1, keepdims=True)
+        log_threshold = math.log(truncation.epsilon) + tf.reduce_logsumexp(logits, axis=1, keepdims=True)
         highest = tf.reduce_max(logits, axis=1, keepdims=True)
-        logits = tf.where(logits >= tf.minimum(edge, highest), logits, NEVER)
-    place = _inverse_index(logits, uniform)
-    return place if token is None else tf.gather(token, place, batch_dims=1)
+        logits = tf.where(logits >= tf.minimum(log_threshold, highest), logits, NEG_INF)
+    index = _inverse_index(logits, uniform)
+    return index if token is None else tf.gather(token, index, batch_dims=1)
 
 
-def _edge_of_nucleus(logits: Tensor, top_p: float) -> Tensor:
+def _nucleus_threshold(logits: Tensor, top_p: float) -> Tensor:
     """Return the lowest logit of the nucleus, float32 `[rows, 1]`."""
     log_sum = tf.reduce_logsumexp(logits, axis=1, keepdims=True)
 
-    def edge(best: Tensor, log_sum: Tensor) -> Tensor:
-        before = tf.cumsum(tf.exp(best - log_sum), axis=1, exclusive=True)
-        return tf.reduce_min(tf.where(before < top_p, best, math.inf), axis=1, keepdims=True)
+    def threshold(best: Tensor, log_sum: Tensor) -> Tensor:
+        cumulative = tf.cumsum(tf.exp(best - log_sum), axis=1, exclusive=True)
+        return tf.reduce_min(tf.where(cumulative < top_p, best, math.inf), axis=1, keepdims=True)
 
     size = int(logits.shape[1])
-    best, _ = tf.math.top_k(logits, min(size, _USUAL_NUCLEUS))
-    if size <= _USUAL_NUCLEUS:
-        return edge(best, log_sum)
+    best, _ = tf.math.top_k(logits, min(size, _NUCLEUS_CANDIDATES))
+    if size <= _NUCLEUS_CANDIDATES:
+        return threshold(best, log_sum)
     # Rows with a flatter distribution are sorted completely.
-    flat = tf.where(tf.reduce_sum(tf.exp(best - log_sum), axis=1) < top_p)
-    every, _ = tf.math.top_k(tf.gather(logits, flat[:, 0]), size)
-    return tf.tensor_scatter_nd_update(edge(best, log_sum), flat, edge(every, tf.gather(log_sum, flat[:, 0])))
+    flat_rows = tf.where(tf.reduce_sum(tf.exp(best - log_sum), axis=1) < top_p)
+    all_logits, _ = tf.math.top_k(tf.gather(logits, flat_rows[:, 0]), size)
+    flat_thresholds = threshold(all_logits, tf.gather(log_sum, flat_rows[:, 0]))
+    return tf.tensor_scatter_nd_update(threshold(best, log_sum), flat_rows, flat_thresholds)
 
 
 def _inverse_index(logits: Tensor, uniform: Tensor) -> Tensor:
@@ -151,8 +153,8 @@ def _inverse_index(logits: Tensor, uniform: Tensor) -> Tensor:
     weight = tf.exp(logits - tf.reduce_max(logits, axis=1, keepdims=True))
     weight = tf.reshape(tf.pad(weight, [[0, 0], [0, -size % width]]), [-1, -(-size // width), width])
     block, rest = _containing_weight(tf.reduce_sum(weight, axis=2), uniform)
-    place, _ = _containing_weight(tf.gather(weight, block, batch_dims=1), rest)
-    return block * width + place
+    index, _ = _containing_weight(tf.gather(weight, block, batch_dims=1), rest)
+    return block * width + index
 
 
 def _containing_weight(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,11 +169,11 @@ def _containing_weight(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor
     """
     weights = tf.cast(weights, tf.float64)
     ends = tf.cumsum(weights, axis=1)
-    wanted = uniform[:, None] * ends[:, -1:]
-    place = tf.reduce_sum(tf.cast(ends <= wanted, dtype_of_ids(weights)), axis=1)
-    begin = tf.gather(ends - weights, place, batch_dims=1)
-    rest = (wanted[:, 0] - begin) / tf.gather(weights, place, batch_dims=1)
-    return place, tf.clip_by_value(rest, 0.0, 1.0 - 2.0 ** -52)
+    target = uniform[:, None] * ends[:, -1:]
+    index = tf.reduce_sum(tf.cast(ends <= target, dtype_of_ids(weights)), axis=1)
+    start = tf.gather(ends - weights, index, batch_dims=1)
+    fraction = (target[:, 0] - start) / tf.gather(weights, index, batch_dims=1)
+    return index, tf.clip_by_value(fraction, 0.0, 1.0 - 2.0 ** -52)
 
 
 class SamplingState(NamedTuple):
@@ -213,14 +215,15 @@ class AncestralSampling(Strategy):
 
     def choose(self, candidates: Candidates, context: StepContext, state: SamplingState) -> StepChoice:
         logits = tf.ensure_shape(candidates.logits(), [None, context.vocabulary_size])
-        number = tf.reshape(uniform(state.key, context.step), [-1])
-        drawn = sample_tokens(logits, number, self._truncation)
-        token = tf.where(state.done, tf.constant(PAD, drawn.dtype), tf.reshape(drawn, tf.shape(state.done)))
-        gain = tf.reshape(candidates.log_prob(tf.reshape(token, [-1])), tf.shape(state.done))
-        gain = tf.where(tf.equal(token, PAD), NEVER, gain)     # PAD is sampled if every token is forbidden
+        random_number = tf.reshape(uniform(state.key, context.step), [-1])
+        sampled = sample_tokens(logits, random_number, self._truncation)
+        token = tf.where(state.done, tf.constant(PAD, sampled.dtype), tf.reshape(sampled, tf.shape(state.done)))
+        token_log_prob = tf.reshape(candidates.log_prob(tf.reshape(token, [-1])), tf.shape(state.done))
+        # PAD is sampled if every token is forbidden.
+        token_log_prob = tf.where(tf.equal(token, PAD), NEG_INF, token_log_prob)
         at_limit = (context.step + 1 >= context.limit)[:, None]
         return StepChoice(None, token, SamplingState(
-            log_prob=state.log_prob + tf.where(state.done, 0.0, gain),
+            log_prob=state.log_prob + tf.where(state.done, 0.0, token_log_prob),
             done=state.done | tf.equal(token, EOS) | tf.equal(token, PAD) | at_limit, key=state.key))
 
     def is_done(self, state: SamplingState) -> Tensor:
@@ -234,5 +237,5 @@ class AncestralSampling(Strategy):
         """Return the seed, int64 `[]`."""
         if self._seed is not None:
             return tf.constant(self._seed, tf.int64)
-        place = zlib.crc32(f"{tf1.get_variable_scope().name}/sample/{graph_seed()}".encode())
-        return tf.constant(place << 31, tf.int64) + tf.cast(inputs["draw"], tf.int64)
+        name_hash = zlib.crc32(f"{tf1.get_variable_scope().name}/sample/{graph_seed()}".encode())
+        return tf.constant(name_hash << 31, tf.int64) + tf.cast(inputs["draw"], tf.int64)

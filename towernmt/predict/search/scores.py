@@ -86,8 +86,8 @@ class WordReward(Scoring):
 
     def bound(self, log_prob: Tensor, limit: Tensor) -> Tensor:
         # A negative score is highest at the length limit, due to reward and division; a positive one without division.
-        most = self._rewarded(log_prob, limit)
-        return tf.where(most < 0, self._normalised.bound(most, limit), most)
+        rewarded = self._rewarded(log_prob, limit)
+        return tf.where(rewarded < 0, self._normalised.bound(rewarded, limit), rewarded)
 
     def _rewarded(self, log_prob: Tensor, length: Tensor) -> Tensor:
         return log_prob + self._reward * tf.cast(length, tf.float32)
@@ -104,16 +104,17 @@ class CoveragePenalty(Scoring):
     """
 
     reads_attention = True
-    LEAST = 1e-6
+    MIN_COVERAGE = 1e-6
     """Minimum attention of a position, so that an underflow does not make a score infinite."""
 
     def __init__(self, beta: float, score: Scoring) -> None:
         self._beta, self._score = beta, score
 
     def __call__(self, log_prob: Tensor, length: Tensor, hypotheses: History, inputs: Mapping[str, Tensor]) -> Tensor:
-        covered = tf.clip_by_value(tf.reduce_sum(hypotheses.attention, axis=2), self.LEAST, 1.0)  # [batch, n, source]
-        there = tf.sequence_mask(inputs["source_length"], tf.shape(covered)[2], dtype=tf.float32)
-        penalty = self._beta * tf.reduce_sum(tf.math.log(covered) * there[:, None], axis=2)
+        coverage = tf.reduce_sum(hypotheses.attention, axis=2)                      # [batch, n, source length]
+        coverage = tf.clip_by_value(coverage, self.MIN_COVERAGE, 1.0)
+        is_token = tf.sequence_mask(inputs["source_length"], tf.shape(coverage)[2], dtype=tf.float32)
+        penalty = self._beta * tf.reduce_sum(tf.math.log(coverage) * is_token[:, None], axis=2)
         return self._score(log_prob, length, hypotheses, inputs) + penalty
 
     def bound(self, log_prob: Tensor, limit: Tensor) -> Tensor:

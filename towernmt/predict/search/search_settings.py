@@ -83,21 +83,21 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if problem := _of_sampling(self) if self.selection == "sampling" else _of_beam(self):
+        if problem := _sampling_conflict(self) if self.selection == "sampling" else _beam_conflict(self):
             raise SettingsError(problem)
         if self.min_length_factor > self.max_length_factor:
             raise SettingsError(f"min_length_factor={self.min_length_factor}: choose at most max_length_factor "
                                 f"({self.max_length_factor}), or no long sentence comes to its end.")
 
 
-_BEAM_ALONE = {"beam_groups": 1, "word_reward": 0.0, "coverage_penalty": 0.0, "stopping": "exact"}
-SAMPLING_ALONE = {"top_k": 0, "top_p": 1.0, "epsilon": 0.0}
+_BEAM_ONLY = {"beam_groups": 1, "word_reward": 0.0, "coverage_penalty": 0.0, "stopping": "exact"}
+SAMPLING_ONLY = {"top_k": 0, "top_p": 1.0, "epsilon": 0.0}
 """Settings that apply only to sampling, and their values without effect."""
 
 
-def _of_sampling(settings: SearchSettings) -> str:
+def _sampling_conflict(settings: SearchSettings) -> str:
     """Return why the settings cannot be combined with sampling, or ""."""
-    for name, off in _BEAM_ALONE.items():
+    for name, off in _BEAM_ONLY.items():
         value = getattr(settings, name)
         if value != off:
             return (f"{name}={value} is for a beam, and selection=sampling has none: set {name}={off}, or "
@@ -105,9 +105,9 @@ def _of_sampling(settings: SearchSettings) -> str:
     return ""
 
 
-def _of_beam(settings: SearchSettings) -> str:
+def _beam_conflict(settings: SearchSettings) -> str:
     """Return why the settings cannot be combined with a beam, or ""."""
-    for name, off in SAMPLING_ALONE.items():
+    for name, off in SAMPLING_ONLY.items():
         value = getattr(settings, name)
         if value != off:
             return f"{name}={value} is for sampling: set selection=sampling (--sample), too, or {name}={off}."
@@ -175,7 +175,7 @@ class EnsembleSettings:
         if any(not 0.0 < weight < float("inf") for weight in self.weights):
             raise SettingsError(f"The weights {self.shown_weights()} of an ensemble: each must be a number above 0.")
 
-    def shares(self, members: int) -> list[float]:
+    def normalised_weights(self, members: int) -> list[float]:
         """Return the weights of the members, with the sum 1.
 
         Raises:
@@ -192,7 +192,7 @@ class EnsembleSettings:
         return ",".join(f"{weight:g}" for weight in self.weights)
 
 
-def several(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     """Return the values for the members as a list; a single value becomes a list of one."""
     return list(value) if isinstance(value, (list, tuple)) else [value]
 

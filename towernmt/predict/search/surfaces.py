@@ -14,9 +14,9 @@ from towernmt.dataflow.text.word_segmentation import may_end_word
 from towernmt.dataflow.vocabulary.base import BOS, SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import SEPARATOR
 
-MARK = b"\xff"
+SPACE_MARK = b"\xff"
 """A space in the text of tokens. It is not a byte of UTF-8, so that no character contains it."""
-_MARK_OF_PIECES = "\u2581"
+_SPACE_OF_PIECES = "\u2581"
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
@@ -42,18 +42,18 @@ class Surfaces:
         return self.vocabulary.kind == "sentencepiece"
 
     @cached_property
-    def written(self) -> list[bytes]:
+    def texts(self) -> list[bytes]:
         """Text of each id; empty for special ids."""
-        size = self.vocabulary.size if self._known else 0
+        count = self.vocabulary.size if self._known else 0
         return [b"" if id < len(SPECIAL_PIECES) else self._write(self.vocabulary.id_to_piece(id))
-                for id in range(size)]
+                for id in range(count)]
 
     @property
     def lengths(self) -> np.ndarray:
         """Number of bytes of each id, int32 `[size]`."""
         if not self._known:
             return np.zeros(self.vocabulary.size, np.int32)
-        return np.array([len(written) for written in self.written], np.int32)
+        return np.array([len(text) for text in self.texts], np.int32)
 
     @property
     def breaks(self) -> np.ndarray:
@@ -64,12 +64,12 @@ class Surfaces:
         """
         breaks = np.zeros(self.vocabulary.size, bool)
         breaks[BOS] = True
-        for id, written in enumerate(self.written):
+        for id, text in enumerate(self.texts):
             if self.marks_before:
-                text = written.replace(MARK, b" ").decode("utf-8", errors="ignore")     # drops parts of letters
-                breaks[id] |= may_end_word(text)
+                decoded = text.replace(SPACE_MARK, b" ").decode("utf-8", errors="ignore")     # drops parts of letters
+                breaks[id] |= may_end_word(decoded)
             else:
-                breaks[id] |= written.endswith(MARK)
+                breaks[id] |= text.endswith(SPACE_MARK)
         return breaks
 
     def continuations(self, text: str, first: bool) -> np.ndarray | None:
@@ -87,64 +87,64 @@ class Surfaces:
         if not goal or not self._known:
             return None
         rows: list[list[int]] = []
-        finishes = [False] * len(goal) + [True]
+        can_finish = [False] * len(goal) + [True]
         for start in reversed(range(len(goal))):
-            fitting = [(id, start + length) for length in range(1, len(goal) - start)
-                       for id in self._ids.get(goal[start:start + length], ())]
-            ids = [id for id, end in fitting if finishes[end]] + self._beginning_with(goal[start:])
-            finishes[start] = bool(ids)
+            candidates = [(id, start + length) for length in range(1, len(goal) - start)
+                          for id in self._ids.get(goal[start:start + length], ())]
+            ids = [id for id, end in candidates if can_finish[end]] + self._beginning_with(goal[start:])
+            can_finish[start] = bool(ids)
             rows.insert(0, ids)
-        if not finishes[0]:
+        if not can_finish[0]:
             return None
         table = np.zeros([len(goal), max(map(len, rows))], np.int32)
         for row, ids in zip(table, rows, strict=True):
             row[:len(ids)] = ids
         return table
 
-    def segmentations(self, words: str, behind_mark: bool, most: int) -> list[list[int]]:
+    def segmentations(self, words: str, after_space: bool, limit: int) -> list[list[int]]:
         """Return the segmentations of complete words, shortest first.
 
         Args:
             words: text of the words, cleaned.
-            behind_mark: for SentencePiece, whether the mark of a space is before the first word.
-            most: maximum number of segmentations.
+            after_space: for SentencePiece, whether the mark of a space is before the first word.
+            limit: maximum number of segmentations.
         """
         if not self._known:
             return [self.vocabulary.encode(words)]
-        marked = words.encode().replace(b" ", MARK)
-        goal = (MARK if behind_mark else b"") + marked if self.marks_before else marked + MARK
-        ways: list[list[list[int]]] = [[] for _ in goal] + [[[]]]
+        marked = words.encode().replace(b" ", SPACE_MARK)
+        goal = (SPACE_MARK if after_space else b"") + marked if self.marks_before else marked + SPACE_MARK
+        suffix_segmentations: list[list[list[int]]] = [[] for _ in goal] + [[[]]]
         for start in reversed(range(len(goal))):
-            found = [[id, *rest] for end in range(start + 1, len(goal) + 1) if ways[end]
-                     for id in self._ids.get(goal[start:end], ()) for rest in ways[end]]
-            ways[start] = sorted(found, key=len)[:most]
-        return ways[0]
+            candidates = [[id, *rest] for end in range(start + 1, len(goal) + 1) if suffix_segmentations[end]
+                          for id in self._ids.get(goal[start:end], ()) for rest in suffix_segmentations[end]]
+            suffix_segmentations[start] = sorted(candidates, key=len)[:limit]
+        return suffix_segmentations[0]
 
     def _goal(self, text: str, first: bool) -> bytes:
-        return (MARK if not first or self._marks_first_word else b"") + text.encode()
+        return (SPACE_MARK if not first or self._marks_first_word else b"") + text.encode()
 
     @cached_property
     def _marks_first_word(self) -> bool:
         pieces = [self.vocabulary.id_to_piece(id) for id in islice(self.vocabulary.encode("a"), 1)]
-        return any(piece.startswith(_MARK_OF_PIECES) for piece in pieces)
+        return any(piece.startswith(_SPACE_OF_PIECES) for piece in pieces)
 
     def _write(self, piece: str) -> bytes:
         if self.marks_before:
             byte = _BYTE.fullmatch(piece)
             if byte is None:
-                return piece.encode().replace(_MARK_OF_PIECES.encode(), MARK)
-            return bytes([int(byte[1], 16)]).replace(MARK, b"")
+                return piece.encode().replace(_SPACE_OF_PIECES.encode(), SPACE_MARK)
+            return bytes([int(byte[1], 16)]).replace(SPACE_MARK, b"")
         if self.vocabulary.kind == "bpe-codes" and piece.endswith(SEPARATOR):
             return piece.removesuffix(SEPARATOR).encode()
-        return piece.encode() + MARK
+        return piece.encode() + SPACE_MARK
 
     @cached_property
     def _ids(self) -> dict[bytes, list[int]]:
         """Ids by their text."""
         ids: dict[bytes, list[int]] = defaultdict(list)
-        for id, written in enumerate(self.written):
-            if written:
-                ids[written].append(id)
+        for id, text in enumerate(self.texts):
+            if text:
+                ids[text].append(id)
         return dict(ids)
 
     @cached_property
@@ -154,5 +154,5 @@ class Surfaces:
     def _beginning_with(self, text: bytes) -> list[int]:
         """Return the ids whose text begins with `text`."""
         first = bisect_left(self._sorted, text)
-        last = bisect_right(self._sorted, text + MARK * 64)     # after all others
-        return [id for written in self._sorted[first:last] for id in self._ids[written]]
+        last = bisect_right(self._sorted, text + SPACE_MARK * 64)     # after all others
+        return [id for token_text in self._sorted[first:last] for id in self._ids[token_text]]
