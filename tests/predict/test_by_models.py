@@ -12,7 +12,7 @@ from sacrebleu.metrics import BLEU
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk
-from towernmt.predict.model_reranker import STEPS, Judge, JudgedList, ModelReranker, tune
+from towernmt.predict.model_reranker import CANDIDATE_WEIGHTS, Judge, JudgedList, ModelReranker, tune
 from towernmt.predict.pair_scorer import PairScore
 from towernmt.predict.reranking import Reranker, read_nbest, reranked, rescored
 
@@ -103,7 +103,7 @@ def test_nbest_files_of_moses_and_of_translate_are_read() -> None:
     lines = ["0 ||| a b ||| -0.5", "0 |||  ||| -1", "1 ||| c ||| LM= -3 TM= -4 ||| -7.25"]
     assert list(read_nbest(lines, "file")) == [[Hypothesis("a b", -0.5), Hypothesis("", -1.0)],
                                                [Hypothesis("c", -7.25)]]
-    with pytest.raises(DataError, match="file: the hypotheses of line 2 follow those of line 0"):
+    with pytest.raises(DataError, match="file: the hypotheses of line 2 are where those of line 1 are expected"):
         list(read_nbest(["0 ||| a ||| 1", "2 ||| a ||| 1"], "file"))
     for broken in ("a b", "0 ||| a", "x ||| a ||| 1", "0 ||| a ||| b"):
         with pytest.raises(DataError, match="file line 1 is not"):
@@ -137,7 +137,7 @@ def test_tuning_finds_the_weight_that_a_search_of_all_finds() -> None:
     assert found.bleu == pytest.approx(bleu(found.weights)) and found.before == pytest.approx(bleu(np.array([1, 0, 0])))
     # No change of a single weight improves BLEU, and the useless judge has a small weight.
     for place in (1, 2):
-        others = [bleu(np.where(np.arange(3) == place, step, found.weights)) for step in STEPS]
+        others = [bleu(np.where(np.arange(3) == place, step, found.weights)) for step in CANDIDATE_WEIGHTS]
         assert max(others) == pytest.approx(found.bleu)
     assert found.bleu > found.before + 5 and found.weights[1] > 0
 

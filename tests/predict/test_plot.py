@@ -13,7 +13,7 @@ import pytest
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
-from towernmt.predict.attention_plot import MOST, Picture, Pictures, draw_attention, token_picture
+from towernmt.predict.attention_plot import MAX_PICTURES, Picture, Pictures, draw_attention, token_picture
 
 pytest.importorskip("matplotlib")
 PICTURE = Picture(np.eye(2, 3, dtype=np.float32), ["$x^2$", "zwei_"], ["ein", "sehr & <lang>" * 4, "Wort"])
@@ -59,9 +59,9 @@ def test_pictures_end_with_a_warning_before_a_folder_is_full(tmp_path: Path, mon
     drawn: list[object] = []
     monkeypatch.setattr("towernmt.predict.attention_plot.draw_attention", lambda picture, path: drawn.append(path))
     with Pictures(tmp_path / "p.png") as pictures, caplog.at_level(logging.WARNING):
-        for _ in range(MOST + 3):
+        for _ in range(MAX_PICTURES + 3):
             pictures.add(PICTURE)
-    assert len(drawn) == MOST and [f"first {MOST} lines" in record.getMessage() for record in caplog.records] == [True]
+    assert len(drawn) == MAX_PICTURES and [f"first {MAX_PICTURES} lines" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_characters_that_no_font_has_are_named_once_in_a_warning(

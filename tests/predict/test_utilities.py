@@ -84,5 +84,8 @@ def test_what_is_no_utility_is_refused() -> None:
         named_utility("comet")
     with pytest.raises(SettingsError, match=r"returned an array \[2\] for 2 candidates and 3 references"):
         CustomUtility(lambda one, other: [1.0, 2.0], "mine").of_pairs(["a", "b"], ["a", "b", "c"])
-    with pytest.raises(SettingsError, match="finite"):
+    with pytest.raises(SettingsError, match="mine returned a number that is not finite for 1 candidates"):
         CustomUtility(lambda one, other: [[float("nan")]], "mine").of_pairs(["a"], ["a"])
+    for result in ([[1.0], [2.0, 3.0]], None, [["good"]]):
+        with pytest.raises(SettingsError, match="mine returned (a value that is not an array of numbers|an array|a n)"):
+            CustomUtility(lambda one, other, result=result: result, "mine").of_pairs(["a", "b"], ["a", "b"])

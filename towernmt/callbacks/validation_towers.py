@@ -158,8 +158,8 @@ class ValidationTowers:
             DivergenceError: the model's output is NaN.
         """
         translations = translate_lines(self._translate, self._source_vocabulary, self._target_vocabulary,
-                                       validation.source, batch_tokens=self._batch_tokens, deal=map_over_processes,
-                                       device=self._device or "cpu")
+                                       validation.source, batch_tokens=self._batch_tokens,
+                                       run_batches=map_over_processes, device=self._device or "cpu")
         nll = None if self._loss is None else self._mean_nll(validation)
         return ValidationOutcome(translations, corpus_scores(translations, *validation.references), nll)
 

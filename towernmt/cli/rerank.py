@@ -113,7 +113,7 @@ def _tuned(args: argparse.Namespace, judges: ModelReranker,
     tuned = tune(judged, references)
     options = [f"{_OPTIONS[direction]} {place}:{weight:.2f}" for (direction, place, _), weight in zip(
         _named_models(args), tuned.weights[1:], strict=True)]
-    print(f"BLEU {tuned.before:.2f} before, {tuned.bleu:.2f} with {' '.join(options)} "
+    print(f"BLEU {tuned.bleu_of_search:.2f} before, {tuned.bleu:.2f} with {' '.join(options)} "
           f"--length-penalty {args.length_penalty:g}", file=sys.stderr)
     for line in judged:
         yield line.ordered(tuned.weights)

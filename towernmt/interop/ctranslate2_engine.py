@@ -44,7 +44,7 @@ class CTranslate2Scorer(PairScorer):
                  trust_code: bool = False) -> None:
         self._model, checkpoint = open_model(open_exported(model, trust_code), checkpoint, precision, averaged, device)
         super().__init__(self._model.source_vocabulary, self._model.target_vocabulary, checkpoint, batch_tokens)
-        self.longest = self._model.description.positions
+        self.max_length = self._model.description.positions
 
     def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
         model = self._model

@@ -88,7 +88,7 @@ class CTranslate2Engine(Generic[T]):
         """Return the engine with another precision of the weights."""
         return CTranslate2Engine(self._run, self._averaged, precision, self._open, self._problem)
 
-    def kept(self, checkpoint: str) -> T | None:
+    def open_existing(self, checkpoint: str) -> T | None:
         """Open an export that exists; return None if it is missing or cannot be loaded."""
         directory = self._included() or kept_export(self._wanted(checkpoint))
         try:
@@ -97,7 +97,7 @@ class CTranslate2Engine(Generic[T]):
             log.info("%s", error)
             return None
 
-    def exported(self, checkpoint: str, wait: bool) -> T | None:
+    def export(self, checkpoint: str, wait: bool) -> T | None:
         """Export the run and open the export; return None if another process exports the run now."""
         lock = DirectoryLock(self._run.path / CACHE, "export to CTranslate2")
         try:

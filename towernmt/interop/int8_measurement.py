@@ -118,7 +118,7 @@ def mean_reference_log_prob(scorer: PairScorer, sources: Sequence[str], referenc
     """
     pairs = zip(scorer.source_vocabulary.encode_batch(list(sources)),
                 scorer.target_vocabulary.encode_batch(list(references)), strict=True)
-    kept = [pair for pair in pairs if scorer.longest is None or max(map(len, pair)) < scorer.longest]
+    kept = [pair for pair in pairs if scorer.max_length is None or max(map(len, pair)) < scorer.max_length]
     scores = scorer.score_ids([source for source, _ in kept], [target for _, target in kept])
     return sum(log_prob for log_prob, _ in scores) / max(1, sum(len(log_probs) for _, log_probs in scores))
 
@@ -246,7 +246,7 @@ class MeasuredCheckpoint:
         """Return a `CTranslate2Translator` or a `CTranslate2Scorer` of the checkpoint in a precision."""
         _check(stopped)
         engine = CTranslate2Engine(self._run, self._averaged, precision, lambda path: kind(path, device="cpu"))
-        opened = engine.exported(self.checkpoint, wait=True)
+        opened = engine.export(self.checkpoint, wait=True)
         if opened is None:
             raise SettingsError("another process exports the run.")
         return opened

@@ -23,7 +23,7 @@ from towernmt.predict.lines.words_of_lines import word_weights
 from towernmt.predict.search.search_settings import StreamSettings
 from towernmt.predict.trained_model import TrainedModel
 
-_NOTHING = np.zeros([0, 0], np.float32)
+_NO_ATTENTION = np.zeros([0, 0], np.float32)
 
 
 class Aligner:
@@ -86,29 +86,30 @@ class Aligner:
             DataError: a source word lacks its factors.
             DivergenceError: the model's output is not a number.
         """
-        rest, first = iter(pairs), 1
-        while window := list(islice(rest, self._settings.window)):
+        remaining, first_line = iter(pairs), 1
+        while window := list(islice(remaining, self._settings.window)):
             try:
                 sources = _encoded(self.source_vocabulary, [source for source, _ in window])
             except FactorError as error:
-                raise error.at(name, first + error.index) from None
+                raise error.at(name, first_line + error.index) from None
             targets = _encoded(self.target_vocabulary, [target for _, target in window])
             yield from self._align_window(list(map(_Pair, range(len(window)), sources, targets)))
-            first += len(window)
+            first_line += len(window)
 
     def _align_window(self, pairs: list[_Pair]) -> list[WordAlignment]:
-        found: dict[int, WordAlignment] = {}
-        aligned = sorted((pair for pair in pairs if pair.source.ids and pair.target.ids), key=len)
-        for batch in plan_batches(aligned, self._settings.batch_tokens, len(pairs)):
+        alignments: dict[int, WordAlignment] = {}
+        nonempty = sorted((pair for pair in pairs if pair.source.ids and pair.target.ids), key=len)
+        for batch in plan_batches(nonempty, self._settings.batch_tokens, len(pairs)):
             arrays = [*pad_sentences([pair.source.ids for pair in batch], self.source_vocabulary.streams),
                       *pad_sentences([pair.target.ids for pair in batch])]
             (attention,) = self._predictor(*arrays)     # [batch, target length, source length]
             if not np.isfinite(attention).all():
                 raise DivergenceError(f"{self.checkpoint}: the model's output is not a number (NaN), so nothing can be "
                                       "aligned: training has diverged; take an earlier checkpoint.")
-            found.update((pair.index, pair.aligned(weights)) for pair, weights in zip(batch, attention, strict=True))
+            for pair, attention_of_pair in zip(batch, attention, strict=True):
+                alignments[pair.index] = pair.alignment(attention_of_pair)
         # A pair with a blank side has no alignment.
-        return [found.get(pair.index) or pair.aligned(_NOTHING) for pair in pairs]
+        return [alignments.get(pair.index) or pair.alignment(_NO_ATTENTION) for pair in pairs]
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class _Side:
 
     words: list[str]
     ids: list[Any]
-    of_tokens: list[int]
+    word_of_token: list[int]
 
 
 @dataclass(frozen=True)
@@ -129,13 +130,13 @@ class _Pair:
     def __len__(self) -> int:
         return max(len(self.source.ids), len(self.target.ids))
 
-    def aligned(self, attention: np.ndarray) -> WordAlignment:
+    def alignment(self, attention: np.ndarray) -> WordAlignment:
         """Return the alignment by attention `[target tokens, source tokens]`, with EOS and padding at the end."""
         source, target = self.source, self.target
         attention = attention[:len(target.ids), :len(source.ids)]
         weights = np.zeros([len(target.words), len(source.words)], np.float32)
         if attention.size:
-            weights = word_weights(attention, source.of_tokens, target.of_tokens, weights.shape[::-1])
+            weights = word_weights(attention, source.word_of_token, target.word_of_token, weights.shape[::-1])
         return WordAlignment(source.words, target.words, weights)
 
 

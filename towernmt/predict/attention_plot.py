@@ -17,7 +17,7 @@ from towernmt.dataflow.vocabulary.base import EOS, Vocabulary
 
 log = logging.getLogger(__name__)
 
-FIRST = "DejaVu Sans"
+DEFAULT_FONT = "DejaVu Sans"
 """Font of Matplotlib with Latin, Greek, Cyrillic, Arabic, Hebrew and others, but no Chinese or Indian script."""
 _LAST_RESORT = "Last Resort High-Efficiency"
 """Font with a box for every character."""
@@ -37,16 +37,16 @@ def families_of_picture(text: str, path: str | Path) -> list[str]:
 def without_font_warnings() -> Iterator[None]:
     """Suppress Matplotlib's warnings about missing glyphs, which `families_of_picture` has logged already."""
     matplotlib_log = logging.getLogger("matplotlib.font_manager")
-    matplotlib_log.addFilter(_is_not_of_search)
+    matplotlib_log.addFilter(_is_not_about_findfont)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing")
             yield
     finally:
-        matplotlib_log.removeFilter(_is_not_of_search)
+        matplotlib_log.removeFilter(_is_not_about_findfont)
 
 
-def _is_not_of_search(record: logging.LogRecord) -> bool:
+def _is_not_about_findfont(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("findfont:")
 
 
@@ -57,25 +57,25 @@ def families_for(text: str) -> tuple[list[str], list[str]]:
         The families, and the sorted characters that no font contains.
     """
     missing = {character for character in text if character.isprintable() and not character.isspace()}
-    families = [FIRST]
-    missing -= _characters(_path(FIRST))
-    for family, path in _others():
+    families = [DEFAULT_FONT]
+    missing -= _characters(_font_file(DEFAULT_FONT))
+    for family, path in _installed_fonts():
         if not missing:
             break
-        found = missing & _characters(path)
-        if found:
+        covered = missing & _characters(path)
+        if covered:
             families.append(family)
-            missing -= found
+            missing -= covered
     return families, sorted(missing)
 
 
-def _path(family: str) -> str:
+def _font_file(family: str) -> str:
     from matplotlib import font_manager
 
     return str(font_manager.findfont(family))
 
 
-def _others() -> Iterable[tuple[str, str]]:
+def _installed_fonts() -> Iterable[tuple[str, str]]:
     """Return name and file of the regular fonts, those without serifs first."""
     from matplotlib import font_manager
 
@@ -95,15 +95,15 @@ def _characters(path: str) -> frozenset[str]:
         return frozenset()
 
 
-MOST = 100
+MAX_PICTURES = 100
 """Maximum number of pictures of a text."""
 _SUFFIXES = (".png", ".svg")
 _CELL = 0.32            # inches
-_SCALE = 1.6            # inches high, at most
+_MAX_BAR_HEIGHT = 1.6   # of the scale of weights, in inches
 _EDGE = "#b4bcc6"
-_LONGEST_LABEL = 24     # characters
-_WITH_NUMBERS = 15      # words of a side up to which the weights are written into the cells
-_SMALLEST_NUMBER = 0.05
+_MAX_LABEL = 24         # characters
+_MAX_WORDS_WITH_NUMBERS = 15    # words of a side, up to which the weights are written into the cells
+_MIN_NUMBER = 0.05
 
 
 class Picture(NamedTuple):
@@ -123,10 +123,10 @@ class Picture(NamedTuple):
 def token_picture(attention: np.ndarray, source: Vocabulary, source_ids: Sequence[int], target: Vocabulary,
                   ids: Sequence[int]) -> Picture:
     """Return the picture of the attention between tokens, EOS included."""
-    def pieces(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:
+    def labels(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:
         return ["</s>" if id == EOS else vocabulary.id_to_piece(id) for id in ids]
 
-    return Picture(attention, pieces(target, ids), pieces(source, source_ids))
+    return Picture(attention, labels(target, ids), labels(source, source_ids))
 
 
 class Pictures:
@@ -162,9 +162,9 @@ class Pictures:
             return
         if self._count == 2:
             self._draw_first(self._numbered(1))
-        if self._count == MOST + 1:
-            log.warning("--plot draws the first %d lines; the others have no pictures.", MOST)
-        if picture and self._count <= MOST:
+        if self._count == MAX_PICTURES + 1:
+            log.warning("--plot draws the first %d lines; the others have no pictures.", MAX_PICTURES)
+        if picture and self._count <= MAX_PICTURES:
             draw_attention(picture, self._numbered(self._count))
 
     def __enter__(self) -> Pictures:
@@ -211,13 +211,14 @@ def _figure(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str]) ->
     from matplotlib.figure import Figure
 
     width, height = _CELL * len(columns), _CELL * len(rows)
-    figure = Figure(figsize=(width + 0.5, height))
-    image = _fill(figure.add_axes((0, 0, width / (width + 0.5), 1)), weights, rows, columns)
-    scale = min(height, _SCALE)
-    place = figure.add_axes(((width + 0.15) / (width + 0.5), 1 - scale / height, 0.1 / (width + 0.5), scale / height))
-    bar = figure.colorbar(image, cax=place, ticks=[0.0, 0.5, 1.0] if scale > 0.5 else [0.0, 1.0])
+    figure_width, bar_height = width + 0.5, min(height, _MAX_BAR_HEIGHT)
+    figure = Figure(figsize=(figure_width, height))
+    image = _fill(figure.add_axes((0, 0, width / figure_width, 1)), weights, rows, columns)
+    bar_axes = figure.add_axes((
+        (width + 0.15) / figure_width, 1 - bar_height / height, 0.1 / figure_width, bar_height / height))
+    bar = figure.colorbar(image, cax=bar_axes, ticks=[0.0, 0.5, 1.0] if bar_height > 0.5 else [0.0, 1.0])
     bar.outline.set_edgecolor(_EDGE)
-    place.tick_params(length=0, labelsize=8)
+    bar_axes.tick_params(length=0, labelsize=8)
     return figure
 
 
@@ -234,8 +235,8 @@ def _fill(axes: Any, weights: np.ndarray, rows: Sequence[str], columns: Sequence
     axes.tick_params(which="minor", length=0)
     for spine in axes.spines.values():
         spine.set_edgecolor(_EDGE)
-    if max(len(rows), len(columns)) <= _WITH_NUMBERS:
-        for row, column in zip(*np.nonzero(weights >= _SMALLEST_NUMBER), strict=True):
+    if max(len(rows), len(columns)) <= _MAX_WORDS_WITH_NUMBERS:
+        for row, column in zip(*np.nonzero(weights >= _MIN_NUMBER), strict=True):
             weight = float(weights[row, column])
             axes.text(column, row, f"{weight:.2f}".removeprefix("0"), ha="center", va="center", fontsize=7,
                       color="white" if weight > 0.6 else "#304050")
@@ -243,7 +244,7 @@ def _fill(axes: Any, weights: np.ndarray, rows: Sequence[str], columns: Sequence
 
 
 def _label(name: str) -> str:
-    return name if len(name) <= _LONGEST_LABEL else name[:_LONGEST_LABEL - 1] + "…"
+    return name if len(name) <= _MAX_LABEL else name[:_MAX_LABEL - 1] + "…"
 
 
 def _matplotlib() -> Any:

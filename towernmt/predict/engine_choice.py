@@ -23,7 +23,7 @@ from towernmt.checkpoint.records import check_vocabulary_of
 from towernmt.checkpoint.saved_run import SavedRun, hold_checkpoint
 from towernmt.core.errors import SettingsError, TowerNMTError
 from towernmt.models.model_settings import PRECISIONS
-from towernmt.predict.line_translator import DividingSearch, Search, SearchArguments, SearchTowers
+from towernmt.predict.line_translator import DividingSearch, Search, SearchArguments, TrainedSearch
 from towernmt.predict.lines.batch_inputs import LinePiece
 from towernmt.predict.lines.hypotheses import Found
 from towernmt.predict.pair_scorer import PairScore, PairScorer
@@ -38,7 +38,7 @@ ENGINES = ("auto", "graph")
 """Engines of a `Translator` and a scorer; the first is the default."""
 GRAPH = "graph"
 """Name of TensorFlow's graph as an engine."""
-_ENGINE = "towernmt.interop.ctranslate2_equivalence:{}"
+_ENGINE_LOCATION = "towernmt.interop.ctranslate2_equivalence:{}"
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +52,14 @@ class FastEngine(Protocol[T_co]):
     def with_precision(self, precision: str) -> FastEngine[T_co]:
         """Return the engine with another precision of the weights."""
 
-    def kept(self, checkpoint: str) -> T_co | None:
+    def open_existing(self, checkpoint: str) -> T_co | None:
         """Open an export that exists; return None if it is missing or cannot be loaded.
 
         Args:
             checkpoint: prefix of the checkpoint's files.
         """
 
-    def exported(self, checkpoint: str, wait: bool) -> T_co | None:
+    def export(self, checkpoint: str, wait: bool) -> T_co | None:
         """Export the run and open the export; return None if another process exports the run now.
 
         Args:
@@ -94,7 +94,7 @@ def _log_graph(run: SavedRun, reason: str) -> None:
     log.info("%s: TensorFlow's graph is used, because %s.", run.name, reason)
 
 
-def _obstacle(members: Sequence[Sequence[Any]], models: Sequence[Any], device: str | None) -> str:
+def _why_only_graph(members: Sequence[Sequence[Any]], models: Sequence[Any], device: str | None) -> str:
     """Return why only the graph is possible, a clause; "" if another engine may be.
 
     Args:
@@ -114,7 +114,7 @@ def _obstacle(members: Sequence[Sequence[Any]], models: Sequence[Any], device: s
 
 
 def open_engines(arguments: SearchArguments, stream: StreamSettings, engine: str = ENGINES[0],
-                 export_first: bool = False) -> SearchTowers:
+                 export_first: bool = False) -> TrainedSearch:
     """Open the engine of a translator.
 
     Args:
@@ -130,15 +130,15 @@ def open_engines(arguments: SearchArguments, stream: StreamSettings, engine: str
     _check_engine(engine)
     if engine == GRAPH:
         return _graph(arguments)
-    reason = "the search has custom processors" if arguments.processors else _obstacle(
+    reason = "the search has custom processors" if arguments.processors else _why_only_graph(
         [arguments.runs, arguments.checkpoints, arguments.models], arguments.models, arguments.device)
     if not reason:
-        fast: FastEngine[FastSearch] = resolve_name(_ENGINE.format("search_engine"))(arguments, stream)
+        fast: FastEngine[FastSearch] = resolve_name(_ENGINE_LOCATION.format("search_engine"))(arguments, stream)
         reason = fast.difference()
         if not reason:
             return EngineChoice(arguments, fast, export_first)
     _log_graph(arguments.runs[0], reason)
-    return _graph(dataclasses.replace(arguments, precision=_of_graph(arguments.precision)))
+    return _graph(dataclasses.replace(arguments, precision=_graph_precision(arguments.precision)))
 
 
 def default_precision(runs: Sequence[SavedRun], engine: str) -> str:
@@ -153,14 +153,14 @@ def _check_engine(engine: str) -> None:
         raise SettingsError(f"engine '{engine}': choose one of {', '.join(ENGINES)}.")
 
 
-def _graph(arguments: SearchArguments) -> SearchTowers:
-    from towernmt.predict.search_towers import build_towers  # imports TensorFlow
+def _graph(arguments: SearchArguments) -> TrainedSearch:
+    from towernmt.predict.search_towers import build_graph_search  # imports TensorFlow
 
-    return build_towers(arguments)
+    return build_graph_search(arguments)
 
 
-class ExportInUse(Generic[T]):
-    """The export of a run for a fast engine, opened or not, and the thread that writes it.
+class BackgroundExport(Generic[T]):
+    """The export of a run for a fast engine, which a background thread writes if it is missing.
 
     Args:
         run: the run.
@@ -169,25 +169,25 @@ class ExportInUse(Generic[T]):
         export_first: whether a missing export is written now.
 
     Attributes:
-        opened: result of the engine; None until there is an export.
+        result: search or scorer that uses the export; None until the export exists.
     """
 
     def __init__(self, run: SavedRun, checkpoint: str, engine: FastEngine[T], export_first: bool) -> None:
         self._run, self._checkpoint, self._engine = run, checkpoint, engine
-        self._exporting = threading.Lock()      # held while a thread exports, and after a failure
-        self._opening = threading.Lock()        # held while `opened` changes
-        self.opened = engine.kept(checkpoint)
-        if self.opened is None and export_first:
-            self._exporting.acquire()
+        self._export_lock = threading.Lock()    # held while a thread exports, and after a failure, so that none retries
+        self._result_lock = threading.Lock()    # held while `result` changes
+        self.result = engine.open_existing(checkpoint)
+        if self.result is None and export_first:
+            self._export_lock.acquire()
             self._export(wait=True)
 
-    def exporting(self, items: Iterator[A]) -> Iterator[A]:
+    def export_during(self, items: Iterator[A]) -> Iterator[A]:
         """Yield the items; if there is no export, begin to write it in a thread after the first item.
 
         If another process exports the run, the next stream tries again.
         """
         for number, item in enumerate(items):
-            if number == 0 and self.opened is None and self._exporting.acquire(blocking=False):
+            if number == 0 and self.result is None and self._export_lock.acquire(blocking=False):
                 threading.Thread(target=self._export, name="export").start()
             yield item
 
@@ -199,23 +199,23 @@ class ExportInUse(Generic[T]):
             OSError: the export cannot be written.
         """
         engine = self._engine.with_precision(precision)
-        opened = engine.exported(self._checkpoint, wait=True)
-        with self._opening:
-            self._engine, self.opened = engine, opened
+        result = engine.export(self._checkpoint, wait=True)
+        with self._result_lock:
+            self._engine, self.result = engine, result
 
     def _export(self, wait: bool = False) -> None:
         """Export the run, for later streams; if that is not possible, log the reason."""
         try:
-            opened = self._engine.exported(self._checkpoint, wait)
-            with self._opening:
-                if self.opened is None:     # `change_precision` may have been faster
-                    self.opened = opened
-            self._exporting.release()
+            result = self._engine.export(self._checkpoint, wait)
+            with self._result_lock:
+                if self.result is None:     # `change_precision` may have been faster
+                    self.result = result
+            self._export_lock.release()
         except (TowerNMTError, OSError) as error:
             log.info("%s: TensorFlow's graph is used: %s", self._run.name, error)
 
 
-def _checkpoint_of(run: SavedRun, which: Any, averaged: bool) -> tuple[str, Any]:
+def _checkpoint_of(run: SavedRun, checkpoint: Any, averaged: bool) -> tuple[str, Any]:
     """Return the prefix of a checkpoint, and the checkpoint for the graph, which training cannot remove.
 
     Raises:
@@ -223,15 +223,15 @@ def _checkpoint_of(run: SavedRun, which: Any, averaged: bool) -> tuple[str, Any]
         SettingsError: the vocabulary does not belong to the run, or the run does not have the requested weights.
     """
     run.check_weights(averaged)
-    if isinstance(run, PackagedRun) and not isinstance(which, HeldCheckpoint):
-        return run.checkpoint_prefix(which), which      # its files are written when the graph needs them
-    held = hold_checkpoint(run, which)
+    if isinstance(run, PackagedRun) and not isinstance(checkpoint, HeldCheckpoint):
+        return run.checkpoint_prefix(checkpoint), checkpoint      # its files are written when the graph needs them
+    held = hold_checkpoint(run, checkpoint)
     check_vocabulary_of(held, run.vocabulary)
     return held.original, held
 
 
 class EngineChoice:
-    """Search towers that choose the engine of each search; see `SearchTowers`.
+    """Search towers that choose the engine of each search; see `TrainedSearch`.
 
     Args:
         arguments: arguments of the search, of one run.
@@ -249,20 +249,20 @@ class EngineChoice:
 
     def __init__(self, arguments: SearchArguments, fast: FastEngine[FastSearch], export_first: bool) -> None:
         run = arguments.runs[0]
-        self.checkpoint, held = _checkpoint_of(run, arguments.checkpoints[0], arguments.search.averaged)
-        self._arguments = dataclasses.replace(arguments, checkpoints=[held])
+        self.checkpoint, held_checkpoint = _checkpoint_of(run, arguments.checkpoints[0], arguments.search.averaged)
+        self._arguments = dataclasses.replace(arguments, checkpoints=[held_checkpoint])
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
-        self._towers: SearchTowers | None = None
+        self._towers: TrainedSearch | None = None
         self._building, self._logged = threading.Lock(), set[str]()
-        self._export = ExportInUse(run, self.checkpoint, fast, export_first)
-        self.exporting, self.change_precision = self._export.exporting, self._export.change_precision
-        if self._export.opened is None:
+        self._export = BackgroundExport(run, self.checkpoint, fast, export_first)
+        self.export_during, self.change_precision = self._export.export_during, self._export.change_precision
+        if self._export.result is None:
             self._graph()
 
     @property
     def engine(self) -> str:
         """The engine of lines without options."""
-        return GRAPH if self._export.opened is None else self._export.opened.engine
+        return GRAPH if self._export.result is None else self._export.result.engine
 
     @property
     def predictor(self) -> Any:
@@ -279,14 +279,14 @@ class EngineChoice:
 
     def current(self) -> Search:
         """Return the search for a stream that begins now, whose engines do not change."""
-        fast = self._export.opened
-        return self._graph() if fast is None else ChosenSearch(fast, self._graph, self._log)
+        fast = self._export.result
+        return self._graph() if fast is None else FastOrGraphSearch(fast, self._graph, self._log)
 
-    def _graph(self) -> SearchTowers:
+    def _graph(self) -> TrainedSearch:
         with self._building:
             if self._towers is None:
                 self._towers = _graph(dataclasses.replace(
-                    self._arguments, precision=_of_graph(self._arguments.precision)))
+                    self._arguments, precision=_graph_precision(self._arguments.precision)))
             return self._towers
 
     def _log(self, reason: str) -> None:
@@ -295,12 +295,12 @@ class EngineChoice:
             log.info("%s: TensorFlow's graph translates some lines, because %s.", self._arguments.runs[0].name, reason)
 
 
-def _of_graph(precision: str) -> str:
+def _graph_precision(precision: str) -> str:
     """Return the graph's precision next to CTranslate2: float32 if only CTranslate2 has the precision."""
     return precision if precision in PRECISIONS else PRECISIONS[0]
 
 
-class ChosenSearch:
+class FastOrGraphSearch:
     """A search that chooses the engine of each batch; see `DividingSearch`.
 
     Args:
@@ -309,7 +309,7 @@ class ChosenSearch:
         report: called with the reason for each search by the graph.
     """
 
-    def __init__(self, fast: FastSearch, graph: Callable[[], SearchTowers], report: Callable[[str], None]) -> None:
+    def __init__(self, fast: FastSearch, graph: Callable[[], TrainedSearch], report: Callable[[str], None]) -> None:
         self._fast, self._graph, self._report = fast, graph, report
         self._plain_difference = fast.difference({}, {})
 
@@ -330,8 +330,8 @@ class ChosenSearch:
         return not self._difference(piece.search, piece.inputs)
 
     def _search(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray], details: bool = True) -> Found:
-        further = {name: value for name, value in inputs.items() if name not in ("source", "source_length")}
-        reason = self._difference(changed, further)
+        extra_inputs = {name: value for name, value in inputs.items() if name not in ("source", "source_length")}
+        reason = self._difference(changed, extra_inputs)
         if reason:
             self._report(reason)
         elif not details:
@@ -364,29 +364,29 @@ def open_scorer(run_dir: Any, checkpoint: Any = None, *, engine: str = ENGINES[0
         SettingsError: an invalid value, not a run, or a missing GPU.
     """
     _check_engine(engine)
-    runs = [open_run(place, trust_code) for place in as_list(run_dir)]
+    runs = [open_run(path, trust_code) for path in as_list(run_dir)]
     common: dict[str, Any] = {"device": device, "averaged": averaged, "batch_tokens": batch_tokens}
 
-    def graph(which: Any) -> PairScorer:
+    def graph(checkpoint_to_score: Any) -> PairScorer:
         from towernmt.predict.scorer import Scorer  # imports TensorFlow
 
-        return Scorer(runs, which, ensemble=ensemble, precision=precision if engine == GRAPH else _of_graph(precision),
-                      trust_code=trust_code, **common)
+        return Scorer(runs, checkpoint_to_score, ensemble=ensemble, trust_code=trust_code,
+                      precision=precision if engine == GRAPH else _graph_precision(precision), **common)
 
     if engine == GRAPH:
         return graph(checkpoint)
-    reason = _obstacle([runs, as_list(checkpoint)], (), device)
+    reason = _why_only_graph([runs, as_list(checkpoint)], (), device)
     if not reason:
-        fast: FastEngine[PairScorer] = resolve_name(_ENGINE.format("scoring_engine"))(
+        fast: FastEngine[PairScorer] = resolve_name(_ENGINE_LOCATION.format("scoring_engine"))(
             runs[0], averaged, precision, batch_tokens)
         reason = fast.difference()
         if not reason:
-            return ChosenScorer(runs[0], as_list(checkpoint)[0], averaged, fast, graph, batch_tokens)
+            return FastOrGraphScorer(runs[0], as_list(checkpoint)[0], averaged, fast, graph, batch_tokens)
     _log_graph(runs[0], reason)
     return graph(checkpoint)
 
 
-class ChosenScorer(PairScorer):
+class FastOrGraphScorer(PairScorer):
     """A scorer that uses the export of a run if it exists, and the graph otherwise.
 
     Args:
@@ -406,22 +406,22 @@ class ChosenScorer(PairScorer):
                  graph: Callable[[Any], PairScorer], batch_tokens: int) -> None:
         prefix, held = _checkpoint_of(run, checkpoint, averaged)
         super().__init__(*run.vocabularies(), prefix, batch_tokens)
-        self._export = ExportInUse(run, prefix, fast, False)
+        self._export = BackgroundExport(run, prefix, fast, False)
         self._graph = cache(lambda: graph(held))
-        if self._export.opened is None:
+        if self._export.result is None:
             self._graph()
 
     def score_stream(self, pairs: Iterable[tuple[str, str]], name: str = "input",
                      per_token: bool = False) -> Iterator[PairScore]:
         """Yield the score of each pair; see `PairScorer`."""
-        return self._export.exporting(self._current().score_stream(pairs, name, per_token))
+        return self._export.export_during(self._current().score_stream(pairs, name, per_token))
 
     def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
         """Return the log-probabilities of pairs of ids; see `PairScorer`."""
         return self._current().score_ids(sources, targets)
 
     def _current(self) -> PairScorer:
-        fast = self._export.opened
+        fast = self._export.result
         return self._graph() if fast is None else _ScorerByLength(fast, self._graph, self._batch_tokens)
 
 
@@ -433,13 +433,13 @@ class _ScorerByLength(PairScorer):
         self._fast, self._graph = fast, graph
 
     def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
-        found: dict[int, tuple[float, np.ndarray]] = {}
-        longest = self._fast.longest
+        scores: dict[int, tuple[float, np.ndarray]] = {}
+        max_length = self._fast.max_length
         short = [i for i, pair in enumerate(zip(sources, targets, strict=True))
-                 if longest is None or max(map(len, pair)) < longest]
+                 if max_length is None or max(map(len, pair)) < max_length]
         long = sorted(set(range(len(sources))) - set(short))
         for indices, scorer in ((short, lambda: self._fast), (long, self._graph)):
             if indices:
-                found |= zip(indices, scorer().score_ids([sources[i] for i in indices], [targets[i] for i in indices]),
-                             strict=True)
-        return [found[i] for i in range(len(sources))]
+                scores |= zip(indices, scorer().score_ids([sources[i] for i in indices], [targets[i] for i in indices]),
+                              strict=True)
+        return [scores[i] for i in range(len(sources))]

@@ -21,7 +21,7 @@ from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.layers.projections import Projection
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.search.search_settings import EnsembleSettings
-from towernmt.predict.trained_model import TrainedModel, placed_predictor
+from towernmt.predict.trained_model import TrainedModel, predictor_on_device
 
 T = TypeVar("T")
 
@@ -216,7 +216,7 @@ class TrainedEnsemble:
                   outputs: Sequence[str], threads: int = 1) -> OfflinePredictor:
         """Return a predictor like `TrainedModel.predictor`, for a tower over `model`."""
         values = [member.initial_values(self.model.scope(index)) for index, member in enumerate(self.members)]
-        return placed_predictor(tower, signature, outputs, ChainInit(values), self.device, threads,
+        return predictor_on_device(tower, signature, outputs, ChainInit(values), self.device, threads,
                                 self.members[0].precision)
 
     def weights(self) -> NoReturn:

@@ -83,7 +83,7 @@ class SearchArguments:
     precision: str = PRECISIONS[0]
 
 
-class SearchTowers(Search, Protocol):
+class TrainedSearch(Search, Protocol):
     """Interface of the towers that translate batches with a trained run.
 
     Attributes:
@@ -104,7 +104,7 @@ class LineTranslator:
     """Translator of lines of text.
 
     Args:
-        finds: the search.
+        predictor: the search, which translates batches.
         options: options of all lines.
         retry: whether to repeat the search for faulty translations.
         reranker: reranker of the translations of each line.
@@ -126,14 +126,14 @@ class LineTranslator:
     faults: FaultCounts | None = None
     engine: str
 
-    def __init__(self, finds: Search, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, *, checkpoint: str,
-                 search: SearchSettings, stream: StreamSettings, options: LineOptions = PLAIN, retry: bool = False,
-                 reranker: Reranker | None = None, unknown: UnknownWords | None = None,
+    def __init__(self, predictor: Search, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, *,
+                 checkpoint: str, search: SearchSettings, stream: StreamSettings, options: LineOptions = PLAIN,
+                 retry: bool = False, reranker: Reranker | None = None, unknown: UnknownWords | None = None,
                  special_lines: SpecialLineSettings = SpecialLineSettings(),  # noqa: B008 -- immutable
                  languages: tuple[str, str] = ("", ""), source_text: SourceText = SourceText()) -> None:  # noqa: B008 -- immutable
         self.checkpoint, self.search, self.stream = checkpoint, search, stream
         self.source_vocabulary, self.target_vocabulary = source_vocabulary, target_vocabulary
-        self._search, self._reranker, self._unknown = finds, reranker, unknown
+        self._search, self._reranker, self._unknown = predictor, reranker, unknown
         self.retry = retry_settings(search) if retry else {}
         self._options = options
         self._encoder, self._checker = (RequestEncoder(search, target_vocabulary) for _ in range(2))
@@ -216,8 +216,8 @@ class LineTranslator:
             raise SettingsError("translate_stream takes lines, not one text: pass [text], or use translate(text).")
         if inputs is not None:
             if options is not None:
-                raise SettingsError("Give inputs or options, not both: LineOptions(inputs=...) has both.")
-            options = (LineOptions(inputs=given) for given in inputs)
+                raise SettingsError("Pass inputs or options, not both: LineOptions(inputs=...) has both.")
+            options = (LineOptions(inputs=arrays) for arrays in inputs)
         requests = self.requests(lines, name, first, options)
         sources: Iterable[str] = ()
         if self._reranker is not None:
@@ -225,13 +225,14 @@ class LineTranslator:
             sources = (request.text for request in copies)
         search = self.current_search()
 
-        def translate(some: Iterable[LineRequest], *, again: bool) -> Iterator[Translation]:
-            found = translate_stream(
-                search, self.source_vocabulary, self.target_vocabulary, some, self.stream, "" if again else name,
-                self._encoder, Searches(search.with_settings, True, self.retry or None, *(
-                    (search.is_undivided, search.without_details) if isinstance(search, DividingSearch) else ())),
-                first)
-            return found if self._unknown is None else map(self._unknown.replace, found)
+        searches = Searches(search.with_settings, True, self.retry or None, *(
+            (search.is_undivided, search.without_details) if isinstance(search, DividingSearch) else ()))
+
+        def translate(requests: Iterable[LineRequest], *, again: bool) -> Iterator[Translation]:
+            translations = translate_stream(
+                search, self.source_vocabulary, self.target_vocabulary, requests, self.stream, "" if again else name,
+                self._encoder, searches, first)
+            return translations if self._unknown is None else map(self._unknown.replace, translations)
 
         translations = self._special_lines.translated(requests, translate, self.stream.window)
         if self._reranker is not None:
@@ -276,9 +277,9 @@ def search_settings(saved: SearchSettings, beam_size: int | None, n_best: int | 
 
 def languages_of(run: SavedRun) -> tuple[str, str]:
     """Return the ISO 639-1 codes of source and target that a package or the settings of a run contain, or ""."""
-    recorded = run.languages if isinstance(run, PackagedRun) else None
-    if recorded is None:
+    package_languages = run.languages if isinstance(run, PackagedRun) else None
+    if package_languages is None:
         settings = run.saved_settings() if run.exists() else {}
         source, _, target = str(settings.get("data.modifier_languages", "")).partition("-")
         return source, target
-    return written_language(recorded[0]), written_language(recorded[1])
+    return written_language(package_languages[0]), written_language(package_languages[1])

@@ -15,27 +15,27 @@ from towernmt.models.model_location import find_location, load_attribute
 from towernmt.predict.lines.hypotheses import Hypothesis
 from towernmt.predict.reranking import Reranker, rescored
 
-_ELEMENTS = 1 << 23
+_MAX_ELEMENTS = 1 << 23
 """Maximum number of elements of a matrix of features."""
 
 
-class Grams(NamedTuple):
+class NGrams(NamedTuple):
     """All n-grams of one order in several sequences, with one entry per occurrence.
 
     Attributes:
-        owner: int64 `[entries]`, index of the sequence.
-        gram: int64 `[entries]`, number of the n-gram from 0; equal n-grams have equal numbers.
+        sequence: int64 `[entries]`, index of the sequence.
+        ngram: int64 `[entries]`, number of the n-gram from 0; equal n-grams have equal numbers.
     """
 
-    owner: np.ndarray
-    gram: np.ndarray
+    sequence: np.ndarray
+    ngram: np.ndarray
 
     def totals(self, sequences: int) -> np.ndarray:
         """Return the number of n-grams of each sequence, int64 `[sequences]`."""
-        return np.bincount(self.owner, minlength=sequences)
+        return np.bincount(self.sequence, minlength=sequences)
 
 
-def grams_by_order(sequences: Sequence[np.ndarray], orders: int) -> Iterator[Grams]:
+def ngrams_by_order(sequences: Sequence[np.ndarray], orders: int) -> Iterator[NGrams]:
     """Yield the n-grams of order 1, 2, ... `orders`.
 
     Args:
@@ -45,65 +45,65 @@ def grams_by_order(sequences: Sequence[np.ndarray], orders: int) -> Iterator[Gra
     lengths = np.array([len(sequence) for sequence in sequences], np.int64)
     if not lengths.sum():
         empty = np.zeros(0, np.int64)
-        yield from (Grams(empty, empty) for _ in range(orders))
+        yield from (NGrams(empty, empty) for _ in range(orders))
         return
     symbols, code = np.unique(np.concatenate([np.asarray(s, np.int64) for s in sequences]), return_inverse=True)
-    owner = np.repeat(np.arange(len(sequences)), lengths)
-    left = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(code))     # symbols up to the end
-    start, gram = np.arange(len(code)), code
+    sequence = np.repeat(np.arange(len(sequences)), lengths)
+    remaining = np.repeat(np.cumsum(lengths), lengths) - np.arange(len(code))     # symbols up to the end
+    position, ngram = np.arange(len(code)), code
     for order in range(1, orders + 1):
         if order > 1:
-            longer = left[start] >= order
-            start = start[longer]
-            key = gram[longer] * len(symbols) + code[start + order - 1]
-            gram = np.unique(key, return_inverse=True)[1]
-        yield Grams(owner[start], gram)
+            fits = remaining[position] >= order
+            position = position[fits]
+            key = ngram[fits] * len(symbols) + code[position + order - 1]
+            ngram = np.unique(key, return_inverse=True)[1]
+        yield NGrams(sequence[position], ngram)
 
 
-def matches_of_pairs(grams: Grams, sequences: int) -> np.ndarray:
+def matches_of_pairs(grams: NGrams, sequences: int) -> np.ndarray:
     """Return the number of n-grams that each pair of sequences shares, int64 `[sequences, sequences]`."""
-    owner, feature = _unary(grams, sequences)
+    sequence, feature = _occurrences(grams, sequences)
     # The diagonal counts the n-grams that only one sequence has.
     shared = np.bincount(feature)[feature] > 1 if len(feature) else np.zeros(0, bool)
-    feature, owner = np.unique(feature[shared], return_inverse=True)[1], owner[shared]
-    by_feature = np.argsort(feature, kind="stable")
-    feature, owner = feature[by_feature], owner[by_feature]
-    found = np.zeros([sequences, sequences], np.int64)
-    block = max(1, _ELEMENTS // max(sequences, 1))
-    for first in range(0, int(feature[-1]) + 1 if len(feature) else 0, block):
-        part = slice(*np.searchsorted(feature, [first, first + block]))
-        present = np.zeros([sequences, block if first + block <= feature[-1] else int(feature[-1]) + 1 - first],
-                           np.float32)
-        present[owner[part], feature[part] - first] = 1.0
-        found += np.rint(present @ present.T).astype(np.int64)  # exact in float32 up to 16 million
-    np.fill_diagonal(found, grams.totals(sequences))
-    return found
+    feature, sequence = np.unique(feature[shared], return_inverse=True)[1], sequence[shared]
+    order = np.argsort(feature, kind="stable")
+    feature, sequence = feature[order], sequence[order]
+    matches = np.zeros([sequences, sequences], np.int64)
+    block = max(1, _MAX_ELEMENTS // max(sequences, 1))
+    features = int(feature[-1]) + 1 if len(feature) else 0
+    for first in range(0, features, block):
+        entries = slice(*np.searchsorted(feature, [first, first + block]))
+        is_present = np.zeros([sequences, min(block, features - first)], np.float32)
+        is_present[sequence[entries], feature[entries] - first] = 1.0
+        matches += np.rint(is_present @ is_present.T).astype(np.int64)  # exact in float32 up to 16 million
+    np.fill_diagonal(matches, grams.totals(sequences))
+    return matches
 
 
-def matches_with_mean(grams: Grams, weights: np.ndarray) -> np.ndarray:
+def matches_with_mean(grams: NGrams, weights: np.ndarray) -> np.ndarray:
     """Return the matches of each sequence with the weighted mean of all counts, float64 `[sequences]`.
 
     Args:
         grams: n-grams of all sequences.
         weights: float64 `[sequences]`; their sum is 1.
     """
-    mean = np.bincount(grams.gram, weights[grams.owner])
-    key, count = np.unique(grams.owner * len(mean) + grams.gram, return_counts=True)
-    owner, gram = np.divmod(key, max(len(mean), 1))
-    return np.bincount(owner, np.minimum(count, mean[gram]), minlength=len(weights))
+    mean = np.bincount(grams.ngram, weights[grams.sequence])
+    key, count = np.unique(grams.sequence * len(mean) + grams.ngram, return_counts=True)
+    sequence, ngram = np.divmod(key, max(len(mean), 1))
+    return np.bincount(sequence, np.minimum(count, mean[ngram]), minlength=len(weights))
 
 
-def _unary(grams: Grams, sequences: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return owner and feature of each entry; a feature is an n-gram and the number of its previous occurrences."""
-    key = grams.gram * sequences + grams.owner
+def _occurrences(grams: NGrams, sequences: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return sequence and feature of each entry; a feature is an n-gram and the number of its previous occurrences."""
+    key = grams.ngram * sequences + grams.sequence
     order = np.argsort(key, kind="stable")
     key = key[order]
-    place = np.arange(len(key))
-    begins = np.ones(len(key), bool)
-    begins[1:] = key[1:] != key[:-1]
-    times = place - np.maximum.accumulate(np.where(begins, place, 0)) if len(key) else place
-    gram, owner = np.divmod(key, max(sequences, 1))
-    return owner, np.unique(gram * (times.max(initial=0) + 1) + times, return_inverse=True)[1]
+    position = np.arange(len(key))
+    is_first = np.ones(len(key), bool)
+    is_first[1:] = key[1:] != key[:-1]
+    occurrence = position - np.maximum.accumulate(np.where(is_first, position, 0)) if len(key) else position
+    ngram, sequence = np.divmod(key, max(sequences, 1))
+    return sequence, np.unique(ngram * (occurrence.max(initial=0) + 1) + occurrence, return_inverse=True)[1]
 
 
 UTILITIES = ("chrf", "bleu")
@@ -139,18 +139,18 @@ class ChrfUtility(Utility):
     def of_pairs(self, candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
         texts, candidate, reference = _distinct(candidates, references)
         counts = []
-        for grams in grams_by_order([_characters(text) for text in texts], CHRF.CHAR_ORDER):
+        for grams in ngrams_by_order([_characters(text) for text in texts], CHRF.CHAR_ORDER):
             totals = grams.totals(len(texts))
             counts.append((matches_of_pairs(grams, len(texts)), totals[:, None], totals[None]))
         return _f_score(counts)[np.ix_(candidate, reference)]
 
     def of_mean(self, candidates: Sequence[str], references: Sequence[str], weights: np.ndarray) -> np.ndarray:
         texts, candidate, reference = _distinct(candidates, references)
-        share = np.bincount(reference, weights, minlength=len(texts))
+        text_weights = np.bincount(reference, weights, minlength=len(texts))
         counts = []
-        for grams in grams_by_order([_characters(text) for text in texts], CHRF.CHAR_ORDER):
+        for grams in ngrams_by_order([_characters(text) for text in texts], CHRF.CHAR_ORDER):
             totals = grams.totals(len(texts))
-            counts.append((matches_with_mean(grams, share), totals, np.full(len(texts), share @ totals)))
+            counts.append((matches_with_mean(grams, text_weights), totals, np.full(len(texts), text_weights @ totals)))
         return _f_score(counts)[candidate]
 
 
@@ -162,11 +162,11 @@ class BleuUtility(Utility):
 
     def of_pairs(self, candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
         texts, candidate, reference = _distinct(candidates, references)
-        numbers: dict[str, int] = {}
-        words = [np.array([numbers.setdefault(word, len(numbers)) for word in self._metric.tokenizer(
+        word_ids: dict[str, int] = {}
+        words = [np.array([word_ids.setdefault(word, len(word_ids)) for word in self._metric.tokenizer(
             text.rstrip()).split()], np.int64) for text in texts]
         matches, totals = [], []
-        for grams in grams_by_order(words, self._metric.max_ngram_order):
+        for grams in ngrams_by_order(words, self._metric.max_ngram_order):
             matches.append(matches_of_pairs(grams, len(texts)))
             totals.append(grams.totals(len(texts)))
         return _bleu(np.stack(matches), np.stack(totals))[np.ix_(candidate, reference)]
@@ -184,12 +184,21 @@ class CustomUtility(Utility):
         self._function, self._name = function, name or getattr(function, "__name__", repr(function))
 
     def of_pairs(self, candidates: Sequence[str], references: Sequence[str]) -> np.ndarray:
-        found = np.asarray(self._function(list(candidates), list(references)), np.float64)
-        if found.shape != (len(candidates), len(references)) or not np.isfinite(found).all():
-            raise SettingsError(f"The utility {self._name} returned an array {list(found.shape)} for {len(candidates)} "
-                                f"candidates and {len(references)} references: it must return a finite number for each "
-                                "pair, [candidates, references].")
-        return found
+        result = self._function(list(candidates), list(references))
+        try:
+            utilities = np.asarray(result, np.float64)
+        except (TypeError, ValueError) as error:
+            raise self._error(f"a value that is not an array of numbers ({error})", candidates, references) from error
+        if utilities.shape != (len(candidates), len(references)):
+            raise self._error(f"an array {list(utilities.shape)}", candidates, references)
+        if not np.isfinite(utilities).all():
+            raise self._error("a number that is not finite", candidates, references)
+        return utilities
+
+    def _error(self, returned: str, candidates: Sequence[str], references: Sequence[str]) -> SettingsError:
+        return SettingsError(f"The utility {self._name} returned {returned} for {len(candidates)} candidates and "
+                             f"{len(references)} references: it must return a finite number for each pair, "
+                             "[candidates, references].")
 
 
 def named_utility(name: str) -> Utility:
@@ -213,9 +222,9 @@ def named_utility(name: str) -> Utility:
 
 def _distinct(candidates: Sequence[str], references: Sequence[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Return the distinct texts, and the index of each candidate and each reference among them."""
-    numbers: dict[str, int] = {}
-    places = [numbers.setdefault(text, len(numbers)) for text in (*candidates, *references)]
-    return list(numbers), np.array(places[:len(candidates)], np.int64), np.array(places[len(candidates):], np.int64)
+    index_of: dict[str, int] = {}
+    indices = [index_of.setdefault(text, len(index_of)) for text in (*candidates, *references)]
+    return list(index_of), np.array(indices[:len(candidates)], np.int64), np.array(indices[len(candidates):], np.int64)
 
 
 def _characters(text: str) -> np.ndarray:
@@ -230,14 +239,14 @@ def _f_score(counts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> np.
     """
     precision, recall, orders = (np.zeros(counts[0][0].shape) for _ in range(3))
     for matches, candidate, reference in counts:
-        both = (candidate > 0) & (reference > 0)
-        precision += np.where(both, matches / np.maximum(candidate, 1), 0.0)
-        recall += np.where(both, matches / np.where(reference > 0, reference, 1), 0.0)
-        orders += both
+        has_ngrams = (candidate > 0) & (reference > 0)
+        precision += np.where(has_ngrams, matches / np.maximum(candidate, 1), 0.0)
+        recall += np.where(has_ngrams, matches / np.where(reference > 0, reference, 1), 0.0)
+        orders += has_ngrams
     precision, recall = precision / np.maximum(orders, 1), recall / np.maximum(orders, 1)
     factor = CHRF.BETA ** 2
-    below = factor * precision + recall
-    return 100.0 * (1 + factor) * precision * recall / np.where(below > 0, below, 1.0)
+    denominator = factor * precision + recall
+    return 100.0 * (1 + factor) * precision * recall / np.where(denominator > 0, denominator, 1.0)
 
 
 def _bleu(matches: np.ndarray, totals: np.ndarray) -> np.ndarray:
@@ -251,9 +260,9 @@ def _bleu(matches: np.ndarray, totals: np.ndarray) -> np.ndarray:
     ratio = length[None] / np.maximum(length, 1)[:, None]       # reference / candidate
     brevity = np.where(length[:, None] < length[None], np.exp(1 - ratio), 1.0) * (length > 0)[:, None]
     log_sum, smooth = np.zeros(matches.shape[1:]), np.ones(matches.shape[1:])
-    for found, total in zip(matches, totals[:, :, None], strict=True):
-        smooth *= np.where((found == 0) & (total > 0), 2.0, 1.0)
-        precision = np.where(found == 0, 1 / smooth, found) / np.maximum(total, 1)
+    for matched, total in zip(matches, totals[:, :, None], strict=True):
+        smooth *= np.where((matched == 0) & (total > 0), 2.0, 1.0)
+        precision = np.where(matched == 0, 1 / smooth, matched) / np.maximum(total, 1)
         log_sum += np.where(total > 0, np.log(100.0 * precision), 0.0)
     orders = np.maximum((totals > 0).sum(axis=0), 1)[:, None]
     return np.where(matches.any(axis=0), brevity * np.exp(log_sum / orders), 0.0)
@@ -289,12 +298,12 @@ class MinimumBayesRisk(Reranker):
 
     def ordered(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
         """Return the distinct hypotheses of a line, best first; of equally good ones, the earlier first."""
-        times = Counter(hypothesis.text for hypothesis in hypotheses)
-        first = {hypothesis.text: hypothesis for hypothesis in reversed(hypotheses)}
-        texts = list(times)
-        worth = self.expected_utilities(texts, texts, [times[text] for text in texts])
-        order = np.argsort(-worth, kind="stable")
-        return [rescored(first[texts[place]], worth[place]) for place in order]
+        counts = Counter(hypothesis.text for hypothesis in hypotheses)
+        first_of_text = {hypothesis.text: hypothesis for hypothesis in reversed(hypotheses)}
+        texts = list(counts)
+        utilities = self.expected_utilities(texts, texts, [counts[text] for text in texts])
+        order = np.argsort(-utilities, kind="stable")
+        return [rescored(first_of_text[texts[index]], utilities[index]) for index in order]
 
     def expected_utilities(self, candidates: Sequence[str], references: Sequence[str],
                            weights: Sequence[float] | None = None) -> np.ndarray:
@@ -305,8 +314,8 @@ class MinimumBayesRisk(Reranker):
             references: the references.
             weights: weights of the references; None for equal weights.
         """
-        share = np.ones(len(references)) if weights is None else np.asarray(weights, np.float64)
-        share = share / share.sum()
+        normalised = np.ones(len(references)) if weights is None else np.asarray(weights, np.float64)
+        normalised = normalised / normalised.sum()
         if self._aggregate:
-            return self._utility.of_mean(candidates, references, share)
-        return self._utility.of_pairs(candidates, references) @ share
+            return self._utility.of_mean(candidates, references, normalised)
+        return self._utility.of_pairs(candidates, references) @ normalised

@@ -59,8 +59,8 @@ class JudgedList:
             weights: float64 `[1 + judges]`.
         """
         scores = self.features @ weights
-        return [rescored(self.hypotheses[place], scores[place])
-                for place in np.argsort(-scores, kind="stable")]
+        return [rescored(self.hypotheses[index], scores[index])
+                for index in np.argsort(-scores, kind="stable")]
 
 
 class ModelReranker(Reranker):
@@ -112,26 +112,26 @@ class ModelReranker(Reranker):
         return score.log_prob / ((5 + score.tokens) / 6) ** self._alpha
 
 
-STEPS = np.arange(0, 61) / 20
-"""Candidate weights: 0 to 3, in steps of 0.05."""
-_ROUNDS = 10
+CANDIDATE_WEIGHTS = np.arange(0, 61) / 20
+"""0 to 3, in steps of 0.05."""
+_MAX_ROUNDS = 10
 
 
-class Tuned(NamedTuple):
+class TunedWeights(NamedTuple):
     """Result of tuning the weights.
 
     Attributes:
         weights: float64 `[1 + judges]`, the first is 1.
         bleu: BLEU with these weights, 0 to 100.
-        before: BLEU of the best hypotheses by search.
+        bleu_of_search: BLEU of the hypotheses that the search ranks first, 0 to 100.
     """
 
     weights: np.ndarray
     bleu: float
-    before: float
+    bleu_of_search: float
 
 
-def tune(lists: Sequence[JudgedList], references: Sequence[str]) -> Tuned:
+def tune(lists: Sequence[JudgedList], references: Sequence[str]) -> TunedWeights:
     """Tune the weights of the judges, each from 0 to 3, relative to the search's weight of 1.
 
     Coordinate ascent: each weight in turn is set to the value with the best corpus BLEU, until none changes. On a tie,
@@ -147,23 +147,23 @@ def tune(lists: Sequence[JudgedList], references: Sequence[str]) -> Tuned:
     if len(lists) != len(references) or not lists:
         raise DataError(f"{len(lists)} n-best lists and {len(references)} references: each sentence needs one of "
                         "each, and at least one sentence is needed.")
-    search = _Search(lists, references)
+    objective = _CorpusBleu(lists, references)
     weights = np.zeros(lists[0].features.shape[1])
     weights[0] = 1.0
-    before = best = search.bleu(weights)
-    for _ in range(_ROUNDS):
-        start = best
-        for place in range(1, len(weights)):
-            tried = [np.where(np.arange(len(weights)) == place, step, weights) for step in STEPS]
-            scores = [search.bleu(candidate) for candidate in tried]
+    bleu_of_search = best = objective.bleu(weights)
+    for _ in range(_MAX_ROUNDS):
+        previous_best = best
+        for index in range(1, len(weights)):
+            candidates = [np.where(np.arange(len(weights)) == index, weight, weights) for weight in CANDIDATE_WEIGHTS]
+            scores = [objective.bleu(candidate) for candidate in candidates]
             if max(scores) > best:
-                best, weights = max(scores), tried[int(np.argmax(scores))]
-        if best == start:
+                best, weights = max(scores), candidates[int(np.argmax(scores))]
+        if best == previous_best:
             break
-    return Tuned(weights, best, before)
+    return TunedWeights(weights, best, bleu_of_search)
 
 
-class _Search:
+class _CorpusBleu:
     """Corpus BLEU as a function of the weights, over the concatenated hypotheses of all lines."""
 
     def __init__(self, lists: Sequence[JudgedList], references: Sequence[str]) -> None:
@@ -180,7 +180,7 @@ class _Search:
         scores = self._features @ weights
         best = np.maximum.reduceat(scores, self._first)
         winners = np.flatnonzero(scores == best[self._line])
-        chosen = winners[np.unique(self._line[winners], return_index=True)[1]]     # the first one on a tie
-        system, reference, *counts = self._statistics[chosen].sum(axis=0).tolist()
-        half = len(counts) // 2
-        return float(BLEU.compute_bleu(counts[:half], counts[half:], system, reference, smooth_method="exp").score)
+        selected = winners[np.unique(self._line[winners], return_index=True)[1]]     # the first one on a tie
+        system, reference, *counts = self._statistics[selected].sum(axis=0).tolist()
+        orders = len(counts) // 2
+        return float(BLEU.compute_bleu(counts[:orders], counts[orders:], system, reference, smooth_method="exp").score)

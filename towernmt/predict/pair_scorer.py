@@ -71,13 +71,13 @@ class PairScorer(ABC):
         batch_tokens: maximum tokens of the longer side in a batch, with padding (at least one pair).
 
     Attributes:
-        longest: maximum number of tokens of a sentence, EOS included; None if it is unlimited.
+        max_length: maximum number of tokens of a sentence, EOS included; None if it is unlimited.
 
     Raises:
         SettingsError: an invalid value.
     """
 
-    longest: int | None = None
+    max_length: int | None = None
 
     def __init__(self, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary, checkpoint: str,
                  batch_tokens: int) -> None:
@@ -127,25 +127,25 @@ class PairScorer(ABC):
             DivergenceError: the model's output is not a number.
             SettingsError: an item is not a pair, or the process was forked from that of the scorer.
         """
-        rest, first = iter(pairs), 1
-        while window := list(islice(rest, WINDOW)):
+        remaining, first_line = iter(pairs), 1
+        while window := list(islice(remaining, WINDOW)):
             _check_pairs(window)
             sources, targets = zip(*window, strict=True)
             try:
-                encoded = self.source_vocabulary.encode_batch(list(sources))
+                source_ids = self.source_vocabulary.encode_batch(list(sources))
             except FactorError as error:
-                raise error.at(name, first + error.index) from None
-            wanted = self.target_vocabulary.encode_batch(list(targets))
-            found = self.score_ids(encoded, wanted)
-            if not all(math.isfinite(log_prob) for log_prob, _ in found):
+                raise error.at(name, first_line + error.index) from None
+            target_ids = self.target_vocabulary.encode_batch(list(targets))
+            scores = self.score_ids(source_ids, target_ids)
+            if not all(math.isfinite(log_prob) for log_prob, _ in scores):
                 raise DivergenceError(
                     f"{self.checkpoint}: the model's output is not a number (NaN), so nothing can be scored: training "
                     "has diverged; take an earlier checkpoint.")
-            for text, ids, (log_prob, log_probs) in zip(targets, wanted, found, strict=True):
+            for text, ids, (log_prob, log_probs) in zip(targets, target_ids, scores, strict=True):
                 yield PairScore(log_prob, len(ids) + 1, len(text) + 1, *(
                     (tuple(map(self.target_vocabulary.id_to_piece, [*ids, EOS])), tuple(map(float, log_probs)))
                     if per_token else ()))
-            first += len(window)
+            first_line += len(window)
 
 
 def _check_pairs(pairs: Sequence[Any]) -> None:

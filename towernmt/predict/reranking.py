@@ -9,6 +9,7 @@ from itertools import groupby, islice
 
 from towernmt.core.errors import DataError
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.predict.stream import read_window
 
 WINDOW = 500
 """Number of lines that are reranked together."""
@@ -42,41 +43,30 @@ def reranked(lists: Iterable[list[Hypothesis]], reranker: Reranker, sources: Ite
     Raises:
         DataError: the numbers of lines and lists differ.
     """
-    rest, lines, number = iter(lists), iter(sources if sources is not None else ()), 0
+    remaining_lists, source_lines, number = iter(lists), iter(sources if sources is not None else ()), 0
     error: DataError | None = None
     while error is None:
-        together, error = _read(rest, window)
-        if not together:
+        window_lists, error = read_window(remaining_lists, window)
+        if not window_lists:
             break
-        read = [""] * len(together) if sources is None else list(islice(lines, len(together)))
-        if len(read) < len(together):
-            raise DataError(f"{name} has {number + len(read)} lines, but there are n-best lists of more: pass the text "
-                            "that was translated.")
-        yield from map(_in_order, together, reranker(read, together))
-        number += len(together)
+        window_sources = [""] * len(window_lists) if sources is None else list(islice(source_lines, len(window_lists)))
+        if len(window_sources) < len(window_lists):
+            raise DataError(f"{name} has {number + len(window_sources)} lines, but there are n-best lists of more: "
+                            "pass the text that was translated.")
+        yield from map(_in_order, window_lists, reranker(window_sources, window_lists))
+        number += len(window_lists)
     if error is not None:
         raise error
-    if next(lines, None) is not None:
+    if next(source_lines, None) is not None:
         raise DataError(f"There are n-best lists of {number} lines, but {name} has more: pass the text that was "
                         "translated.")
 
 
-def _in_order(before: list[Hypothesis], hypotheses: list[Hypothesis]) -> Translation:
+def _in_order(original: list[Hypothesis], hypotheses: list[Hypothesis]) -> Translation:
     """Return the hypotheses as a translation with the attributes of the previous one."""
-    after = copy(before) if isinstance(before, Translation) else Translation()
-    after[:] = hypotheses
-    return after
-
-
-def _read(lists: Iterator[list[Hypothesis]], count: int) -> tuple[list[list[Hypothesis]], DataError | None]:
-    """Return the next lists, and the error that follows them, if any."""
-    found: list[list[Hypothesis]] = []
-    try:
-        for hypotheses in islice(lists, count):
-            found.append(hypotheses)        # noqa: PERF402 -- what came before an error is kept
-    except DataError as error:
-        return found, error
-    return found, None
+    result = copy(original) if isinstance(original, Translation) else Translation()
+    result[:] = hypotheses
+    return result
 
 
 def read_nbest(lines: Iterable[str], name: str) -> Iterator[list[Hypothesis]]:
@@ -91,18 +81,18 @@ def read_nbest(lines: Iterable[str], name: str) -> Iterator[list[Hypothesis]]:
     Raises:
         DataError: a line is not valid, or a number is missing.
     """
-    entries = (_entry(line, name, place) for place, line in enumerate(lines, start=1))
+    entries = (_entry(line, name, line_number) for line_number, line in enumerate(lines, start=1))
     for expected, (number, group) in enumerate(groupby(entries, key=lambda entry: entry[0])):
         if number != expected:
-            raise DataError(f"{name}: the hypotheses of line {number} follow those of line {expected - 1}: every line "
-                            "of the source must have some, in order and numbered from 0.")
+            raise DataError(f"{name}: the hypotheses of line {number} are where those of line {expected} are expected: "
+                            "every line of the source must have some, in order and numbered from 0.")
         yield [hypothesis for _, hypothesis in group]
 
 
-def _entry(line: str, name: str, place: int) -> tuple[int, Hypothesis]:
+def _entry(line: str, name: str, line_number: int) -> tuple[int, Hypothesis]:
     fields = [field.strip() for field in line.split("|||")]
     try:
         return int(fields[0]), Hypothesis(fields[1], float(fields[2] if len(fields) == 3 else fields[3]))
     except (ValueError, IndexError):
-        raise DataError(f"{name} line {place} is not `number ||| text ||| score`, as `towernmt translate --n-best` "
-                        "writes it.") from None
+        raise DataError(f"{name} line {line_number} is not `number ||| text ||| score`, as `towernmt translate "
+                        "--n-best` writes it.") from None

@@ -52,7 +52,7 @@ class Scorer(PairScorer):
                  device: str | None = None, averaged: bool = True, batch_tokens: int = 4096, model: Any = None,
                  ensemble: EnsembleSettings | None = None, precision: str = PRECISIONS[0],
                  trust_code: bool = False) -> None:
-        runs = [open_run(place, trust_code) for place in as_list(run_dir)]
+        runs = [open_run(path, trust_code) for path in as_list(run_dir)]
         with open_trained(runs, as_list(checkpoint), as_list(model), ensemble=ensemble, device=device,
                           averaged=averaged, precision=precision) as trained:
             super().__init__(trained.source_vocabulary, trained.target_vocabulary, trained.checkpoint, batch_tokens)
@@ -60,15 +60,15 @@ class Scorer(PairScorer):
                 _scoring_tower(trained.model), trained.model.inputs()[:4], ["log_prob", "token_log_probs"])
 
     def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
-        found: list[tuple[float, np.ndarray]] = [(math.nan, np.empty(0))] * len(sources)
+        scores: list[tuple[float, np.ndarray]] = [(math.nan, np.empty(0))] * len(sources)
         for batch in token_batches([max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)],
                                    self._batch_tokens):
             arrays = [*pad_sentences([sources[i] for i in batch], self.source_vocabulary.streams),
                       *pad_sentences([targets[i] for i in batch])]
             log_probs, token_log_probs = self._predictor(*arrays)   # [batch], [batch, target length]
-            for i, log_prob, of_tokens in zip(batch, log_probs, token_log_probs, strict=True):
-                found[i] = float(log_prob), of_tokens[:len(targets[i]) + 1]
-        return found
+            for i, log_prob, token_log_prob in zip(batch, log_probs, token_log_probs, strict=True):
+                scores[i] = float(log_prob), token_log_prob[:len(targets[i]) + 1]
+        return scores
 
 
 def _scoring_tower(model: NMTModel) -> Callable[..., Tensor]:

@@ -74,8 +74,8 @@ def _constraints(plain: PlainSearch) -> Decoding:
 
 def _forced(decoding: Decoding, forcing: Forcing) -> Decoding:
     """Return the search with a processor that forces tokens, which the other processors do not change."""
-    others = [UnlessForced(processor, forcing) for processor in decoding.processors]
-    return dataclasses.replace(decoding, processors=[forcing, *others])
+    unless_forced = [UnlessForced(processor, forcing) for processor in decoding.processors]
+    return dataclasses.replace(decoding, processors=[forcing, *unless_forced])
 
 
 SEARCHES_BY_INPUT: dict[str, Callable[[PlainSearch], Decoding]] = {
@@ -102,20 +102,20 @@ def decoding_with(names: Collection[str], plain: PlainSearch) -> Decoding:
         raise SettingsError(f"The input '{unknown[0]}' of a line is not known: there are "
                             f"{', '.join(SEARCHES_BY_INPUT)}, and the inputs that the model and custom "
                             "processors declare.")
-    for name, serve in SEARCHES_BY_INPUT.items():
+    for name, add_input in SEARCHES_BY_INPUT.items():
         if name in names:
-            plain = plain._replace(decoding=serve(plain))
+            plain = plain._replace(decoding=add_input(plain))
     return plain.decoding
 
 
 log = logging.getLogger(__name__)
 
-MANY = 20
+MANY_SEARCHES = 20
 """Number of different searches at which a warning is logged."""
 
 
-class Towers:
-    """Towers by the inputs and settings of a search, built on demand, so that plain lines cost nothing extra.
+class GraphSearch:
+    """GraphSearch by the inputs and settings of a search, built on demand, so that plain lines cost nothing extra.
 
     Args:
         predictor: the plain search; all towers share its graph and session.
@@ -158,18 +158,18 @@ class Towers:
 
     def _search(self, settings: SearchSettings, inputs: Mapping[str, np.ndarray]) -> Found:
         refuse_forked(self._process)
-        further = frozenset(inputs) - set(self._inputs)
-        key = repr(settings), further
+        extra_inputs = frozenset(inputs) - set(self._inputs)
+        key = repr(settings), extra_inputs
         with self._building:
             if key not in self._built:
-                self._built[key] = self._tower(settings, further)
-                if len(self._built) == MANY:
+                self._built[key] = self._tower(settings, extra_inputs)
+                if len(self._built) == MANY_SEARCHES:
                     log.warning("The lines request %d different searches. Each takes seconds to build, and memory "
-                                "until the end: use the same settings for as many lines as possible.", MANY)
+                                "until the end: use the same settings for as many lines as possible.", MANY_SEARCHES)
         return self._found(self._built[key](**inputs))
 
-    def _tower(self, settings: SearchSettings, further: frozenset[str]) -> SearchPredictor:
-        decoding = decoding_with(further, PlainSearch(self._decoding(settings), settings, self.target_vocabulary))
+    def _tower(self, settings: SearchSettings, extra_inputs: frozenset[str]) -> SearchPredictor:
+        decoding = decoding_with(extra_inputs, PlainSearch(self._decoding(settings), settings, self.target_vocabulary))
         with BUILDING, without_noise(), self.predictor.graph.as_default():
             tower = build_predictor(self._model, decoding, self._device)
         tower.set_session(self.predictor.sess)
@@ -179,7 +179,7 @@ class Towers:
         return Found(**dict(zip(self._outputs, arrays, strict=True)))
 
 
-def build_towers(arguments: SearchArguments) -> Towers:
+def build_graph_search(arguments: SearchArguments) -> GraphSearch:
     """Build the plain search.
 
     Args:
@@ -204,4 +204,4 @@ def build_towers(arguments: SearchArguments) -> Towers:
         plain = decoding(arguments.search)
         signature, outputs = decoding_signature(trained.model, plain), output_names(plain)
         predictor = trained.predictor(decoding_tower(trained.model, plain), signature, outputs, arguments.threads)
-        return Towers(predictor, trained, decoding, arguments.search)
+        return GraphSearch(predictor, trained, decoding, arguments.search)

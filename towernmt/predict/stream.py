@@ -34,7 +34,7 @@ A = TypeVar("A")
 B = TypeVar("B")
 Predictor = Callable[..., Found | tuple[np.ndarray, ...]]
 """Returns `Found`, or its first two arrays, for the inputs of a batch by name."""
-Deal = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
+RunBatches = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 """Calls a function with each of several batches and returns the results in the order of the batches."""
 
 
@@ -43,7 +43,7 @@ class Searches(NamedTuple):
 
     Attributes:
         with_settings: returns a predictor with some search settings changed.
-        watched: whether translations are checked for faults.
+        checks_faults: whether translations are checked for faults.
         retry: settings of a second search for faulty translations; None for no second search.
         is_undivided: returns whether all pieces of this kind form one batch, which the predictor divides itself; None
             if it divides no batch.
@@ -52,7 +52,7 @@ class Searches(NamedTuple):
     """
 
     with_settings: Callable[[Mapping[str, Any]], Predictor] | None = None
-    watched: bool = False
+    checks_faults: bool = False
     retry: Mapping[str, Any] | None = None
     is_undivided: Callable[[LinePiece], bool] | None = None
     without_details: Callable[[Mapping[str, Any]], Predictor] | None = None
@@ -60,7 +60,7 @@ class Searches(NamedTuple):
 
 def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
                     lines: Iterable[str | bytes], batch_tokens: int | None = None, batch_sentences: int | None = None,
-                    max_source_length: int = StreamSettings.max_source_length, deal: Deal | None = None,
+                    max_source_length: int = StreamSettings.max_source_length, run_batches: RunBatches | None = None,
                     device: str = "cpu") -> list[str]:
     """Return the best translation of each line; all lines are sorted by length together.
 
@@ -73,7 +73,7 @@ def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_
             for the default of the device.
         batch_sentences: maximum number of sentences in a batch; None for the default of the device.
         max_source_length: longer lines (in tokens) are translated in pieces.
-        deal: runs the batches; None: this process translates them one after another.
+        run_batches: calls a function with each batch; None: this process translates them one after another.
         device: device of the predictor, "cpu" or a GPU.
 
     Raises:
@@ -83,7 +83,7 @@ def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_
     settings = batching_for(device, batch_tokens, batch_sentences, window=max(len(lines), 1),
                             max_source_length=max_source_length)
     stream = translate_stream(predictor, source_vocabulary, target_vocabulary, line_requests(lines), settings,
-                              deal=deal)
+                              run_batches=run_batches)
     return [hypotheses[0].text for hypotheses in stream]
 
 
@@ -135,7 +135,7 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
                      requests: Iterable[LineRequest], settings: StreamSettings, name: str = "input",
                      encoder: RequestEncoder | None = None,
                      searches: Searches = Searches(),  # noqa: B008 -- immutable
-                     first: int = 1, deal: Deal | None = None) -> Iterator[Translation]:
+                     first: int = 1, run_batches: RunBatches | None = None) -> Iterator[Translation]:
     """Yield the translations of each line, best first, in the order of the lines.
 
     At most `settings.window` requests are read ahead. A line has one translation or more (up to the
@@ -153,7 +153,7 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
         encoder: encodes the options of lines; None means an encoder with the default search settings.
         searches: additional searches and checks.
         first: number of the first line.
-        deal: runs the batches; None means that this process translates them in `settings.threads` threads.
+        run_batches: calls a function with each batch; None means `settings.threads` threads of this process.
 
     Raises:
         DataError: a word lacks its factors, or an option of a line is not valid.
@@ -162,12 +162,12 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
     requests = iter(requests)
     encoder = encoder or RequestEncoder(SearchSettings(), target_vocabulary)
     translator = _BatchTranslator(predictor, source_vocabulary, target_vocabulary, settings, searches,
-                                  deal or partial(side_by_side, threads=settings.threads))
+                                  run_batches or partial(map_in_threads, threads=settings.threads))
     error: DataError | None = None
     while error is None:
-        window, error = _read(requests, settings.window)
-        pieces, wrong = _encode(window, name, first, source_vocabulary, settings.max_source_length, encoder)
-        error = wrong or error
+        window, error = read_window(requests, settings.window)
+        pieces, encode_error = _encode(window, name, first, source_vocabulary, settings.max_source_length, encoder)
+        error = encode_error or error
         translated = translator.translate({piece for line in pieces for piece in line})
         for line, request in zip(pieces, window, strict=False):
             yield joined([translated[piece] for piece in line], request.options.n_best, request.text,
@@ -178,7 +178,7 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
     raise error
 
 
-def side_by_side(function: Callable[[A], B], arguments: Sequence[A], threads: int) -> Iterator[B]:
+def map_in_threads(function: Callable[[A], B], arguments: Sequence[A], threads: int) -> Iterator[B]:
     """Yield the results in the order of the arguments, with up to `threads` calls at a time, each in its own thread.
 
     An error is raised in place of its result; calls that have not started by then are cancelled.
@@ -199,29 +199,29 @@ class _BatchTranslator(NamedTuple):
     target_vocabulary: Vocabulary
     settings: StreamSettings
     searches: Searches
-    deal: Deal
+    run_batches: RunBatches
 
     def translate(self, pieces: Iterable[LinePiece]) -> dict[LinePiece, Translation]:
         """Return the translation of each piece; for a faulty one, the better of two if `searches.retry` is set."""
-        found = self._once(pieces)
+        translations = self._translate_once(pieces)
         if self.searches.retry is not None:
-            again = {piece: piece.with_search(self.searches.retry) for piece, translation in found.items()
-                     if translation.fault}
-            second = self._once(again.values())
-            for piece, other in again.items():
-                better = worse(found[piece].fault, second[other].fault)
-                found[piece] = second[other] if better else found[piece]
-                found[piece].retried = True
-        return found
+            retries = {piece: piece.with_search(self.searches.retry) for piece, translation in translations.items()
+                       if translation.fault}
+            retried = self._translate_once(retries.values())
+            for piece, retry in retries.items():
+                is_better = worse(translations[piece].fault, retried[retry].fault)
+                translations[piece] = retried[retry] if is_better else translations[piece]
+                translations[piece].retried = True
+        return translations
 
-    def _once(self, pieces: Iterable[LinePiece]) -> dict[LinePiece, Translation]:
+    def _translate_once(self, pieces: Iterable[LinePiece]) -> dict[LinePiece, Translation]:
         translated: dict[LinePiece, Translation] = {}
         batches = piece_batches(pieces, self.settings, self.source_vocabulary.streams, self.searches.is_undivided)
-        for batch, translations in zip(batches, self.deal(self._batch, batches), strict=True):
+        for batch, translations in zip(batches, self.run_batches(self._translate_batch, batches), strict=True):
             translated.update(zip(batch.pieces, translations, strict=True))
         return translated
 
-    def _batch(self, batch: PieceBatch) -> list[Translation]:
+    def _translate_batch(self, batch: PieceBatch) -> list[Translation]:
         predictor, changed = self.predictor, batch.pieces[0].search
         if self.searches.without_details is not None and not any(piece.details for piece in batch.pieces):
             predictor = self.searches.without_details(changed)
@@ -229,20 +229,20 @@ class _BatchTranslator(NamedTuple):
             predictor = self.searches.with_settings(changed)
         found = Found(*predictor(**batch.inputs))
         if not np.isfinite(found.scores[:, 0]).all():
-            why = "training has diverged. Take an earlier checkpoint."
+            reason = "training has diverged. Take an earlier checkpoint."
             if np.isneginf(found.scores[:, 0]).any():
-                why += " Or a custom logits processor forbids every token."
-            raise DivergenceError(f"The model's output is not a number (NaN), so nothing can be translated: {why}")
+                reason += " Or a custom logits processor forbids every token."
+            raise DivergenceError(f"The model's output is not a number (NaN), so nothing can be translated: {reason}")
         return found.translations(batch.pieces, self.source_vocabulary, self.target_vocabulary,
-                                  fault_of if self.searches.watched else None)
+                                  fault_of if self.searches.checks_faults else None)
 
 
-def _read(requests: Iterator[LineRequest], size: int) -> tuple[list[LineRequest], DataError | None]:
-    """Return the next requests, and the error that follows them, if any."""
-    window: list[LineRequest] = []
+def read_window(items: Iterator[A], size: int) -> tuple[list[A], DataError | None]:
+    """Return the next items, and the error that the iterator raises after them, if any."""
+    window: list[A] = []
     try:
-        for request in islice(requests, size):
-            window.append(request)
+        for item in islice(items, size):
+            window.append(item)     # noqa: PERF402 -- the items before an error are returned
     except DataError as error:
         return window, error
     return window, None
@@ -266,18 +266,18 @@ def _encode(window: Sequence[LineRequest], name: str, first: int, vocabulary: Vo
     error: DataError | None = None
     try:
         encoded = vocabulary.encode_batch([request.text for request in window])
-    except FactorError as wrong:
-        error = wrong.at(name, first + wrong.index)
-        encoded = vocabulary.encode_batch([request.text for request in window[:wrong.index]])
+    except FactorError as factor_error:
+        error = factor_error.at(name, first + factor_error.index)
+        encoded = vocabulary.encode_batch([request.text for request in window[:factor_error.index]])
     lines: list[list[LinePiece]] = []
     for number, (request, ids) in enumerate(zip(window, encoded, strict=False), start=first):
         is_blank = not ids or not request.text.strip()
-        cuts = [] if is_blank else [ids] if len(ids) <= limit else cut_line(request.text, ids, vocabulary, limit)
-        if len(cuts) > 1 and name:
+        chunks = [] if is_blank else [ids] if len(ids) <= limit else cut_line(request.text, ids, vocabulary, limit)
+        if len(chunks) > 1 and name:
             log.warning("%s line %d: its %d tokens are more than %d; translated in %d pieces.",
-                        name, number, len(ids), limit, len(cuts))
+                        name, number, len(ids), limit, len(chunks))
         try:
-            lines.append(encoder.pieces(request, cuts, vocabulary))
-        except SettingsError as wrong_option:
-            return lines, DataError(f"{name} line {number}: {wrong_option}")
+            lines.append(encoder.pieces(request, chunks, vocabulary))
+        except SettingsError as option_error:
+            return lines, DataError(f"{name} line {number}: {option_error}")
     return lines, error

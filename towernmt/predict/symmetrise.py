@@ -35,19 +35,19 @@ def symmetrised(forward: Iterable[Link], backward: Iterable[Link], method: str) 
 def _grow_diag(forward: set[Link], backward: set[Link]) -> set[Link]:
     union, links = sorted(forward | backward, key=_by_target), forward & backward
     sources, targets = {source for source, _ in links}, {target for _, target in links}
-    before = -1
-    while before < len(links):
-        before = len(links)
+    previous_size = -1
+    while previous_size < len(links):
+        previous_size = len(links)
         for link in union:
             if link not in links:
                 continue
-            for down, right in _NEIGHBOURS:
-                new = link[0] + down, link[1] + right
-                if new not in links and (new in forward or new in backward) and (
-                        new[0] not in sources or new[1] not in targets):
-                    links.add(new)
-                    sources.add(new[0])
-                    targets.add(new[1])
+            for source_step, target_step in _NEIGHBOURS:
+                neighbour = link[0] + source_step, link[1] + target_step
+                if neighbour not in links and (neighbour in forward or neighbour in backward) and (
+                        neighbour[0] not in sources or neighbour[1] not in targets):
+                    links.add(neighbour)
+                    sources.add(neighbour[0])
+                    targets.add(neighbour[1])
     return links
 
 
@@ -114,11 +114,11 @@ class ErrorRate:
 
     def add(self, links: Iterable[Link], gold: GoldLinks) -> None:
         """Count a sentence pair."""
-        found = set(links)
-        self.links += len(found)
+        predicted = set(links)
+        self.links += len(predicted)
         self.sure += len(gold.sure)
-        self.links_sure += len(found & gold.sure)
-        self.links_possible += len(found & gold.possible)
+        self.links_sure += len(predicted & gold.sure)
+        self.links_possible += len(predicted & gold.possible)
         self.sentences += 1
 
     @property

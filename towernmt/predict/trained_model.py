@@ -93,12 +93,12 @@ class TrainedModel:
             CheckpointError: the checkpoint is damaged, or does not match the model.
             SettingsError: the process was forked from one that has used TensorFlow; also when the predictor is called.
         """
-        return placed_predictor(tower, signature, outputs, self.initial_values(), self.device, threads, self.precision)
+        return predictor_on_device(tower, signature, outputs, self.initial_values(), self.device, threads, self.precision)
 
     def predict_config(self, tower: Callable[..., Any], signature: Sequence[TensorSpec],
                        outputs: Sequence[str]) -> PredictConfig:
         """Return the configuration of a tensorpack `OfflinePredictor`; see `predictor` for the arguments."""
-        return placed_config(tower, signature, outputs, self.initial_values(), self.device, precision=self.precision)
+        return config_on_device(tower, signature, outputs, self.initial_values(), self.device, precision=self.precision)
 
     def initial_values(self, scope: str = "") -> SessionInit:
         """Return an initialiser that gives the variables of the graph the values of the checkpoint.
@@ -139,14 +139,14 @@ class TrainedModel:
         self.close()
 
 
-def placed_predictor(tower: Callable[..., Any], signature: Sequence[TensorSpec], outputs: Sequence[str],
+def predictor_on_device(tower: Callable[..., Any], signature: Sequence[TensorSpec], outputs: Sequence[str],
                      values: SessionInit, device: str | None, threads: int = 1,
                      precision: str = PRECISIONS[0]) -> OfflinePredictor:
-    """Return the predictor of `placed_config`, which has the same arguments."""
-    return make_predictor(placed_config(tower, signature, outputs, values, device, threads, precision))
+    """Return the predictor of `config_on_device`, which has the same arguments."""
+    return make_predictor(config_on_device(tower, signature, outputs, values, device, threads, precision))
 
 
-def placed_config(tower: Callable[..., Any], signature: Sequence[TensorSpec], outputs: Sequence[str],
+def config_on_device(tower: Callable[..., Any], signature: Sequence[TensorSpec], outputs: Sequence[str],
                   values: SessionInit, device: str | None, threads: int = 1,
                   precision: str = PRECISIONS[0]) -> PredictConfig:
     """Return the configuration of a predictor on a device.
@@ -160,13 +160,13 @@ def placed_config(tower: Callable[..., Any], signature: Sequence[TensorSpec], ou
         threads: number of concurrent callers.
         precision: dtype of matrix products.
     """
-    def placed(*inputs: Tensor) -> Any:
+    def tower_on_device(*inputs: Tensor) -> Any:
         set_precision(precision)
         with tf1.device(device) if device else nullcontext():
             return tower(*inputs)
 
     return PredictConfig(
-        tower_func=placed, input_signature=list(signature), input_names=[spec.name for spec in signature],
+        tower_func=tower_on_device, input_signature=list(signature), input_names=[spec.name for spec in signature],
         output_names=list(outputs), session_init=values,
         session_creator=SessionCreator(threads, runs_in_caller=True, on_cpu=device is None or "cpu" in device))
 
@@ -190,12 +190,12 @@ def make_predictor(config: PredictConfig) -> OfflinePredictor:
     Only one thread at a time builds a predictor, since tensorpack has one tower context per process.
     """
     configure_terminal_log()
-    with BUILDING, without_noise(), _uncollected():
+    with BUILDING, without_noise(), _without_garbage_collection():
         return _Predictor(config)
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Disable garbage collection in the block, since the many objects of a new graph are all in use."""
     enabled = gc.isenabled()
     gc.disable()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from towernmt.predict.search.decoding_interfaces import LogitsProcessor
 
-MOST_HYPOTHESES = 1 << 14
+MAX_HYPOTHESES = 1 << 14
 """Maximum number of hypotheses of a batch, so that batches have fewer sentences with wide beams or many samples."""
 
 
@@ -98,20 +98,20 @@ class Translator(LineTranslator):
                  trust_code: bool = False,
                  special_lines: SpecialLineSettings = SpecialLineSettings(),  # noqa: B008 -- immutable
                  languages: tuple[str, str] | None = None, **search: Any) -> None:
-        runs = [open_run(place, trust_code) for place in as_list(run_dir)]
+        runs = [open_run(path, trust_code) for path in as_list(run_dir)]
         settings = search_settings(runs[0].group("search", SearchSettings()), beam_size, n_best, search)
         stream = stream or batching_for(device, batch_tokens, batch_sentences)
         stream = _with_threads(stream, device)
         stream = dataclasses.replace(stream, batch_sentences=max(1, min(
-            stream.batch_sentences, MOST_HYPOTHESES // settings.beam_size)))
+            stream.batch_sentences, MAX_HYPOTHESES // settings.beam_size)))
         _check_texts(runs[0], settings, options)
-        self._searches = open_engines(SearchArguments(
+        self._trained_search = trained_search = open_engines(SearchArguments(
             runs, as_list(checkpoint), as_list(model), ensemble, device, settings, processors, log_probs,
             attention or replace_unknown is not False, stream.threads,
             precision or default_precision(runs, engine)), stream, engine, export_first)
-        vocabularies = self._searches.source_vocabulary, self._searches.target_vocabulary
+        vocabularies = trained_search.source_vocabulary, trained_search.target_vocabulary
         super().__init__(
-            self._searches, *vocabularies, checkpoint=self._searches.checkpoint, search=settings, stream=stream,
+            trained_search, *vocabularies, checkpoint=trained_search.checkpoint, search=settings, stream=stream,
             options=options, retry=retry, reranker=reranker,
             unknown=None if replace_unknown is False else UnknownWords(
                 *vocabularies, None if replace_unknown is True else replace_unknown),
@@ -121,12 +121,12 @@ class Translator(LineTranslator):
     @property
     def engine(self) -> str:  # type: ignore[override]
         """The engine of lines without options: `graph`, or name, version and precision of another engine."""
-        return self._searches.engine if isinstance(self._searches, EngineChoice) else GRAPH
+        return self._trained_search.engine if isinstance(self._trained_search, EngineChoice) else GRAPH
 
     @property
     def has_engine_choice(self) -> bool:
         """Whether CTranslate2 can translate lines, as soon as the run is exported."""
-        return isinstance(self._searches, EngineChoice)
+        return isinstance(self._trained_search, EngineChoice)
 
     def change_precision(self, precision: str) -> None:
         """Let CTranslate2 translate later streams in another precision; threads may translate meanwhile.
@@ -140,20 +140,22 @@ class Translator(LineTranslator):
             TowerNMTError: the translator has only the graph, or CTranslate2 cannot load the model.
             OSError: the export cannot be written.
         """
-        if not isinstance(self._searches, EngineChoice):
+        if not isinstance(self._trained_search, EngineChoice):
             raise SettingsError(f"precision={precision}: CTranslate2 does not translate with this model.")
-        self._searches.change_precision(precision)
+        self._trained_search.change_precision(precision)
 
     def current_search(self) -> Search:
         """Return the search for a stream that begins now."""
-        return self._searches.current() if isinstance(self._searches, EngineChoice) else self._searches
+        search = self._trained_search
+        return search.current() if isinstance(search, EngineChoice) else search
 
     def translate_stream(self, lines: Iterable[str | bytes | LineRequest], name: str = "input",
                          inputs: Iterable[LineInputs] | None = None, options: Iterable[LineOptions] | None = None,
                          first: int = 1) -> Iterator[Translation]:
         """Yield the translations of each line; see `LineTranslator`."""
         translations = super().translate_stream(lines, name, inputs, options, first)
-        return self._searches.exporting(translations) if isinstance(self._searches, EngineChoice) else translations
+        search = self._trained_search
+        return search.export_during(translations) if isinstance(search, EngineChoice) else translations
 
     @property
     def predictor(self) -> OfflinePredictor:
@@ -163,7 +165,7 @@ class Translator(LineTranslator):
         n_best, length]`, and scores, float32 `[batch, n_best]`. Additional inputs of the model or the processors follow
         these inputs; log-probabilities and attention follow these outputs.
         """
-        return self._searches.predictor
+        return self._trained_search.predictor
 
 
 def translation_config(run_dir: str | Path | SavedRun, beam_size: int | None = None, *, n_best: int | None = None,

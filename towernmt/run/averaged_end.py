@@ -33,7 +33,7 @@ from towernmt.evaluate.metrics import corpus_scores
 from towernmt.predict.line_translator import SearchArguments
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings
-from towernmt.predict.search_towers import Towers, build_towers
+from towernmt.predict.search_towers import GraphSearch, build_graph_search
 from towernmt.predict.stream import translate_lines
 from towernmt.run.assemble import Components
 from towernmt.run.directory import RunDirectory
@@ -169,18 +169,18 @@ class _FinishedRun:
         """Validate a checkpoint with the run's search settings, in the precision of training."""
         search, precision = self._run.group("search", SearchSettings()), self._settings.train.precision
         model = self._components.model(self._settings)
-        towers = build_towers(SearchArguments([self._run], [checkpoint], [model], None, self._device, search, (), False,
-                                          False, precision=precision))
+        graph = build_graph_search(SearchArguments([self._run], [checkpoint], [model], None, self._device, search, (),
+                                                   False, False, precision=precision))
         scorer = None
         if self._metric.name in OF_LOSS:
             scorer = Scorer(self._run, checkpoint, device=self._device, averaged=search.averaged, model=model,
                             precision=precision)
-        return {tag: self._outcome_of_set(towers, scorer, one) for tag, one in self._sets.items()}
+        return {tag: self._outcome_of_set(graph, scorer, validation) for tag, validation in self._sets.items()}
 
-    def _outcome_of_set(self, towers: Towers, scorer: Scorer | None, validation: ValidationSet
+    def _outcome_of_set(self, graph: GraphSearch, scorer: Scorer | None, validation: ValidationSet
                         ) -> ValidationOutcome:
         source, references = validation.source, validation.references
-        translations = translate_lines(towers, towers.source_vocabulary, towers.target_vocabulary, source,
+        translations = translate_lines(graph, graph.source_vocabulary, graph.target_vocabulary, source,
                                        device=self._device)
         nll = None
         if scorer is not None:

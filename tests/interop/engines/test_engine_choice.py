@@ -24,7 +24,7 @@ from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 from towernmt.interop.ctranslate2_requests import difference
 from towernmt.predict import engine_choice
 from towernmt.predict.engine_choice import open_scorer
-from towernmt.predict.line_translator import SearchArguments, SearchTowers
+from towernmt.predict.line_translator import SearchArguments, TrainedSearch
 from towernmt.predict.lines.line_options import LineOptions, LineRequest
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.scorer import Scorer
@@ -47,12 +47,12 @@ def exported_run(original_run: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def built(monkeypatch: pytest.MonkeyPatch, graph: Translator) -> list[SearchTowers]:
+def built(monkeypatch: pytest.MonkeyPatch, graph: Translator) -> list[TrainedSearch]:
     """The towers of the graph that a test would build; they are those of `graph`."""
-    towers: list[SearchTowers] = []
+    towers: list[TrainedSearch] = []
 
-    def record(arguments: object) -> SearchTowers:
-        towers.append(graph._searches)
+    def record(arguments: object) -> TrainedSearch:
+        towers.append(graph._trained_search)
         return towers[-1]
 
     monkeypatch.setattr(engine_choice, "_graph", record)
@@ -60,7 +60,7 @@ def built(monkeypatch: pytest.MonkeyPatch, graph: Translator) -> list[SearchTowe
 
 
 def test_an_export_translates_without_a_graph_as_the_graph_does(
-        exported_run: Path, graph: Translator, lines: list[str], built: list[SearchTowers]) -> None:
+        exported_run: Path, graph: Translator, lines: list[str], built: list[TrainedSearch]) -> None:
     translator = Translator(exported_run, device="cpu")
     assert translator.engine.startswith("CTranslate2 4.") and translator.engine.endswith(" float32")
     expected = graph.translate_nbest(lines)
@@ -71,7 +71,7 @@ def test_an_export_translates_without_a_graph_as_the_graph_does(
 
 
 def test_each_line_has_its_engine_and_its_place(exported_run: Path, graph: Translator, lines: list[str],
-                                                built: list[SearchTowers], caplog: pytest.LogCaptureFixture) -> None:
+                                                built: list[TrainedSearch], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "towernmt")
     changed = LineOptions(search={"temperature": 2.0}), LineOptions(constraints=["w3 w1"]), LineOptions(n_best=3)
     requests = [LineRequest(line, changed[number % 4]) if number % 4 < 3 else LineRequest(line)
@@ -105,7 +105,7 @@ def test_the_page_of_engines_is_up_to_date_and_complete(manual: Any) -> None:
 
 @pytest.mark.slow
 def test_each_search_of_the_manual_by_ctranslate2_has_the_result_of_the_graph(
-        manual: Any, exported_run: Path, graph: Translator, lines: list[str], built: list[SearchTowers]) -> None:
+        manual: Any, exported_run: Path, graph: Translator, lines: list[str], built: list[TrainedSearch]) -> None:
     searches = [search for examples in manual.SEARCHES.values() for search in examples
                 if "averaged" not in search and not difference(SearchSettings(**search))]
     assert len(searches) > 12
@@ -131,7 +131,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", OPTIONS)
 def test_each_option_of_a_line_has_the_engine_of_the_manual(
-        manual: Any, exported_run: Path, built: list[SearchTowers], name: str) -> None:
+        manual: Any, exported_run: Path, built: list[TrainedSearch], name: str) -> None:
     [row] = [row for row in manual.page().splitlines() if row.startswith(f"| `{name}` |")]
     translator = Translator(exported_run, device="cpu")
     with suppress(SettingsError):       # the model has no other inputs
@@ -140,7 +140,7 @@ def test_each_option_of_a_line_has_the_engine_of_the_manual(
 
 
 def test_ctranslate2_alone_gives_alignments_scores_and_words_for_unknown_tokens(
-        exported_run: Path, lines: list[str], built: list[SearchTowers]) -> None:
+        exported_run: Path, lines: list[str], built: list[TrainedSearch]) -> None:
     details: dict[str, Any] = {"attention": True, "log_probs": True, "replace_unknown": True, "n_best": 3}
     found = Translator(exported_run, device="cpu", **details).translate_nbest(lines)
     assert any(translation[0].links() for translation in found) and not built
@@ -148,7 +148,7 @@ def test_ctranslate2_alone_gives_alignments_scores_and_words_for_unknown_tokens(
 
 @pytest.mark.thorough
 def test_only_the_graph_searches_again_for_a_faulty_translation(
-        exported_run: Path, lines: list[str], built: list[SearchTowers]) -> None:
+        exported_run: Path, lines: list[str], built: list[TrainedSearch]) -> None:
     faults = {line: translation[0].fault for line, translation in zip(
         lines, Translator(exported_run, device="cpu").translate_nbest(lines), strict=True)}
     translator = Translator(exported_run, device="cpu", retry=True)
@@ -158,12 +158,12 @@ def test_only_the_graph_searches_again_for_a_faulty_translation(
 
 
 @pytest.mark.thorough
-def test_the_predictor_is_the_graph(exported_run: Path, graph: Translator, built: list[SearchTowers]) -> None:
+def test_the_predictor_is_the_graph(exported_run: Path, graph: Translator, built: list[TrainedSearch]) -> None:
     assert Translator(exported_run, device="cpu").predictor is graph.predictor and built
 
 
 def test_lines_without_details_are_translated_alone_and_have_none(exported_run: Path, lines: list[str],
-                                                                  built: list[SearchTowers]) -> None:
+                                                                  built: list[TrainedSearch]) -> None:
     translator = Translator(exported_run, device="cpu", log_probs=True, attention=True)
     options = [LineOptions(details=number % 2 == 0) for number in range(len(lines))]
     found = translator.translate_nbest(lines, options=options)
@@ -219,7 +219,7 @@ def test_a_run_in_use_by_another_exporter_is_translated_by_the_graph(original_ru
 
 
 def test_a_run_that_cannot_be_written_is_exported_to_the_users_cache(
-        original_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: list[SearchTowers]) -> None:
+        original_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: list[TrainedSearch]) -> None:
     run = Path(shutil.copytree(original_run, tmp_path / "run"))
     (run / "exports").touch()       # in the way, also for the superuser
     monkeypatch.setenv("TOWERNMT_CACHE", str(tmp_path / "cache"))
@@ -288,7 +288,7 @@ def test_an_export_scores_as_the_graph_does_and_the_graph_scores_longer_pairs(
 
     compare()
     assert not built
-    monkeypatch.setattr(scorer._export.opened, "longest", 6)  # type: ignore[attr-defined]
+    monkeypatch.setattr(scorer._export.result, "max_length", 6)  # type: ignore[attr-defined]
     compare()
     assert len(built) == 1
 
