@@ -134,16 +134,17 @@ def test_tuning_finds_the_weight_that_a_search_of_all_finds() -> None:
         return BLEU(force=True).corpus_score(chosen, [references]).score
 
     found = tune(lists, references)
-    assert found.bleu == pytest.approx(bleu(found.weights)) and found.before == pytest.approx(bleu(np.array([1, 0, 0])))
+    assert found.bleu == pytest.approx(bleu(found.weights))
+    assert found.bleu_of_search == pytest.approx(bleu(np.array([1, 0, 0])))
     # No change of a single weight improves BLEU, and the useless judge has a small weight.
     for place in (1, 2):
         others = [bleu(np.where(np.arange(3) == place, step, found.weights)) for step in CANDIDATE_WEIGHTS]
         assert max(others) == pytest.approx(found.bleu)
-    assert found.bleu > found.before + 5 and found.weights[1] > 0
+    assert found.bleu > found.bleu_of_search + 5 and found.weights[1] > 0
 
 
 def test_a_judge_who_helps_nothing_gets_no_weight() -> None:
     found = tune([judged(["a b c d", "x"], [[-1.0, 0.0], [-2.0, 0.0]])], ["a b c d"])
-    assert found.weights.tolist() == [1.0, 0.0] and found.bleu == found.before == pytest.approx(100.0)
+    assert found.weights.tolist() == [1.0, 0.0] and found.bleu == found.bleu_of_search == pytest.approx(100.0)
     with pytest.raises(DataError, match="1 n-best lists and 2 references"):
         tune([judged(["a"], [[0.0, 0.0]])], ["a", "b"])

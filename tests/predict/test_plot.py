@@ -61,7 +61,8 @@ def test_pictures_end_with_a_warning_before_a_folder_is_full(tmp_path: Path, mon
     with Pictures(tmp_path / "p.png") as pictures, caplog.at_level(logging.WARNING):
         for _ in range(MAX_PICTURES + 3):
             pictures.add(PICTURE)
-    assert len(drawn) == MAX_PICTURES and [f"first {MAX_PICTURES} lines" in record.getMessage() for record in caplog.records] == [True]
+    assert len(drawn) == MAX_PICTURES
+    assert [f"first {MAX_PICTURES} lines" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_characters_that_no_font_has_are_named_once_in_a_warning(

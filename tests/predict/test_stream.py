@@ -24,7 +24,7 @@ from towernmt.predict.lines.line_options import LineOptions, LineRequest, line_r
 from towernmt.predict.lines.text_io import read_text
 from towernmt.predict.lines.words_of_lines import cut_line
 from towernmt.predict.search.search_settings import StreamSettings
-from towernmt.predict.stream import Searches, side_by_side, translate_lines, translate_stream
+from towernmt.predict.stream import Searches, map_in_threads, translate_lines, translate_stream
 
 PAD, EOS, UNK = 0, 2, 3
 UNSEEN = "☃"
@@ -198,7 +198,7 @@ def test_what_fails_beside_others_is_raised_and_later_batches_are_not_begun(monk
 
     monkeypatch.setattr(Future, "cancel", counted)
     with pytest.raises(DataError, match="number 0"):
-        list(side_by_side(fail, range(1000), 2))
+        list(map_in_threads(fail, range(1000), 2))
     assert len(begun) <= 101
 
 

@@ -38,7 +38,7 @@ def test_bleu_of_all_pairs_is_sacrebleus() -> None:
 def test_chrf_in_several_blocks_of_features_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     candidates = texts(5, 12)
     whole = ChrfUtility().of_pairs(candidates, candidates)
-    monkeypatch.setattr("towernmt.predict.minimum_bayes_risk._ELEMENTS", 7 * 15)
+    monkeypatch.setattr("towernmt.predict.minimum_bayes_risk._MAX_ELEMENTS", 7 * 15)
     np.testing.assert_array_equal(ChrfUtility().of_pairs(candidates, candidates), whole)
 
 

@@ -93,7 +93,8 @@ class TrainedModel:
             CheckpointError: the checkpoint is damaged, or does not match the model.
             SettingsError: the process was forked from one that has used TensorFlow; also when the predictor is called.
         """
-        return predictor_on_device(tower, signature, outputs, self.initial_values(), self.device, threads, self.precision)
+        return predictor_on_device(tower, signature, outputs, self.initial_values(), self.device, threads,
+                                   self.precision)
 
     def predict_config(self, tower: Callable[..., Any], signature: Sequence[TensorSpec],
                        outputs: Sequence[str]) -> PredictConfig:
