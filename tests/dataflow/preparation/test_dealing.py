@@ -17,7 +17,7 @@ from towernmt.dataflow.preparation.corpus_statistics import Statistics
 from towernmt.dataflow.preparation.encode_tasks import (
     FindDuplicates,
     GroupedFile,
-    find_seen_keys,
+    find_repeated_keys,
     group_by_lookup,
     group_by_shard,
     read_encoded_chunks,
@@ -55,8 +55,8 @@ def test_duplicates_are_those_that_a_set_finds_however_the_text_is_divided(value
         for part, (start, stop) in enumerate(pairwise(cuts)):
             write_grouped(job.keys(part), group_by_lookup(keys[start:stop], lookups), {})
         for number in range(lookups):
-            FindDuplicates(job.seen(number), 0, job, number).run()
-        found = [find_seen_keys(job, part, stop - start) for part, (start, stop) in enumerate(pairwise(cuts))]
+            FindDuplicates(job.repeated_keys(number), 0, job, number).run()
+        found = [find_repeated_keys(job, part, stop - start) for part, (start, stop) in enumerate(pairwise(cuts))]
     assert np.concatenate(found).tolist() == wanted
 
 

@@ -16,6 +16,7 @@ a sentence takes in a batch.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
@@ -235,7 +236,7 @@ class EpochSize:
         return EpochSize(*(round(count * factor) for count in astuple(self)))
 
     def __add__(self, other: EpochSize) -> EpochSize:
-        return EpochSize(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
+        return EpochSize(*map(operator.add, astuple(self), astuple(other)))
 
     def __str__(self) -> str:
         return (f"{self.batches} batches of {self.pairs} pairs, {self.source_tokens} source and "

@@ -74,11 +74,13 @@ class MixedData(ValidatedData):
     @cached_property
     def validation_sets(self) -> list[ValidationSet]:
         """The validation sets of the new data, then those of the general data."""
-        names = {one.name: f"{GENERAL}-{one.name}" for one in self.general.validation_sets}
-        if len(names) == 1:
-            names = dict.fromkeys(names, GENERAL)
-        return [*self.new.validation_sets, *(replace(one, name=names[one.name])
-                                             for one in self.general.validation_sets)]
+        general_sets = self.general.validation_sets
+        if len(general_sets) == 1:
+            names = [GENERAL]
+        else:
+            names = [f"{GENERAL}-{general_set.name}" for general_set in general_sets]
+        return [*self.new.validation_sets, *(replace(general_set, name=name)
+                                             for general_set, name in zip(general_sets, names, strict=True))]
 
     def copy_vocabularies(self, directory: str | Path) -> None:
         """Write the vocabularies into another directory."""
@@ -101,13 +103,15 @@ class MixedData(ValidatedData):
             seed: seed of the sample, from 0.
         """
         block = self.new.read_block(index)
-        left, number = round(len(block) * share / (1 - share)), epoch * self.num_blocks + index
-        while left:
-            shard = self.general.read_block(number % self.general.num_blocks)
-            drawn = np.sort(permutation([seed, epoch, index, number, _SAMPLE], len(shard))[:left])
-            some = select_pairs(shard, drawn)
-            block = join_blocks(block, some if self._tag is None else with_source_prefix(some, self._tag))
-            left, number = left - len(drawn), number + 1
+        remaining, shard_number = round(len(block) * share / (1 - share)), epoch * self.num_blocks + index
+        while remaining:
+            shard = self.general.read_block(shard_number % self.general.num_blocks)
+            indices = np.sort(permutation([seed, epoch, index, shard_number, _SAMPLE], len(shard))[:remaining])
+            general_pairs = select_pairs(shard, indices)
+            if self._tag is not None:
+                general_pairs = with_source_prefix(general_pairs, self._tag)
+            block = join_blocks(block, general_pairs)
+            remaining, shard_number = remaining - len(indices), shard_number + 1
         return block
 
 

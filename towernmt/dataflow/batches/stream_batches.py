@@ -108,7 +108,7 @@ class StreamBatches:
         """
         parsed = Position.from_json(position)
         changes = self.mixture.weight_log.since((parsed.epoch, parsed.block))
-        return parsed._replace(weights=[asdict(one) for one in changes]).to_json() if changes else position
+        return parsed._replace(weights=[asdict(change) for change in changes]).to_json() if changes else position
 
     def _read(self, node: _LinkedWindow, position: Position, skip: int, step: int
               ) -> Iterator[tuple[Position, Batch]]:
@@ -132,9 +132,9 @@ def stream_settings(mixture: Mixture, pair_filter: PairFilter) -> dict[str, Any]
     """
     limits = asdict(pair_filter)
     limits |= limits.pop("texts")
-    settings = {"sources": [one.source.name for one in mixture.ingredients], "mix": mixture.mix, **limits,
-                **{f"{name} of source {number}": value for number, one in enumerate(mixture.ingredients, 1)
-                   for name, value in (("tag", one.tag), ("on_end", mixture.on_end(number - 1)))}}
+    settings = {"sources": [ingredient.source.name for ingredient in mixture.ingredients], "mix": mixture.mix, **limits,
+                **{f"{name} of source {number}": value for number, ingredient in enumerate(mixture.ingredients, 1)
+                   for name, value in (("tag", ingredient.tag), ("on_end", mixture.on_end(number - 1)))}}
     return {f"{name} in corpora.yaml": value for name, value in settings.items()}
 
 
@@ -220,11 +220,12 @@ class _LinkedWindow:
         tally, stream = self._tally, self._stream
         if tally.reported:
             return
-        if tally.complete and not tally.kept:
+        if tally.complete and not tally.accepted:
             raise DataError(f"{stream.mixture.name}: a complete epoch has no sentence pair to train on "
                             f"({tally.describe()}). Check the sources, and max_length and max_length_ratio.")
         tally.reported = True
-        sources = "; ".join(f"{one.name}: {one.pairs:,} in {one.rounds} round(s)" for one in window.statistics)
+        sources = "; ".join(f"{source.name}: {source.pairs:,} in {source.rounds} round(s)"
+                            for source in window.statistics)
         stream.report(f"Epoch {self.epoch + 1} has been read: {tally.describe()}. Pairs of the epoch: {sources}.")
 
 
@@ -232,18 +233,18 @@ class _Tally:
     """Counts of the pairs that were read in one epoch; `complete` if they began with the epoch."""
 
     def __init__(self, complete: bool) -> None:
-        self.complete, self.kept, self._read, self.reported = complete, 0, 0, False
+        self.complete, self.accepted, self._pairs_read, self.reported = complete, 0, 0, False
         self._dropped: Counter[str] = Counter()
 
     def add(self, window: Window) -> None:
-        self.kept += len(window.block)
-        self._read += window.read
+        self.accepted += len(window.block)
+        self._pairs_read += window.read
         self._dropped.update(window.dropped)
 
     def describe(self) -> str:
         dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self._dropped.items()))
         since = "" if self.complete else " since it was resumed"
-        return f"{self._read:,} pairs read{since}, {sum(self._dropped.values()):,} dropped" + (
+        return f"{self._pairs_read:,} pairs read{since}, {sum(self._dropped.values()):,} dropped" + (
             f": {dropped}" if dropped else "")
 
 

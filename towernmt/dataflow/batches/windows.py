@@ -120,15 +120,15 @@ class WindowMaker:
     def _encode(self, reader: MixtureReader, epoch: int, index: int) -> tuple[list[EncodedChunk], Counter[str]]:
         chunks: list[EncodedChunk] = []
         dropped: Counter[str] = Counter()
-        left = self._settings.window
-        number = sum(one.pairs for one in reader.statistics())  # index of the next pair in this epoch
-        while left > 0 and (pairs := reader.take(min(left, _SLICE))):
-            left -= len(pairs)
+        remaining = self._settings.window
+        number = sum(source.pairs for source in reader.statistics())  # index of the next pair in this epoch
+        while remaining > 0 and (pairs := reader.take(min(remaining, _SLICE))):
+            remaining -= len(pairs)
             try:
                 chunk = self._encode_slice(pairs, epoch, number)
             except FactorError as error:
                 raise error.at(f"{self._mixture.name}, window {index + 1} of epoch {epoch + 1},",
-                               sum(one.lines for one in chunks) + error.index + 1) from None
+                               sum(encoded.lines for encoded in chunks) + error.index + 1) from None
             chunks.append(chunk)
             number += len(pairs)
             dropped.update({reason: len(lines) for reason, lines in chunk.dropped.items()})
@@ -143,19 +143,19 @@ class WindowMaker:
             return self._encode_pairs(pairs, epoch, number)
         key = [self._settings.seed, epoch, number, _MODIFIED]
         modified = list(pairs)
-        drawn = self._modifiers.draw(len(pairs), key)
-        for place, names in drawn:
-            following = pairs[place + 1] if place + 1 < len(pairs) else None
-            modified[place] = Pair(*self._modifiers.modify(pairs[place], following, names, [*key, place]))
+        modifications = self._modifiers.draw(len(pairs), key)
+        for index, names in modifications:
+            following = pairs[index + 1] if index + 1 < len(pairs) else None
+            modified[index] = Pair(*self._modifiers.modify(pairs[index], following, names, [*key, index]))
         chunk = self._encode_pairs(modified, epoch, number)
         # A pair stays unmodified if a filter refuses its modification, for example since it is too long, or if the
         # vocabulary lacks a word of it.
         usable = set((chunk.line_numbers[~_have_unknown(chunk)] - 1).tolist())
-        lost = [place for place, _ in drawn if place not in usable]
-        if not lost:
+        refused = [index for index, _ in modifications if index not in usable]
+        if not refused:
             return chunk
-        for place in lost:
-            modified[place] = pairs[place]
+        for index in refused:
+            modified[index] = pairs[index]
         return self._encode_pairs(modified, epoch, number)
 
     def _encode_pairs(self, pairs: list[Pair], epoch: int, number: int) -> EncodedChunk:
@@ -167,10 +167,10 @@ class WindowMaker:
 
 def _have_unknown(chunk: EncodedChunk) -> NDArray[np.bool_]:
     """Return bool `[pairs]`: whether the source or the target of each kept pair has an unknown word."""
-    found = np.zeros(len(chunk.line_numbers), bool)
+    has_unknown = np.zeros(len(chunk.line_numbers), bool)
     for ids, lengths in ((chunk.source_ids, chunk.source_lengths), (chunk.target_ids, chunk.target_lengths)):
-        found[np.repeat(np.arange(len(lengths)), lengths)[ids == UNK]] = True
-    return found
+        has_unknown[np.repeat(np.arange(len(lengths)), lengths)[ids == UNK]] = True
+    return has_unknown
 
 
 def _join_chunks(chunks: list[EncodedChunk]) -> PairBlock:
@@ -269,8 +269,8 @@ class SampledWindows:
         """Return the block with modified pairs; a pair stays if it has or would have unknown words, or be too long."""
         vocabularies = self._data.source_vocabulary, self._data.target_vocabulary
 
-        def text(place: int) -> tuple[str, str] | None:
-            ids = [side[slice(*offsets[place:place + 2])] for side, offsets in (
+        def text(index: int) -> tuple[str, str] | None:
+            ids = [side[slice(*offsets[index:index + 2])] for side, offsets in (
                 (block.source_ids, block.source_offsets), (block.target_ids, block.target_offsets))]
             if any((side == UNK).any() for side in ids):
                 return None
@@ -278,47 +278,47 @@ class SampledWindows:
                 vocabularies, ids, strict=True))
             return source, target
 
-        places, pairs = [], []
-        for place, names in modifiers.draw(len(block), [*key, _MODIFIED]):
-            pair = text(place)
+        indices, pairs = [], []
+        for index, names in modifiers.draw(len(block), [*key, _MODIFIED]):
+            pair = text(index)
             if pair is not None:
-                following = text(place + 1) if "join" in names and place + 1 < len(block) else None
-                places.append(place)
-                pairs.append(modifiers.modify(pair, following, names, [*key, _MODIFIED, place]))
+                following = text(index + 1) if "join" in names and index + 1 < len(block) else None
+                indices.append(index)
+                pairs.append(modifiers.modify(pair, following, names, [*key, _MODIFIED, index]))
         sides = [vocabulary.encode_batch([pair[side] for pair in pairs])
                  for side, vocabulary in enumerate(vocabularies)] if pairs else [[], []]
         fitting = [number for number in range(len(pairs)) if all(
             0 < len(side[number]) <= self._longest and UNK not in side[number] for side in sides)]
-        return _with_pairs(block, [places[number] for number in fitting],
+        return _with_pairs(block, [indices[number] for number in fitting],
                            [[side[number] for number in fitting] for side in sides])
 
 
-def _with_pairs(block: PairBlock, places: list[int], sides: list[list[list[int]]]) -> PairBlock:
+def _with_pairs(block: PairBlock, indices: list[int], sides: list[list[list[int]]]) -> PairBlock:
     """Return the block with other pairs at some places, in ascending order; these pairs lose their links.
 
     Args:
         block: the pairs, without factors.
-        places: indices of the pairs to replace.
+        indices: indices of the pairs to replace.
         sides: ids of the sources and of the targets of the new pairs.
     """
     arrays = []
-    for ids, offsets, new in ((block.source_ids, block.source_offsets, sides[0]),
-                              (block.target_ids, block.target_offsets, sides[1])):
-        parts, last = [], 0
-        for place, other in zip(places, new, strict=True):
-            parts += [ids[offsets[last]:offsets[place]], np.array(other, ids.dtype)]
-            last = place + 1
+    for ids, offsets, new_ids in ((block.source_ids, block.source_offsets, sides[0]),
+                                  (block.target_ids, block.target_offsets, sides[1])):
+        segments, copied = [], 0
+        for index, replacement in zip(indices, new_ids, strict=True):
+            segments += [ids[offsets[copied]:offsets[index]], np.array(replacement, ids.dtype)]
+            copied = index + 1
         lengths = np.diff(offsets)
-        lengths[places] = [len(other) for other in new]
-        arrays += [np.concatenate([*parts, ids[offsets[last]:]]), offsets_of_lengths(lengths)]
+        lengths[indices] = [len(replacement) for replacement in new_ids]
+        arrays += [np.concatenate([*segments, ids[offsets[copied]:]]), offsets_of_lengths(lengths)]
     changed = PairBlock(*arrays)
     if block.links is None or block.link_offsets is None:
         return changed
     counts = np.diff(block.link_offsets)
-    kept = np.ones(len(block), bool)
-    kept[places] = False
-    return replace(changed, links=block.links[:, np.repeat(kept, counts)],
-                   link_offsets=offsets_of_lengths(counts * kept))
+    unchanged = np.ones(len(block), bool)
+    unchanged[indices] = False
+    return replace(changed, links=block.links[:, np.repeat(unchanged, counts)],
+                   link_offsets=offsets_of_lengths(counts * unchanged))
 
 
 def _add_links(sampled: PairBlock, block: PairBlock, source: Resegmented, target: Resegmented) -> PairBlock:
@@ -326,20 +326,21 @@ def _add_links(sampled: PairBlock, block: PairBlock, source: Resegmented, target
     links, offsets = np.asarray(block.links).astype(np.int64), np.asarray(block.link_offsets)
     pairs = np.repeat(np.arange(len(block)), np.diff(offsets))  # [links]
     # Words are linked if any of their subwords are: all of them in a file of alignments, some of them if learned.
-    words = [np.searchsorted(side.begins, old, side="right") - 1 for side, old in (
+    words = [np.searchsorted(side.begins, subwords, side="right") - 1 for side, subwords in (
         (source, block.source_offsets[pairs] + links[0]), (target, block.target_offsets[pairs] + links[1]))]
-    _, kept = np.unique(words[0] * (len(target.begins) + 1) + words[1], return_index=True)
-    pairs, (from_words, to_words) = pairs[kept], (side[kept] for side in words)
+    _, distinct = np.unique(words[0] * (len(target.begins) + 1) + words[1], return_index=True)
+    pairs, (from_words, to_words) = pairs[distinct], (side[distinct] for side in words)
     counts = source.counts[from_words], target.counts[to_words]
     # The index of the first subword of each linked word in its sentence.
-    first = [np.cumsum(side.counts)[word] - side.counts[word] - new_offsets[pairs] for side, word, new_offsets in (
-        (source, from_words, sampled.source_offsets), (target, to_words, sampled.target_offsets))]
+    first_subwords = [
+        np.cumsum(side.counts)[word] - side.counts[word] - new_offsets[pairs] for side, word, new_offsets in (
+            (source, from_words, sampled.source_offsets), (target, to_words, sampled.target_offsets))]
     # Each source subword of a link is repeated for all its target subwords.
     repeated = np.repeat(counts[1], counts[0])
-    new = np.stack([np.repeat(spans(first[0], counts[0]), repeated),
-                    spans(np.repeat(first[1], counts[0]), repeated)]).astype(np.uint16)
+    new_links = np.stack([np.repeat(spans(first_subwords[0], counts[0]), repeated),
+                          spans(np.repeat(first_subwords[1], counts[0]), repeated)]).astype(np.uint16)
     per_pair = np.bincount(pairs, counts[0] * counts[1], len(block)).astype(np.int64)
-    return replace(sampled, links=new, link_offsets=offsets_of_lengths(per_pair))
+    return replace(sampled, links=new_links, link_offsets=offsets_of_lengths(per_pair))
 
 
 T = TypeVar("T")

@@ -51,7 +51,7 @@ class _Cells(NamedTuple):
     entry: NDArray[np.int32]
     starts: NDArray[np.int64]
     lengths: NDArray[np.int32]
-    place: NDArray[np.float32]
+    position: NDArray[np.float32]
 
 
 class _CellTable(NamedTuple):
@@ -85,30 +85,30 @@ def learn_model_1(blocks: Iterable[PairBlock], target_size: int, iterations: int
     for iteration in range(1, iterations + 1):
         expected, likelihood = np.zeros(len(source)), 0.0
         for part in table.cells:
-            given = probability[part.entry]
-            total = np.add.reduceat(given, part.starts)
+            cell_probability = probability[part.entry]
+            total = np.add.reduceat(cell_probability, part.starts)
             likelihood += float(np.log(total / part.lengths).sum())
-            given /= np.repeat(total, part.lengths)
-            expected += np.bincount(part.entry, weights=given, minlength=len(source))
+            cell_probability /= np.repeat(total, part.lengths)
+            expected += np.bincount(part.entry, weights=cell_probability, minlength=len(source))
         probability = expected / np.bincount(source, weights=expected)[source]
         report(iteration, float(np.exp(-likelihood / table.frequency.sum())))
     return Entries(source, table.keys % target_size, probability, table.frequency)
 
 
 def _index(blocks: Iterable[PairBlock], target_size: int) -> _CellTable:
-    frequency, found, parts = np.zeros(target_size, np.int64), [], []
+    frequency, key_lists, cell_lists = np.zeros(target_size, np.int64), [], []
     for block in blocks:
         frequency += np.bincount(block.target_ids, minlength=target_size)
         keys, cells = _cells(block, target_size)
         if len(keys):
             unique, entry = np.unique(keys, return_inverse=True)
-            found.append(unique)
-            parts.append(cells._replace(entry=entry.astype(np.int32)))
-    if not found:
+            key_lists.append(unique)
+            cell_lists.append(cells._replace(entry=entry.astype(np.int32)))
+    if not key_lists:
         raise DataError("no sentence pair can be used: one side of each pair is empty.")
-    table = np.unique(np.concatenate(found))
+    table = np.unique(np.concatenate(key_lists))
     return _CellTable(table, [part._replace(entry=np.searchsorted(table, unique).astype(np.int32)[part.entry])
-                              for unique, part in zip(found, parts, strict=True)], frequency)
+                              for unique, part in zip(key_lists, cell_lists, strict=True)], frequency)
 
 
 def _cells(block: PairBlock, target_size: int) -> tuple[NDArray[np.int64], _Cells]:
@@ -122,8 +122,8 @@ def _cells(block: PairBlock, target_size: int) -> tuple[NDArray[np.int64], _Cell
     first = (block.source_offsets[:-1] + np.arange(len(block)))[sentence]      # each previous sentence has a NULL
     source = with_null[np.repeat(first, lengths) + within]
     keys = source * target_size + np.repeat(block.target_ids.astype(np.int64), lengths)
-    place = (np.arange(len(sentence)) - block.target_offsets[sentence] + 0.5) / block.target_lengths[sentence]
-    return keys, _Cells(np.zeros(0, np.int32), starts, lengths.astype(np.int32), place.astype(np.float32))
+    position = (np.arange(len(sentence)) - block.target_offsets[sentence] + 0.5) / block.target_lengths[sentence]
+    return keys, _Cells(np.zeros(0, np.int32), starts, lengths.astype(np.int32), position.astype(np.float32))
 
 
 NULL_SHARE = 0.08
@@ -196,12 +196,12 @@ class AlignmentModel:
         if not len(keys):
             return np.full(len(block.target_ids), -1, np.int64)
         entry = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        known = np.where(self.keys[entry] == keys, self.probability[entry], _UNSEEN)
-        joint = known * _prior(_distances(cells), cells, self.tension)
-        best = np.repeat(np.maximum.reduceat(joint, cells.starts), cells.lengths)
+        probability = np.where(self.keys[entry] == keys, self.probability[entry], _UNSEEN)
+        joint = probability * _prior(_distances(cells), cells, self.tension)
+        maximum = np.repeat(np.maximum.reduceat(joint, cells.starts), cells.lengths)
         # The first of equal cells: a target token has at least one, so the order of the cells finds it.
-        places = np.flatnonzero(joint == best)
-        first = places[np.searchsorted(places, cells.starts)]
+        maxima = np.flatnonzero(joint == maximum)
+        first = maxima[np.searchsorted(maxima, cells.starts)]
         return first - cells.starts - 1
 
     def save(self, path: Path) -> None:
@@ -221,7 +221,7 @@ def _distances(cells: _Cells) -> NDArray[np.float32]:
     """Return the distance of each cell from the diagonal, between 0 and 1; the value for NULL has no meaning."""
     within = np.arange(cells.starts[-1] + cells.lengths[-1]) - np.repeat(cells.starts, cells.lengths)
     source = (within - 0.5) / np.repeat(np.maximum(cells.lengths - 1, 1), cells.lengths)
-    return np.abs(source - np.repeat(cells.place, cells.lengths)).astype(np.float32)
+    return np.abs(source - np.repeat(cells.position, cells.lengths)).astype(np.float32)
 
 
 def _prior(distance: NDArray[np.float32], cells: _Cells, tension: float) -> NDArray[np.floating]:
@@ -280,10 +280,10 @@ def aligned_pairs(forward: AlignmentModel, backward: AlignmentModel, block: Pair
     source = forward.best_sources(block)
     target = backward.best_sources(swapped(block))
     pair = np.repeat(np.arange(len(block)), block.target_lengths)
-    own = np.arange(len(source)) - block.target_offsets[pair]
+    target_index = np.arange(len(source)) - block.target_offsets[pair]
     linked = np.flatnonzero(source >= 0)
-    linked = linked[target[block.source_offsets[pair[linked]] + source[linked]] == own[linked]]
-    links = np.stack([source[linked], own[linked]]).astype(np.uint16)
+    linked = linked[target[block.source_offsets[pair[linked]] + source[linked]] == target_index[linked]]
+    links = np.stack([source[linked], target_index[linked]]).astype(np.uint16)
     return links, np.bincount(pair[linked], minlength=len(block)).astype(np.int32)
 
 

@@ -83,12 +83,12 @@ def with_learned_links(job: PreparationJob, shard: int, info: ShardInfo) -> tupl
         info: the entry without links.
     """
     parts = [GroupedFile(job.distributed(part), shard) for part in range(job.parts)]
-    found = [aligned_pairs(_model(job, 0), _model(job, 1), block) for block in _blocks(job, shard)]
-    links = np.concatenate([np.zeros((2, 0), np.uint16), *(one for one, _ in found)], axis=1)
-    counts = np.concatenate([np.zeros(0, np.int32), *(each for _, each in found)])
-    lengths, others = ((part.read(column) for column in columns for part in parts)
-                       for columns in (range(2), range(2, len(info.columns()))))
-    arrays = chain(lengths, [counts.astype("<i4").tobytes()], others, [links.astype("<u2").tobytes()])
+    alignments = [aligned_pairs(_model(job, 0), _model(job, 1), block) for block in _blocks(job, shard)]
+    links = np.concatenate([np.zeros((2, 0), np.uint16), *(pair_links for pair_links, _ in alignments)], axis=1)
+    counts = np.concatenate([np.zeros(0, np.int32), *(pair_counts for _, pair_counts in alignments)])
+    lengths, remaining_columns = ((part.read(column) for column in columns for part in parts)
+                                  for columns in (range(2), range(2, len(info.columns()))))
+    arrays = chain(lengths, [counts.astype("<i4").tobytes()], remaining_columns, [links.astype("<u2").tobytes()])
     return replace(info, links=links.shape[1]), arrays
 
 

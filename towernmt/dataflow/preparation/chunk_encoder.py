@@ -21,7 +21,8 @@ from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary, Fact
 
 def vocabulary_id_dtype(source_vocabulary: Vocabulary, target_vocabulary: Vocabulary) -> np.dtype[Any]:
     """Return the type of the stored ids of both sides and of all factors."""
-    return id_dtype(max(one.size for one in (source_vocabulary, target_vocabulary, *factors_of(source_vocabulary))))
+    vocabularies = source_vocabulary, target_vocabulary, *factors_of(source_vocabulary)
+    return id_dtype(max(vocabulary.size for vocabulary in vocabularies))
 
 
 @dataclass(frozen=True)
@@ -117,11 +118,11 @@ class ChunkEncoder:
         source, target = (list(side) for side in zip(*pairs, strict=True))
         # Two seeds, so that a shared vocabulary segments equal sentences of the sides independently.
         if isinstance(self._source, FactoredVocabulary):
-            drawn = _EncodedSide(source, *self._source.sample_texts(source, sampling, 2 * seed, first))
+            encoded_source = _EncodedSide(source, *self._source.sample_texts(source, sampling, 2 * seed, first))
         else:
-            drawn = _EncodedSide(source, self._source.sample_batch(source, sampling, 2 * seed, first))
-        other = _EncodedSide(target, self._target.sample_batch(target, sampling, 2 * seed + 1, first))
-        return self._filtered(drawn, other, first_line)
+            encoded_source = _EncodedSide(source, self._source.sample_batch(source, sampling, 2 * seed, first))
+        encoded_target = _EncodedSide(target, self._target.sample_batch(target, sampling, 2 * seed + 1, first))
+        return self._filtered(encoded_source, encoded_target, first_line)
 
     def _filtered(self, source: _EncodedSide, target: _EncodedSide, first_line: int,
                   links: Sequence[Sequence[Link]] | None = None) -> EncodedChunk:
@@ -129,14 +130,14 @@ class ChunkEncoder:
         reasons = self._filter.reasons(*lengths)
         keys = self._filter_texts(source.texts, target.texts, reasons)
         numbers = first_line + np.arange(len(source.ids), dtype=np.int64)
-        kept = np.flatnonzero(reasons < 0)
+        accepted = np.flatnonzero(reasons < 0)
         dropped = {name: numbers[reasons == code] for code, name in enumerate(DROP_REASONS)
                    if (reasons == code).any()}
-        source_lengths, target_lengths = (side[kept].astype(np.int32) for side in lengths)
-        factors = np.stack([self._flat(ids, kept) for ids in source.factors]) if source.factors else None
-        return EncodedChunk(len(source.ids), numbers[kept], source_lengths, target_lengths,
-                            self._flat(source.ids, kept), self._flat(target.ids, kept), dropped, factors,
-                            *_linked(source, target, links, kept), keys)
+        source_lengths, target_lengths = (side[accepted].astype(np.int32) for side in lengths)
+        factors = np.stack([self._flat(ids, accepted) for ids in source.factors]) if source.factors else None
+        return EncodedChunk(len(source.ids), numbers[accepted], source_lengths, target_lengths,
+                            self._flat(source.ids, accepted), self._flat(target.ids, accepted), dropped, factors,
+                            *_linked(source, target, links, accepted), keys)
 
     def _filter_texts(self, source: list[str], target: list[str], reasons: NDArray[np.int8]
                        ) -> NDArray[np.uint64] | None:
@@ -158,8 +159,8 @@ class ChunkEncoder:
         factors = len(factors_of(self._source))
         return " ".join(split_factors(text, factors)[0]) if factors else text
 
-    def _flat(self, ids: list[list[int]], kept: NDArray[np.intp]) -> NDArray[np.integer]:
-        selected: Any = ids if len(kept) == len(ids) else [ids[i] for i in kept.tolist()]
+    def _flat(self, ids: list[list[int]], pairs: NDArray[np.intp]) -> NDArray[np.integer]:
+        selected: Any = ids if len(pairs) == len(ids) else [ids[i] for i in pairs.tolist()]
         return np.fromiter(chain.from_iterable(selected), self.dtype)
 
 
@@ -176,35 +177,35 @@ def _side_with_words(vocabulary: Vocabulary, texts: list[str]) -> _EncodedSide:
     return _EncodedSide(texts, ids, words=words)
 
 
-def _linked(source: _EncodedSide, target: _EncodedSide, links: Sequence[Sequence[Link]] | None, kept: NDArray[np.intp]
+def _linked(source: _EncodedSide, target: _EncodedSide, links: Sequence[Sequence[Link]] | None, pairs: NDArray[np.intp]
             ) -> tuple[NDArray[np.int32] | None, NDArray[np.uint16] | None]:
     """Return `link_counts` and `links` of the kept pairs."""
     if links is None:
         return None, None
-    each = [link_tokens(links[i], source.words[i], target.words[i]) for i in kept.tolist()]
-    counts = np.array([found.shape[1] for found in each], np.int32)
-    return counts, np.concatenate([np.zeros((2, 0), np.uint16), *each], axis=1)
+    pair_links = [link_tokens(links[i], source.words[i], target.words[i]) for i in pairs.tolist()]
+    counts = np.array([token_links.shape[1] for token_links in pair_links], np.int32)
+    return counts, np.concatenate([np.zeros((2, 0), np.uint16), *pair_links], axis=1)
 
 
-def drop_seen(chunk: EncodedChunk, seen: NDArray[np.bool_]) -> EncodedChunk:
+def drop_repeated(chunk: EncodedChunk, repeated: NDArray[np.bool_]) -> EncodedChunk:
     """Return the chunk without the pairs that occurred before.
 
     Args:
         chunk: a chunk with keys.
-        seen: bool `[pairs, keys]`, whether each key occurred before.
+        repeated: bool `[pairs, keys]`, whether each key occurred before.
     """
-    exactly, nearly = seen[:, 0], seen[:, 1:].any(axis=1) & ~seen[:, 0]
-    kept = ~(exactly | nearly)
-    if kept.all():
+    exactly, nearly = repeated[:, 0], repeated[:, 1:].any(axis=1) & ~repeated[:, 0]
+    new = ~(exactly | nearly)
+    if new.all():
         return chunk
-    found = {"duplicate": chunk.line_numbers[exactly], "near duplicate": chunk.line_numbers[nearly]}
-    dropped = chunk.dropped | {name: lines for name, lines in found.items() if len(lines)}
-    source, target = (np.repeat(kept, lengths) for lengths in (chunk.source_lengths, chunk.target_lengths))
+    duplicates = {"duplicate": chunk.line_numbers[exactly], "near duplicate": chunk.line_numbers[nearly]}
+    dropped = chunk.dropped | {name: lines for name, lines in duplicates.items() if len(lines)}
+    source, target = (np.repeat(new, lengths) for lengths in (chunk.source_lengths, chunk.target_lengths))
     factors, counts, links = chunk.source_factors, chunk.link_counts, chunk.links
     if counts is not None and links is not None:
-        counts, links = counts[kept], links[:, np.repeat(kept, counts)]
+        counts, links = counts[new], links[:, np.repeat(new, counts)]
     return replace(
-        chunk, line_numbers=chunk.line_numbers[kept], source_lengths=chunk.source_lengths[kept],
-        target_lengths=chunk.target_lengths[kept], source_ids=chunk.source_ids[source],
+        chunk, line_numbers=chunk.line_numbers[new], source_lengths=chunk.source_lengths[new],
+        target_lengths=chunk.target_lengths[new], source_ids=chunk.source_ids[source],
         target_ids=chunk.target_ids[target], dropped=dropped,
         source_factors=None if factors is None else factors[:, source], link_counts=counts, links=links, keys=None)

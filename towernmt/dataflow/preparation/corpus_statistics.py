@@ -69,9 +69,9 @@ def statistics_table(statistics: dict[str, Any], vocabularies: dict[str, Any], n
         notes: sentences to add at the end.
     """
     source, target = statistics["source"], statistics["target"]
-    left, right = (f"{vocabularies[side]['size']:,} {vocabularies[side]['kind']}"
-                   for side in ("source", "target"))
-    rows = [("", "source", "target"), ("vocabulary", left, right)]
+    source_entries, target_entries = (f"{vocabularies[side]['size']:,} {vocabularies[side]['kind']}"
+                                      for side in ("source", "target"))
+    rows = [("", "source", "target"), ("vocabulary", source_entries, target_entries)]
     for label, form in (
             ("tokens", lambda side: f"{side['tokens']:,}"),
             ("unknown tokens", lambda side: f"{side['unknown']:,} ({100 * side['unknown_rate']:.3f} %)"),
@@ -84,7 +84,7 @@ def statistics_table(statistics: dict[str, Any], vocabularies: dict[str, Any], n
     rows.append(("sentences by length", "", ""))
     rows += _histogram_rows(source["length_histogram"], target["length_histogram"])
     ratio = statistics["length_ratio"]
-    lines = [f"{label:<22}{left:>22}{right:>22}".rstrip() for label, left, right in rows]
+    lines = [f"{label:<22}{source_text:>22}{target_text:>22}".rstrip() for label, source_text, target_text in rows]
     lines.append(f"length ratio source/target: mean {ratio['mean']:.4f}, deviation {ratio['deviation']:.4f}")
     dropped = sum(entry["pairs"] for entry in statistics["dropped"].values())
     lines.append(f"pairs: {statistics['pairs']:,} of {statistics['lines']:,} lines; {dropped:,} dropped")
@@ -112,8 +112,8 @@ def _histogram_rows(source: list[int], target: list[int]) -> list[tuple[str, str
     rows: list[tuple[str, str, str]] = []
     start, stop = 1, 4
     while start < max(len(source), len(target)):
-        left, right = (f"{sum(side[start:stop + 1]):,}" for side in (source, target))
-        rows.append((f"  {start} to {stop} tokens", left, right))
+        source_count, target_count = (f"{sum(side[start:stop + 1]):,}" for side in (source, target))
+        rows.append((f"  {start} to {stop} tokens", source_count, target_count))
         start, stop = stop + 1, stop * 2
     return rows
 
@@ -155,9 +155,9 @@ class PairLengths:
         """
         order = np.lexsort((self.source - self.target, np.maximum(self.source, self.target)))
         ends = np.cumsum(self.pairs[order])
-        places = (np.arange(pairs) * 2 + 1) * int(ends[-1]) // (2 * pairs)
-        chosen = order[np.searchsorted(ends, places, side="right")]
-        return self.source[chosen], self.target[chosen]
+        ranks = (np.arange(pairs) * 2 + 1) * int(ends[-1]) // (2 * pairs)
+        sampled = order[np.searchsorted(ends, ranks, side="right")]
+        return self.source[sampled], self.target[sampled]
 
 
 def parse_pair_lengths(content: bytes, name: str) -> PairLengths:
@@ -259,8 +259,8 @@ class Statistics:
             self._links = {name: count + state["links"][name] for name, count in self._links.items()}
         self._pair_lengths.update(dict(zip(*state["pair_lengths"], strict=True)))
         self._ratios += [(first, second) for first, second in state["ratios"]]
-        for reason, other in state["dropped"].items():
-            self._drop(reason, other["pairs"], other["first_lines"])
+        for reason, dropped in state["dropped"].items():
+            self._drop(reason, dropped["pairs"], dropped["first_lines"])
 
     def _drop(self, reason: str, pairs: int, first_lines: list[int]) -> None:
         entry = self._dropped[reason]

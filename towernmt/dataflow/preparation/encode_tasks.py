@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from towernmt.dataflow.preparation.chunk_encoder import EncodedChunk, drop_seen
+from towernmt.dataflow.preparation.chunk_encoder import EncodedChunk, drop_repeated
 from towernmt.dataflow.preparation.corpus_statistics import Statistics
 from towernmt.dataflow.preparation.input_texts import PairTexts
 from towernmt.dataflow.preparation.tasks import NumberedTask, PreparationJob, atomic_output
@@ -78,9 +78,9 @@ def group_by_lookup(keys: NDArray[np.uint64], lookups: int) -> list[Column]:
     Returns:
         the keys, and their indices in the part, int32 `[keys]`.
     """
-    whose = (keys >> np.uint64(32)) % np.uint64(lookups)
-    order = np.argsort(whose, kind="stable")
-    counts = np.bincount(whose.astype(np.int64), minlength=lookups)
+    lookup = (keys >> np.uint64(32)) % np.uint64(lookups)
+    order = np.argsort(lookup, kind="stable")
+    counts = np.bincount(lookup.astype(np.int64), minlength=lookups)
     return [Column(keys[order], counts), Column(order.astype("<i4"), counts)]
 
 
@@ -95,26 +95,26 @@ class FindDuplicates(NumberedTask):
     def run(self) -> None:
         parts = [GroupedFile(self.job.keys(part), self.number) for part in range(self.job.parts)]
         keys = np.frombuffer(b"".join(part.read(0) for part in parts), "<u8")
-        seen = came_before(keys)
-        columns = list(_seen_places(seen, parts))
-        counts = np.array([len(places) for places in columns], np.int64)
+        repeated = came_before(keys)
+        columns = list(_repeated_indices(repeated, parts))
+        counts = np.array([len(indices) for indices in columns], np.int64)
         write_grouped(self.output, [Column(np.concatenate([np.zeros(0, "<i4"), *columns]), counts)], {})
 
 
-def _seen_places(seen: NDArray[np.bool_], parts: list[GroupedFile]) -> Iterator[NDArray[np.int32]]:
+def _repeated_indices(repeated: NDArray[np.bool_], parts: list[GroupedFile]) -> Iterator[NDArray[np.int32]]:
     start = 0
     for part in parts:
-        places = np.frombuffer(part.read(1), "<i4")
-        yield places[seen[start:start + len(places)]]
-        start += len(places)
+        indices = np.frombuffer(part.read(1), "<i4")
+        yield indices[repeated[start:start + len(indices)]]
+        start += len(indices)
 
 
-def find_seen_keys(job: PreparationJob, part: int, keys: int) -> NDArray[np.bool_]:
+def find_repeated_keys(job: PreparationJob, part: int, keys: int) -> NDArray[np.bool_]:
     """Return which keys of a part occurred before, bool `[keys]`, after all lookups are done."""
-    seen = np.zeros(keys, bool)
+    repeated = np.zeros(keys, bool)
     for number in range(job.lookups):
-        seen[np.frombuffer(GroupedFile(job.seen(number), part).read(0), "<i4")] = True
-    return seen
+        repeated[np.frombuffer(GroupedFile(job.repeated_keys(number), part).read(0), "<i4")] = True
+    return repeated
 
 
 @dataclass(frozen=True)
@@ -139,10 +139,10 @@ class DropDuplicates(NumberedTask):
                 return
             raise
         shapes = [chunk.keys.shape for chunk in chunks if chunk.keys is not None]
-        seen = find_seen_keys(self.job, self.number, sum(rows * keys for rows, keys in shapes))
+        repeated = find_repeated_keys(self.job, self.number, sum(rows * keys for rows, keys in shapes))
         stops = np.cumsum([rows * keys for rows, keys in shapes])[:-1]
-        shares = [share.reshape(shape) for share, shape in zip(np.split(seen, stops), shapes, strict=True)]
-        write_distributed(self.job, self.number, [drop_seen(*both) for both in zip(chunks, shares, strict=True)])
+        shares = [share.reshape(shape) for share, shape in zip(np.split(repeated, stops), shapes, strict=True)]
+        write_distributed(self.job, self.number, [drop_repeated(*both) for both in zip(chunks, shares, strict=True)])
         encoded.unlink(missing_ok=True)
 
 
@@ -162,9 +162,9 @@ def group_by_shard(chunks: Sequence[EncodedChunk], shards: int, seed: int) -> It
     sample of the whole corpus (as in Sockeye).
     """
     lines = np.concatenate([chunk.line_numbers for chunk in chunks])
-    whose = (line_hash(lines, seed) % np.uint64(shards)).astype(np.int64)
-    order = np.argsort(whose, kind="stable")
-    distribution = _Distribution(order, whose[order], shards)
+    shard = (line_hash(lines, seed) % np.uint64(shards)).astype(np.int64)
+    order = np.argsort(shard, kind="stable")
+    distribution = _Distribution(order, shard[order], shards)
     lengths = {name: np.concatenate([getattr(chunk, name) for chunk in chunks])
                for name in ("source_lengths", "target_lengths")}
     linked = chunks[0].link_counts is not None
@@ -195,21 +195,21 @@ class _Distribution:
         shards: number of shards.
     """
 
-    def __init__(self, order: NDArray[np.intp], whose: NDArray[np.int64], shards: int) -> None:
-        self._order, self._whose, self._shards = order, whose, shards
+    def __init__(self, order: NDArray[np.intp], shard_of_pair: NDArray[np.int64], shards: int) -> None:
+        self._order, self._shard_of_pair, self._shards = order, shard_of_pair, shards
 
     def pairs(self, values: NDArray[Any]) -> Column:
         """Sort values `[pairs]`, one for each pair."""
-        return Column(values[self._order], np.bincount(self._whose, minlength=self._shards))
+        return Column(values[self._order], np.bincount(self._shard_of_pair, minlength=self._shards))
 
     def elements(self, lengths: NDArray[np.int32], values: NDArray[Any]) -> Column:
         """Sort values `[elements]`, of which pair i has `lengths[i]`."""
         starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[self._order]
         lengths = lengths[self._order].astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        counts = np.diff(offsets[np.searchsorted(self._whose, np.arange(self._shards + 1))])
-        return Column(values[places], counts)
+        indices = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        counts = np.diff(offsets[np.searchsorted(self._shard_of_pair, np.arange(self._shards + 1))])
+        return Column(values[indices], counts)
 
 
 _ARRAYS = [field.name for field in fields(EncodedChunk) if field.name not in ("lines", "dropped")]
@@ -228,12 +228,12 @@ def write_encoded_chunks(path: Path, chunks: list[EncodedChunk]) -> None:
 def read_encoded_chunks(path: Path) -> list[EncodedChunk]:
     """Read the file of `write_encoded_chunks`."""
     with np.load(path) as arrays:
-        found = {name: arrays[name] for name in arrays.files}
+        stored_arrays = {name: arrays[name] for name in arrays.files}
     chunks = []
-    for number, lines in enumerate(found["lines"].tolist()):
+    for number, lines in enumerate(stored_arrays["lines"].tolist()):
         begin = f"{number}/dropped/"
-        dropped = {name.removeprefix(begin): values for name, values in found.items() if name.startswith(begin)}
-        columns = {name: found.get(f"{number}/{name}") for name in _ARRAYS}
+        dropped = {name.removeprefix(begin): values for name, values in stored_arrays.items() if name.startswith(begin)}
+        columns = {name: stored_arrays.get(f"{number}/{name}") for name in _ARRAYS}
         chunks.append(EncodedChunk(lines=lines, dropped=dropped, **columns))    # type: ignore[arg-type]
     return chunks
 
@@ -280,16 +280,16 @@ class GroupedFile:
             columns, groups, _ = _HEAD.unpack(file.read(_HEAD.size))
             sizes = np.frombuffer(file.read(8 * columns * groups), "<i8")
         stops = _HEAD.size + sizes.nbytes + np.cumsum(sizes)
-        places = np.arange(columns) * groups + group
-        self._places = list(zip((stops - sizes)[places].tolist(), sizes[places].tolist(), strict=True))
+        indices = np.arange(columns) * groups + group
+        self._ranges = list(zip((stops - sizes)[indices].tolist(), sizes[indices].tolist(), strict=True))
 
     def size(self, column: int) -> int:
         """Return the number of bytes of the group in a column."""
-        return self._places[column][1]
+        return self._ranges[column][1]
 
     def read(self, column: int) -> bytes:
         """Return the values of the group in a column."""
-        offset, size = self._places[column]
+        offset, size = self._ranges[column]
         if not size:
             return b""
         with open(self._path, "rb") as file:

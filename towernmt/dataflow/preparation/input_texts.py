@@ -35,7 +35,7 @@ _PAIRS = 4096       # number of pairs of a read
 _NOTED = 1 << 18    # number of pairs between two records of the position
 
 
-def write_text_files(settings: PrepareSettings, directory: Path, stream: TextIO | None, kept: Callable[[], None]
+def write_text_files(settings: PrepareSettings, directory: Path, stream: TextIO | None, on_resumable: Callable[[], None]
                   ) -> tuple[PrepareSettings, str]:
     """Return settings whose source and target are text files, and the name of the corpus in messages.
 
@@ -46,7 +46,7 @@ def write_text_files(settings: PrepareSettings, directory: Path, stream: TextIO 
         settings: settings of the preparation.
         directory: directory for the files.
         stream: destination of progress and messages; None for none.
-        kept: called when the directory contains work that a later process can resume.
+        on_resumable: called when the directory contains work that a later process can resume.
 
     Raises:
         SettingsError: a source is invalid or missing.
@@ -59,7 +59,7 @@ def write_text_files(settings: PrepareSettings, directory: Path, stream: TextIO 
     factors = settings.source_factors or corpora.source_factors or 0
     _check_tags(corpora, factors)
     copy = _Copy(mixture, directory, factors)
-    copy.write(stream, kept)
+    copy.write(stream, on_resumable)
     return _with_text(settings, corpora, *copy.files, factors), mixture.name
 
 
@@ -96,15 +96,15 @@ class _Copy:
     def __init__(self, mixture: Mixture, directory: Path, factors: int) -> None:
         self._mixture, self._factors = mixture, factors
         self.files = directory / "corpus.source", directory / "corpus.target"
-        self._place = directory / "corpus.place"
+        self._state_path = directory / "corpus.place"
         self._begin = mixture.begin()
 
-    def write(self, stream: TextIO | None, kept: Callable[[], None]) -> None:
+    def write(self, stream: TextIO | None, on_resumable: Callable[[], None]) -> None:
         """Copy the mixture to its end, from the position of an earlier process if nothing has changed.
 
         Args:
             stream: destination of the progress; None for none.
-            kept: called when a later process can resume the copy.
+            on_resumable: called when a later process can resume the copy.
         """
         done, cursor, sizes = self._recorded()
         reader, progress = self._mixture.reader(cursor), LineProgress("reading", stream=stream, done=done)
@@ -124,7 +124,7 @@ class _Copy:
                 if done - noted >= _NOTED:
                     self._note(done, reader.cursor(), (source, target))
                     noted = done
-                    kept()
+                    on_resumable()
             if done != noted:
                 self._note(done, reader.cursor(), (source, target))
         progress.done()
@@ -135,22 +135,22 @@ class _Copy:
     def _recorded(self) -> tuple[int, Cursor, list[int]]:
         """Return the number of pairs that were copied, the cursor after them, and the sizes of the files."""
         try:
-            place = json.loads(self._place.read_text(encoding="utf-8"))
+            state = json.loads(self._state_path.read_text(encoding="utf-8"))
             sizes = [path.stat().st_size for path in self.files]
         except (OSError, ValueError):
             return 0, self._begin, [0, 0]
-        same = place["mixture"] == [self._mixture.name, self._factors, json.loads(json.dumps(self._begin))]
-        if not same or any(size < wanted for size, wanted in zip(sizes, place["bytes"], strict=True)):
+        same = state["mixture"] == [self._mixture.name, self._factors, json.loads(json.dumps(self._begin))]
+        if not same or any(size < recorded_size for size, recorded_size in zip(sizes, state["bytes"], strict=True)):
             return 0, self._begin, [0, 0]
-        return place["pairs"], place["cursor"], place["bytes"]
+        return state["pairs"], state["cursor"], state["bytes"]
 
     def _note(self, pairs: int, cursor: Cursor, files: tuple[BinaryIO, BinaryIO]) -> None:
         for file in files:
             file.flush()
             os.fsync(file.fileno())
-        place = {"mixture": [self._mixture.name, self._factors, self._begin], "pairs": pairs, "cursor": cursor,
+        state = {"mixture": [self._mixture.name, self._factors, self._begin], "pairs": pairs, "cursor": cursor,
                  "bytes": [file.tell() for file in files]}
-        write_text(self._place, json.dumps(place))
+        write_text(self._state_path, json.dumps(state))
 
 
 def _check_factors(texts: list[str], factors: int, before: int, name: str) -> None:
@@ -277,14 +277,14 @@ class ValidationText:
     """
 
     def __init__(self, sets: Sequence[ValidationFiles], factors: int) -> None:
-        self._names = [one.name for one in sets]
+        self._names = [files.name for files in sets]
         self._texts: list[list[TextSummary]] = []       # the source and the references of each set
-        for one in sets:
-            pairs = [scan_pair(one.source, target) for target in one.targets]
+        for files in sets:
+            pairs = [scan_pair(files.source, target) for target in files.targets]
             self._texts.append([pairs[0][0], *(target for _, target in pairs)])
-            check_has_text([(name, read_lines(name)) for name in (one.source, *one.targets)], NO_VALIDATION_TEXT)
+            check_has_text([(name, read_lines(name)) for name in (files.source, *files.targets)], NO_VALIDATION_TEXT)
             if factors:
-                check_factored_text(one.source, factors)
+                check_factored_text(files.source, factors)
 
     def infos(self) -> list[ValidationInfo]:
         """Return name and size of each set, for the manifest."""
@@ -293,13 +293,13 @@ class ValidationText:
 
     def inputs(self) -> dict[str, TextSummary]:
         """Return the texts by their names in the `inputs` of the manifest."""
-        found = {}
+        texts = {}
         for number, (source, *targets) in enumerate(self._texts, 1):
             stem = "valid" if number == 1 else f"valid_{number}"
-            found[f"{stem}_source"] = source
-            for place, target in enumerate(targets, 1):
-                found[f"{stem}_target" if place == 1 else f"{stem}_target_{place}"] = target
-        return found
+            texts[f"{stem}_source"] = source
+            for target_number, target in enumerate(targets, 1):
+                texts[f"{stem}_target" if target_number == 1 else f"{stem}_target_{target_number}"] = target
+        return texts
 
     def write(self, directory: Path) -> list[str]:
         """Write the text, and return the names of the files. The source is cleaned like training text."""

@@ -94,65 +94,65 @@ class SourceInspector:
     def inspect(self, ingredient: Ingredient) -> SourceReport:
         """Return the report on one source; its `errors` contain the errors of the source."""
         source = ingredient.source
-        found = SourceReport(source.name, unit="words" if self._vocabularies is None else "tokens")
+        report = SourceReport(source.name, unit="words" if self._vocabularies is None else "tokens")
         try:
-            self._read(source, ingredient.tag, found)
+            self._read(source, ingredient.tag, report)
             if self._count:
                 begin = time.perf_counter()
-                found.pairs = source.count()
-                found.seconds = time.perf_counter() - begin
+                report.pairs = source.count()
+                report.seconds = time.perf_counter() - begin
         except TowerNMTError as error:
-            found.errors.append(str(error))
-        return found
+            report.errors.append(str(error))
+        return report
 
-    def _read(self, source: Source, tag: str, found: SourceReport) -> None:
-        seen: set[int] = set()
-        sources = _Repeated()
+    def _read(self, source: Source, tag: str, report: SourceReport) -> None:
+        known_hashes: set[int] = set()
+        repeated_sources = _Repeated()
         unknown, tokens = [0, 0], [0, 0]
         pairs = (pair for _, pair in source.read(source.begin()))
-        while found.read < self._limit:
+        while report.read < self._limit:
             begin = time.perf_counter()
-            some, error = _take(pairs, min(_SLICE, self._limit - found.read))
-            found.read_seconds += time.perf_counter() - begin
-            cleaned = [Pair(clean(pair.source), clean(pair.target)) for pair in some]
-            found.read += len(some)
-            found.samples += cleaned[:self._samples - len(found.samples)]
+            raw_pairs, error = _take(pairs, min(_SLICE, self._limit - report.read))
+            report.read_seconds += time.perf_counter() - begin
+            cleaned = [Pair(clean(pair.source), clean(pair.target)) for pair in raw_pairs]
+            report.read += len(raw_pairs)
+            report.samples += cleaned[:self._samples - len(report.samples)]
             hashes = [hash(pair) for pair in cleaned]
-            found.duplicates += len(hashes) - len(set(hashes) - seen)
-            seen.update(hashes)
-            sources.add([pair.source for pair in cleaned])
-            found.repeated_sources, found.often = sources.count, sources.most_often(_EXAMPLES)
+            report.duplicates += len(hashes) - len(set(hashes) - known_hashes)
+            known_hashes.update(hashes)
+            repeated_sources.add([pair.source for pair in cleaned])
+            report.repeated_sources, report.often = repeated_sources.count, repeated_sources.most_often(_EXAMPLES)
             self._measure([Pair(f"{tag} {pair.source}", pair.target) if tag and pair.source else pair
-                           for pair in cleaned], found, unknown, tokens)
+                           for pair in cleaned], report, unknown, tokens)
             if error is not None:
                 raise error
-            if not some:
+            if not raw_pairs:
                 break
         if self._vocabularies is not None and all(tokens):
-            found.unknown = unknown[0] / tokens[0], unknown[1] / tokens[1]
+            report.unknown = unknown[0] / tokens[0], unknown[1] / tokens[1]
 
-    def _measure(self, pairs: Sequence[Pair], found: SourceReport, unknown: list[int], tokens: list[int]) -> None:
+    def _measure(self, pairs: Sequence[Pair], report: SourceReport, unknown: list[int], tokens: list[int]) -> None:
         lengths: list[list[int]] = []
         for side in (0, 1):
             texts = [pair[side] for pair in pairs]
             if self._vocabularies is None:
                 lengths.append([len(text.split()) for text in texts])
             else:
-                encoded = self._encode(self._vocabularies[side], texts, found)
+                encoded = self._encode(self._vocabularies[side], texts, report)
                 lengths.append([len(ids) for ids in encoded])
                 unknown[side] += sum(ids.count(UNK) for ids in encoded)
                 tokens[side] += sum(lengths[side])
-            found.lengths[side].extend(lengths[side])
-        found.dropped.update(self._filter.count_reasons(np.array(lengths[0], np.int64), np.array(lengths[1], np.int64)))
+            report.lengths[side].extend(lengths[side])
+        report.dropped.update(self._filter.count_reasons(*(np.array(side, np.int64) for side in lengths)))
 
-    def _encode(self, vocabulary: Vocabulary, texts: list[str], found: SourceReport) -> list[list[int]]:
+    def _encode(self, vocabulary: Vocabulary, texts: list[str], report: SourceReport) -> list[list[int]]:
         """Return the ids of the subwords, without factors."""
         if not isinstance(vocabulary, FactoredVocabulary):
             return vocabulary.encode_batch(texts)
         try:
             return vocabulary.encode_texts(texts).ids
         except FactorError as error:
-            raise error.at(found.name, found.read - len(texts) + error.index + 1) from None
+            raise error.at(report.name, report.read - len(texts) + error.index + 1) from None
 
 
 class _Repeated:
@@ -178,13 +178,13 @@ class _Repeated:
 
 def _take(pairs: Iterator[Pair], count: int) -> tuple[list[Pair], TowerNMTError | None]:
     """Return the next pairs, and the error after them, or None."""
-    taken: list[Pair] = []
+    taken_pairs: list[Pair] = []
     try:
         for pair in islice(pairs, count):
-            taken.append(pair)
+            taken_pairs.append(pair)
     except TowerNMTError as error:
-        return taken, error
-    return taken, None
+        return taken_pairs, error
+    return taken_pairs, None
 
 
 def inspect_prepared(data: PreparedData, samples: int = 3) -> SourceReport:
@@ -197,52 +197,52 @@ def inspect_prepared(data: PreparedData, samples: int = 3) -> SourceReport:
     Raises:
         DataError: the statistics cannot be read.
     """
-    found = SourceReport(str(data.directory), data.pairs, unit="tokens", prepared=True)
+    report = SourceReport(str(data.directory), data.pairs, unit="tokens", prepared=True)
     statistics = data.statistics
-    found.unknown = statistics["source"]["unknown_rate"], statistics["target"]["unknown_rate"]
-    found.dropped.update({reason: entry["pairs"] for reason, entry in statistics["dropped"].items() if entry["pairs"]})
-    found.annotations = describe_annotations(statistics, data.manifest["vocabularies"])
+    report.unknown = statistics["source"]["unknown_rate"], statistics["target"]["unknown_rate"]
+    report.dropped.update({reason: entry["pairs"] for reason, entry in statistics["dropped"].items() if entry["pairs"]})
+    report.annotations = describe_annotations(statistics, data.manifest["vocabularies"])
     for index in range(data.num_blocks):
         begin = time.perf_counter()
         try:
             block = data.read_block(index)
         except TowerNMTError as error:
-            found.errors.append(str(error))
+            report.errors.append(str(error))
             continue
-        found.read_seconds += time.perf_counter() - begin
-        found.read += len(block)
+        report.read_seconds += time.perf_counter() - begin
+        report.read += len(block)
         for side, lengths in enumerate((block.source_lengths, block.target_lengths)):
-            found.lengths[side].extend(lengths.tolist() if len(found.lengths[side]) < 1_000_000 else [])
-        for row in range(min(samples - len(found.samples), len(block))):
+            report.lengths[side].extend(lengths.tolist() if len(report.lengths[side]) < 1_000_000 else [])
+        for row in range(min(samples - len(report.samples), len(block))):
             source = block.source_ids[block.source_offsets[row]:block.source_offsets[row + 1]]
             target = block.target_ids[block.target_offsets[row]:block.target_offsets[row + 1]]
-            found.samples.append(Pair(data.source_vocabulary.decode(source), data.target_vocabulary.decode(target)))
-    return found
+            report.samples.append(Pair(data.source_vocabulary.decode(source), data.target_vocabulary.decode(target)))
+    return report
 
 
-def report_table(found: Sequence[SourceReport], shares: Sequence[float | None] = ()) -> str:
+def report_table(reports: Sequence[SourceReport], shares: Sequence[float | None] = ()) -> str:
     """Return all reports as text: one table, then errors and samples of each source.
 
     Args:
-        found: report on each source.
+        reports: report on each source.
         shares: share of each source in the draws of the mixture; None if it is unknown.
     """
     head = ["", "pairs", "share", "source length", "target length", "unknown", "pairs/s", "trouble"]
     rows = [head]
-    for number, one in enumerate(found, 1):
+    for number, report in enumerate(reports, 1):
         share = shares[number - 1] if shares else None
-        rate = one.pairs_per_second
-        rows.append([f"[{number}]", f"{one.pairs:,}" if one.pairs is not None else f"{one.read:,} or more",
-                     "-" if share is None else f"{100 * share:.1f} %", *(_lengths(side) for side in one.lengths),
-                     "-" if one.unknown is None else " / ".join(f"{100 * rate:.2f} %" for rate in one.unknown),
-                     "-" if rate is None else f"{rate:,.0f}", _trouble(one)])
+        rate = report.pairs_per_second
+        rows.append([f"[{number}]", f"{report.pairs:,}" if report.pairs is not None else f"{report.read:,} or more",
+                     "-" if share is None else f"{100 * share:.1f} %", *(_lengths(side) for side in report.lengths),
+                     "-" if report.unknown is None else " / ".join(f"{100 * rate:.2f} %" for rate in report.unknown),
+                     "-" if rate is None else f"{rate:,.0f}", _trouble(report)])
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)) + "  " + row[-1]
              for row in rows]
-    units = sorted({one.unit for one in found})
+    units = sorted({report.unit for report in reports})
     lines.append(f"Lengths are {' or '.join(units)}: mean, 99 % up to, longest; unknown tokens: source / target.")
-    for number, one in enumerate(found, 1):
-        lines += ["", f"[{number}] {one.name}", *(f"  {line}" for line in _details(one))]
+    for number, report in enumerate(reports, 1):
+        lines += ["", f"[{number}] {report.name}", *(f"  {line}" for line in _details(report))]
     return "\n".join(lines) + "\n"
 
 
@@ -272,9 +272,9 @@ def _lengths(lengths: Sequence[int]) -> str:
     return f"{values.mean():.1f}, {int(np.quantile(values, 0.99, method='higher'))}, {values.max()}"
 
 
-def _trouble(one: SourceReport) -> str:
-    parts = ["error"] if one.errors else []
-    dropped = sum(one.dropped.values())
-    parts += [f"{dropped:,} to drop"] if dropped and not one.prepared else []
-    parts += ["no pair"] if not one.read and not one.errors else []
-    return ", ".join(parts) or "none"
+def _trouble(report: SourceReport) -> str:
+    troubles = ["error"] if report.errors else []
+    dropped = sum(report.dropped.values())
+    troubles += [f"{dropped:,} to drop"] if dropped and not report.prepared else []
+    troubles += ["no pair"] if not report.read and not report.errors else []
+    return ", ".join(troubles) or "none"

@@ -54,12 +54,12 @@ class OutputDirectory:
         self.stage = self.directory / STAGE
         self._keep = False
         self._overwrite, self._report = overwrite, report
-        self._made: list[Path] = []
+        self._new_directories: list[Path] = []
         self._lock = DirectoryLock(self.directory, "towernmt prepare")
         self._ending = threading.Lock()
 
     def __enter__(self) -> OutputDirectory:
-        self._made = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
+        self._new_directories = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -119,7 +119,7 @@ class OutputDirectory:
 
     def _leave(self) -> None:
         self._lock.release()
-        for path in self._made:
+        for path in self._new_directories:
             if path.is_dir() and not any(path.iterdir()):
                 path.rmdir()
 
@@ -128,9 +128,9 @@ class OutputDirectory:
         if (self.directory / "settings.yaml").exists():
             raise DataError(f"{self.directory} is the directory of a run (it contains settings.yaml), whose "
                             "vocabularies would be replaced. Choose another --output.")
-        own = own_files(self.directory)
-        names = [path.relative_to(self.directory).as_posix() for path in own]
-        in_the_way = find_obstacle(self.directory, own)
+        files = own_files(self.directory)
+        names = [path.relative_to(self.directory).as_posix() for path in files]
+        in_the_way = find_obstacle(self.directory, files)
         if in_the_way is not None:
             raise DataError(f"{in_the_way} is in the way of the preparation, which writes something else under this "
                             "name. Move it away, or choose another --output.")
@@ -147,20 +147,20 @@ _VOCABULARY = re.compile(
     + re.escape(SOURCE_TEXT) + r")(\.tmp)?")
 
 
-def refuse_foreign(names: Sequence[str], place: str) -> None:
+def refuse_foreign(names: Sequence[str], directory_name: str) -> None:
     """Refuse a directory whose files have names of a preparation, but without a manifest or shards.
 
     Args:
         names: names of the files; see `is_own`.
-        place: name of the directory, for the message.
+        directory_name: name of the directory, for the message.
 
     Raises:
         DataError: the files may belong to the user.
     """
     began = any(_SHARD.fullmatch(name) or name == MANIFEST for name in names)
     if names and not began:
-        raise DataError(f"{place} contains {names[0]}, but no preparation: the file may belong to someone else, and "
-                        "would be replaced. Choose another --output, or pass --overwrite.")
+        raise DataError(f"{directory_name} contains {names[0]}, but no preparation: the file may belong to someone "
+                        "else, and would be replaced. Choose another --output, or pass --overwrite.")
 
 
 def is_own(name: str) -> bool:
@@ -170,16 +170,16 @@ def is_own(name: str) -> bool:
 
 def own_files(directory: Path) -> list[Path]:
     """Return the files of a directory with names that preparations write, the manifest first."""
-    found = [path for path in (*_entries(directory), *_entries(directory / VOCABULARIES))
+    files = [path for path in (*_entries(directory), *_entries(directory / VOCABULARIES))
              if is_own(path.relative_to(directory).as_posix())]
-    return sorted(found, key=lambda path: (path.name != MANIFEST, path))
+    return sorted(files, key=lambda path: (path.name != MANIFEST, path))
 
 
-def find_obstacle(directory: Path, own: list[Path]) -> Path | None:
+def find_obstacle(directory: Path, files: list[Path]) -> Path | None:
     """Return a directory (or a link to one) at the path of a file, or a file at the path of a directory, or None."""
     folders = [path for path in (directory / STAGE, directory / VOCABULARIES) if os.path.lexists(path)]
     odd = [path for path in folders if path.is_symlink() or not path.is_dir()]
-    return next(iter([*odd, *(path for path in own if path.is_dir())]), None)
+    return next(iter([*odd, *(path for path in files if path.is_dir())]), None)
 
 
 def finish_exchange(directory: str | Path) -> None:
@@ -205,12 +205,12 @@ def exchange(directory: Path) -> None:
     if in_the_way is not None:
         raise DataError(f"{in_the_way} is in the way of the new preparation. Move it away.")
     manifest = read_manifest(stage)
-    lost = [name for name in manifest.names() if not (stage / name).exists() and not (directory / name).exists()]
-    if lost:
-        raise DataError(f"{stage}: the new preparation lacks {lost[0]}. Remove {stage}.")
-    kept = {directory / name for name in (*manifest.names(), MANIFEST)}
+    missing = [name for name in manifest.names() if not (stage / name).exists() and not (directory / name).exists()]
+    if missing:
+        raise DataError(f"{stage}: the new preparation lacks {missing[0]}. Remove {stage}.")
+    new_files = {directory / name for name in (*manifest.names(), MANIFEST)}
     for path in own_files(directory):
-        if path not in kept:
+        if path not in new_files:
             path.unlink()
     (directory / VOCABULARIES).mkdir(exist_ok=True)
     for name in manifest.names():

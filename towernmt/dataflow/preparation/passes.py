@@ -65,10 +65,10 @@ class Passes:
         stream: destination of the progress; None for none.
     """
 
-    def __init__(self, settings: PrepareSettings, place: OutputDirectory, runner: TaskRunner, stream: TextIO | None
+    def __init__(self, settings: PrepareSettings, output: OutputDirectory, runner: TaskRunner, stream: TextIO | None
                  ) -> None:
-        self._settings, self._place, self._runner, self._stream = settings, place, runner, stream
-        self.stage, self._work, self._key = place.stage.absolute(), place.stage.absolute() / WORK, ""
+        self._settings, self._output, self._runner, self._stream = settings, output, runner, stream
+        self.stage, self._work, self._key = output.stage.absolute(), output.stage.absolute() / WORK, ""
         self._indexes: dict[str, TextIndex] = {}
         self._parts: list[PairTexts] = []
 
@@ -84,17 +84,17 @@ class Passes:
         """
         self._work.mkdir(exist_ok=True)
         tasks = {name: IndexText.of(path, name, self._work) for name, path in text_files(self._settings).items()}
-        left = [task for task in tasks.values() if not task.done]
-        if left:
+        unfinished = [task for task in tasks.values() if not task.done]
+        if unfinished:
             progress = LineProgress("checking", stream=self._stream)
-            for task in self._runner.run(left):
+            for task in self._runner.run(unfinished):
                 progress.update(task.index().summary.lines)     # type: ignore[attr-defined]
             progress.done()
         self._indexes = {name: task.index() for name, task in tasks.items()}
-        found = self.summaries()
-        check_parallel(found["source"], found["target"])
-        for other in found.values():
-            check_as_long(other, found["source"])
+        summaries = self.summaries()
+        check_parallel(summaries["source"], summaries["target"])
+        for summary in summaries.values():
+            check_as_long(summary, summaries["source"])
         self._parts = pair_texts(self._indexes, CHUNKS_OF_A_PART)
 
     def summaries(self) -> dict[str, TextSummary]:
@@ -121,10 +121,10 @@ class Passes:
     def begin(self, key: str) -> bool:
         """Begin the preparation of a key; return whether an earlier process has begun it."""
         self._key = key
-        known = claim_stage(self.stage, key)
+        begun = claim_stage(self.stage, key)
         if self.lines >= _WORTH_KEEPING:
-            self._place.keep_work()
-        return known
+            self._output.keep_work()
+        return begun
 
     def make_vocabularies(self, maker: VocabularyMaker) -> tuple[Vocabulary, Vocabulary, list[str]]:
         """Make the vocabularies and save them in the stage; return them and notes for the user."""
@@ -142,7 +142,7 @@ class Passes:
         self._write_source_text(maker.source_text())
         return source, target, notes
 
-    def _write_source_text(self, known: SourceText) -> None:
+    def _write_source_text(self, vocabulary_facts: SourceText) -> None:
         """Write the facts about the source text, with those that a given vocabulary brings along."""
         settings, share = self._settings, min(COUNTED_LINES / max(self.lines, 1), 1.0)
         tasks = [CountSource.of(n, texts, share, settings.source_factors, settings.seed, self._work)
@@ -151,7 +151,7 @@ class Passes:
         counts = SourceCounts()
         for task in tasks:
             counts.add(task.counts())
-        counts.text().merged(known).save(self.stage / VOCABULARIES)
+        counts.text().merged(vocabulary_facts).save(self.stage / VOCABULARIES)
 
     def write_shards(self) -> tuple[Statistics, list[ShardInfo]]:
         """Encode and distribute the text; return the statistics and all shards, including empty ones."""
@@ -161,7 +161,7 @@ class Passes:
         if job.lookups:
             drops = [DropDuplicates.of(job, n, texts.source.lines) for n, texts in enumerate(self._parts)]
             if not all(task.done for task in drops):
-                self._do("looking for duplicates", FindDuplicates.of_shares(job, job.seen, job.lookups))
+                self._do("looking for duplicates", FindDuplicates.of_shares(job, job.repeated_keys, job.lookups))
             self._do("dropping duplicates", drops)
         statistics = Statistics(self._settings.max_length, job.factors, job.linked or job.aligns)
         for part in parts:

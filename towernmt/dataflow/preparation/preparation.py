@@ -66,15 +66,15 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
     for path in settings.text_files():
         check_rereadable(path)
     check_vocabulary_files(settings)
-    place = OutputDirectory(settings.output, settings.overwrite, partial(_report, stream))
-    with cleanup_on_signal(place.abandon), place:
-        text_settings, corpus = write_text_files(settings, place.stage, stream, place.keep_work)
-        with task_runner(text_settings, place.stage.absolute(), partial(_report, stream)) as runner:
-            passes = Passes(text_settings, place, runner, stream)
+    output = OutputDirectory(settings.output, settings.overwrite, partial(_report, stream))
+    with cleanup_on_signal(output.abandon), output:
+        text_settings, corpus = write_text_files(settings, output.stage, stream, output.keep_work)
+        with task_runner(text_settings, output.stage.absolute(), partial(_report, stream)) as runner:
+            passes = Passes(text_settings, output, runner, stream)
             job = _Preparation(text_settings, passes, stream, name, corpus)
             if not job.is_done():
                 job.run()
-                place.exchange()
+                output.exchange()
     return PreparedData(settings.output)
 
 
@@ -91,9 +91,9 @@ class _Preparation:
         self._report, self._corpus, self._name = partial(_report, stream), corpus, name or settings.output
         passes.check_texts()
         plan = plan_vocabularies(settings, passes.measure)
-        for one in plan.automatic:
-            self._report(f"Automatic setting: {one}.")
-        self._notes = [f"automatic setting: {one}" for one in plan.automatic]
+        for setting in plan.automatic:
+            self._report(f"Automatic setting: {setting}.")
+        self._notes = [f"automatic setting: {setting}" for setting in plan.automatic]
         self._settings = dataclasses.replace(settings, vocab_size=plan.size, shared_vocab=plan.shared)
         self._maker = VocabularyMaker(self._settings, plan)
         self._validation = ValidationText(settings.validation_files(), settings.factors)
@@ -169,8 +169,8 @@ class _Preparation:
 
     def _describe_inputs(self) -> dict[str, Any]:
         sides = ("source", "target")
-        found = self._passes.summaries()
-        texts = {**{side: found.pop(side) for side in sides}, **self._validation.inputs(), **found}
+        summaries = self._passes.summaries()
+        texts = {**{side: summaries.pop(side) for side in sides}, **self._validation.inputs(), **summaries}
         described: dict[str, Any] = {name: {"lines": text.lines, "bytes": text.bytes, "sha256": text.sha256}
                                      for name, text in texts.items()}
         return described | self._maker.file_checksums()

@@ -162,10 +162,10 @@ class PrepareSettings:
 
     def text_files(self) -> list[str]:
         """Return the paths of all text files that are read line by line."""
-        both = [self.source, self.target] if self.target else []
+        training = [self.source, self.target] if self.target else []
         validation = [path for files in self.validation_files() for path in (files.source, *files.targets)]
-        others = [*validation, self.alignment_file, *self.source_factor_files]
-        return [path for path in (*both, *others) if path]
+        supplementary = [*validation, self.alignment_file, *self.source_factor_files]
+        return [path for path in (*training, *supplementary) if path]
 
     def check(self) -> None:
         """Check all settings.

@@ -50,15 +50,15 @@ from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, sav
 _AGAIN = "Run `towernmt prepare` again."
 
 
-def open_prepared(place: str | Path) -> PreparedData:
+def open_prepared(location: str | Path) -> PreparedData:
     """Open the prepared data of a directory, or of `s3://bucket/prefix[?endpoint_url=...]` through a local cache.
 
     Raises:
         DataError: see `PreparedData` and `RemotePreparedData`.
     """
-    if str(place).startswith("s3://"):
-        return RemotePreparedData(str(place))
-    return PreparedData(place)
+    if str(location).startswith("s3://"):
+        return RemotePreparedData(str(location))
+    return PreparedData(location)
 
 
 class PreparedData(ValidatedData):
@@ -156,12 +156,12 @@ class PreparedData(ValidatedData):
     @cached_property
     def validation_sets(self) -> list[ValidationSet]:
         """All validation sets, that of `valid_source` first; empty without validation text."""
-        found = []
+        sets = []
         for number, info in enumerate(self._manifest.validation_sets, 1):
             source, references = files_of_set(number, info.references)
-            found.append(ValidationSet(info.name, self._valid(source, info.pairs),
-                                       [self._valid(name, info.pairs) for name in references]))
-        return found
+            sets.append(ValidationSet(info.name, self._valid(source, info.pairs),
+                                      [self._valid(name, info.pairs) for name in references]))
+        return sets
 
     @cached_property
     def source_text(self) -> SourceText:
@@ -195,8 +195,8 @@ class PreparedData(ValidatedData):
             content = path.read_bytes()
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}). {remedy(error, _AGAIN)}") from error
-        known = self._manifest.file(name)
-        if known is not None and not known.matches(content):
+        entry = self._manifest.file(name)
+        if entry is not None and not entry.matches(content):
             raise DataError(f"{path}: the file has changed since it was prepared (its checksum is not the manifest's). "
                             f"Restore the file, or run `towernmt prepare` again.")
         return content
@@ -204,8 +204,8 @@ class PreparedData(ValidatedData):
     def _check_vocabularies(self) -> None:
         """Check that the shards were encoded with these vocabularies."""
         for name, content in vocabulary_files(self.source_vocabulary, self.target_vocabulary).items():
-            known = self._manifest.file(name)
-            if known is None or not known.matches(content):
+            entry = self._manifest.file(name)
+            if entry is None or not entry.matches(content):
                 raise DataError(f"{self._files / name}: this is not the vocabulary that the data were prepared with. "
                                 "Restore the file, or run `towernmt prepare` again.")
 
@@ -252,7 +252,8 @@ class ReversedData(PreparedData):
     @cached_property
     def validation_sets(self) -> list[ValidationSet]:
         """The validation sets, each from its first reference to its source."""
-        return [ValidationSet(one.name, one.references[0], [one.source]) for one in self._data.validation_sets]
+        return [ValidationSet(forward.name, forward.references[0], [forward.source])
+                for forward in self._data.validation_sets]
 
 
 _COPY_BYTES = 1 << 20
@@ -338,11 +339,11 @@ def fetch_small_files(folder: S3Folder, directory: Path) -> None:
         raise DataError(f"{folder.name}: no {MANIFEST} there, so preparation did not finish (or this is not prepared "
                         "data). Run `towernmt prepare` again.")
     for entry in manifest.files:
-        place = manifest.relative_path(entry.file)
-        path = path_inside(directory, place, folder.path(MANIFEST))
-        content = folder.read(place)
+        relative_path = manifest.relative_path(entry.file)
+        path = path_inside(directory, relative_path, folder.path(MANIFEST))
+        content = folder.read(relative_path)
         if not entry.matches(content):
-            raise DataError(f"{folder.path(place)}: the file is damaged (its checksum is not the "
+            raise DataError(f"{folder.path(relative_path)}: the file is damaged (its checksum is not the "
                             "manifest's). Prepare the data again.")
         with replacing(path) as file:
             file.write(content)

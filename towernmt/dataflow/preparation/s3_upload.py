@@ -111,7 +111,7 @@ def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = N
         DataError: the preparation is not finished, or S3 cannot be written.
     """
     manifest = read_manifest(directory)
-    manifest = dataclasses.replace(manifest, folder=_place(manifest, folder))
+    manifest = dataclasses.replace(manifest, folder=_data_folder(manifest, folder))
     uploader = _Uploader(folder, stream)
     uploader.total = sum((directory / name).stat().st_size for name in manifest.names())
     sent = {name: uploader.upload(directory / name, manifest.relative_path(name)) for name in manifest.names()}
@@ -121,7 +121,7 @@ def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = N
     uploader.remove(sorted(uploader.present() - {manifest.relative_path(name) for name in manifest.names()}))
 
 
-def _place(manifest: Manifest, folder: S3Folder) -> str | None:
+def _data_folder(manifest: Manifest, folder: S3Folder) -> str | None:
     """Return the folder of the files, which differs from that of an old, different preparation."""
     try:
         old = read_remote_manifest(folder)
@@ -217,12 +217,12 @@ class _Uploader:
             from botocore.exceptions import ClientError
 
             try:
-                found = s3.head_object(Bucket=self._bucket, Key=self._prefix + file)
+                response = s3.head_object(Bucket=self._bucket, Key=self._prefix + file)
             except ClientError as error:
                 if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
                     return False
                 raise
-            return bool(found["ContentLength"] == size and found["Metadata"].get(_CHECKSUM) == str(crc))
+            return bool(response["ContentLength"] == size and response["Metadata"].get(_CHECKSUM) == str(crc))
 
         return retrying(self._folder.options, self._folder.path(file), head)
 

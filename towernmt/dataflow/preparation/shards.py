@@ -124,10 +124,10 @@ class ShardInfo:
 
     def columns(self) -> list[tuple[np.dtype[Any], int]]:
         """Return the type and the length of the arrays after the header, in their order."""
-        lengths, ids, places = np.dtype("<i4"), np.dtype("<u2" if self.id_bytes == 2 else "<i4"), np.dtype("<u2")
+        lengths, ids, indices = np.dtype("<i4"), np.dtype("<u2" if self.id_bytes == 2 else "<i4"), np.dtype("<u2")
         linked = self.links is not None
         return [*[(lengths, self.pairs)] * (3 if linked else 2), (ids, self.source_tokens), (ids, self.target_tokens),
-                *[(ids, self.source_tokens)] * self.factors, *[(places, self.links or 0)] * (2 if linked else 0)]
+                *[(ids, self.source_tokens)] * self.factors, *[(indices, self.links or 0)] * (2 if linked else 0)]
 
 
 def write_shard(file: BinaryIO, info: ShardInfo, arrays: Iterable[bytes]) -> ShardInfo:
@@ -263,9 +263,9 @@ def join_blocks(first: PairBlock, second: PairBlock) -> PairBlock:
     if first.source_factors is not None and second.source_factors is not None:
         joined = replace(joined, source_factors=np.concatenate([first.source_factors, second.source_factors], 1))
     if first.links is not None and second.links is not None:
-        offsets, others = np.asarray(first.link_offsets), np.asarray(second.link_offsets)
+        first_offsets, second_offsets = np.asarray(first.link_offsets), np.asarray(second.link_offsets)
         joined = replace(joined, links=np.concatenate([first.links, second.links], 1),
-                         link_offsets=np.concatenate([offsets, offsets[-1] + others[1:]]))
+                         link_offsets=np.concatenate([first_offsets, first_offsets[-1] + second_offsets[1:]]))
     return joined
 
 

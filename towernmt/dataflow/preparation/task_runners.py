@@ -77,11 +77,11 @@ def run_with_progress(runner: TaskRunner, label: str, tasks: Sequence[Task], str
         tasks: all tasks, in the order in which they begin.
         stream: destination of the progress; None to show nothing.
     """
-    left = [task for task in tasks if not task.done]
+    unfinished = [task for task in tasks if not task.done]
     total = sum(task.lines for task in tasks)
-    done = total - sum(task.lines for task in left)
+    done = total - sum(task.lines for task in unfinished)
     progress = LineProgress(label, total or None, stream, done=done)
-    for task in runner.run(left):
+    for task in runner.run(unfinished):
         done += task.lines
         progress.update(done)
     progress.done()
@@ -224,10 +224,10 @@ def make_remote_worker(mark: Path, token: str, number: int) -> TaskWorker:
         UnfinishedError: the machine does not see the directory of the mark.
     """
     try:
-        seen = mark.read_text() == token
+        shared = mark.read_text() == token
     except OSError:
-        seen = False
-    if not seen:
+        shared = False
+    if not shared:
         raise UnfinishedError(
             f"{socket.gethostname()} does not see {mark.parent}: the machines of a Ray cluster need --output (for "
             "s3://, TMPDIR) and the texts in a directory that all share under the same path, such as one of NFS.")

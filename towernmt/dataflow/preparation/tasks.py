@@ -156,7 +156,7 @@ class PreparationJob:
         """Return the path of the keys of a part, grouped by the task that looks them up."""
         return self.work / f"part-{part:05d}.keys"
 
-    def seen(self, lookup: int) -> Path:
+    def repeated_keys(self, lookup: int) -> Path:
         """Return the path of the indices of the keys that occurred before, grouped by part."""
         return self.work / f"lookup-{lookup:05d}.seen"
 

@@ -49,8 +49,8 @@ class IndexText(Task):
         """Whether the file was read and has not changed since."""
         if not self.output.exists():
             return False
-        found = self.index()
-        return (found.summary.path, found.state) == (self.path, state_of(self.path)) and Path(found.file).exists()
+        index = self.index()
+        return (index.summary.path, index.state) == (self.path, state_of(self.path)) and Path(index.file).exists()
 
     def run(self) -> None:
         if is_compressed(self.path):
@@ -210,8 +210,8 @@ class CountSource(Task):
 
     def counts(self) -> SourceCounts:
         """Return the counts, after the task is done."""
-        found = json.loads(self.output.read_text(encoding="utf-8"))
-        return SourceCounts(Counter(found["words"]), Counter(found["first"]), found["lines"], found["marked"])
+        counts = json.loads(self.output.read_text(encoding="utf-8"))
+        return SourceCounts(Counter(counts["words"]), Counter(counts["first"]), counts["lines"], counts["marked"])
 
 
 MEASURED_LINES = 100_000
@@ -230,10 +230,10 @@ class SideMeasure:
     words: int = 0
     characters: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: SideMeasure) -> None:
+    def add(self, measure: SideMeasure) -> None:
         """Add the measures of other lines."""
-        self.words += other.words
-        self.characters.update(other.characters)
+        self.words += measure.words
+        self.characters.update(measure.characters)
 
 
 @dataclass
@@ -281,27 +281,27 @@ class MeasureText(Task):
 
     def run(self) -> None:
         sides = {"source": (self.texts.source, self.factors), "target": (self.texts.target, 0)}
-        found = {}
+        measures = {}
         for side, (part, factors) in sides.items():
             measure = measure_sentences(sampled_texts(part, self.share, self.seed, factors))
-            found[side] = [measure.words, measure.characters]
+            measures[side] = [measure.words, measure.characters]
         with atomic_output(self.output) as unfinished:
-            unfinished.write_text(json.dumps(found), encoding="utf-8")
+            unfinished.write_text(json.dumps(measures), encoding="utf-8")
 
 
 def measure_sentences(sentences: Iterable[str]) -> SideMeasure:
     """Count the words and characters of sentences of one side."""
-    found = SideMeasure()
+    measure = SideMeasure()
     for sentence in sentences:
-        found.words += len(sentence.split())
-        found.characters.update(sentence)
-    return found
+        measure.words += len(sentence.split())
+        measure.characters.update(sentence)
+    return measure
 
 
 def merge_measures(tasks: Iterable[MeasureText], share: float) -> TextMeasure:
     """Return the sum of the results of tasks that are done."""
-    whole = TextMeasure(share, {"source": SideMeasure(), "target": SideMeasure()})
+    total = TextMeasure(share, {"source": SideMeasure(), "target": SideMeasure()})
     for task in tasks:
         for side, (words, characters) in json.loads(task.output.read_text(encoding="utf-8")).items():
-            whole.sides[side].add(SideMeasure(words, Counter(characters)))
-    return whole
+            total.sides[side].add(SideMeasure(words, Counter(characters)))
+    return total

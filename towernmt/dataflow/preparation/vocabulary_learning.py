@@ -89,12 +89,12 @@ class VocabularyMaker:
 
     def _factors_from_files(self) -> list[WordVocabulary] | None:
         """Return the word lists next to the file of the source vocabulary, or None if they must be learned."""
-        path, wanted = self._files["source"], self._settings.factors
-        found = load_factors(Path(path).parent) if path and wanted else []
-        if found and len(found) != wanted:
-            raise DataError(f"{path}: {len(found)} source factors have their word lists next to it, but the text has "
-                            f"{wanted}: pass a vocabulary with that number of factors.")
-        return found or None
+        path, factors_of_text = self._files["source"], self._settings.factors
+        word_lists = load_factors(Path(path).parent) if path and factors_of_text else []
+        if word_lists and len(word_lists) != factors_of_text:
+            raise DataError(f"{path}: {len(word_lists)} source factors have their word lists next to it, but the text "
+                            f"has {factors_of_text}: pass a vocabulary with that number of factors.")
+        return word_lists or None
 
     def draw(self, lines: int) -> SampleSpec | None:
         """Return the sample of sentences for a text with `lines` lines; None if no sentences are needed."""
@@ -142,13 +142,14 @@ class VocabularyMaker:
             DataError: the files are not vocabularies.
         """
         settings, plan, notes = self._settings, self._plan, []
-        found = {side: learned[side].vocabulary() if side in learned else load_vocabulary(self._files[side] or "")
-                 for side in self._texts()}
-        for side, vocabulary in found.items():
+        vocabularies = {
+            side: learned[side].vocabulary() if side in learned else load_vocabulary(self._files[side] or "")
+            for side in self._texts()}
+        for side, vocabulary in vocabularies.items():
             if not self._files[side] and vocabulary.size != plan.size:
-                name, wanted = "shared" if plan.shared else side, "chosen" if plan.automatic else "requested"
-                notes.append(f"the {name} vocabulary has {vocabulary.size} ids rather than the {plan.size} {wanted}: "
-                             "the text does not have more entries")
+                name, adjective = "shared" if plan.shared else side, "chosen" if plan.automatic else "requested"
+                notes.append(f"the {name} vocabulary has {vocabulary.size} ids rather than the {plan.size} "
+                             f"{adjective}: the text does not have more entries")
         file = self._files["source"]
         if file and not settings.factors and (word_lists := len([*Path(file).parent.glob("source_factor_*.words")])):
             notes.append(f"{word_lists} source factors have their word lists next to {file}, but the text was read "
@@ -156,7 +157,7 @@ class VocabularyMaker:
         factors = self._factors or [
             learn_words(sampled_sentences(samples, f"factor_{number}"), plan.size)
             for number in range(1, settings.factors + 1)]
-        return add_factors(found["source"], factors), found.get("target", found["source"]), notes
+        return add_factors(vocabularies["source"], factors), vocabularies.get("target", vocabularies["source"]), notes
 
     def source_text(self) -> SourceText:
         """Return the facts next to the given source vocabulary about the text of its model; may be empty."""
@@ -221,27 +222,27 @@ def plan_vocabularies(settings: PrepareSettings, measure: Callable[[], TextMeasu
     words = sum(estimate_words(text.sides[side]) for side in sides) / text.share
     characters = [text.sides[side].characters for side in sides]
     if shared:
-        characters, whose = [sum(characters, Counter())], "the text has"
+        characters, subject = [sum(characters, Counter())], "the text has"
     else:
-        words, whose = words / len(sides), "each language has" if len(sides) == 2 else f"the {sides[0]} has"
+        words, subject = words / len(sides), "each language has" if len(sides) == 2 else f"the {sides[0]} has"
     needed = max(_characters_needed(settings, counts) for counts in characters)
-    size, reason = propose_size(words, needed, whose)
+    size, reason = propose_size(words, needed, subject)
     return VocabularyPlan(size, bool(shared), (*automatic, f"--vocab-size {size}, because {reason}"))
 
 
-def propose_size(words: float, characters: int, whose: str = "the text has") -> tuple[int, str]:
+def propose_size(words: float, characters: int, subject: str = "the text has") -> tuple[int, str]:
     """Return the number of ids, and the reason.
 
     Args:
         words: number of words of the text.
         characters: number of characters that must be subwords.
-        whose: beginning of the reason.
+        subject: beginning of the reason.
     """
     by_words = next(size for limit, size in SIZES if words < limit)
     size = next((size for _, size in SIZES if size >= max(by_words, 2 * characters)), -(-2 * characters // 1000) * 1000)
     if size > by_words:
-        return size, f"{whose} {characters:,} characters that must have a piece, and they may fill half of it"
-    return size, f"{whose} about {_two_digits(words):,} words"
+        return size, f"{subject} {characters:,} characters that must have a piece, and they may fill half of it"
+    return size, f"{subject} about {_two_digits(words):,} words"
 
 
 def propose_sharing(common: float) -> tuple[bool, str]:
@@ -273,12 +274,12 @@ def estimate_words(side: SideMeasure) -> float:
 def _characters_needed(settings: PrepareSettings, characters: Counter[str]) -> int:
     if settings.vocab_kind == "bpe-codes":      # every character has a subword inside a word and one at its end
         return 2 * len(characters)
-    left = (settings.character_coverage or COVERAGE) * characters.total()
+    remaining = (settings.character_coverage or COVERAGE) * characters.total()
     needed = 0
     for _, count in characters.most_common():
-        if left <= 0:
+        if remaining <= 0:
             break
-        left, needed = left - count, needed + 1
+        remaining, needed = remaining - count, needed + 1
     return needed
 
 
@@ -385,7 +386,7 @@ class LearnVocabulary(Task):
         characters: Counter[str] = Counter()
         for sentence in self._sentences():
             characters.update(sentence)
-        kept = characters.most_common(self.recipe.size // 2)
-        if len(kept) == len(characters):
+        frequent = characters.most_common(self.recipe.size // 2)
+        if len(frequent) == len(characters):
             return 1.0
-        return max(sum(count for _, count in kept) / characters.total(), LEAST_COVERAGE)
+        return max(sum(count for _, count in frequent) / characters.total(), LEAST_COVERAGE)

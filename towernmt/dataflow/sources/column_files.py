@@ -199,11 +199,11 @@ class Parquet(FileSource):
                                 "Restore it from a good copy.") from error
 
     def _check_columns(self, parquet: ParquetFile, name: str) -> None:
-        known = [parquet.schema.column(i).path for i in range(len(parquet.schema))]
+        existing = [parquet.schema.column(i).path for i in range(len(parquet.schema))]
         for column in self.columns:
-            if column not in known:
-                raise DataError(f"{name}: column '{column}' is missing; the columns are: {', '.join(known)}. Name the "
-                                "columns with source=NAME&target=NAME.")
+            if column not in existing:
+                raise DataError(f"{name}: column '{column}' is missing; the columns are: {', '.join(existing)}. Name "
+                                "the columns with source=NAME&target=NAME.")
 
 
 class SeekableFile(PositionedReader):

@@ -216,7 +216,7 @@ _LIMITS = tuple(_Limits.__dataclass_fields__)
 def _entry(content: Any, origin: str) -> SourceEntry:
     if isinstance(content, str):
         content = {"uri": content}
-    names = [one.name for one in dataclasses.fields(SourceEntry)]
+    names = [field.name for field in dataclasses.fields(SourceEntry)]
     fields = _mapping(content, names, origin, "`{uri: ..., weight: ...}`")
     if not isinstance(fields.get("uri"), str) or not fields["uri"]:
         raise SettingsError(f"{origin}: `uri` is missing or not text. Write the URI of the source.")

@@ -117,7 +117,7 @@ class DatabaseSession:
         """
         from sqlalchemy.exc import DBAPIError
 
-        since, attempt = 0.0, 0
+        failing_since, attempt = 0.0, 0
         while True:
             begin = time.monotonic()
             try:
@@ -129,16 +129,18 @@ class DatabaseSession:
                 self._drop()
                 if not is_transient(error):
                     raise self._refusal(error) from None    # the driver's own may show the password
-                now = time.monotonic()
+                failed_at = time.monotonic()
                 # The wait for an answer or a lock counts, but not a long search before the connection was lost.
-                since = since or (now if self._scan or self._answer > self._uri.patience else begin)
-                problem = (f"no answer for {now - begin:.0f} s" if now - begin >= self._answer
+                if not failing_since:
+                    failing_since = failed_at if self._scan or self._answer > self._uri.patience else begin
+                problem = (f"no answer for {failed_at - begin:.0f} s" if failed_at - begin >= self._answer
                            else driver_message(error, self._uri.url))
-                self._give_up_or_wait(problem, now - since, attempt)
+                self._give_up_or_wait(problem, failed_at - failing_since, attempt)
                 attempt += 1
             else:
                 if attempt:
-                    logger.warning("%s: connected again after %.1f s.", self._uri.name, time.monotonic() - since)
+                    logger.warning("%s: connected again after %.1f s.", self._uri.name,
+                                   time.monotonic() - failing_since)
                 return result
 
     def _connect(self) -> Connection:

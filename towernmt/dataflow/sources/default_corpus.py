@@ -193,10 +193,10 @@ def _translations(archive: zipfile.ZipFile) -> dict[str, dict[str, str]]:
 
 
 def _parse_pair(pair: str, languages: Mapping[str, Any]) -> TextPair:
-    known = {language.lower(): language for language in languages}
+    spellings = {language.lower(): language for language in languages}
     for source, target in _splits(pair.lower()):
-        if source in known and target in known and source != target:
-            return known[source], known[target]
+        if source in spellings and target in spellings and source != target:
+            return spellings[source], spellings[target]
     raise DataError(f"--pair {pair}: expected two different languages of the default corpus, such as en-de. "
                     f"The languages are: {', '.join(sorted(languages))}.")
 
@@ -215,19 +215,19 @@ def _make(files: CorpusFiles, archive: zipfile.ZipFile, translations: Mapping[st
     if files.directory.exists() and not files.complete():   # files were removed from it
         shutil.rmtree(files.directory, ignore_errors=True)
     with complete_directory(files.directory, "making the default corpus") as unfinished:
-        made = CorpusFiles(files.source_language, files.target_language, unfinished)
-        for subset, paths in ((train, (made.train_source, made.train_target)),
-                              (valid, (made.valid_source, made.valid_target)),
-                              (test, (made.test_source, made.test_target))):
+        unfinished_files = CorpusFiles(files.source_language, files.target_language, unfinished)
+        for subset, paths in ((train, (unfinished_files.train_source, unfinished_files.train_target)),
+                              (valid, (unfinished_files.valid_source, unfinished_files.valid_target)),
+                              (test, (unfinished_files.test_source, unfinished_files.test_target))):
             for side in (0, 1):
                 text = "".join(pair[side] + "\n" for pair in subset)
                 paths[side].write_text(text, encoding="utf-8", newline="\n")
         for name in archive.namelist():
             if re.fullmatch(r"[^/]+\.dist-info/(licenses/)?LICENSE[^/]*", name):
-                path = path_inside(made.directory, name.rpartition("/")[2], str(archive.filename))
+                path = path_inside(unfinished_files.directory, name.rpartition("/")[2], str(archive.filename))
                 path.write_bytes(archive.read(name))
         origin = _origin(files, counts, len(train), len(valid), len(test))
-        (made.directory / "SOURCE.txt").write_text(origin, encoding="utf-8")
+        (unfinished_files.directory / "SOURCE.txt").write_text(origin, encoding="utf-8")
     logger.info("The default corpus is in %s: %d train, %d valid and %d test pairs.", files.directory,
                 len(train), len(valid), len(test))
 

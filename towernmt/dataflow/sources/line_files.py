@@ -58,15 +58,15 @@ class ParallelFiles(FileSource):
         self.sides = expand_braces(pattern)
 
     def _groups(self) -> list[Group]:
-        left, right = (self.storage.list(side) for side in self.sides)
-        if len(left) == len(right) == 1 and (left[0].name == self.sides[0] or right[0].name == self.sides[1]):
-            return [(left[0], right[0])]
-        return self._paired(left, right)
+        sources, targets = (self.storage.list(side) for side in self.sides)
+        if len(sources) == len(targets) == 1 and (sources[0].name == self.sides[0] or targets[0].name == self.sides[1]):
+            return [(sources[0], targets[0])]
+        return self._paired(sources, targets)
 
-    def _paired(self, left: Sequence[StoredFile], right: Sequence[StoredFile]) -> list[Group]:
+    def _paired(self, source_files: Sequence[StoredFile], target_files: Sequence[StoredFile]) -> list[Group]:
         """Return the pairs of files whose wildcards match the same text, in the order of the source files."""
-        sources = {_wildcards(self.sides[0], file.name): file for file in left}
-        targets = {_wildcards(self.sides[1], file.name): file for file in right}
+        sources = {_wildcards(self.sides[0], file.name): file for file in source_files}
+        targets = {_wildcards(self.sides[1], file.name): file for file in target_files}
         for alone, files, side in ((sources.keys() - targets.keys(), sources, self.sides[1]),
                                    (targets.keys() - sources.keys(), targets, self.sides[0])):
             if alone:
@@ -76,20 +76,21 @@ class ParallelFiles(FileSource):
 
     def _read(self, head: Sequence[object], group: Group, position: Sequence[int]) -> Iterator[tuple[Cursor, Pair]]:
         line, *offsets = position
-        left, right = (line_blocks(self.storage, file, offset, line)
-                       for file, offset in zip(group, offsets, strict=True))
-        a = b = LineBlock([], [])
+        source_blocks, target_blocks = (line_blocks(self.storage, file, offset, line)
+                                        for file, offset in zip(group, offsets, strict=True))
+        source = target = LineBlock([], [])
         while True:
-            a, b = _block_with_lines(a, left), _block_with_lines(b, right)
-            n = min(len(a.texts), len(b.texts))
-            if not n:
+            source, target = _block_with_lines(source, source_blocks), _block_with_lines(target, target_blocks)
+            count = min(len(source.texts), len(target.texts))
+            if not count:
                 break
-            yield from zip(zip_cursors(head, range(line + 1, line + n + 1), a.ends[:n], b.ends[:n]),
-                           zip_pairs(a.texts[:n], b.texts[:n]), strict=True)
-            line += n
-            a, b = _lines_after(a, n), _lines_after(b, n)
-        if a.texts or b.texts:
-            short, long = (group[1], group[0]) if a.texts else group
+            lines = range(line + 1, line + count + 1)
+            yield from zip(zip_cursors(head, lines, source.ends[:count], target.ends[:count]),
+                           zip_pairs(source.texts[:count], target.texts[:count]), strict=True)
+            line += count
+            source, target = _lines_after(source, count), _lines_after(target, count)
+        if source.texts or target.texts:
+            short, long = (group[1], group[0]) if source.texts else group
             raise DataError(f"{short.name} ends at line {line}, but {long.name} has more lines. Line n of one file "
                             "must be the translation of line n of the other: look for a missing or an extra line.")
 

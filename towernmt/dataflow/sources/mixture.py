@@ -101,7 +101,7 @@ class WeightLog:
     def set(self, weights: list[float]) -> None:
         """Set the weights from the next window that no feeder has entered."""
         with self._lock:
-            self._changes = [one for one in self._changes if one.after < self._entered]
+            self._changes = [change for change in self._changes if change.after < self._entered]
             self._changes.append(WeightChange(self._entered, weights))
 
     def enter(self, window: tuple[int, int]) -> None:
@@ -112,13 +112,13 @@ class WeightLog:
     def at(self, window: tuple[int, int]) -> list[float] | None:
         """Return the weights that were set for a window; None: those of the mixture, or of its cursor."""
         with self._lock:
-            acting = [one.weights for one in self._changes if one.after < [*window]]
+            acting = [change.weights for change in self._changes if change.after < [*window]]
         return acting[-1] if acting else None
 
     def since(self, window: tuple[int, int]) -> list[WeightChange]:
         """Return the changes that a run needs to resume in a window: the last that acts there, and later ones."""
         with self._lock:
-            acting = [one for one in self._changes if one.after < [*window]]
+            acting = [change for change in self._changes if change.after < [*window]]
             return acting[-1:] + self._changes[len(acting):]
 
     def load(self, changes: Sequence[WeightChange]) -> None:
@@ -212,7 +212,7 @@ class Mixture(Source):
             restored = typed_value(changes, list[WeightChange])
         except JSONError as error:
             raise _damaged_weights(str(error)) from error
-        if any(len(one.after) != 2 or len(one.weights) != len(self.ingredients) for one in restored):
+        if any(len(change.after) != 2 or len(change.weights) != len(self.ingredients) for change in restored):
             raise _damaged_weights(f"expected {len(self.ingredients)} weights after an epoch and a window")
         self.weight_log.load(restored)
 
@@ -227,11 +227,11 @@ class Mixture(Source):
             DataError: a source cannot be reached.
         """
         counted = self.mix == "temperature" and len(self.ingredients) > 1
-        weights = self.weights([one.source.count() if counted else 1 for one in self.ingredients])
+        weights = self.weights([ingredient.source.count() if counted else 1 for ingredient in self.ingredients])
         return {"epoch": epoch, "draw": 0, "over": False, "sources": [
-            {"name": one.source.name, "cursor": one.source.begin(), "weight": weight, "pairs": 0, "round": 0,
-             "rounds": 0, "active": True}
-            for one, weight in zip(self.ingredients, weights, strict=True)]}
+            {"name": ingredient.source.name, "cursor": ingredient.source.begin(), "weight": weight, "pairs": 0,
+             "round": 0, "rounds": 0, "active": True}
+            for ingredient, weight in zip(self.ingredients, weights, strict=True)]}
 
     def read(self, cursor: Cursor) -> Iterator[tuple[Cursor, Pair]]:
         """Yield the pairs after a cursor; see `Source.read`. `reader` is faster if not every cursor is needed."""
@@ -328,9 +328,9 @@ class MixtureReader:
         """
         if self._ahead is None and not self._over:
             before = self.cursor()
-            taken = self.take(1)
-            if taken:
-                self._ahead = before, taken[0]
+            pairs = self.take(1)
+            if pairs:
+                self._ahead = before, pairs[0]
         return self._ahead is None
 
     def cursor(self) -> Cursor:
@@ -344,17 +344,17 @@ class MixtureReader:
         """Return the counts of each source since the beginning of the epoch."""
         return [SourceStatistics(state["name"], state["pairs"], state["rounds"]) for state in self.cursor()["sources"]]
 
-    def take(self, pairs: int) -> list[Pair]:
-        """Return the next `pairs` pairs, or fewer at the end of the epoch.
+    def take(self, count: int) -> list[Pair]:
+        """Return the next `count` pairs, or fewer at the end of the epoch.
 
         Raises:
             DataError: a source cannot be read; the message names it.
         """
-        taken: list[Pair] = []
-        if self._ahead is not None and pairs > 0:
-            taken, self._ahead = [self._ahead[1]], None
+        pairs: list[Pair] = []
+        if self._ahead is not None and count > 0:
+            pairs, self._ahead = [self._ahead[1]], None
         states, ingredients = self._states, self._mixture.ingredients
-        while len(taken) < pairs and not self._over:
+        while len(pairs) < count and not self._over:
             index = self._choose()
             self._draw += 1
             state = states[index]
@@ -366,8 +366,8 @@ class MixtureReader:
             state["pairs"] += 1
             state["round"] += 1
             tag = ingredients[index].tag
-            taken.append(Pair(f"{tag} {pair.source}", pair.target) if tag and pair.source.strip() else pair)
-        return taken
+            pairs.append(Pair(f"{tag} {pair.source}", pair.target) if tag and pair.source.strip() else pair)
+        return pairs
 
     def _next(self, index: int) -> tuple[Cursor, Pair] | None:
         source = self._mixture.ingredients[index].source
@@ -392,7 +392,7 @@ class MixtureReader:
         if empty or action != "restart":
             state["active"] = False
             self._choices = []
-        self._over = self._over or all(one["rounds"] for one in self._states)
+        self._over = self._over or all(source["rounds"] for source in self._states)
         if not self._over and state["active"]:
             state["cursor"], state["round"] = mixture.ingredients[index].source.begin(), 0
         if len(self._states) > 1 or empty:

@@ -224,8 +224,8 @@ def _open_url(uri: str) -> Source:
     from towernmt.dataflow.storage.http_storage import HttpStorage, WebServer
 
     url, _, query = uri.partition("#")[0].partition("?")
-    scheme, _, rest = url.partition("://")
-    user, _, host_and_path = rest.rpartition("@") if "@" in rest.partition("/")[0] else ("", "", rest)
+    scheme, _, address = url.partition("://")
+    user, _, host_and_path = address.rpartition("@") if "@" in address.partition("/")[0] else ("", "", address)
     pattern = f"{scheme.lower()}://{host_and_path}"
     items = [item for item in query.split("&") if item]
     option_texts = {key: unquote(value) for key, _, value in (item.partition("=") for item in items)}

@@ -197,13 +197,18 @@ class _UnitParser:
         return DataError(f"{self._name} line {line}: the file cannot be read as TMX ({problem}). Fix the file.")
 
 
-def variant_in(variants: Sequence[tuple[str, str]], wanted: str) -> str | None:
-    """Return the text in a language, or None."""
-    wanted = plain_code(wanted)
-    codes = [plain_code(language) for language, _ in variants]
-    matches = [i for i, code in enumerate(codes) if code == wanted] or [
-        i for i, code in enumerate(codes) if code.startswith(f"{wanted}-")]
-    return variants[matches[0]][1] if matches else None
+def variant_in(variants: Sequence[tuple[str, str]], language: str) -> str | None:
+    """Return the text in a language, otherwise in one of its regional variants, or None.
+
+    Args:
+        variants: (language code, text) of a unit.
+        language: language code, such as "en" or "en-GB".
+    """
+    requested = plain_code(language)
+    texts = [(plain_code(code), text) for code, text in variants]
+    exact = [text for code, text in texts if code == requested]
+    regional = [text for code, text in texts if code.startswith(f"{requested}-")]
+    return next(iter([*exact, *regional]), None)
 
 
 def _encoding(beginning: bytes) -> str:

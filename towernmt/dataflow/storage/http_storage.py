@@ -135,12 +135,12 @@ class HttpReader(io.RawIOBase):
         if self._position:
             _log.info("%s: the server sends complete files only; reading again up to byte %d.", self.name,
                       self._position)
-        left = self._position
-        while left:
-            data = response.read1(min(left, _READ_BYTES))
+        remaining = self._position
+        while remaining:
+            data = response.read1(min(remaining, _READ_BYTES))
             if not data:
-                raise ConnectionError(f"the response ended at byte {self._position - left} of {self._file.size}")
-            left -= len(data)
+                raise ConnectionError(f"the response ended at byte {self._position - remaining} of {self._file.size}")
+            remaining -= len(data)
 
 
 def _validators(response: HTTPResponse) -> list[str]:
@@ -245,15 +245,16 @@ class RetryTime:
         message = _permanent_failure(self._name, error, reason)
         if message is not None:
             raise DataError(message) from None
-        now = time.monotonic()
-        self._since = self._since or now
+        failed_at = time.monotonic()
+        self._since = self._since or failed_at
         self._failures += 1
-        left = self._server.patience - (now - self._since)
-        if left <= 0:
-            raise DataError(f"{self._name}: not reachable for {now - self._since:.0f} s ({reason}). Check the URL and "
-                            "the network, and start again; patience=SECONDS in the URI sets a longer wait.") from None
+        remaining = self._server.patience - (failed_at - self._since)
+        if remaining <= 0:
+            raise DataError(f"{self._name}: not reachable for {failed_at - self._since:.0f} s ({reason}). Check the "
+                            "URL and the network, and start again; patience=SECONDS in the URI sets a longer wait."
+                            ) from None
         delay = self._jitter.uniform(0.5, 1) * min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(self._failures - 1, 10))
-        delay = min(left, max(delay, _retry_after(error)))
+        delay = min(remaining, max(delay, _retry_after(error)))
         _log.log(logging.WARNING if self._failures > 2 else logging.INFO, "%s: %s; retrying in %.1f s, for at most "
                  "%.0f s.", self._name, reason, delay, self._server.patience)
         time.sleep(delay)

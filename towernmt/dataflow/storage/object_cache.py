@@ -120,12 +120,12 @@ class ObjectCache:
                     return
             # Only unfinished copies are left. A writer that has allocated its space waits for no other, so one of them
             # will finish.
-            with contextlib.suppress(FileNotFoundError), open(blocking_copy, "rb") as other:
-                _wait_for_lock(other, "LOCK_SH")
+            with contextlib.suppress(FileNotFoundError), open(blocking_copy, "rb") as copy:
+                _wait_for_lock(copy, "LOCK_SH")
 
-    def _free_space(self, size: int, own: str) -> str | None:
+    def _free_space(self, size: int, own_path: str) -> str | None:
         """Unlink old copies until `size` bytes are free. If that fails, return an unfinished copy to wait for."""
-        files = [file for file in sorted(self._files()) if str(file[2]) != own]
+        files = [file for file in sorted(self._files()) if str(file[2]) != own_path]
         total = sum(length for _, length, _ in files)
         waiting = None
         for _, length, path in files:
@@ -217,13 +217,13 @@ def _wait_for_lock(file: BinaryIO, operation: str) -> None:
     Raises:
         DataError: the other process has stopped writing.
     """
-    pause, written, since = 0.005, -1, time.monotonic()
+    pause, last_modified, since = 0.005, -1, time.monotonic()
     while True:
         with contextlib.suppress(BlockingIOError):
             _flock(file, operation, "LOCK_NB")
             return
-        if (now := os.fstat(file.fileno()).st_mtime_ns) != written:
-            written, since = now, time.monotonic()
+        if (modified := os.fstat(file.fileno()).st_mtime_ns) != last_modified:
+            last_modified, since = modified, time.monotonic()
         elif time.monotonic() - since > PATIENCE_SECONDS:
             raise DataError(f"{file.name}: another process has locked this file of the cache and has not written to it "
                             f"for {PATIENCE_SECONDS:g} s. End that process (`fuser {file.name}` names it), or set "

@@ -63,8 +63,8 @@ def split_name(name: str) -> tuple[str, str]:
         DataError: the bucket is missing, or the scheme is not s3.
         SettingsError: the name contains credentials, which the message does not repeat.
     """
-    scheme, separator, rest = name.partition("://")
-    bucket, _, key = rest.partition("/")
+    scheme, separator, bucket_and_key = name.partition("://")
+    bucket, _, key = bucket_and_key.partition("/")
     if scheme.lower() != "s3" or not separator or not bucket:
         raise DataError(f"{mask_uri(name)}: not a valid name in S3. Write s3://bucket/key.")
     if set(bucket) & set(":@"):

@@ -136,17 +136,17 @@ class ObjectReader(PositionedReader):
     def _fetch(self) -> None:
         """Fetch the next range into memory."""
         self._buffer, self._start = bytearray(), self._position
-        wanted = min(self._range, self._file.size - self._start)
+        size = min(self._range, self._file.size - self._start)
         self._range = min(self._chunk_bytes, 2 * self._range)
         failures = 0
-        while len(self._buffer) < wanted:
-            before = len(self._buffer)
+        while len(self._buffer) < size:
+            received = len(self._buffer)
             try:
-                self._receive(self._start + before, self._start + wanted)
+                self._receive(self._start + received, self._start + size)
             except DataError:
                 raise
             except Exception as error:
-                failures = 1 if len(self._buffer) > before else failures + 1
+                failures = 1 if len(self._buffer) > received else failures + 1
                 give_up_or_wait(self._options, self.name, error, failures)
 
     def _receive(self, begin: int, end: int) -> None:
@@ -171,23 +171,23 @@ def glob_pattern(pattern: str) -> re.Pattern[str]:
     """Return a glob as a regular expression for complete keys, where only `**` matches a slash."""
     parts, position = [], 0
     while position < len(pattern):
-        rest = pattern[position:]
-        group = re.match(r"\[(!?)(\]?[^\]]*)\]", rest)
-        if rest.startswith("**/"):
+        remaining = pattern[position:]
+        group = re.match(r"\[(!?)(\]?[^\]]*)\]", remaining)
+        if remaining.startswith("**/"):
             parts.append(r"(?:.*/)?")
             position += 3
-        elif rest.startswith("**"):
+        elif remaining.startswith("**"):
             parts.append(r".*")
             position += 2
-        elif rest[0] in "*?":
-            parts.append(r"[^/]*" if rest[0] == "*" else r"[^/]")
+        elif remaining[0] in "*?":
+            parts.append(r"[^/]*" if remaining[0] == "*" else r"[^/]")
             position += 1
         elif group:
             members = re.sub(r"([\\\[\]^&~|])", r"\\\1", group[2])
             parts.append(f"(?!/)[{'^' if group[1] else ''}{members}]")
             position += group.end()
         else:
-            parts.append(re.escape(rest[0]))
+            parts.append(re.escape(remaining[0]))
             position += 1
     return re.compile("".join(parts), re.DOTALL)
 

@@ -110,8 +110,8 @@ class LocalStorage:
         except OSError as error:
             raise _unreadable(file.name, error) from error
         try:
-            now = _version(os.fstat(opened.fileno()))
-            if now != file.version:
+            version = _version(os.fstat(opened.fileno()))
+            if version != file.version:
                 raise DataError(f"{file.name}: the file has changed since reading began, so saved positions are not "
                                 "valid. Restore the old file, or start again.")
             opened.seek(offset)

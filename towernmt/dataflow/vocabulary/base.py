@@ -213,7 +213,7 @@ class Vocabulary(ABC):
 
     def _sentence_ids(self, ids: Iterable[int]) -> list[int]:
         """Return the ids of text: those before EOS, without PAD and BOS."""
-        size, found = self.size, []
+        size, text_ids = self.size, []
         for id in map(int, ids):
             if id == EOS:
                 break
@@ -221,5 +221,5 @@ class Vocabulary(ABC):
                 raise DataError(f"Id {id} is not in this vocabulary, which has {size} ids. Use the vocabulary with "
                                 "which the model was trained.")
             if id not in (PAD, BOS):
-                found.append(id)
-        return found
+                text_ids.append(id)
+        return text_ids

@@ -203,9 +203,9 @@ class _Pairs(dict[Segmentation, "tuple[float, int] | None"]):
         self._symbols, self._rank = symbols, rank
 
     def __missing__(self, pair: Segmentation) -> tuple[float, int] | None:
-        left, right = (self._symbols.names[symbol] for symbol in pair)
-        rank = self._rank(left, right)
-        merged = self[pair] = None if rank is None else (rank, self._symbols.number(left + right))
+        left_symbol, right_symbol = (self._symbols.names[symbol] for symbol in pair)
+        rank = self._rank(left_symbol, right_symbol)
+        merged = self[pair] = None if rank is None else (rank, self._symbols.number(left_symbol + right_symbol))
         return merged
 
 

@@ -95,8 +95,8 @@ class BpeCodesVocabulary(Vocabulary):
                       if pair in ranks and generator.random() >= dropout]
             if not merges:
                 break
-            best = min(merges)[0]
-            positions, merged, position = {position for rank, position in merges if rank == best}, [], 0
+            best_rank = min(merges)[0]
+            positions, merged, position = {position for rank, position in merges if rank == best_rank}, [], 0
             while position < len(symbols):
                 width = 2 if position in positions else 1
                 merged.append("".join(symbols[position:position + width]))
@@ -187,11 +187,11 @@ def _learn(words: Counter[str], symbols: int, split_digits: bool) -> bytes:
 
 def _between_digits(words: Counter[str]) -> Counter[str]:
     """Return how often each sequence of characters without a digit occurs in the words."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for word, count in words.items():
         for sequence in filter(None, _DIGIT.split(word)):
-            found[sequence] += count
-    return found
+            counts[sequence] += count
+    return counts
 
 
 def _segmenter(codes: bytes, origin: str) -> Any:

@@ -64,10 +64,12 @@ class Resegmenter:
             slices.append(self._resegment_slice(ids[bounds[0]:bounds[-1]], bounds - bounds[0], [*key, number], longest))
         if not slices:
             return Resegmented(ids, offsets, np.zeros(0, np.int64), np.zeros(0, np.int64))
-        lengths = np.concatenate([np.diff(one.offsets) for one in slices])
-        begins = np.concatenate([one.begins + offsets[number * _SLICE] for number, one in enumerate(slices)])
-        return Resegmented(np.concatenate([one.ids for one in slices]), np.concatenate([[0], np.cumsum(lengths)]),
-                           begins, np.concatenate([one.counts for one in slices]))
+        lengths = np.concatenate([np.diff(segmented.offsets) for segmented in slices])
+        begins = np.concatenate([segmented.begins + offsets[number * _SLICE]
+                                 for number, segmented in enumerate(slices)])
+        return Resegmented(np.concatenate([segmented.ids for segmented in slices]),
+                           np.concatenate([[0], np.cumsum(lengths)]),
+                           begins, np.concatenate([segmented.counts for segmented in slices]))
 
     def _resegment_slice(self, ids: NDArray[np.integer], offsets: NDArray[np.int64], key: Sequence[int], longest: int
                 ) -> Resegmented:
@@ -95,12 +97,12 @@ class Resegmenter:
             ids of each word, 0 if the word keeps its segmentation).
         """
         numbers = self._number(ids, begins, old_counts)
-        known = np.flatnonzero(numbers != _KEPT)
-        takes = self._sampler.takes(numbers[known])
-        sampled, known_counts = self._sampler.draw(numbers[known], _uniform(key, int(takes.sum())),
-                                                   np.cumsum(takes) - takes)
+        numbered = np.flatnonzero(numbers != _KEPT)
+        takes = self._sampler.takes(numbers[numbered])
+        sampled, numbered_counts = self._sampler.draw(numbers[numbered], _uniform(key, int(takes.sum())),
+                                                      np.cumsum(takes) - takes)
         counts, sampled_begins = np.zeros(len(begins), np.int64), np.zeros(len(begins), np.int64)
-        counts[known], sampled_begins[known] = known_counts, np.cumsum(known_counts) - known_counts
+        counts[numbered], sampled_begins[numbered] = numbered_counts, np.cumsum(numbered_counts) - numbered_counts
         return sampled, sampled_begins, counts
 
     def _number(self, ids: NDArray[np.integer], begins: NDArray[np.int64], counts: NDArray[np.int64]
@@ -115,13 +117,13 @@ class Resegmenter:
         numbers[single] = self._single[pieces]
         several = np.flatnonzero(~single)
         wide = ids.astype(np.int32, copy=False)
-        content, known = wide.tobytes(), self._numbers
+        content, numbers_of_words = wide.tobytes(), self._numbers
         several_numbers = []
         for begin, end in zip((4 * begins[several]).tolist(), (4 * (begins + counts)[several]).tolist(), strict=True):
             word = content[begin:end]
-            number = known.get(word)
+            number = numbers_of_words.get(word)
             if number is None:
-                number = known[word] = self._add(np.frombuffer(word, np.int32).tolist())
+                number = numbers_of_words[word] = self._add(np.frombuffer(word, np.int32).tolist())
             several_numbers.append(number)
         numbers[several] = several_numbers
         return numbers

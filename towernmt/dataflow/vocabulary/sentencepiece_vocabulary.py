@@ -65,8 +65,9 @@ class SentencePieceVocabulary(Vocabulary):
         specials = {PAD: processor.pad_id(), BOS: processor.bos_id(),
                     EOS: processor.eos_id(), UNK: processor.unk_id()}
         pieces = processor.get_piece_size()
-        others = [id for id in range(pieces) if id not in specials.values()]
-        self._model_ids = [specials[id] for id in range(len(specials))] + others  # id of the vocabulary -> of the model
+        ordinary_ids = [id for id in range(pieces) if id not in specials.values()]
+        # id of the vocabulary -> id of the model
+        self._model_ids = [specials[id] for id in range(len(specials))] + ordinary_ids
         self.size = len(self._model_ids)
         self._own_ids: list[int] | None = None  # id of the model -> of the vocabulary; None if all are equal
         if self._model_ids != list(range(pieces)):
@@ -351,8 +352,8 @@ class StoredPieces:
             return BatchUnigramSampler(self._model, self._sampling.alpha, self._ids.__getitem__)
         return BatchBpeDropout(self._rank, self._symbols, self._ids.get, self._sampling.alpha)
 
-    def _rank(self, left: str, right: str) -> float | None:
-        score = self._model.scores.get(left + right)
+    def _rank(self, left_piece: str, right_piece: str) -> float | None:
+        score = self._model.scores.get(left_piece + right_piece)
         return None if score is None else -score
 
     def _symbols(self, word: str) -> str | None:
@@ -408,9 +409,9 @@ class PieceSampler:
         """Sample among the best segmentations by their probabilities to the power of alpha; return ids and pieces."""
         size, samples = max(1, self._sampling.nbest), []
         for text, (uniform,) in zip(texts, uniform_numbers(seed, first, [1] * len(texts)), strict=True):
-            best = list(zip(*(self._processor.nbest_encode(text, nbest_size=size, out_type=kind)
-                              for kind in (int, str)), strict=True))
-            scores = [self._model.score(ids, pieces) for ids, pieces in best]
+            segmentations = list(zip(*(self._processor.nbest_encode(text, nbest_size=size, out_type=kind)
+                                       for kind in (int, str)), strict=True))
+            scores = [self._model.score(ids, pieces) for ids, pieces in segmentations]
             bounds = list(accumulate(math.exp(self._sampling.alpha * (score - max(scores))) for score in scores))
-            samples.append(best[bisect_right(bounds[:-1], uniform * bounds[-1])])
+            samples.append(segmentations[bisect_right(bounds[:-1], uniform * bounds[-1])])
         return samples

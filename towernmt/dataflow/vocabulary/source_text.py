@@ -42,16 +42,16 @@ class SourceText(NamedTuple):
     words: Sequence[str] = ()
     marked: float = 0.0
 
-    def merged(self, other: SourceText) -> SourceText:
-        """Return the facts about both texts: words by the better of their ranks, and the smaller share."""
-        if not (self.words and other.words):
-            return self if self.words else other
+    def merged(self, other_text: SourceText) -> SourceText:
+        """Return the facts about both texts: words by the better of their two ranks, and the smaller share."""
+        if not (self.words and other_text.words):
+            return self if self.words else other_text
         ranks: dict[str, int] = {}
-        for words in (self.words, other.words):
+        for words in (self.words, other_text.words):
             for rank, word in enumerate(words):
                 ranks[word] = min(rank, ranks.get(word, rank))
         return SourceText(sorted(ranks, key=lambda word: (ranks[word], word))[:MOST_WORDS],
-                          min(self.marked, other.marked))
+                          min(self.marked, other_text.marked))
 
     def save(self, directory: str | Path) -> None:
         """Write the facts next to the vocabularies in a directory."""
@@ -61,8 +61,8 @@ class SourceText(NamedTuple):
     @classmethod
     def parse(cls, content: bytes) -> SourceText:
         """Return the facts of the content of the file."""
-        found = json.loads(content)
-        return cls(found["words"], found["marked"])
+        facts = json.loads(content)
+        return cls(facts["words"], facts["marked"])
 
     @classmethod
     def load(cls, location: str | Path) -> SourceText:
@@ -71,8 +71,8 @@ class SourceText(NamedTuple):
         Args:
             location: directory of vocabularies, of prepared data or of a run; or the file of a vocabulary.
         """
-        place = Path(location)
-        directory = next((one for one in (place / "vocabulary", place) if one.is_dir()), place.parent)
+        path = Path(location)
+        directory = next((candidate for candidate in (path / "vocabulary", path) if candidate.is_dir()), path.parent)
         try:
             return cls.parse((directory / SOURCE_TEXT).read_bytes())
         except FileNotFoundError:
@@ -107,21 +107,21 @@ class SourceCounts:
     @classmethod
     def of(cls, texts: Iterable[str]) -> SourceCounts:
         """Return the counts of lines."""
-        found = cls()
+        counts = cls()
         for text in texts:
             words = [match[0] for match in words_of(text)]
-            found.words.update(words)
-            found.first.update(words[:1])
-            found.lines += 1
-            found.marked += bool(FINAL_MARK.search(text))
-        return found
+            counts.words.update(words)
+            counts.first.update(words[:1])
+            counts.lines += 1
+            counts.marked += bool(FINAL_MARK.search(text))
+        return counts
 
-    def add(self, other: SourceCounts) -> None:
+    def add(self, counts: SourceCounts) -> None:
         """Add the counts of other lines."""
-        self.words.update(other.words)
-        self.first.update(other.first)
-        self.lines += other.lines
-        self.marked += other.marked
+        self.words.update(counts.words)
+        self.first.update(counts.first)
+        self.lines += counts.lines
+        self.marked += counts.marked
 
     def text(self) -> SourceText:
         """Return the facts, with words of the same frequency in their order.

@@ -47,7 +47,7 @@ class _State:
 
     def __init__(self, begins: list[int], merges: list[Merge]) -> None:
         self.begins, self.merges = begins, merges
-        self.best: _State | None = None
+        self.next_state: _State | None = None
         self.pieces: list[str] | None = None
 
 
@@ -72,7 +72,7 @@ class BpeDropout:
         dropped = self._dropped_merges(uniform)
         if len(word) <= _LONGEST_CACHED:  # until a merge is dropped, all samples share the same cached states
             while not dropped and state.merges:
-                state = state.best or self._after_best(word, state)
+                state = state.next_state or self._merge_best(word, state)
                 dropped = self._dropped_merges(uniform) if state.merges else 0
             if dropped >= len(state.merges):
                 if state.pieces is None:
@@ -104,11 +104,11 @@ class BpeDropout:
         self._symbols += len(state.begins)
         return state
 
-    def _after_best(self, word: str, state: _State) -> _State:
-        best = _State(state.begins.copy(), state.merges.copy())
-        self._merge(word, best.begins, best.merges, 0)
-        state.best = self._count_cached(best)
-        return best
+    def _merge_best(self, word: str, state: _State) -> _State:
+        next_state = _State(state.begins.copy(), state.merges.copy())
+        self._merge(word, next_state.begins, next_state.merges, 0)
+        state.next_state = self._count_cached(next_state)
+        return next_state
 
     def _merge(self, word: str, begins: list[int], merges: list[Merge], number: int) -> None:
         """Apply a merge, and replace the merges of its two symbols by those of the new symbol."""
@@ -186,14 +186,14 @@ class UnigramSampler:
 
         The probabilities are empty if only one subword is possible.
         """
-        known, alpha, longest = self._scores.get, self._alpha, self._longest
+        score_of, alpha, longest = self._scores.get, self._alpha, self._longest
         forward = [0.0]
         lattice: Lattice = [([], [])]
         for end in range(1, len(word) + 1):
             choices, weights = [], []
             for start in range(max(0, end - longest), end):
                 piece = word[start:end]
-                score = known(piece)
+                score = score_of(piece)
                 if score is None:
                     if start < end - 1:
                         continue
