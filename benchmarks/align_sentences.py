@@ -45,23 +45,23 @@ def changed_pairs(pairs: Pairs, seed: int, joined: float, dropped: float, chapte
         dropped: probability that a pair loses a side.
         chapter: number of pairs in the middle that lose their target.
     """
-    chosen = random.Random(seed)
+    generator = random.Random(seed)
     sides: tuple[list[str], list[str]] = ([], [])
     beads: set[Bead] = set()
     index, missing = 0, range(len(pairs) // 2, len(pairs) // 2 + chapter)
     while index < len(pairs):
-        kind, side = chosen.random(), chosen.randint(0, 1)
+        kind, side = generator.random(), generator.randint(0, 1)
         if index in missing or kind < dropped:
             side = 0 if index in missing else side
             sides[side].append(pairs[index][side])
             index += 1
             continue
-        taken = pairs[index:index + (2 if kind < dropped + joined and index + 1 not in missing else 1)]
+        group = pairs[index:index + (2 if kind < dropped + joined and index + 1 not in missing else 1)]
         begin = len(sides[0]), len(sides[1])
-        sides[side].append(" ".join(pair[side] for pair in taken))
-        sides[1 - side].extend(pair[1 - side] for pair in taken)
+        sides[side].append(" ".join(pair[side] for pair in group))
+        sides[1 - side].extend(pair[1 - side] for pair in group)
         beads.add(Bead(begin[0], len(sides[0]), begin[1], len(sides[1])))
-        index += len(taken)
+        index += len(group)
     return Gold(SentenceTexts(*sides), beads)
 
 
@@ -71,13 +71,13 @@ def links_of(beads: set[Bead]) -> set[tuple[int, int]]:
             for j in range(bead.target_first, bead.target_after)}
 
 
-def figures(found: set[Bead], gold: set[Bead]) -> dict[str, float]:
+def figures(aligned: set[Bead], gold: set[Bead]) -> dict[str, float]:
     """Return precision and recall of links and of beads, in percent."""
-    made = {}
-    for name, one, other in (("links", links_of(found), links_of(gold)), ("beads", found, gold)):
-        made[f"{name} precision"] = 100 * len(one & other) / max(len(one), 1)
-        made[f"{name} recall"] = 100 * len(one & other) / max(len(other), 1)
-    return made
+    result = {}
+    for name, proposed, reference in (("links", links_of(aligned), links_of(gold)), ("beads", aligned, gold)):
+        result[f"{name} precision"] = 100 * len(proposed & reference) / max(len(proposed), 1)
+        result[f"{name} recall"] = 100 * len(proposed & reference) / max(len(reference), 1)
+    return result
 
 
 def beads_of_nltk(texts: SentenceTexts) -> set[Bead]:
@@ -120,9 +120,9 @@ def main() -> None:
         sizes = {"pairs": count, "source": len(gold.texts.source), "target": len(gold.texts.target)}
         aligned, seconds = timed(partial(align_sentences, [gold.texts]))
         for threshold in args.thresholds:
-            found = {bead for bead, score in zip(aligned[0].beads, aligned[0].scores, strict=True)
-                     if score >= threshold and not bead.is_gap}
-            report({**sizes, "system": f"towernmt, score >= {threshold:g}", **figures(found, gold.beads),
+            accepted = {bead for bead, score in zip(aligned[0].beads, aligned[0].scores, strict=True)
+                        if score >= threshold and not bead.is_gap}
+            report({**sizes, "system": f"towernmt, score >= {threshold:g}", **figures(accepted, gold.beads),
                     "seconds": seconds})
         if count <= args.nltk:
             try:

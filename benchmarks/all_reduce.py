@@ -87,9 +87,9 @@ def _timed(run: Callable[[], Any], repeats: int) -> tuple[float, float]:
 def start_workers(count: int, arguments: Sequence[str]) -> None:
     """Run this program as `count` workers and wait for them."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    for one in sockets:
-        one.close()
+    addresses = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in sockets]
+    for listener in sockets:
+        listener.close()
     processes = []
     for index in range(count):
         config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}

@@ -37,19 +37,19 @@ def in_turn(names: Sequence[str], round_number: int) -> list[str]:
     return list(names) if round_number % 2 == 0 else list(reversed(names))
 
 
-def take_turns(things: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def take_turns(functions: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Call each function once per round and return its results, one per round."""
-    taken: dict[str, list[float]] = {name: [] for name in things}
+    results: dict[str, list[float]] = {name: [] for name in functions}
     for number in range(rounds):
-        for name in in_turn(list(things), number):
-            taken[name].append(things[name]())
-    return taken
+        for name in in_turn(list(functions), number):
+            results[name].append(functions[name]())
+    return results
 
 
-def summarize(taken: Mapping[str, Sequence[float]]) -> dict[str, Summary]:
+def summarize(results: Mapping[str, Sequence[float]]) -> dict[str, Summary]:
     """Return a summary of each candidate. Ratios are relative to the first one; all need the same number of rounds."""
-    first = next(iter(taken.values()))
-    return {name: _summary(values, first) for name, values in taken.items()}
+    first = next(iter(results.values()))
+    return {name: _summary(values, first) for name, values in results.items()}
 
 
 def _summary(values: Sequence[float], first: Sequence[float]) -> Summary:
@@ -72,28 +72,28 @@ def last_record(output: str) -> dict[str, Any] | None:
     for line in reversed(output.splitlines()):
         if line.startswith("{"):
             try:
-                found = json.loads(line)
+                record = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(found, dict):
-                return found
+            if isinstance(record, dict):
+                return record
     return None
 
 
-def table(records: Mapping[str, Sequence[Mapping[str, Any]]], metric: str, others: Sequence[str] = ()) -> str:
-    """Return a text table: median, spread and ratio of `metric` for each name, and medians of `others`.
+def table(records: Mapping[str, Sequence[Mapping[str, Any]]], metric: str, further_metrics: Sequence[str] = ()) -> str:
+    """Return a text table: median, spread and ratio of `metric` for each name, and medians of `further_metrics`.
 
     Args:
         records: one record per round for each name.
         metric: key of the figure to compare.
-        others: keys of further figures.
+        further_metrics: keys of further figures.
     """
-    rows = [["", metric, "spread", "ratio", "quartiles", "rounds", *others]]
+    rows = [["", metric, "spread", "ratio", "quartiles", "rounds", *further_metrics]]
     summaries = summarize({name: [float(r[metric]) for r in rounds] for name, rounds in records.items()})
     for name, s in summaries.items():
-        more = [_median_of(records[name], other) for other in others]
+        medians = [_median_of(records[name], further_metric) for further_metric in further_metrics]
         rows.append([name, f"{s.median:.5g}", f"{s.spread:.1%}", f"{s.ratio:.3f}", f"{s.low:.3f} to {s.high:.3f}",
-                     str(s.rounds), *more])
+                     str(s.rounds), *medians])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join([row[0].ljust(widths[0]), *[cell.rjust(width) for cell, width in
                                                            zip(row[1:], widths[1:], strict=True)]]) for row in rows)

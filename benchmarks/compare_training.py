@@ -112,8 +112,8 @@ def checked_out(commit: str) -> Iterator[Path]:
     if commit == ".":
         yield ROOT
         return
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "tree"
+    with tempfile.TemporaryDirectory() as directory:
+        folder = Path(directory) / "tree"
         _git("worktree", "add", "--detach", str(folder), commit)
         try:
             yield folder
@@ -135,11 +135,11 @@ def commit_job(commit: str, folder: Path, arguments: list[str], same_program: bo
     """
     job = Job(commit, [sys.executable, str((ROOT if same_program else folder) / "benchmarks" / "train.py"),
                        *arguments], folder)
-    found = subprocess.run([sys.executable, "-c", "import towernmt; print(towernmt.__file__)"], text=True,
-                           env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, check=True, cwd="/")
-    if not Path(found.stdout.strip()).resolve().is_relative_to(folder.resolve()):
-        raise SystemExit(f"{commit}: Python imports {found.stdout.strip()} rather than the package in {folder}: use an "
-                         "environment where towernmt is installed as editable, or not at all.")
+    imported = subprocess.run([sys.executable, "-c", "import towernmt; print(towernmt.__file__)"], text=True,
+                              env={**os.environ, "PYTHONPATH": str(folder)}, capture_output=True, check=True, cwd="/")
+    if not Path(imported.stdout.strip()).resolve().is_relative_to(folder.resolve()):
+        raise SystemExit(f"{commit}: Python imports {imported.stdout.strip()} rather than the package in {folder}: use "
+                         "an environment where towernmt is installed as editable, or not at all.")
     return job
 
 

@@ -78,8 +78,8 @@ def devices(_: Path) -> None:
         tf.config.experimental.enable_tensor_float_32_execution(allowed)
         with tf.Graph().as_default(), tf1.Session(config=_config()) as session:
             with tf1.device("/gpu:0"):
-                left, right = (tf1.placeholder(tf.float32, a.shape, name) for name in "ab")
-                product = tf.matmul(left, right)
+                left_matrix, right_matrix = (tf1.placeholder(tf.float32, a.shape, name) for name in "ab")
+                product = tf.matmul(left_matrix, right_matrix)
             error = np.abs(session.run(product, {"a:0": a, "b:0": b})[:16] - exact).max() / np.abs(exact).max()
         report(f"relative error {error:.1e} {'with' if allowed else 'without'} TF32")
 
@@ -144,15 +144,16 @@ def _speed_of(figures: dict[str, Any]) -> str:
 def gradients(_: Path) -> None:
     """Report the distance of the gradients on the GPU from those on the CPU: Adam's mean after three updates."""
     for name in ("transformer", "seq2seq", "rnnsearch", "convs2s"):
-        expected, found = _gradients(name, None, "float32", tf32=False), []
+        expected, distance_texts = _gradients(name, None, "float32", tf32=False), []
         least = 1e-3 * max(map(np.linalg.norm, expected.values()))      # some gradients are only rounding errors
         for precision, tf32 in (("float32", False), ("float32", True), ("bfloat16", True)):
             distances = {key: float(np.linalg.norm(value - expected[key])
                                     / max(np.linalg.norm(expected[key]), least))
                          for key, value in _gradients(name, 0, precision, tf32).items()}
             worst = max(distances, key=lambda key: distances[key])
-            found.append(f"{np.median(list(distances.values())):.0e}, at most {distances[worst]:.0e} ({worst})")
-        report(f"{name}: float32 {found[0]}; TF32 {found[1]}; bfloat16 {found[2]}")
+            middle = np.median(list(distances.values()))
+            distance_texts.append(f"{middle:.0e}, at most {distances[worst]:.0e} ({worst})")
+        report(f"{name}: float32 {distance_texts[0]}; TF32 {distance_texts[1]}; bfloat16 {distance_texts[2]}")
 
 
 def _gradients(name: str, gpu: int | None, precision: str, tf32: bool) -> dict[str, Any]:
@@ -210,27 +211,27 @@ Form = Callable[..., Any]
 
 def _compare(title: str, dtype: Any, shapes: Sequence[tuple[int, ...]], forms: dict[str, Form]) -> None:
     """Report the time of each form of an operation of tensors with these shapes."""
-    repeats, found = 3 if SIZE is SMALL else 20, []
+    repeats, times = 3 if SIZE is SMALL else 20, []
     for name, form in forms.items():
         with tf.Graph().as_default(), tf1.Session(config=_config()) as session:
             with tf1.device("/gpu:0"):
                 values = [tf1.get_variable(f"value_{i}", initializer=tf.cast(tf.random.stateless_normal(
                     shape, [1, i]), dtype)) for i, shape in enumerate([shapes[0]] * repeats + [*shapes[1:]])]
-                others = [value.read_value() for value in values[repeats:]]
-                results = [form(value.read_value(), *others) for value in values[:repeats]]
+                further_values = [value.read_value() for value in values[repeats:]]
+                results = [form(value.read_value(), *further_values) for value in values[:repeats]]
             session.run(tf1.global_variables_initializer())
-            found.append(f"{name} {1e6 * _seconds(session, results) / repeats:.0f} us")
-    report(f"{title}: {', '.join(found)}")
+            times.append(f"{name} {1e6 * _seconds(session, results) / repeats:.0f} us")
+    report(f"{title}: {', '.join(times)}")
 
 
 def _seconds(session: Any, results: Sequence[Any]) -> float:
     """Return the seconds of a run of operations, the best of five."""
-    call, best = session.make_callable([result.op for result in results]), float("inf")
+    call, shortest = session.make_callable([result.op for result in results]), float("inf")
     for _ in range(6):
         begin = time.perf_counter()
         call()
-        best = min(best, time.perf_counter() - begin)
-    return best
+        shortest = min(shortest, time.perf_counter() - begin)
+    return shortest
 
 
 def norms(_: Path) -> None:
@@ -254,7 +255,8 @@ def norms(_: Path) -> None:
             results.append(session.run([normal[0], gradients[0]]))
             report(f"{'by cuDNN' if fused else 'by plain operations'}: "
                    f"{1e6 * _seconds(session, gradients) / repeats:.0f} us")
-    distance = max(np.linalg.norm(one - other) / np.linalg.norm(one) for one, other in zip(*results, strict=True))
+    distance = max(np.linalg.norm(fused - plain) / np.linalg.norm(fused)
+                   for fused, plain in zip(*results, strict=True))
     report(f"relative distance {distance:.1e}")
 
 
@@ -289,10 +291,10 @@ def memory(directory: Path) -> None:
     for line in training.stdout or ():
         print(line, end="", flush=True)     # for the log of a search that takes too long
         lines.append(line)
-    found = re.findall(r"data\.batch_tokens=\d+ is the largest.*", "".join(lines))
-    if training.wait() or not found:
+    reports = re.findall(r"data\.batch_tokens=\d+ is the largest.*", "".join(lines))
+    if training.wait() or not reports:
         raise RuntimeError(f"towernmt train ended with status {training.returncode}")
-    report(found[0])
+    report(reports[0])
 
 
 def skip(_: Path) -> None:
@@ -395,11 +397,11 @@ STEPS = {step.__name__: step for step in (
 
 def main(arguments: Sequence[str]) -> None:
     """Run the step of the session that the first argument names."""
-    name, *rest = arguments
+    name, *step_arguments = arguments
     if name == SPEED:
-        speed(rest)
+        speed(step_arguments)
     else:
-        STEPS[name](Path(rest[0]).absolute())
+        STEPS[name](Path(step_arguments[0]).absolute())
 
 
 if __name__ == "__main__":

@@ -95,8 +95,8 @@ def read_trials(path: Path) -> tuple[list[Trial], list[str]]:
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        trials = [Trial(**one) for one in content["trials"]]
-        common = [str(one) for one in content.get("common", [])]
+        trials = [Trial(**trial) for trial in content["trials"]]
+        common = [str(setting) for setting in content.get("common", [])]
     except (OSError, yaml.YAMLError, TypeError, KeyError, AttributeError) as error:
         raise SettingsError(f"{path} is not a list of trials ({error}): see the example in grid.py.") from error
     names = [trial.name for trial in trials]
@@ -118,11 +118,12 @@ def check_same(trials: Sequence[Trial], common: Sequence[str], results: Mapping[
         SettingsError: a trial changed.
     """
     for trial in trials:
-        then, now = results.get(trial.name, {}), made_from(trial, common)
-        if changed := [key for key in now if key in then and then[key] != now[key]]:
-            was, is_now = (", ".join(f"{key} {_written(one[key])}" for key in changed) for one in (then, now))
-            raise SettingsError(f"Trial {trial.name} was run with {was}, but now has {is_now}: give the trial a new "
-                                "name.")
+        recorded, current = results.get(trial.name, {}), made_from(trial, common)
+        if changed := [key for key in current if key in recorded and recorded[key] != current[key]]:
+            old_text, new_text = (", ".join(f"{key} {_written(fields[key])}" for key in changed)
+                                  for fields in (recorded, current))
+            raise SettingsError(f"Trial {trial.name} was run with {old_text}, but now has {new_text}: give the trial a "
+                                "new name.")
 
 
 def _written(value: str | Sequence[str]) -> str:
@@ -166,10 +167,10 @@ def run_trial(trial: Trial, common: Sequence[str], work: Path, cpu: str) -> None
     mean = next((run / "averages" / f"last-{AVERAGED}").glob("step-*"))
     test = ["--source", trial.source, "--reference", trial.reference, "--json"]
     test += ["--tokenize", trial.tokenize] if trial.tokenize else []
-    found = {name: json.loads(towernmt("evaluate", "--model", str(run), "--checkpoint", checkpoint, *test, cpu=cpu))
-             for name, checkpoint in (("last", "last"), ("best", "best"), ("mean", str(mean)))}
+    scores = {name: json.loads(towernmt("evaluate", "--model", str(run), "--checkpoint", checkpoint, *test, cpu=cpu))
+              for name, checkpoint in (("last", "last"), ("best", "best"), ("mean", str(mean)))}
     result = {"name": trial.name, **made_from(trial, common),
-              **{f"{name}_{metric}": found[name][metric] for name in found for metric in ("bleu", "chrf")}}
+              **{f"{name}_{metric}": scores[name][metric] for name in scores for metric in ("bleu", "chrf")}}
     with _WRITING:
         append_record(work / "results.jsonl", result)
 

@@ -45,9 +45,9 @@ TABLE = "towernmt_benchmark"
 def main() -> None:
     """Run the measurements that the options select."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--resume", action="store_true", help="measure the time to the first batch instead")
-    what.add_argument("--memory", action="store_true", help="measure memory instead")
+    measurements = parser.add_mutually_exclusive_group()
+    measurements.add_argument("--resume", action="store_true", help="measure the time to the first batch instead")
+    measurements.add_argument("--memory", action="store_true", help="measure memory instead")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--feeders", nargs="+", type=int, default=[1, 2, 4], help="feeders, and workers of peers")
     parser.add_argument("--batch-tokens", nargs="+", type=int, default=[4096, 25000], help="target tokens per batch")
@@ -83,7 +83,7 @@ def measure_speed(options: argparse.Namespace, folder: Path) -> None:
         corpus.write_text(pool, pairs, folder, "text")
         corpus.prepare_text(folder, "text", prepared, 8000, 200_000)
     for kind in options.kinds:
-        with _place(kind, options, folder, pool) as uri:
+        with _corpus_uri(kind, options, folder, pool) as uri:
             if uri is None:
                 continue
             for tokens in options.batch_tokens:
@@ -95,7 +95,7 @@ def measure_speed(options: argparse.Namespace, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _place(kind: str, options: argparse.Namespace, folder: Path, pool: corpus.Pool) -> Iterator[str | None]:
+def _corpus_uri(kind: str, options: argparse.Namespace, folder: Path, pool: corpus.Pool) -> Iterator[str | None]:
     """Put the corpus into a source of this kind and yield its URI, or None if the kind is not available."""
     url = f"sqlite:///{folder / 'speed.db'}" if kind == "sqlite" else options.postgresql
     if kind in ("sqlite", "postgresql") and url:

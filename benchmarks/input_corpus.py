@@ -68,12 +68,12 @@ def write_text(pool: Pool, pairs: int, folder: Path, stem: str, compress: bool =
     """Write two parallel files of `pairs` lines and return the URI of both."""
     for side, language in enumerate(("src", "tgt")):
         cycle = "".join(f"{pair[side]}\n" for pair in pool).encode()
-        rest = "".join(f"{pair[side]}\n" for pair in pool[:pairs % len(pool)]).encode()
+        partial_cycle = "".join(f"{pair[side]}\n" for pair in pool[:pairs % len(pool)]).encode()
         name = folder / f"{stem}.{language}{'.gz' if compress else ''}"
         with gzip.open(name, "wb", compresslevel=1) if compress else open(name, "wb") as file:
             for _ in range(pairs // len(pool)):
                 file.write(cycle)
-            file.write(rest)
+            file.write(partial_cycle)
     return f"{folder / stem}.{{src,tgt}}{'.gz' if compress else ''}"
 
 
@@ -138,12 +138,12 @@ class Table:
         with self._engine.begin() as connection:
             self._table.create(connection)
             connection.execute(sql.insert(self._table), rows)
-            there = len(rows)
-            while there < pairs:    # copy all rows so far with larger keys
-                copied = sql.select(columns.id + there, columns.source, columns.target).where(
-                    columns.id <= pairs - there)
+            row_count = len(rows)
+            while row_count < pairs:    # copy all rows so far with larger keys
+                copied = sql.select(columns.id + row_count, columns.source, columns.target).where(
+                    columns.id <= pairs - row_count)
                 connection.execute(sql.insert(self._table).from_select(["id", "source", "target"], copied))
-                there = min(2 * there, pairs)
+                row_count = min(2 * row_count, pairs)
 
     def close(self) -> None:
         """Drop the table."""

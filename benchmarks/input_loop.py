@@ -80,6 +80,6 @@ def for_seconds(take: Callable[[], tuple[int, int] | None], warm: float, seconds
         take()
     batches, pairs, tokens = 0, 0, 0
     begin, cpu = time.perf_counter(), time.process_time()
-    while time.perf_counter() - begin < seconds and (taken := take()) is not None:
-        batches, pairs, tokens = batches + 1, pairs + taken[0], tokens + taken[1]
+    while time.perf_counter() - begin < seconds and (sizes := take()) is not None:
+        batches, pairs, tokens = batches + 1, pairs + sizes[0], tokens + sizes[1]
     return Passed(batches, pairs, tokens, time.perf_counter() - begin, time.process_time() - cpu)

@@ -56,8 +56,8 @@ def _make_text(kind: str, folder: Path, pairs: int, seconds: float) -> None:
 def _read(kind: str, folder: Path, pairs: int, seconds: float) -> None:
     with dequeuing(_batches(kind, folder), 2) as take:
         done, points, begin = 0, list(POINTS), time.perf_counter()
-        while (taken := take()) is not None and time.perf_counter() - begin < seconds:
-            done += taken[0]
+        while (sizes := take()) is not None and time.perf_counter() - begin < seconds:
+            done += sizes[0]
             while points and done >= points[0] * pairs:
                 _report(kind, done, time.perf_counter() - begin)
                 points.pop(0)

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 EOS, WINDOW, CHUNK = 2, 100_000, 1024
-Taken = Iterator[tuple[int, int]]   # (pairs, target tokens) of each batch
+BatchSizes = Iterator[tuple[int, int]]   # (pairs, target tokens) of each batch
 
 
 class Shards:
@@ -108,7 +108,7 @@ def text_batches(folder: Path, limit: int, worker: int = 0, workers: int = 1) ->
                 yield [array for ids, offsets in sides for array in pad(ids, offsets, rows)]
 
 
-def torch_batches(source: str, style: str, folder: Path, limit: int, workers: int) -> Taken:
+def torch_batches(source: str, style: str, folder: Path, limit: int, workers: int) -> BatchSizes:
     """Yield (pairs, target tokens) of each batch of a DataLoader."""
     torch: Any = import_module("torch")
     data: Any = import_module("torch.utils.data")
@@ -117,11 +117,11 @@ def torch_batches(source: str, style: str, folder: Path, limit: int, workers: in
     shards = Shards(folder / "prepared")
 
     class Pairs(data.Dataset):
-        def __getitem__(self, place: tuple[int, int]) -> list[Any]:
-            sides = [ids[offsets[place[1]]:offsets[place[1] + 1]] for ids, offsets in shards.shards[place[0]]]
+        def __getitem__(self, index: tuple[int, int]) -> list[Any]:
+            sides = [ids[offsets[index[1]]:offsets[index[1] + 1]] for ids, offsets in shards.shards[index[0]]]
             return [torch.from_numpy(np.append(ids, EOS).astype(np.int32)) for ids in sides]
 
-    class Whole(data.Dataset):
+    class PlannedBatches(data.Dataset):
         def __getitem__(self, batch: tuple[int, Any]) -> list[Any]:
             return [torch.from_numpy(array) for array in shards.batch(*batch)]
 
@@ -135,7 +135,7 @@ def torch_batches(source: str, style: str, folder: Path, limit: int, workers: in
         return [array for side in zip(*pairs, strict=True)
                 for array in (pad_sequence(side, batch_first=True), torch.tensor([len(ids) for ids in side]))]
 
-    def places(seed: int) -> Iterator[Any]:
+    def indices(seed: int) -> Iterator[Any]:
         for number, rows in shards.plan(limit, seed):
             yield [(number, row) for row in rows.tolist()] if style == "elements" else (number, rows)
 
@@ -143,21 +143,23 @@ def torch_batches(source: str, style: str, folder: Path, limit: int, workers: in
         if source == "text":
             loader = data.DataLoader(Text(), batch_size=None, num_workers=workers)
         elif style == "elements":
-            loader = data.DataLoader(Pairs(), batch_sampler=list(places(seed)), collate_fn=collate, num_workers=workers)
+            loader = data.DataLoader(Pairs(), batch_sampler=list(indices(seed)), collate_fn=collate,
+                                     num_workers=workers)
         else:
-            loader = data.DataLoader(Whole(), sampler=list(places(seed)), batch_size=None, num_workers=workers)
+            loader = data.DataLoader(PlannedBatches(), sampler=list(indices(seed)), batch_size=None,
+                                     num_workers=workers)
         for batch in loader:
             yield len(batch[0]), int(batch[3].sum())
 
 
-def tf_data_batches(source: str, style: str, folder: Path, limit: int, workers: int) -> Taken:
+def tf_data_batches(source: str, style: str, folder: Path, limit: int, workers: int) -> BatchSizes:
     """Yield (pairs, target tokens) of each batch of a `tf.data.Dataset`, iterated eagerly."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(2)
     tf.config.threading.set_inter_op_parallelism_threads(2)
     if source == "text":
-        return _tf_taken(_tf_buckets(tf, _tf_text(tf, folder, workers), limit))
+        return _tf_batch_sizes(_tf_buckets(tf, _tf_text(tf, folder, workers), limit))
     shards = Shards(folder / "prepared")
     sides = [[(tf.constant(ids.astype(np.int32)), tf.constant(offsets)) for ids, offsets in shard]
              for shard in shards.shards]
@@ -165,14 +167,14 @@ def tf_data_batches(source: str, style: str, folder: Path, limit: int, workers: 
     def element(shard: Any, row: Any) -> tuple[Any, Any]:
         return tuple(tf.concat([ids[offsets[row]:offsets[row + 1]], [EOS]], 0) for ids, offsets in shard)
 
-    def whole(shard: Any, rows: Any) -> tuple[Any, ...]:
+    def padded_batch(shard: Any, rows: Any) -> tuple[Any, ...]:
         arrays = []
         for ids, offsets in shard:
             begin, end = tf.gather(offsets, rows), tf.gather(offsets, rows + 1)
             lengths = end - begin
             column = tf.range(tf.reduce_max(lengths) + 1)[None]
-            places = tf.minimum(begin[:, None] + column, tf.size(ids, tf.int64) - 1)
-            padded = tf.where(column < lengths[:, None], tf.gather(ids, places), 0)
+            positions = tf.minimum(begin[:, None] + column, tf.size(ids, tf.int64) - 1)
+            padded = tf.where(column < lengths[:, None], tf.gather(ids, positions), 0)
             arrays += [tf.where(column == lengths[:, None], EOS, padded), tf.cast(lengths + 1, tf.int32)]
         return tuple(arrays)
 
@@ -184,15 +186,15 @@ def tf_data_batches(source: str, style: str, folder: Path, limit: int, workers: 
             return rows.map(lambda row: element(sides[number], row), num_parallel_calls=workers)
         batches = tf.ragged.stack(plan(offsets[0], offsets[1], limit, np.random.default_rng(seed)))
         dataset = tf.data.Dataset.from_tensor_slices(batches)
-        return dataset.map(lambda rows: whole(sides[number], rows), num_parallel_calls=workers).prefetch(8)
+        return dataset.map(lambda rows: padded_batch(sides[number], rows), num_parallel_calls=workers).prefetch(8)
 
-    def taken() -> Taken:
+    def batch_sizes() -> BatchSizes:
         for seed in range(1_000_000):
             for number in range(len(sides)):
                 dataset = of_shard(number, seed)
-                yield from _tf_taken(_tf_buckets(tf, dataset, limit) if style == "elements" else dataset)
+                yield from _tf_batch_sizes(_tf_buckets(tf, dataset, limit) if style == "elements" else dataset)
 
-    return taken()
+    return batch_sizes()
 
 
 def _tf_text(tf: Any, folder: Path, workers: int) -> Any:
@@ -224,7 +226,7 @@ def _tf_buckets(tf: Any, dataset: Any, limit: int) -> Any:
                                     tf.math.count_nonzero(target, 1))).prefetch(8)
 
 
-def _tf_taken(dataset: Any) -> Taken:
+def _tf_batch_sizes(dataset: Any) -> BatchSizes:
     for batch in dataset:
         yield int(batch[0].shape[0]), int(batch[3].numpy().sum())
 
@@ -252,7 +254,7 @@ def main() -> None:
                                   "batch_tokens": options.batch_tokens, "workers": workers, **figures}), flush=True)
 
 
-def measure(batches: Taken, warm: float, seconds: float) -> dict[str, Any]:
+def measure(batches: BatchSizes, warm: float, seconds: float) -> dict[str, Any]:
     """Count and time the batches of `seconds` after `warm` seconds; text is read to its end."""
     begin = time.perf_counter()
     if warm:
@@ -261,8 +263,8 @@ def measure(batches: Taken, warm: float, seconds: float) -> dict[str, Any]:
         next(batches)
     count, pairs, tokens = 0, 0, 0
     begin = time.perf_counter()
-    for taken in batches:
-        count, pairs, tokens = count + 1, pairs + taken[0], tokens + taken[1]
+    for sizes in batches:
+        count, pairs, tokens = count + 1, pairs + sizes[0], tokens + sizes[1]
         if time.perf_counter() - begin >= seconds:
             break
     passed = time.perf_counter() - begin

@@ -43,7 +43,7 @@ def measure_resume(folder: Path, pairs: int, postgresql: str | None, s3: str | N
         corpus.prepare_text(folder, "pool", vocabulary, 8000, len(pool))
     for kind in KINDS:
         if kind == "compressed" or kind in kinds:
-            with _place(kind, folder, pool, pairs, postgresql, s3) as uri:
+            with _corpus_uri(kind, folder, pool, pairs, postgresql, s3) as uri:
                 for share in SHARES if uri else ():
                     _stream(kind, str(uri), pool, pairs, share, vocabulary)
 
@@ -95,13 +95,13 @@ def _cursor(begin: Any, pool: corpus.Pool, before: int) -> Any:
     if len(begin) == 2:     # a table, whose keys count from 1: [last key, largest key]
         return [before, begin[1]]
     lines = [[len(pair[side].encode()) + 1 for pair in pool] for side in range(2)]
-    cycles, rest = divmod(before, len(pool))
-    return [*begin[:2], 0, before, *(cycles * sum(sizes) + sum(sizes[:rest]) for sizes in lines)]
+    cycles, remaining_pairs = divmod(before, len(pool))
+    return [*begin[:2], 0, before, *(cycles * sum(sizes) + sum(sizes[:remaining_pairs]) for sizes in lines)]
 
 
 @contextlib.contextmanager
-def _place(kind: str, folder: Path, pool: corpus.Pool, pairs: int, postgresql: str | None, s3: str | None
-           ) -> Iterator[str | None]:
+def _corpus_uri(kind: str, folder: Path, pool: corpus.Pool, pairs: int, postgresql: str | None, s3: str | None
+                ) -> Iterator[str | None]:
     url = f"sqlite:///{folder / 'resume.db'}" if kind == "sqlite" else postgresql
     files = [folder / "resume.src", folder / "resume.tgt"]
     if kind in ("text", "s3") and not files[1].exists():

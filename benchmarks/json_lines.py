@@ -18,7 +18,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: a line is not a JSON object.
     """
-    found = []
+    records = []
     for number, line in enumerate((path.read_bytes() if path.exists() else b"").split(b"\n")[:-1], start=1):
         try:
             record = json.loads(line)
@@ -26,8 +26,8 @@ def read_records(path: Path) -> list[dict[str, Any]]:
             record = None
         if not isinstance(record, dict):
             raise ValueError(f"{path}, line {number}: not a result; remove the line.")
-        found.append(record)
-    return found
+        records.append(record)
+    return records
 
 
 def append_record(path: Path, record: Mapping[str, Any]) -> None:
@@ -36,9 +36,9 @@ def append_record(path: Path, record: Mapping[str, Any]) -> None:
     with path.open("ab+") as file:
         file.seek(0)
         content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            file.truncate(whole)
+        complete_bytes = content.rfind(b"\n") + 1
+        if complete_bytes < len(content):
+            file.truncate(complete_bytes)
         file.write((json.dumps(record) + "\n").encode())
         file.flush()
         os.fsync(file.fileno())

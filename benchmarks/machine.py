@@ -40,19 +40,19 @@ def matmul_gflops(precision: str, config: Any, device: str = "/cpu:0", side_by_s
             # Fetched one by one: TensorFlow prunes products whose only consumer is a group.
             run = session.make_callable([product.op for product in products])
             run()
-            return 2e-9 * size ** 3 * side_by_side / _best(run, repeats, seconds)
+            return 2e-9 * size ** 3 * side_by_side / _shortest_call(run, repeats, seconds)
 
 
-def _best(run: Any, repeats: int, seconds: float) -> float:
+def _shortest_call(run: Any, repeats: int, seconds: float) -> float:
     """Return the seconds of the fastest call among `repeats` calls that begin within `seconds`."""
-    end, best = time.perf_counter() + seconds, float("inf")
+    end, shortest = time.perf_counter() + seconds, float("inf")
     for _ in range(repeats):
         begin = time.perf_counter()
         run()
-        best = min(best, time.perf_counter() - begin)
+        shortest = min(shortest, time.perf_counter() - begin)
         if time.perf_counter() > end:
             break
-    return best
+    return shortest
 
 
 class Load:
@@ -65,9 +65,9 @@ class Load:
         """Return `wall_s`, `cpu_s` and, where /proc/stat exists, `others_cpu_share` (0 to 1)."""
         wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
         figures = {"wall_s": wall, "cpu_s": cpu}
-        now = _machine_seconds()
-        if now and self._machine:
-            busy, total = (after - before for after, before in zip(now, self._machine, strict=True))
+        machine_seconds = _machine_seconds()
+        if machine_seconds and self._machine:
+            busy, total = (after - before for after, before in zip(machine_seconds, self._machine, strict=True))
             figures["others_cpu_share"] = max(0.0, busy / 100 - cpu) / max(total / 100, 1e-9)
         return figures
 

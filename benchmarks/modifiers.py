@@ -73,8 +73,8 @@ def table(args: argparse.Namespace, texts: Mapping[str, RobustnessText], control
         for name, settings in (("off", OFF), ("on", SpecialLineSettings())):
             (clean, form), (new_clean, new_form) = (scored(model, forms, settings) for model in (control, run))
             rows.append([modifier, name, f"{clean.bleu:.2f}", f"{new_clean.bleu:.2f}", form.name, f"{form.bleu:.2f}",
-                         f"{new_form.bleu:.2f}", *("" if one.copied is None else f"{one.copied:.1%}"
-                                                   for one in (form, new_form))])
+                         f"{new_form.bleu:.2f}", *("" if score.copied is None else f"{score.copied:.1%}"
+                                                   for score in (form, new_form))])
     return rows
 
 

@@ -40,15 +40,15 @@ def startup_cost(rounds: int, batch_tokens: int = 1024, preset: str = "tiny") ->
 
     The command itself is timed by the arrival of its log lines; only `log.steps=1` is added to it.
     """
-    with tempfile.TemporaryDirectory() as place:
-        data = Path(place) / "data"
+    with tempfile.TemporaryDirectory() as directory:
+        data = Path(directory) / "data"
         make_shards(data, 20_000, 10_000, 40)
-        taken = sorted((_start(data, Path(place) / f"run-{i}", batch_tokens, preset) for i in range(rounds)),
-                       key=lambda phases: sum(phases.values()))
-    middle = taken[(rounds - 1) // 2]
+        durations = sorted((_start(data, Path(directory) / f"run-{i}", batch_tokens, preset) for i in range(rounds)),
+                           key=lambda phases: sum(phases.values()))
+    middle = durations[(rounds - 1) // 2]
     return [{"figure": "startup", "target_s": TARGET_SECONDS, "seconds": round(sum(middle.values()), 2),
              "met": sum(middle.values()) <= TARGET_SECONDS, "rounds": rounds,
-             "fastest_s": round(sum(taken[0].values()), 2), "slowest_s": round(sum(taken[-1].values()), 2),
+             "fastest_s": round(sum(durations[0].values()), 2), "slowest_s": round(sum(durations[-1].values()), 2),
              "phases": {name: round(seconds, 2) for name, seconds in middle.items()}}]
 
 
@@ -76,10 +76,10 @@ def phases_of(lines: Iterable[tuple[float, str]]) -> dict[str, float]:
     ends: list[float] = []
     for name, pattern in PHASES:
         after = ends[-1] if ends else 0.0
-        found = [when for when, line in lines if when >= after and re.search(pattern, line)]
-        if not found:
+        matches = [arrival for arrival, line in lines if arrival >= after and re.search(pattern, line)]
+        if not matches:
             raise SystemExit(f"No line of the log ended the phase '{name}' ({pattern}).")
-        ends.append(found[0])
+        ends.append(matches[0])
     return {name: end - begin for (name, _), begin, end in zip(PHASES, [0.0, *ends], ends, strict=False)}
 
 
@@ -94,8 +94,8 @@ def depth_cost(depths: Sequence[int], rounds: int, precision: str = "float32") -
     batches = FixedBatches(draw(8000, 256, pairs=50))
     for number in range(rounds):
         for name in in_turn(list(map(str, depths)), number):
-            taken, count = _build(int(name), batches, precision)
-            seconds[int(name)] = min(taken, seconds.get(int(name), taken))
+            build_seconds, count = _build(int(name), batches, precision)
+            seconds[int(name)] = min(build_seconds, seconds.get(int(name), build_seconds))
             operations[int(name)] = count
     return [{"figure": "graph_building", "rounds": rounds, **growth(seconds),
              "seconds": {str(depth): round(seconds[depth], 3) for depth in depths},

@@ -71,12 +71,12 @@ def optimizer_gradients(graph: Any) -> list[Any]:
 
     If those operations are inside a function (conditional float16 updates), return the gradients before clipping.
     """
-    found = []
+    gradients = []
     for operation in graph.get_operations():
         names = [argument.name for argument in operation.op_def.input_arg] if operation.op_def else []
         if "var" in names and "grad" in names:
-            found.append(operation.inputs[names.index("grad")])
-    return found or [gradient for gradient, _ in graph_state(graph).watched_gradients]
+            gradients.append(operation.inputs[names.index("grad")])
+    return gradients or [gradient for gradient, _ in graph_state(graph).watched_gradients]
 
 
 def towers_cost(config: str, batches: Sequence[Batch], precision: str, counts: Sequence[int],
@@ -84,9 +84,9 @@ def towers_cost(config: str, batches: Sequence[Batch], precision: str, counts: S
     """Compare complete updates of N towers with those of one on the same global batches, with the threads of a run."""
     steppers = {count: Stepper(make_model("transformer", config), batches, Plan(precision, towers=count))
                 for count in (1, *counts)}
-    taken = _alternate({str(count): stepper.update for count, stepper in steppers.items()}, rounds)
+    durations = _alternate({str(count): stepper.update for count, stepper in steppers.items()}, rounds)
     _close(steppers.values())
-    summaries = summarize(taken)
+    summaries = summarize(durations)
     return [_verdict("towers", summaries[str(count)], towers=count) for count in counts]
 
 
@@ -105,12 +105,12 @@ def update_cycle_cost(config: str, batches: Sequence[Batch], precision: str, cyc
     twice = [pool[group * cycle + i] for group in groups for _ in range(2) for i in range(cycle)]
     plain, cycled = (Stepper(make_model("transformer", config), order, Plan(precision, update_cycle=k))
                      for k, order in ((1, twice), (cycle, once)))
-    taken = _alternate({"base": lambda: plain.forward_and_backward(cycle - 1) + plain.update(),
-                        "cycle": cycled.update,
-                        "steps": lambda: sum(plain.update() for _ in range(cycle))}, rounds)
+    durations = _alternate({"base": lambda: plain.forward_and_backward(cycle - 1) + plain.update(),
+                            "cycle": cycled.update,
+                            "steps": lambda: sum(plain.update() for _ in range(cycle))}, rounds)
     _close([plain, cycled])
-    to_steps = summarize({name: taken[name] for name in ("steps", "cycle")})["cycle"]
-    return [_verdict("update_cycle", summarize(taken)["cycle"], update_cycle=cycle,
+    to_steps = summarize({name: durations[name] for name in ("steps", "cycle")})["cycle"]
+    return [_verdict("update_cycle", summarize(durations)["cycle"], update_cycle=cycle,
                      to_plain_steps=round(to_steps.ratio, 4))]
 
 
@@ -138,11 +138,11 @@ def callbacks_cost(config: str, batches: Sequence[Batch], precision: str, pairs:
     meter = run(make_model("transformer", config), FixedBatches(batches, order),
                 Plan(precision, warm=1, steps=warm - 1, pairs=pairs), [clock])
     low, ratio, high = quartiles(meter.ratios)
-    step = sum(meter.whole) / pairs
+    step = sum(meter.complete_steps) / pairs
     return [{"figure": "callbacks", "target": TARGETS["callbacks"], "ratio": round(ratio, 4),
              "met": ratio <= TARGETS["callbacks"], "quartiles": [round(low, 4), round(high, 4)],
-             "ratio_of_sums": round(sum(meter.whole) / sum(meter.bare), 4), "pairs": pairs, "step_s": round(step, 4),
-             "checkpoint_s": round(clock.seconds, 3),
+             "ratio_of_sums": round(sum(meter.complete_steps) / sum(meter.bare), 4), "pairs": pairs,
+             "step_s": round(step, 4), "checkpoint_s": round(clock.seconds, 3),
              "checkpoint_share": round(clock.seconds / (CheckpointSettings().steps * step), 5)}]
 
 

@@ -93,22 +93,22 @@ class Environment(NamedTuple):
 
 def closure(names: Sequence[str], site: Path) -> list[Distribution]:
     """Return distributions with all their requirements that are installed in site-packages."""
-    found: dict[str, Distribution] = {}
-    left, seen = list(map(Requirement, names)), set()
-    while left:
-        requirement = left.pop()
+    distributions: dict[str, Distribution] = {}
+    pending, visited = list(map(Requirement, names)), set()
+    while pending:
+        requirement = pending.pop()
         name, extras = canonicalize_name(requirement.name), frozenset(requirement.extras)
-        if (name, extras) in seen or name in UNUSED_DISTRIBUTIONS:
+        if (name, extras) in visited or name in UNUSED_DISTRIBUTIONS:
             continue
-        seen.add((name, extras))
+        visited.add((name, extras))
         distribution = next(iter(Distribution.discover(name=name, path=[str(site)])), None)
         if distribution is None:
             print(f"{name} is not installed and is left out")
             continue
-        found[name] = distribution
-        left += [further for further in map(Requirement, distribution.requires or [])
-                 if not further.marker or any(further.marker.evaluate({"extra": extra}) for extra in {"", *extras})]
-    return [found[name] for name in sorted(found)]
+        distributions[name] = distribution
+        pending += [further for further in map(Requirement, distribution.requires or [])
+                    if not further.marker or any(further.marker.evaluate({"extra": extra}) for extra in {"", *extras})]
+    return [distributions[name] for name in sorted(distributions)]
 
 
 def is_unused(path: Path) -> bool:

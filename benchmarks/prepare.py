@@ -43,9 +43,9 @@ def write_text(source: Path, target: Path, lines: int, directory: Path) -> list[
         for line in range(lines):
             pair = [text[line % len(text)] for text in texts]
             if line >= len(texts[0]):
-                other = draw.randrange(len(texts[0]))
+                extra_line = draw.randrange(len(texts[0]))
                 number = f" {draw.randrange(10**6)}" if draw.random() < 0.2 else ""
-                pair = [f"{one} {text[other]}{number}" for one, text in zip(pair, texts, strict=True)]
+                pair = [f"{sentence} {text[extra_line]}{number}" for sentence, text in zip(pair, texts, strict=True)]
             first.write(pair[0] + "\n")
             second.write(pair[1] + "\n")
     return list(map(str, outputs))
@@ -80,11 +80,11 @@ class Watch:
     def look(self) -> None:
         """Read the current processor seconds and memory of all processes."""
         sizes = []
-        for one in family(self.process):
+        for process_id in family(self.process):
             with suppress(OSError, IndexError):
-                times = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[11:13]
-                self.seconds[one] = sum(map(int, times)) / _TICKS
-                memory = Path(f"/proc/{one}/smaps_rollup").read_text()
+                times = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[11:13]
+                self.seconds[process_id] = sum(map(int, times)) / _TICKS
+                memory = Path(f"/proc/{process_id}/smaps_rollup").read_text()
                 sizes.append(1024 * int(memory.partition("\nPss:")[2].split()[0]))
         self.peak, self.largest = max(self.peak, sum(sizes)), max(self.largest, *sizes, 0)
 
@@ -103,11 +103,11 @@ class Watch:
 
 def kill_a_worker(process: int) -> bool:
     """Kill one worker of the command and return whether one was found."""
-    for one in list(family(process))[1:]:
+    for process_id in list(family(process))[1:]:
         with suppress(OSError):
-            name = Path(f"/proc/{one}/cmdline").read_bytes()
+            name = Path(f"/proc/{process_id}/cmdline").read_bytes()
             if name.startswith(b"ray::WorkerActor") or b"towernmt" in name:
-                os.kill(one, signal.SIGKILL)
+                os.kill(process_id, signal.SIGKILL)
                 return True
     return False
 
@@ -123,15 +123,15 @@ def trial(title: str, arguments: list[str], output: Path, kill: bool) -> None:
     watcher = threading.Thread(target=watch.watch, args=(ended, first))
     watcher.start()
     for line in process.stderr or ():
-        found = _PASS.match(line)
-        if found is None:
+        progress = _PASS.match(line)
+        if progress is None:
             if "is started again" in line or "Error" in line or line.startswith("towernmt"):
                 print(f"    {line.strip()}")
             continue
-        if found["total"] in (None, found["lines"]) and found["label"] != label:
-            label = found["label"]
+        if progress["total"] in (None, progress["lines"]) and progress["label"] != label:
+            label = progress["label"]
             watch.look()
-            print(f"    {found['label']:26} {found['seconds']:>7} s  {watch.cpu - before:7.1f} s of processors")
+            print(f"    {progress['label']:26} {progress['seconds']:>7} s  {watch.cpu - before:7.1f} s of processors")
             before = watch.cpu
     ended.set()
     watcher.join()
@@ -163,8 +163,8 @@ def main() -> None:
     for title, arguments, several in ways:
         for kill in (False, True) if options.kill and several > 1 else (False,):
             vocabularies = [] if options.vocab is None else [
-                one for side in ("source", "target")
-                for one in (f"--{side}-vocab", str(next((options.vocab / "vocabulary").glob(f"{side}.*"))))]
+                argument for side in ("source", "target")
+                for argument in (f"--{side}-vocab", str(next((options.vocab / "vocabulary").glob(f"{side}.*"))))]
             trial(title, [*base, *arguments, *vocabularies], options.directory / "out", kill)
 
 

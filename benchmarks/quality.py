@@ -171,10 +171,10 @@ def training_lock(peer: Peer) -> DirectoryLock:
 
 def score(peer: Peer, texts: Texts, vocabulary: Vocabulary, results: Path) -> None:
     """Append a result for each mark without one."""
-    there = {result.key for result in read_results(results)}
+    scored = {result.key for result in read_results(results)}
     for mark in peer.marks():
         key = (peer.name, peer.variant, peer.plan.threads, mark.minutes)
-        if key not in there:
+        if key not in scored:
             result = result_of(peer, mark, texts, vocabulary)
             append_result(results, result)
             print(f"{peer.name}, {peer.variant}: {result.minute:.1f} minutes, {result.updates:,} updates, BLEU "
@@ -208,16 +208,18 @@ def quality_of(peer: Peer, checkpoint: str, part: str, texts: Texts, vocabulary:
     Raises:
         DataError: the number of translations is wrong.
     """
-    kept = peer.folder / "translations" / f"{checkpoint_name(checkpoint)}.{part}"
+    translation_path = peer.folder / "translations" / f"{checkpoint_name(checkpoint)}.{part}"
     source = peer.plan.pieces / f"{part}.src" if peer.reads_pieces else texts.path(part, "src")
-    if not kept.exists():
+    if not translation_path.exists():
         lines = peer.translate(checkpoint, part, source)
-        write_text(kept, "".join(f"{line}\n" for line in (unpieced(lines, vocabulary) if peer.reads_pieces else lines)))
-    translations, wanted = read_lines(kept), len(read_lines(source))
-    if len(translations) != wanted:
-        raise DataError(f"{kept} has {len(translations)} translations of {wanted} sentences: remove the file, and read "
-                        "the log next to it.")
-    return scores(translations, texts.lines(part, "tgt")[:wanted])
+        if peer.reads_pieces:
+            lines = unpieced(lines, vocabulary)
+        write_text(translation_path, "".join(f"{line}\n" for line in lines))
+    translations, expected = read_lines(translation_path), len(read_lines(source))
+    if len(translations) != expected:
+        raise DataError(f"{translation_path} has {len(translations)} translations of {expected} sentences: remove the "
+                        "file, and read the log next to it.")
+    return scores(translations, texts.lines(part, "tgt")[:expected])
 
 
 def checkpoint_name(checkpoint: str) -> str:

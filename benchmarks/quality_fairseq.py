@@ -24,10 +24,10 @@ def main(folder: Path, minutes: float, every: float, arguments: list[str]) -> No
     make_update = trainer_class.train_step
     clock, tokens = Clock(folder, minutes, every), 0
 
-    def counted(trainer: Any, samples: list[Any], *rest: Any, **named: Any) -> Any:
+    def counted(trainer: Any, samples: list[Any], *positional: Any, **named: Any) -> Any:
         nonlocal tokens
         tokens += sum(int(sample["ntokens"]) for sample in samples if sample)
-        return make_update(trainer, samples, *rest, **named)
+        return make_update(trainer, samples, *positional, **named)
 
     def ask_clock(cfg: Any, trainer: Any, task: Any, epoch_itr: Any, *_: Any) -> tuple[list[None], bool]:
         updates = int(trainer.get_num_updates())

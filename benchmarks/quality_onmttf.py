@@ -31,12 +31,12 @@ def train(folder: Path, minutes: float, every: float, arguments: list[str]) -> N
         tokens += target_tokens(stats)
         reset(stats)
 
-    def until_the_end(trainer: Any, *rest: Any, **named: Any) -> Iterator[Any]:
+    def until_the_end(trainer: Any, *positional: Any, **named: Any) -> Iterator[Any]:
         def save() -> str:
             trainer._save_checkpoint(updates)
             return str(Path(trainer._checkpoint.model_dir) / f"ckpt-{updates}")
 
-        for loss in updates_of(trainer, *rest, **named):
+        for loss in updates_of(trainer, *positional, **named):
             yield loss
             updates = int(trainer._optimizer.iterations)
             if clock.tick(updates, tokens + target_tokens(trainer._training_stats), save):

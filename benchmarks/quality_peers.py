@@ -129,12 +129,12 @@ class Ours(Peer):
                 write_text(self._finished(run), "")
 
     def marks(self) -> list[Mark]:
-        found = []
+        marks = []
         for minutes in self.plan.minutes:
             last = read_run(self._run(minutes), self.name).rows[-1]
-            found.append(Mark(minutes, minutes, int(last["global_step"]), int(last["target_tokens_trained"]),
+            marks.append(Mark(minutes, minutes, int(last["global_step"]), int(last["target_tokens_trained"]),
                               (str(self._run(minutes)),)))
-        return found
+        return marks
 
     def translate(self, checkpoint: str, part: str, source: Path) -> list[str]:
         output = self.folder / "translation.txt"
@@ -191,12 +191,13 @@ class Marked(Peer):
                         zip(self.modules, done.stdout.strip().split("\n")[-1].split(), strict=True))
 
     def train(self) -> None:
-        kept = self._kept()
-        if not kept or kept[-1]["minute"] < self.plan.minutes[-1]:
+        records = self._clock_records()
+        if not records or records[-1]["minute"] < self.plan.minutes[-1]:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.prepare()
+            checkpoint = records[-1]["checkpoint"] if records else None
             self._run([str(HERE / self.driver[0]), *self.driver[1:], str(self.folder), str(self.plan.minutes[-1]),
-                       str(self.plan.every), *self.training(kept[-1]["checkpoint"] if kept else None)], "train.log")
+                       str(self.plan.every), *self.training(checkpoint)], "train.log")
 
     driver: tuple[str, ...]
     """Script with the clock, and its first arguments."""
@@ -209,12 +210,12 @@ class Marked(Peer):
         """Return the arguments of the peer's training program, to start from scratch or from a checkpoint."""
 
     def marks(self) -> list[Mark]:
-        kept = [mark for mark in self._kept() if mark["mark"] is not None]
-        checkpoints = [mark["checkpoint"] for mark in kept]
+        records = [mark for mark in self._clock_records() if mark["mark"] is not None]
+        checkpoints = [mark["checkpoint"] for mark in records]
         return [Mark(mark["mark"], mark["minute"], mark["updates"], mark["target_tokens"],
-                     self.candidates(checkpoints[:number])) for number, mark in enumerate(kept, start=1)]
+                     self.candidates(checkpoints[:number])) for number, mark in enumerate(records, start=1)]
 
-    def _kept(self) -> list[dict[str, Any]]:
+    def _clock_records(self) -> list[dict[str, Any]]:
         """Return the records of the clock.
 
         Raises:
@@ -293,12 +294,12 @@ class Fairseq(Marked):
 
 def generated(text: str) -> list[str]:
     """Return the translations in `fairseq-generate`'s output in input order, from the lines that begin with `H-`."""
-    found = {}
+    translations = {}
     for line in text.split("\n"):
         if line.startswith("H-"):
             number, _, pieces = line.removeprefix("H-").split("\t")
-            found[int(number)] = pieces
-    return [found[number] for number in sorted(found)]
+            translations[int(number)] = pieces
+    return [translations[number] for number in sorted(translations)]
 
 
 class OpenNMTTF(Marked):
@@ -342,8 +343,8 @@ class OpenNMTTF(Marked):
                 "--inter_op_parallelism_threads", threads, *arguments]
 
     def training(self, checkpoint: str | None) -> list[str]:
-        there = ("--checkpoint_path", checkpoint) if checkpoint else ()
-        return self._main(*there, "train", *(["--continue_from_checkpoint"] if checkpoint else []))
+        path_option = ("--checkpoint_path", checkpoint) if checkpoint else ()
+        return self._main(*path_option, "train", *(["--continue_from_checkpoint"] if checkpoint else []))
 
     def candidates(self, checkpoints: list[str]) -> tuple[str, ...]:
         last = checkpoints[-self.AVERAGED:]

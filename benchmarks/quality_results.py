@@ -70,13 +70,13 @@ def read_results(path: Path) -> list[Result]:
         records = read_records(path)
     except ValueError as error:
         raise DataError(str(error)) from error
-    found = []
+    results = []
     for number, record in enumerate(records, start=1):
         try:
-            found.append(Result(**record))
+            results.append(Result(**record))
         except TypeError as error:
             raise DataError(f"{path}, line {number}: not a result; remove the line.") from error
-    return found
+    return results
 
 
 def append_result(path: Path, result: Result) -> None:
@@ -97,11 +97,11 @@ def scores(translations: Sequence[str], references: Sequence[str]) -> tuple[floa
 def lines_of(results: Sequence[Result]) -> dict[str, list[Result]]:
     """Return the curves by name, towernmt first, each in order of time."""
     several = len({result.cpus for result in results}) > 1
-    found: dict[str, list[Result]] = {}
+    curves: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda result: (result.peer != OURS, result.line, result.minute)):
         name = result.peer if result.peer == OURS else f"{result.peer}, {result.variant}"
-        found.setdefault(f"{name}, {result.cpus} CPU" if several else name, []).append(result)
-    return found
+        curves.setdefault(f"{name}, {result.cpus} CPU" if several else name, []).append(result)
+    return curves
 
 
 def draw(results: Sequence[Result], path: Path) -> None:

@@ -76,8 +76,8 @@ def translations_of(peer: Peer, checkpoint: str, forms: Sequence[RobustnessText]
         raise DataError(f"{peer.name} wrote {len(translations)} translations of the {len(lines)} lines of {text}: read "
                         f"the log in {peer.folder}.")
     write_text(folder / "forms.tgt", "".join(f"{line}\n" for line in translations))
-    rest = iter(translations)
-    return [[next(rest) for _ in form.source] for form in forms]
+    remaining_lines = iter(translations)
+    return [[next(remaining_lines) for _ in form.source] for form in forms]
 
 
 if __name__ == "__main__":

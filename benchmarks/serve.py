@@ -24,7 +24,7 @@ PERCENTILES = (50, 95, 99, 100)
 
 
 @dataclass
-class Seen:
+class Answers:
     """Measurements of all clients.
 
     Attributes:
@@ -62,7 +62,7 @@ class Load:
     until: float
 
 
-async def client(load: Load, numbers: count[int], seen: Seen) -> None:
+async def client(load: Load, numbers: count[int], answers: Answers) -> None:
     """Send requests one after the other on a persistent connection until the time is over."""
     streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
     while time.monotonic() < load.until:
@@ -73,16 +73,16 @@ async def client(load: Load, numbers: count[int], seen: Seen) -> None:
             if streams is None:
                 streams = await asyncio.open_connection(load.host, load.port)
             streams[1].write(f"{load.head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            status, found, closed = await answer(streams[0])
+            status, content, closed = await answer(streams[0])
         except (OSError, asyncio.IncompleteReadError, ValueError):
-            seen.statuses[0] += 1
+            answers.statuses[0] += 1
             streams = None
             await asyncio.sleep(0.1)
             continue
-        seen.statuses[status] += 1
+        answers.statuses[status] += 1
         if status == 200:
-            seen.seconds.append(time.monotonic() - begun)
-            seen.sentences += len(json.loads(found)["translatedText"])
+            answers.seconds.append(time.monotonic() - begun)
+            answers.sentences += len(json.loads(content)["translatedText"])
         else:
             await asyncio.sleep(1.0)    # as Retry-After says
         if closed:
@@ -100,17 +100,17 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
     return int(head[0].split()[1]), body, headers.get("connection") == "close"
 
 
-async def watch_memory(pid: int, until: float, seen: Seen) -> None:
+async def watch_memory(pid: int, until: float, answers: Answers) -> None:
     """Record the resident memory of a process every two seconds (Linux)."""
     begun = time.monotonic()
     while time.monotonic() < until:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
         kibibytes = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
-        seen.memory.append((time.monotonic() - begun, kibibytes / 1024))
+        answers.memory.append((time.monotonic() - begun, kibibytes / 1024))
         await asyncio.sleep(2.0)
 
 
-async def run(args: argparse.Namespace) -> Seen:
+async def run(args: argparse.Namespace) -> Answers:
     """Run all clients and return their measurements."""
     url = urlsplit(args.url)
     key = f"Authorization: Bearer {args.key}\r\n" if args.key else ""
@@ -118,35 +118,35 @@ async def run(args: argparse.Namespace) -> Seen:
     lines = [line for line in Path(args.text).read_text(encoding="utf-8").splitlines() if line.strip()]
     load = Load(url.hostname or "", url.port or 80, lines, head, (args.source, args.target), args.sentences,
                 time.monotonic() + args.seconds)
-    seen, numbers = Seen(), count()
-    watch = [watch_memory(args.pid, load.until, seen)] if args.pid else []
-    await asyncio.gather(*(client(load, numbers, seen) for _ in range(args.clients)), *watch)
-    return seen
+    answers, numbers = Answers(), count()
+    watch = [watch_memory(args.pid, load.until, answers)] if args.pid else []
+    await asyncio.gather(*(client(load, numbers, answers) for _ in range(args.clients)), *watch)
+    return answers
 
 
 def engine_of(url: str, languages: tuple[str, str]) -> str:
     """Return the name of the engine that answers requests now, with its version and precision."""
     with urlopen(f"{url}/api/v1/models") as response:
         models = json.load(response)["models"]
-    engine: str = next(one["engine"] for one in models if (one["source"], one["target"]) == languages)
+    engine: str = next(model["engine"] for model in models if (model["source"], model["target"]) == languages)
     return engine
 
 
-def report(seen: Seen, seconds: float, engines: list[str]) -> str:
+def report(answers: Answers, seconds: float, engines: list[str]) -> str:
     """Return the results as rows of a Markdown table; `engines` are those at the start and at the end."""
-    ordered = sorted(seen.seconds) or [float("nan")]
-    refused = sum(number for status, number in seen.statuses.items() if status in (429, 503))
-    failed = sum(number for status, number in seen.statuses.items() if status not in (0, 200, 429, 503))
+    ordered = sorted(answers.seconds) or [float("nan")]
+    refused = sum(number for status, number in answers.statuses.items() if status in (429, 503))
+    failed = sum(number for status, number in answers.statuses.items() if status not in (0, 200, 429, 503))
     rows = [("engine", ", then ".join(dict.fromkeys(engines))),
-            ("sentences/s", f"{seen.sentences / seconds:.1f}"), ("answered", str(seen.statuses[200])),
-            ("refused", str(refused)), ("failed", str(failed)), ("lost", str(seen.statuses[0]))]
+            ("sentences/s", f"{answers.sentences / seconds:.1f}"), ("answered", str(answers.statuses[200])),
+            ("refused", str(refused)), ("failed", str(failed)), ("lost", str(answers.statuses[0]))]
     rows += [(f"p{share}" if share < 100 else "slowest",
               f"{ordered[min(len(ordered) * share // 100, len(ordered) - 1)]:.2f} s") for share in PERCENTILES]
-    if seen.memory:
-        places = sorted({0, len(seen.memory) // 4, len(seen.memory) // 2, 3 * len(seen.memory) // 4,
-                         len(seen.memory) - 1})
-        rows.append(("MiB", ", ".join(f"{seen.memory[place][1]:.0f} at {seen.memory[place][0]:.0f} s"
-                                      for place in places)))
+    if answers.memory:
+        indices = sorted({0, len(answers.memory) // 4, len(answers.memory) // 2, 3 * len(answers.memory) // 4,
+                          len(answers.memory) - 1})
+        rows.append(("MiB", ", ".join(f"{answers.memory[index][1]:.0f} at {answers.memory[index][0]:.0f} s"
+                                      for index in indices)))
     return "\n".join(f"| {name} | {value} |" for name, value in rows)
 
 
@@ -166,9 +166,9 @@ def main() -> None:
     languages = (args.source, args.target)
     engines = [engine_of(args.url, languages)]
     begun = time.monotonic()
-    seen = asyncio.run(run(args))
+    answers = asyncio.run(run(args))
     seconds = time.monotonic() - begun
-    print(report(seen, seconds, [*engines, engine_of(args.url, languages)]))
+    print(report(answers, seconds, [*engines, engine_of(args.url, languages)]))
 
 
 if __name__ == "__main__":

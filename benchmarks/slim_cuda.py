@@ -103,12 +103,12 @@ def blank(content: Bytes, keep: int) -> Counter[str]:
     Raises:
         ValueError: the library has GPU code, but none of the architecture.
     """
-    found = list(codes(content))
-    if found and not any(code.kind == MACHINE_CODE and code.architecture == keep for code in found):
+    gpu_codes = list(codes(content))
+    if gpu_codes and not any(code.kind == MACHINE_CODE and code.architecture == keep for code in gpu_codes):
         raise ValueError(f"the library has no machine code for sm_{keep}, only "
-                         f"{', '.join(sorted({code.name for code in found}))}")
+                         f"{', '.join(sorted({code.name for code in gpu_codes}))}")
     sizes: Counter[str] = Counter()
-    for code in found:
+    for code in gpu_codes:
         sizes[code.name] += code.size
         if code.kind != MACHINE_CODE or code.architecture != keep:
             content[code.begin:code.begin + code.size] = bytes(code.size)
@@ -155,13 +155,13 @@ class Parts(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         """Append bytes to the last part, and begin further parts as needed."""
-        left = memoryview(data)
-        while left:
-            room = self._size - self._written % self._size
+        remaining = memoryview(data)
+        while remaining:
+            space = self._size - self._written % self._size
             with (self._folder / f"part-{self._written // self._size:03}").open("ab") as part:
-                part.write(left[:room])
-            self._written += min(room, len(left))
-            left = left[room:]
+                part.write(remaining[:space])
+            self._written += min(space, len(remaining))
+            remaining = remaining[space:]
         return len(data)
 
 

@@ -55,15 +55,15 @@ def main() -> None:
     texts = [line for line, _ in LINES]
     off = SpecialLineSettings(**{field.name: SWITCH[1] for field in fields(SpecialLineSettings)})
     systems = {"off": off, "auto": SpecialLineSettings()}
-    found = {name: Translator(args.model, args.beam, special_lines=settings).translate(texts)
-             for name, settings in systems.items()}
+    translations_by_system = {name: Translator(args.model, args.beam, special_lines=settings).translate(texts)
+                              for name, settings in systems.items()}
     good = {name: [re.fullmatch(pattern, text) is not None
                    for text, (_, pattern) in zip(translations, LINES, strict=True)]
-            for name, translations in found.items()}
+            for name, translations in translations_by_system.items()}
     for index, line in enumerate(texts):
         print(ascii(line) if not line.isprintable() else line)
         for name in systems:
-            print(f"  {name:4} {'+' if good[name][index] else '-'} {found[name][index]}")
+            print(f"  {name:4} {'+' if good[name][index] else '-'} {translations_by_system[name][index]}")
     for name, marks in good.items():
         print(f"{name}: {sum(marks)} of {len(marks)}")
 

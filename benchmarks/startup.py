@@ -67,15 +67,15 @@ def main() -> None:
     data = options.folder / f"startup-{options.shards}"
     if not data.exists():
         prepare_data(options.folder, data, options.pairs, options.shards)
-    places = {"disk": str(data)}
+    locations = {"disk": str(data)}
     if options.s3:
         upload(data, options.s3)
-        places["s3"] = options.s3
-    for place, where in places.items():
+        locations["s3"] = options.s3
+    for storage, location in locations.items():
         for kind in options.kinds:
             for code in options.code:
-                print(json.dumps({"place": place, "kind": kind, "code": str(code), "shards": options.shards,
-                                  "pairs": options.pairs, **measure(PROGRAMS[kind], where, code)}), flush=True)
+                print(json.dumps({"storage": storage, "kind": kind, "code": str(code), "shards": options.shards,
+                                  "pairs": options.pairs, **measure(PROGRAMS[kind], location, code)}), flush=True)
 
 
 def prepare_data(folder: Path, output: Path, pairs: int, shards: int) -> None:
@@ -99,21 +99,21 @@ def upload(data: Path, uri: str) -> None:
     upload_prepared(data, parse_s3_folder(uri))
 
 
-def measure(program: str, where: str, code: Path) -> dict[str, float]:
+def measure(program: str, location: str, code: Path) -> dict[str, float]:
     """Run a program on the data with the code of a checkout and return its seconds and megabytes."""
-    with tempfile.TemporaryDirectory() as place:
-        cache = Path(place) / "cache"
+    with tempfile.TemporaryDirectory() as directory:
+        cache = Path(directory) / "cache"
         begin = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", program + REPORT, where, place], cwd=place, text=True,
+        done = subprocess.run([sys.executable, "-c", program + REPORT, location, directory], cwd=directory, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               env=os.environ | {"PYTHONPATH": str(code.resolve()), "TOWERNMT_CACHE": str(cache)})
-        whole = time.perf_counter() - begin
-        found = Path(place) / "found.json"
-        if not found.exists():
+        process_seconds = time.perf_counter() - begin
+        result_path = Path(directory) / "found.json"
+        if not result_path.exists():
             raise SystemExit(f"{code}: the program failed:\n{done.stdout}")
-        values = json.loads(found.read_text())
+        values = json.loads(result_path.read_text())
         fetched = sum(path.stat().st_size for path in cache.rglob("*") if path.is_file()) if cache.exists() else 0
-    return {"seconds": round(values["seconds"], 2), "process_seconds": round(whole, 2),
+    return {"seconds": round(values["seconds"], 2), "process_seconds": round(process_seconds, 2),
             "checked_mb": round(values["checked"] / 1e6, 2), "fetched_mb": round(fetched / 1e6, 2)}
 
 

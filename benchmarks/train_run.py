@@ -95,12 +95,12 @@ class Meter(Callback):
 
     def __init__(self, data: GeneralQueueInput, warm: int, steps: int, pairs: int) -> None:
         self._data, self._warm, self._last, self._pairs = data, warm, warm + steps, pairs
-        self.whole: list[float] = []
+        self.complete_steps: list[float] = []
         self.bare: list[float] = []
         self._resumed = 0.0
 
     def _trigger_step(self) -> None:
-        now = time.perf_counter()
+        step_end = time.perf_counter()
         if self.global_step == self._warm:
             self._load, self._before = Load(), self._data.statistics()
         if self.global_step == self._last:
@@ -110,8 +110,8 @@ class Meter(Callback):
             if self._pairs:
                 bare_update(self.trainer, self._data)       # TensorFlow prepares each set of fetches at its first run
         if self.global_step > self._last:
-            self.whole.append(now - self._resumed)
-            for _ in range(2 * (len(self.whole) % 2)):
+            self.complete_steps.append(step_end - self._resumed)
+            for _ in range(2 * (len(self.complete_steps) % 2)):
                 self._run_bare()
         self._resumed = time.perf_counter()
 
@@ -123,14 +123,15 @@ class Meter(Callback):
     @property
     def ratios(self) -> list[float]:
         """Complete step divided by bare update, for each pair."""
-        return [whole / bare for whole, bare in zip(self.whole, self.bare, strict=True)]
+        return [complete / bare for complete, bare in zip(self.complete_steps, self.bare, strict=True)]
 
 
 def default_callbacks(directory: Path, data: GeneralQueueInput) -> tuple[list[Any], list[Any]]:
     """Return the default callbacks and monitors of `towernmt train` without validation."""
-    kept = CheckpointSettings()
+    checkpoint_settings = CheckpointSettings()
     callbacks = [NaNGuard(), LearningRateSchedule(inverse_square_root(3e-4, 100)),
-                 CheckpointSaver(directory / "checkpoints", kept.steps, kept.minutes, kept.keep, data),
+                 CheckpointSaver(directory / "checkpoints", checkpoint_settings.steps, checkpoint_settings.minutes,
+                                 checkpoint_settings.keep, data),
                  Progress(LogSettings().steps), QueueMonitor(data), StopOnSignal()]
     return callbacks, [EventWriter(directory / "log"), StatsWriter(directory / "log")]
 
@@ -161,7 +162,7 @@ def measure(model: Any, batches: ReadableBatches, plan: Plan) -> dict[str, Any]:
 
     before = rate()
     meter = run(model, batches, plan)
-    best = max(before, rate())
+    peak_gflops = max(before, rate())
     cycle = plan.update_cycle
     used = [batch for _, batch in islice(batches.read(), plan.warm * cycle, (plan.warm + plan.steps) * cycle)]
     source = sum(int(batch.source_length.sum()) for batch in used)
@@ -169,6 +170,6 @@ def measure(model: Any, batches: ReadableBatches, plan: Plan) -> dict[str, Any]:
     wall, cpu = meter.figures["wall_s"], meter.figures["cpu_s"]
     gflops = train_flops(model.architecture, model.settings, source, target) / wall / 1e9
     return {"steps": plan.steps, "tgt_tok_s": target / wall, "src_tgt_tok_s": (source + target) / wall,
-            "steps_s": plan.steps / wall, "gflops": gflops, "matmul_gflops": best, "mfu": gflops / best,
+            "steps_s": plan.steps / wall, "gflops": gflops, "matmul_gflops": peak_gflops, "mfu": gflops / peak_gflops,
             "step_to_bare": statistics.median(meter.ratios) if meter.ratios else None, "pairs": plan.pairs,
             "tgt_tok_per_cpu_s": target / cpu, "threads": processors(), **meter.figures}

@@ -106,9 +106,9 @@ def _translation(source: NDArray[np.int64], dictionary: NDArray[np.int64]) -> ND
     counts = np.where(source % 10 == 0, 2, np.where(source % 10 == 1, 0, 1))
     if not counts.any():
         counts[0] = 1
-    places = np.repeat(np.arange(len(source)), counts)
-    second = np.diff(places, prepend=-1) == 0
-    return dictionary[(source[places] + 7 * second) % len(dictionary)][:LONGEST]
+    indices = np.repeat(np.arange(len(source)), counts)
+    second = np.diff(indices, prepend=-1) == 0
+    return dictionary[(source[indices] + 7 * second) % len(dictionary)][:LONGEST]
 
 
 def _by_length(longest: NDArray[np.int64], batch_tokens: int) -> list[list[int]]:

@@ -95,8 +95,8 @@ def predictor_of(options: argparse.Namespace) -> Any:
     def tower(source: Tensor, source_length: Tensor) -> None:
         set_precision(options.precision)
         with tf1.device(device):
-            found = decode(model, {"source": source, "source_length": source_length}, decoding)
-            tf.identity(found.tokens, name="tokens")
+            decoded = decode(model, {"source": source, "source_length": source_length}, decoding)
+            tf.identity(decoded.tokens, name="tokens")
 
     with without_noise():
         return make_predictor(PredictConfig(
@@ -108,14 +108,14 @@ def predictor_of(options: argparse.Namespace) -> Any:
 
 def translate(predictor: Any, batches: Sequence[tuple[np.ndarray, np.ndarray]], threads: int) -> int:
     """Translate all batches, `threads` at a time, and return the number of output tokens."""
-    def one(batch: tuple[np.ndarray, np.ndarray]) -> int:
+    def translate_batch(batch: tuple[np.ndarray, np.ndarray]) -> int:
         (tokens,) = predictor(*batch)
         return int((tokens[:, 0] != PAD).sum())
 
     if threads == 1:
-        return sum(map(one, batches))
+        return sum(map(translate_batch, batches))
     with ThreadPoolExecutor(threads) as pool:
-        return sum(pool.map(one, reversed(batches)))     # longest batches first, as in `Translator`
+        return sum(pool.map(translate_batch, reversed(batches)))     # longest batches first, as in `Translator`
 
 
 def drawn(vocabulary: int, sentences: int = 500) -> Rows:

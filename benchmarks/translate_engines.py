@@ -55,7 +55,7 @@ def main() -> None:
     engines: dict[str, Translate] = {
         "auto": auto.translate, "graph": graph.translate, "translate_batch": translate_batch(auto, export, {}),
         "same_search": translate_batch(auto, export, {**SAME_SEARCH, "num_hypotheses": auto.search.beam_size})}
-    found = {name: translate(lines) for name, translate in engines.items()}      # the first translation
+    translations = {name: translate(lines) for name, translate in engines.items()}      # the first translation
     record = {"model": options.model, "lines": len(lines), "beam": auto.search.beam_size, "window": stream.window,
               "threads": stream.threads, "engine_of_auto": auto.engine, "rounds": options.rounds}
     if options.by_line:
@@ -68,10 +68,10 @@ def main() -> None:
             engines[name](lines)
             loads[name].append(load.figures())
     for name, figures in loads.items():
-        medians = {key: round(median(one[key] for one in figures), 3) for key in figures[0]}
+        medians = {key: round(median(figure[key] for figure in figures), 3) for key in figures[0]}
         record[name] = {**medians, "ms_per_line": round(1000 * medians["wall_s"] / len(lines), 3),
                         "different_lines": [number for number, pair in enumerate(zip(
-                            found[name], found["graph"], strict=True), start=1) if pair[0] != pair[1]]}
+                            translations[name], translations["graph"], strict=True), start=1) if pair[0] != pair[1]]}
     print(json.dumps(record))
 
 
@@ -93,9 +93,9 @@ def by_line(engines: Mapping[str, Translate], lines: Sequence[str]) -> dict[str,
             begin = time.perf_counter()
             engines[name]([line])
             seconds[name].append(time.perf_counter() - begin)
-    return {name: {"ms_per_line": round(1000 * median(own), 3), "to_same_search": round(median(
-        one / other for one, other in zip(own, seconds["same_search"], strict=True)), 3)}
-        for name, own in seconds.items()}
+    return {name: {"ms_per_line": round(1000 * median(engine_seconds), 3), "to_same_search": round(median(
+        duration / baseline for duration, baseline in zip(engine_seconds, seconds["same_search"], strict=True)), 3)}
+        for name, engine_seconds in seconds.items()}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -143,7 +143,7 @@ def translate_batch(translator: Translator, export: Path, search: Mapping[str, A
     def translate(lines: Sequence[str]) -> list[str]:
         texts = []
         for first in range(0, len(lines), stream.window):
-            tokens = [[source.id_to_piece(one) for one in line]
+            tokens = [[source.id_to_piece(id) for id in line]
                       for line in source.encode_batch(list(lines[first:first + stream.window]))]
             results = engine.translate_batch(
                 tokens, beam_size=beam, max_batch_size=stream.batch_sentences, max_input_length=0,

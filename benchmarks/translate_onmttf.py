@@ -91,8 +91,8 @@ def inference(config: str, beam: int, threads: int, directory: Path) -> Infer:
                 return model.infer({"ids": ids, "length": length, "tokens": tf.as_string(ids)})
 
             traced[tokens] = translate
-        found = traced[tokens](tf.constant(source, tf.int64), tf.constant(lengths))
-        return int(found["length"].numpy()[:, 0].sum())
+        decoded = traced[tokens](tf.constant(source, tf.int64), tf.constant(lengths))
+        return int(decoded["length"].numpy()[:, 0].sum())
 
     return infer
 

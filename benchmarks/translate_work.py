@@ -52,8 +52,8 @@ def _batches(rows: Rows, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for start in range(0, len(rows), size):
         batch = rows[start:start + size]
         source = np.full([len(batch), max(map(len, batch))], PAD, np.int32)
-        for place, row in zip(source, batch, strict=True):
-            place[:len(row)] = row
+        for padded_row, row in zip(source, batch, strict=True):
+            padded_row[:len(row)] = row
         yield source, np.array(list(map(len, batch)), np.int32)
 
 

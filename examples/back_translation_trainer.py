@@ -85,8 +85,8 @@ class BothDirections(Direction):
     """The tower function of both models; search, for validation, uses the forward model."""
 
     def __init__(self, settings: Settings) -> None:
-        self.directions = {name: Direction(model_from_settings(one), name)
-                           for name, one in each_direction(settings).items()}
+        self.directions = {name: Direction(model_from_settings(direction_settings), name)
+                           for name, direction_settings in each_direction(settings).items()}
         super().__init__(self.directions["forward"].model, "forward")
         self.architecture = settings.architecture       # recorded in each direction's run, which is translated with it
 
@@ -119,8 +119,8 @@ class BackTranslationTrainer(SyncMultiGPUTrainer):
         others: arguments of `SyncMultiGPUTrainer`.
     """
 
-    def __init__(self, text: dict[str, Ids], start: int, **others: Any) -> None:
-        super().__init__(**others)
+    def __init__(self, text: dict[str, Ids], start: int, **options: Any) -> None:
+        super().__init__(**options)
         self.text, self.start = text, start
 
     def _setup_graph(self, *arguments: Any) -> list[Any]:
@@ -136,14 +136,14 @@ class BackTranslationTrainer(SyncMultiGPUTrainer):
 
     def train_batch(self, run: Callable[..., None]) -> None:
         source, source_length, target, target_length, _ = self._input.take(self.hooked_sess)
-        one, other = unpadded(source, source_length), unpadded(target, target_length)
-        pairs = {"forward": (one, other), "backward": (other, one)}
+        sources, targets = unpadded(source, source_length), unpadded(target, target_length)
+        pairs = {"forward": (sources, targets), "backward": (targets, sources)}
         if self.loop.global_step >= self.start:
             for name, teacher in zip(DIRECTIONS, reversed(DIRECTIONS), strict=True):
-                written = self.choose(self.text[name], len(one), name)
-                drawn, _ = self.samplers[teacher](*pad_sentences(written), draw=self.batch_number)
-                pairs[name] = (pairs[name][0] + [row[(row != PAD) & (row != EOS)].tolist() for row in drawn[:, 0]],
-                               pairs[name][1] + written)
+                texts = self.choose(self.text[name], len(sources), name)
+                translations, _ = self.samplers[teacher](*pad_sentences(texts), draw=self.batch_number)
+                sampled = [row[(row != PAD) & (row != EOS)].tolist() for row in translations[:, 0]]
+                pairs[name] = pairs[name][0] + sampled, pairs[name][1] + texts
         arrays = [array for name in DIRECTIONS for array in batch_of(*pairs[name])]
         run(self._input.feed(*arrays))
 
@@ -176,8 +176,8 @@ class WriteDirections(Callback):
 
     def _setup_graph(self) -> None:
         weights = {v.op.name for v in tf1.trainable_variables()}
-        kept = [v for v in tf1.global_variables() if v.op.name.removesuffix(AVERAGE_SUFFIX) in weights]
-        self._savers = {name: tf1.train.Saver({v.op.name.removeprefix(f"{name}/"): v for v in kept
+        saved_variables = [v for v in tf1.global_variables() if v.op.name.removesuffix(AVERAGE_SUFFIX) in weights]
+        self._savers = {name: tf1.train.Saver({v.op.name.removeprefix(f"{name}/"): v for v in saved_variables
                                                if v.op.name.startswith(f"{name}/")}) for name in DIRECTIONS}
 
     def _after_train(self) -> None:

@@ -52,8 +52,9 @@ class Distilled(NMTModel):
         with tf1.variable_scope(SCOPE, custom_getter=frozen):
             memory = self.teacher.encode(batch.source, batch.source_length)
             hidden = self.teacher.decode_hidden(memory, shift_right(batch.target))
-            wanted = self.teacher.output_projection().logits(tf.gather_nd(hidden, batch.positions))     # [tokens, V]
-        agreement = -tf.reduce_sum(tf.stop_gradient(tf.nn.softmax(wanted)) * tf.nn.log_softmax(logits))
+            hidden = tf.gather_nd(hidden, batch.positions)      # [tokens, depth]
+            teacher_logits = self.teacher.output_projection().logits(hidden)        # [tokens, vocabulary]
+        agreement = -tf.reduce_sum(tf.stop_gradient(tf.nn.softmax(teacher_logits)) * tf.nn.log_softmax(logits))
         return (1.0 - self.weight) * batch.negative_log_likelihood() + self.weight * agreement
 
 
@@ -112,17 +113,17 @@ def run(options: argparse.Namespace) -> int:
     if not options.logdir:
         raise SettingsError("--logdir is missing: pass the directory of the student's run.")
     teacher, settings = RunDirectory(options.teacher), resolve_settings(settings_sources(options)).settings
-    own: dict[str, Any] = {}
+    options_of_level: dict[str, Any] = {}
     if options.level == "word":
         data = open_training_data(options.data, None, teacher.vocabulary)
-        own = {"model": partial(make_student, teacher=teacher, weight=options.weight),
-               "callbacks_before": lambda: [LoadTeacher(teacher.checkpoint())]}
+        options_of_level = {"model": partial(make_student, teacher=teacher, weight=options.weight),
+                            "callbacks_before": lambda: [LoadTeacher(teacher.checkpoint())]}
     else:
         data = distilled_data(options, teacher)
     if differing_vocabulary(teacher.vocabulary, data):
         raise SettingsError(f"{data.directory} and the teacher {teacher.path} have different vocabularies: prepare "
                             f"with the files in {teacher.vocabulary}.")
-    return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers, **own)
+    return train(settings, data, options.logdir, gpu_numbers(options.gpu), options.towers, **options_of_level)
 
 
 def distilled_data(options: argparse.Namespace, teacher: RunDirectory) -> TrainingData:
@@ -132,7 +133,7 @@ def distilled_data(options: argparse.Namespace, teacher: RunDirectory) -> Traini
         source.parent.mkdir(parents=True, exist_ok=True)
         with open(options.source, "rb") as text, open(target, "wb") as output:
             stream = Translator(teacher.path, options.beam).translate_stream(text, options.source)
-            output.writelines(f"{best.text}\n".encode() for best, *_ in stream)
+            output.writelines(f"{translation.text}\n".encode() for translation, *_ in stream)
         source.write_bytes(Path(options.source).read_bytes())   # last: it marks a complete translation
     return open_training_data(f"{options.logdir}/distilled.{{source,target}}", teacher.vocabulary)
 

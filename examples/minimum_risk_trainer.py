@@ -56,8 +56,8 @@ class ExpectedRisk(NMTModel):
         memory = tf.nest.map_structure(lambda x: tf.repeat(x, count, axis=0), self.encode(source, source_length))
         log_prob = sentence_log_probabilities(
             self, memory, tf.reshape(candidates, [-1, length]), tf.reshape(candidates_length, [-1]))
-        there = tf.cast(candidates_length > 0, tf.float32)
-        sharp = self.alpha * tf.reshape(log_prob, [batch, count]) - 1e9 * (1.0 - there)
+        exists = tf.cast(candidates_length > 0, tf.float32)
+        sharp = self.alpha * tf.reshape(log_prob, [batch, count]) - 1e9 * (1.0 - exists)
         expected = tf.reduce_sum(tf.nn.softmax(sharp) * risks, axis=1)          # [batch]
         return tf.multiply(tf.reduce_sum(expected), towers_of_batch() / sentences, name="loss")
 
@@ -74,8 +74,8 @@ class MinimumRiskTrainer(SyncMultiGPUTrainer):
     """
 
     def __init__(self, sampling: SamplingSettings, score: Any, vocabulary: Vocabulary, reference: bool,
-                 **others: Any) -> None:
-        super().__init__(**others)
+                 **options: Any) -> None:
+        super().__init__(**options)
         self.sampling, self.score, self.vocabulary, self.reference = sampling, score, vocabulary, reference
 
     def _setup_graph(self, *arguments: Any) -> list[Any]:

@@ -25,10 +25,10 @@ def nearest_translations(train_source: Sequence[str], train_target: Sequence[str
         norm = math.sqrt(sum((count * weight[word]) ** 2 for word, count in document.items())) or 1.0
         for word, count in document.items():
             postings[word].append((index, count * weight[word] / norm))
-    return [train_target[_best(line, weight, postings)] for line in source]
+    return [train_target[_nearest_index(line, weight, postings)] for line in source]
 
 
-def _best(line: str, weight: dict[str, float], postings: dict[str, list[tuple[int, float]]]) -> int:
+def _nearest_index(line: str, weight: dict[str, float], postings: dict[str, list[tuple[int, float]]]) -> int:
     similarity: dict[int, float] = defaultdict(float)
     for word, count in Counter(_WORD.findall(line.lower())).items():
         for index, part in postings.get(word, ()):

@@ -187,7 +187,7 @@ def test_terms_are_asked_for_and_those_that_are_met_are_counted_of_each_system(t
         ["terms", "met", "of", "%"], ["file", "1", "2", "50.00"], ["model", "2", "2", "100.00"]]
     assert asked[0].terminology.terms[0].target == "hound"
     assert main([*arguments, "--source", "src", "--hypothesis-file", "dog", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["terms"] == {"dog": {"wanted": 2, "met": 1}}
+    assert json.loads(capsys.readouterr().out)["terms"] == {"dog": {"required": 2, "met": 1}}
     assert main([*arguments, "--hypothesis-file", "dog"]) == 1
     assert "--terminology needs the source text" in capsys.readouterr().err
     assert main([*arguments, "--source", "src", "--hypothesis-file", "dog", "--constraints", "short"]) == 1

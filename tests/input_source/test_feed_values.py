@@ -47,7 +47,7 @@ def test_a_value_that_loses_nothing_but_precision_is_converted(value, dtype, exp
     assert got.dtype == tf.as_dtype(dtype).as_numpy_dtype and np.array_equal(got, expected, equal_nan=dtype != "string")
 
 
-@pytest.mark.parametrize("value, dtype, said", [
+@pytest.mark.parametrize("value, dtype, message", [
     (np.array([1.5, 2.5]), "int32", "dtype float64 and holds 1.5, which is not a whole number; expected int32"),
     ([1.5], "int32", "holds 1.5, which is not a whole number"),
     (np.array([2**31], np.int64), "int32", "holds 2147483648, which int32 cannot hold"),
@@ -63,6 +63,7 @@ def test_a_value_that_loses_nothing_but_precision_is_converted(value, dtype, exp
     (np.array([3e9]), "int32", "holds 3000000000.0, which int32 cannot hold"),
     (np.array([2**24 + 1]), "float32", "holds 16777217, which float32 cannot hold"),
     (np.array([2]), "bool", "holds 2, which bool cannot hold"),
+    (np.array([1e300 + 1j]), "complex64", "which complex64 cannot hold"),
     (np.array([1j]), "float32", "dtype complex128; expected float32"),
     (["a"], "int32", "dtype <U1; expected int32"), (["1"], "float32", "dtype <U1; expected float32"),
     (None, "float32", "dtype object; expected float32"), ({"y": 1}, "float32", "without x and with the unexpected y"),
@@ -71,8 +72,8 @@ def test_a_value_that_loses_nothing_but_precision_is_converted(value, dtype, exp
     ([["a", None]], "string", "dtype object; expected string"),
     ([[1], [2, 3]], "int32", "not an array"), ((n for n in (1, 2)), "int32", "a generator"),
 ])
-def test_a_value_that_would_change_is_refused(value, dtype, said):
-    with pytest.raises(FeederError, match=f"'x'.*{said}|{said}"):
+def test_a_value_that_would_change_is_refused(value, dtype, message):
+    with pytest.raises(FeederError, match=f"'x'.*{message}|{message}"):
         fed(value, dtype)
 
 
@@ -83,29 +84,29 @@ def test_a_wrong_shape_is_refused(value, shape):
 
 
 @given(st.data(), st.sampled_from(INTEGERS + FLOATS), st.sampled_from(INTEGERS + FLOATS))
-def test_whole_numbers_arrive_unchanged_or_are_refused(data, given_as, wanted):
-    array = data.draw(arrays.arrays(given_as, 3))
+def test_whole_numbers_arrive_unchanged_or_are_refused(data, dtype, fed_dtype):
+    array = data.draw(arrays.arrays(dtype, 3))
     try:
         with tf.Graph().as_default():
-            got = fed(array, wanted)
+            got = fed(array, fed_dtype)
     except FeederError:
         # Python's numbers are the reference: a value that the dtype cannot hold, exactly or, for floats, in range.
-        assert any(not held(item, wanted, given_as) for item in array.tolist())
+        assert any(not held(item, fed_dtype, dtype) for item in array.tolist())
     else:
-        assert all(held(item, wanted, given_as) for item in array.tolist())
-        if wanted in INTEGERS:
+        assert all(held(item, fed_dtype, dtype) for item in array.tolist())
+        if fed_dtype in INTEGERS:
             assert [int(item) for item in array.tolist()] == [int(item) for item in got.tolist()]
 
 
-def held(value, wanted: str, given_as: str) -> bool:
+def held(value, fed_dtype: str, dtype: str) -> bool:
     """Return whether a dtype can hold a Python number: an integer exactly, a float up to its precision."""
-    if wanted in FLOATS:
+    if fed_dtype in FLOATS:
         with np.errstate(all="ignore"):
-            cast = float(np.dtype(wanted).type(value))
-        return cast == value if given_as in INTEGERS else np.isfinite(cast) or not np.isfinite(value)
+            cast = float(np.dtype(fed_dtype).type(value))
+        return cast == value if dtype in INTEGERS else np.isfinite(cast) or not np.isfinite(value)
     if not np.isfinite(value) or value != int(value):
         return False
-    low, high = (0, 1) if wanted == "bool" else (np.iinfo(wanted).min, np.iinfo(wanted).max)
+    low, high = (0, 1) if fed_dtype == "bool" else (np.iinfo(fed_dtype).min, np.iinfo(fed_dtype).max)
     return low <= int(value) <= high
 
 

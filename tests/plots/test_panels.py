@@ -33,8 +33,8 @@ def test_panels_are_those_of_which_a_run_has_something_one_for_each_validation_s
 
 def test_the_best_point_is_the_last_of_equal_ones_in_the_metrics_direction() -> None:
     curve = Curve([1, 2, 3, 4], [2.0, 1.0, 2.0, 1.0])
-    assert [Panel("", "", (), mode).best(curve) for mode in ("max", "min", "")] == [2, 3, None]
-    assert Panel("", "", (), "max").best(Curve([], [])) is None
+    assert [Panel("", "", (), mode).best_index(curve) for mode in ("max", "min", "")] == [2, 3, None]
+    assert Panel("", "", (), "max").best_index(Curve([], [])) is None
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=40), st.integers(1, 15))

@@ -26,7 +26,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.language_codes import written_language
 from towernmt.dataflow.text.text_lines import clean_lines
 from towernmt.dataflow.text.validation_set import check_has_text
-from towernmt.evaluate.buckets import FREQUENCIES, LENGTHS, TermAccuracy, count_words, term_accuracy, wanted_phrases
+from towernmt.evaluate.buckets import FREQUENCIES, LENGTHS, TermAccuracy, count_words, required_phrases, term_accuracy
 from towernmt.evaluate.comparison import SignificanceSettings, System, check_sentences, sentence_attention
 from towernmt.evaluate.custom_metric import CustomMetric
 from towernmt.evaluate.metrics import METRICS, TOKENIZERS, MetricSettings, make_metrics, score_corpus
@@ -372,7 +372,7 @@ def _terms(args: argparse.Namespace, systems: Sequence[System], source: list[str
     if terminology is not None and source is None:
         raise SettingsError("--terminology needs the source text: pass --source, too.")
     lines = len(systems[0].hypotheses)
-    phrases_of_lines = [wanted_phrases(line, terminology, phrases) for line, phrases in zip(
+    phrases_of_lines = [required_phrases(line, terminology, phrases) for line, phrases in zip(
         source or [""] * lines, constraints_of_each_line(args, lines), strict=True)]
     return [term_accuracy(phrases_of_lines, system.hypotheses) for system in systems]
 
@@ -380,8 +380,8 @@ def _terms(args: argparse.Namespace, systems: Sequence[System], source: list[str
 def _terms_as_json(systems: Sequence[System], terms: Sequence[TermAccuracy]) -> dict[str, Any]:
     if not terms:
         return {}
-    return {"terms": {system.name: {"wanted": one.wanted, "met": one.met}
-                      for system, one in zip(systems, terms, strict=True)}}
+    return {"terms": {system.name: {"required": accuracy.required, "met": accuracy.met}
+                      for system, accuracy in zip(systems, terms, strict=True)}}
 
 
 def _more(args: argparse.Namespace, report: Report, terms: Sequence[TermAccuracy]) -> list[str]:

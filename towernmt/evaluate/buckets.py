@@ -127,18 +127,19 @@ def by_frequency(counts: Counter[str], systems: Sequence[System], references: Se
     size = len(bounds) + 1
     bucket = {word: bucket_of(count, bounds) for word, count in counts.items()}
     unseen = bucket_of(0, bounds)
-    texts = [[Counter(_words(line, lowercase)) for line in lines] for lines in references]
-    in_reference = _sums(texts[0], bucket, unseen, size)
+    reference_words = [[Counter(_words(line, lowercase)) for line in lines] for lines in references]
+    reference_sums = _sums(reference_words[0], bucket, unseen, size)
     tables = []
     for system in systems:
         translations = [Counter(_words(line, lowercase)) for line in system.hypotheses]
-        nearest = [_nearest(one, others) for one, *others in zip(translations, *texts, strict=True)]
-        shared = (one & other for one, other in zip(translations, nearest, strict=True))
+        nearest = [_nearest(words, candidates)
+                   for words, *candidates in zip(translations, *reference_words, strict=True)]
+        shared = (words & reference for words, reference in zip(translations, nearest, strict=True))
         sums = zip(*(_sums(words, bucket, unseen, size) for words in (shared, translations, nearest)), strict=True)
         tables.append([WordMatches(_share(matched, translated), _share(matched, expected))
                        for matched, translated, expected in sums])
-    return [FrequencyBucket(label, in_reference[i], [table[i] for table in tables])
-            for i, label in enumerate(labels(bounds, 0)) if in_reference[i]]
+    return [FrequencyBucket(label, reference_sums[i], [table[i] for table in tables])
+            for i, label in enumerate(labels(bounds, 0)) if reference_sums[i]]
 
 
 def bucket_of(value: int, bounds: Sequence[int]) -> int:
@@ -156,7 +157,7 @@ def labels(bounds: Sequence[int], least: int) -> list[str]:
     Raises:
         SettingsError: `bounds` are not in ascending order.
     """
-    if any(one >= other for one, other in pairwise([least - 1, *bounds])):
+    if any(bound >= next_bound for bound, next_bound in pairwise([least - 1, *bounds])):
         raise SettingsError(f"{', '.join(map(str, bounds))}: the bounds of ranges must ascend, from {least} or more.")
     starts = [least, *(bound + 1 for bound in bounds)]
     ends = [f"{first:,}" if first == last else f"{first:,}-{last:,}"
@@ -168,9 +169,9 @@ def _words(line: str, lowercase: bool) -> list[str]:
     return words(line.lower() if lowercase else line)
 
 
-def _nearest(text: Counter[str], others: Sequence[Counter[str]]) -> Counter[str]:
-    """Return the one of `others` that shares most words with `text`."""
-    return max(others, key=lambda other: (text & other).total())
+def _nearest(text: Counter[str], references: Sequence[Counter[str]]) -> Counter[str]:
+    """Return the one of `references` that shares most words with `text`."""
+    return max(references, key=lambda reference: (text & reference).total())
 
 
 def _sums(texts: Iterable[Counter[str]], bucket: dict[str, int], unseen: int, size: int) -> list[int]:
@@ -182,8 +183,8 @@ def _sums(texts: Iterable[Counter[str]], bucket: dict[str, int], unseen: int, si
     return sums
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
+def _share(count: int, total: int) -> float:
+    return count / total if total else 0.0
 
 
 @dataclass(frozen=True)
@@ -191,20 +192,20 @@ class TermAccuracy:
     """The term accuracy of a system on a test set.
 
     Attributes:
-        wanted: number of required phrases in all sentences.
+        required: number of required phrases in all sentences.
         met: number of required phrases that the translations contain.
     """
 
-    wanted: int
+    required: int
     met: int
 
     @property
     def share(self) -> float:
         """Share of the required phrases that are met, 0 to 1; 1 if none are required."""
-        return self.met / self.wanted if self.wanted else 1.0
+        return self.met / self.required if self.required else 1.0
 
 
-def wanted_phrases(source: str, terminology: Terminology | None, constraints: Sequence[str] = ()) -> list[str]:
+def required_phrases(source: str, terminology: Terminology | None, constraints: Sequence[str] = ()) -> list[str]:
     """Return the required phrases of a line's translation, as the search defines them.
 
     Args:
@@ -216,28 +217,28 @@ def wanted_phrases(source: str, terminology: Terminology | None, constraints: Se
     return [*constraints, *(term.target for term in terms if term.target not in constraints)]
 
 
-def term_accuracy(wanted: Sequence[Sequence[str]], hypotheses: Sequence[str]) -> TermAccuracy:
+def term_accuracy(required: Sequence[Sequence[str]], hypotheses: Sequence[str]) -> TermAccuracy:
     """Count the required phrases that translations contain.
 
     A phrase matches at the beginning of a word, with the same case; the word may continue, as "hounds" does after
     "hound".
 
     Args:
-        wanted: the required phrases of each sentence.
+        required: the required phrases of each sentence.
         hypotheses: the translation of each sentence.
     """
     met = sum(min(times, _met(phrase, text))
-              for phrases, text in zip(wanted, hypotheses, strict=True) for phrase, times in Counter(phrases).items())
-    return TermAccuracy(sum(map(len, wanted)), met)
+              for phrases, text in zip(required, hypotheses, strict=True) for phrase, times in Counter(phrases).items())
+    return TermAccuracy(sum(map(len, required)), met)
 
 
 def _met(phrase: str, text: str) -> int:
     """Return how often a translation contains a phrase, which may have the anchors `<s>` and `</s>`."""
-    wanted, text = AnchoredPhrase.of(phrase), matching_form(text)
-    form = matching_form(wanted.text)
-    if wanted.at_beginning and not text.startswith(form) or wanted.at_end and not text.endswith(form):
+    anchored, text = AnchoredPhrase.of(phrase), matching_form(text)
+    form = matching_form(anchored.text)
+    if anchored.at_beginning and not text.startswith(form) or anchored.at_end and not text.endswith(form):
         return 0
-    if wanted.at_beginning and wanted.at_end and text != form:
+    if anchored.at_beginning and anchored.at_end and text != form:
         return 0
     count = occurrences(form, text)
-    return min(count, 1) if wanted.at_beginning or wanted.at_end else count
+    return min(count, 1) if anchored.at_beginning or anchored.at_end else count

@@ -160,15 +160,16 @@ def compare(systems: Sequence[System], references: Sequence[Sequence[str]], metr
     named = [(system.name, list(system.hypotheses)) for system in systems]
     signatures, bootstrap = _test("bs", named, make_metrics(metrics, references, source), significance)
     if len(systems) == 1:
-        scores = {metric: [SystemScore(float(one.score), float(one.mean), float(one.ci))]
-                  for metric, (one,) in bootstrap.items()}
+        scores = {metric: [SystemScore(float(result.score), float(result.mean), float(result.ci))]
+                  for metric, (result,) in bootstrap.items()}
         return Comparison(scores, signatures, {})
-    others, randomization = _test("ar", named, make_metrics(metrics, references, source), significance)
+    randomization_signatures, randomization = _test(
+        "ar", named, make_metrics(metrics, references, source), significance)
     scores = {metric: [SystemScore(float(b.score), float(b.mean), float(b.ci), b.p_value, r.p_value,
                                    b.score != results[0].score)
                        for b, r in zip(results, randomization[metric], strict=True)]
               for metric, results in bootstrap.items()}
-    return Comparison(scores, signatures, others)
+    return Comparison(scores, signatures, randomization_signatures)
 
 
 def bleu_difference(first: Sequence[str], second: Sequence[str], references: Sequence[Sequence[str]],
@@ -194,8 +195,8 @@ def bleu_difference(first: Sequence[str], second: Sequence[str], references: Seq
     draws = np.random.default_rng(significance.seed).integers(len(first), size=(significance.samples, len(first)))
 
     def difference(rows: Any) -> float:
-        one, other = (metric._compute_score_from_stats(sums).score for sums in counts[:, rows].sum(1))
-        return float(one - other)
+        first, second = (metric._compute_score_from_stats(sums).score for sums in counts[:, rows].sum(1))
+        return float(first - second)
 
     low, high = np.quantile([difference(rows) for rows in draws], [0.025, 0.975])
     return BleuDifference(difference(slice(None)), float(low), float(high))

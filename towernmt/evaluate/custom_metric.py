@@ -34,7 +34,7 @@ class CustomMetric:
 
     name: str
     function: SegmentFunction
-    _known: dict[tuple[str | None, str, tuple[str, ...]], float] = field(
+    _scores_by_key: dict[tuple[str | None, str, tuple[str, ...]], float] = field(
         default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -47,14 +47,14 @@ class CustomMetric:
         Raises:
             SettingsError: the function does not exist, or does not accept three arguments.
         """
-        place = find_location(location)
-        function = load_attribute(place)
+        function_location = find_location(location)
+        function = load_attribute(function_location)
         try:
             inspect.signature(function).bind(None, [], [])
         except (TypeError, ValueError):
             raise SettingsError(f"--metric {location}: expected a function of sources, translations and references "
                                 "that returns a score for each translation.") from None
-        return cls(place.attribute.rpartition(".")[2], function)
+        return cls(function_location.attribute.rpartition(".")[2], function)
 
     @property
     def lower_is_better(self) -> bool:
@@ -75,24 +75,24 @@ class CustomMetric:
         """
         sources_or_none: Sequence[str | None] = [None] * len(hypotheses) if source is None else source
         keys = list(zip(sources_or_none, hypotheses, zip(*references, strict=True), strict=True))
-        new = list(dict.fromkeys(key for key in keys if key not in self._known))
+        new = list(dict.fromkeys(key for key in keys if key not in self._scores_by_key))
         if new:
-            sources, texts, others = zip(*new, strict=True)
+            sources, texts, reference_lines = zip(*new, strict=True)
             result = self.function(None if source is None else list(sources), list(texts),
-                                   [list(lines) for lines in zip(*others, strict=True)])
+                                   [list(lines) for lines in zip(*reference_lines, strict=True)])
             if not isinstance(result, Iterable):
                 raise DataError(f"The metric {self.name} returned {result!r}: it must return a number for each "
                                 "translation.")
-            found = list(result)
-            if len(found) != len(new):
-                raise DataError(f"The metric {self.name} returned {len(found)} scores for {len(new)} translations: it "
+            values = list(result)
+            if len(values) != len(new):
+                raise DataError(f"The metric {self.name} returned {len(values)} scores for {len(new)} translations: it "
                                 "must return one for each.")
-            for (_, text, _), score in zip(new, found, strict=True):
+            for (_, text, _), score in zip(new, values, strict=True):
                 if not isinstance(score, (int, float, np.number)) or not math.isfinite(score):
                     raise DataError(f"The metric {self.name} returned {score!r} for '{text[:80]}': it must return a "
                                     "finite number.")
-            self._known.update(zip(new, map(float, found), strict=True))
-        return [self._known[key] for key in keys]
+            self._scores_by_key.update(zip(new, map(float, values), strict=True))
+        return [self._scores_by_key[key] for key in keys]
 
 
 class SegmentMetric(Metric):

@@ -53,11 +53,11 @@ class MetricSettings:
         for name in self.names:
             if name not in METRICS:
                 raise SettingsError(f"metric '{name}': choose among {', '.join(METRICS)}.")
-        taken = {*METRICS, *_PRINTED_NAMES.values()}
+        used_names = {*METRICS, *_PRINTED_NAMES.values()}
         for custom in self.custom:
-            if custom.name in taken:
+            if custom.name in used_names:
                 raise SettingsError(f"metric '{custom.name}': two metrics have this name: rename the function.")
-            taken.add(custom.name)
+            used_names.add(custom.name)
         if self.tokenizer is not None and self.tokenizer not in TOKENIZERS:
             raise SettingsError(f"tokenizer '{self.tokenizer}': choose among {', '.join(TOKENIZERS)}.")
 
@@ -144,8 +144,8 @@ def sentence_scores(name: str, settings: MetricSettings, hypotheses: Sequence[st
     metric = _make(name, settings, None)
     if name == "bleu":
         metric.effective_order = True
-    return [float(metric.sentence_score(hypothesis, list(others)).score)
-            for hypothesis, *others in zip(hypotheses, *references, strict=True)]
+    return [float(metric.sentence_score(hypothesis, list(hypothesis_references)).score)
+            for hypothesis, *hypothesis_references in zip(hypotheses, *references, strict=True)]
 
 
 @dataclass(frozen=True)

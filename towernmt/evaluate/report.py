@@ -48,11 +48,12 @@ def pick(scores: Sequence[Sequence[float]], count: int) -> Picks:
         scores: for each system, the score of each sentence; higher is better.
         count: maximum number of sentences of each kind.
     """
-    baseline, *others = scores
-    gains = [[one - two for one, two in zip(other, baseline, strict=True)] for other in others]
-    return Picks([_lowest(one, count) for one in scores], [_highest(one, count) for one in scores],
-                 [[i for i in _lowest(one, count) if one[i] < 0] for one in gains],
-                 [[i for i in _highest(one, count) if one[i] > 0] for one in gains])
+    baseline, *challengers = scores
+    gains = [[score - baseline_score for score, baseline_score in zip(challenger, baseline, strict=True)]
+             for challenger in challengers]
+    return Picks([_lowest(system, count) for system in scores], [_highest(system, count) for system in scores],
+                 [[i for i in _lowest(system, count) if system[i] < 0] for system in gains],
+                 [[i for i in _highest(system, count) if system[i] > 0] for system in gains])
 
 
 def _lowest(values: Sequence[float], count: int) -> list[int]:
@@ -80,9 +81,9 @@ class ReportSettings:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        known = ("chrf", "bleu", *(metric.name for metric in self.metrics.custom))
-        if self.examples_by not in known:
-            raise SettingsError(f"--examples-by {self.examples_by}: choose among {', '.join(known)}.")
+        metrics = ("chrf", "bleu", *(metric.name for metric in self.metrics.custom))
+        if self.examples_by not in metrics:
+            raise SettingsError(f"--examples-by {self.examples_by}: choose among {', '.join(metrics)}.")
         labels(self.length_bounds, 0)
         labels(self.frequency_bounds, 0)
 
@@ -196,9 +197,9 @@ def score_table(report: Report) -> str:
     rows = [["", *metrics]]
     for i, system in enumerate(report.systems):
         scores = [comparison.scores[metric][i] for metric in metrics]
-        rows.append([system.name, *(f"{one.score:.2f} ± {one.interval:.2f}" for one in scores)])
+        rows.append([system.name, *(f"{score.score:.2f} ± {score.interval:.2f}" for score in scores)])
         if i:
-            chances = zip(*(one.chances for one in scores), strict=True)    # one tuple over all metrics per test
+            chances = zip(*(score.chances for score in scores), strict=True)    # one tuple over all metrics per test
             rows += [[f"  {test[0][0]}", *(f"p = {p:.4f}{' *' if sure else '  '}" for _, p, sure in test)]
                      for test in chances]
     count = len(report.references[0])
@@ -253,14 +254,14 @@ def _examples(report: Report, title: str, numbers: Sequence[int], systems: Seque
 def term_table(names: Sequence[str], accuracies: Sequence[TermAccuracy]) -> str:
     """Return a table of the required terms and phrases that each system contains."""
     return "\n".join(aligned([["terms", "met", "of", "%"], *(
-        [name, f"{one.met:,}", f"{one.wanted:,}", f"{100 * one.share:.2f}"]
-        for name, one in zip(names, accuracies, strict=True))]))
+        [name, f"{accuracy.met:,}", f"{accuracy.required:,}", f"{100 * accuracy.share:.2f}"]
+        for name, accuracy in zip(names, accuracies, strict=True))]))
 
 
 def aligned(rows: Iterable[Sequence[str]], numbers: bool = True) -> Iterator[str]:
     """Align cells in columns: the first to the left, the others to the right if `numbers`, else to the left."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others in rows:
-        cells = [f"{cell:>{width}}" if numbers else cell for cell, width in zip(others, widths[1:], strict=True)]
-        yield "  ".join([f"{first:<{widths[0]}}", *cells]).rstrip()
+    for label, *values in rows:
+        cells = [f"{cell:>{width}}" if numbers else cell for cell, width in zip(values, widths[1:], strict=True)]
+        yield "  ".join([f"{label:<{widths[0]}}", *cells]).rstrip()

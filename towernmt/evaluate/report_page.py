@@ -80,17 +80,18 @@ Segments = list[str]
 differing segment is a gap, where only the other text has words."""
 
 
-def marked(text: str, others: Sequence[str]) -> Segments:
+def marked(text: str, compared_texts: Sequence[str]) -> Segments:
     """Return a text with marked differences from the most similar of the others, and with gaps."""
     tokens = words(text)
-    best = max((_Match(tokens, words(other)) for other in others), key=lambda match: sum(match.matched))
-    return _segments(text, best.matched, best.gaps)
+    matches = [_Match(tokens, words(compared)) for compared in compared_texts]
+    closest = max(matches, key=lambda match: sum(match.matched))
+    return _segments(text, closest.matched, closest.gaps)
 
 
-def marked_where_no_other(text: str, others: Sequence[str]) -> Segments:
+def marked_where_no_other(text: str, compared_texts: Sequence[str]) -> Segments:
     """Return a text with marked words that none of the others has at the same position."""
     tokens = words(text)
-    matched = [_Match(tokens, words(other)).matched for other in others]
+    matched = [_Match(tokens, words(compared)).matched for compared in compared_texts]
     return _segments(text, [any(matches) for matches in zip(*matched, strict=True)], set())
 
 
@@ -102,10 +103,10 @@ class _Match:
         gaps: indices of words before which only the other text has words; the number of words for the end.
     """
 
-    def __init__(self, tokens: Sequence[str], other: Sequence[str]) -> None:
+    def __init__(self, tokens: Sequence[str], other_tokens: Sequence[str]) -> None:
         self.matched, self.gaps = [False] * len(tokens), set()
         end = end_of_other = 0
-        for block in SequenceMatcher(None, tokens, other, autojunk=False).get_matching_blocks():
+        for block in SequenceMatcher(None, tokens, other_tokens, autojunk=False).get_matching_blocks():
             if block.a == end and block.b > end_of_other:
                 self.gaps.add(block.a)
             end, end_of_other = block.a + block.size, block.b + block.size
@@ -226,11 +227,11 @@ def _metric(report: Report, name: str) -> str:
     return f"<th>{escape(name)}{note}</th>"
 
 
-def _score(one: SystemScore, column: Sequence[SystemScore], lower_is_better: bool) -> str:
-    best = (min if lower_is_better else max)(other.score for other in column)
-    lines = [f'<span class="{"best" if one.score == best else "other"}">{one.score:.2f}</span> '
-             f"<small>± {one.interval:.2f}</small>"]
-    for name, p, sure in one.chances:
+def _score(score: SystemScore, column: Sequence[SystemScore], lower_is_better: bool) -> str:
+    best_score = (min if lower_is_better else max)(system_score.score for system_score in column)
+    lines = [f'<span class="{"best" if score.score == best_score else "other"}">{score.score:.2f}</span> '
+             f"<small>± {score.interval:.2f}</small>"]
+    for name, p, sure in score.chances:
         lines.append(f'<small class="{"sure" if sure else "unsure"}">{name} p = {p:.4f}{" *" if sure else ""}</small>')
     return f"<td>{'<br>'.join(lines)}</td>"
 

@@ -83,19 +83,19 @@ def robustness_texts(source: Sequence[str], references: Sequence[Sequence[str]],
         seed: seed of typos and spans; different ones give different places and spans.
         languages: ISO 639-1 codes of source and target, for the letter case, or "".
     """
-    lines, others = list(source), [list(lines) for lines in references]
-    clean_text = RobustnessText("clean", lines, others, [""] * len(lines))
+    lines, reference_texts = list(source), [list(lines) for lines in references]
+    clean_text = RobustnessText("clean", lines, reference_texts, [""] * len(lines))
 
     def changed(name: str, change: Callable[[str, random.Random], str], **options: Any) -> RobustnessText:
         draws = (random.Random(f"{seed}:{name}:{number}") for number in range(len(lines)))
-        made = [change(text, draw) for text, draw in zip(lines, draws, strict=True)]
-        return replace(clean_text, name=name, source=made, **options)
+        changed_lines = [change(text, draw) for text, draw in zip(lines, draws, strict=True)]
+        return replace(clean_text, name=name, source=changed_lines, **options)
 
     def with_spans(name: str, draw_span: Callable[[random.Random], str]) -> RobustnessText:
         spans = [_new_span(draw_span, random.Random(f"{seed}:{name}:{number}"), texts)
-                 for number, texts in enumerate(zip(lines, *others, strict=True))]
+                 for number, texts in enumerate(zip(lines, *reference_texts, strict=True))]
         return replace(clean_text, name=name, spans=spans, source=_added(lines, spans),
-                       references=[_added(texts, spans) for texts in others])
+                       references=[_added(texts, spans) for texts in reference_texts])
 
     return [
         clean_text,
@@ -128,8 +128,8 @@ def _added(texts: Sequence[str], spans: Sequence[str]) -> list[str]:
 
 
 def _with_zero_width_space(text: str, draw: random.Random) -> str:
-    place = draw.randint(0, len(text))
-    return text[:place] + "\u200b" + text[place:]
+    index = draw.randint(0, len(text))
+    return text[:index] + "\u200b" + text[index:]
 
 
 def _joined(text: RobustnessText) -> RobustnessText:
@@ -161,8 +161,9 @@ def robustness_scores(texts: Sequence[RobustnessText], hypotheses: Sequence[Sequ
                                              text.lowercase)
         faults = [fault_of_text(clean(hypothesis), line)
                   for line, hypothesis in zip(text.source, translations, strict=True)]
-        wanted = [(span, hypothesis) for span, hypothesis in zip(text.spans, translations, strict=True) if span]
-        copied = sum(hypothesis.count(span) == 1 for span, hypothesis in wanted) / len(wanted) if wanted else None
+        copies = [hypothesis.count(span) == 1
+                  for span, hypothesis in zip(text.spans, translations, strict=True) if span]
+        copied = sum(copies) / len(copies) if copies else None
         count = max(len(translations), 1)
         scores.append(RobustnessScore(
             text.name, len(translations), bleu, bleu / base[scored] if base[scored] else 0.0, chrf,
@@ -173,14 +174,15 @@ def robustness_scores(texts: Sequence[RobustnessText], hypotheses: Sequence[Sequ
 def _bleu_and_chrf(text: RobustnessText, hypotheses: Sequence[str], metrics: MetricSettings, lowercase: bool
                    ) -> tuple[float, float]:
     settings = replace(metrics, names=("bleu", "chrf"), lowercase=lowercase, custom=())
-    found = score_corpus([text.compared(line) for line in hypotheses],
-                         [[text.compared(line) for line in lines] for lines in text.references], settings)
-    return found["BLEU"][0], found["chrF2"][0]
+    scores = score_corpus([text.compared(line) for line in hypotheses],
+                          [[text.compared(line) for line in lines] for lines in text.references], settings)
+    return scores["BLEU"][0], scores["chrF2"][0]
 
 
 def robustness_rows(scores: Sequence[RobustnessScore]) -> list[list[str]]:
     """Return the table of scores as text, its header first."""
     header = ["form", "sentences", "BLEU", "of clean", "chrF", "spans copied", "loops", "empty"]
-    return [header, *([one.name, f"{one.sentences:,}", f"{one.bleu:.2f}", f"{one.relative:.3f}", f"{one.chrf:.2f}",
-                       "" if one.copied is None else f"{one.copied:.1%}", f"{one.loops:.1%}", f"{one.empty:.1%}"]
-                      for one in scores)]
+    return [header, *([
+        score.name, f"{score.sentences:,}", f"{score.bleu:.2f}", f"{score.relative:.3f}", f"{score.chrf:.2f}",
+        "" if score.copied is None else f"{score.copied:.1%}", f"{score.loops:.1%}", f"{score.empty:.1%}"]
+        for score in scores)]

@@ -33,12 +33,12 @@ def feed_dict(tensors: Tensor | list[Tensor], values: Any, names: Sequence[str] 
     Raises:
         FeederError: a value is missing or unexpected, cannot be converted (see `_converted`), or has a wrong shape.
     """
-    wanted = tensors if isinstance(tensors, list) else [tensors]
-    names = names or [tensor.op.name for tensor in wanted]
+    tensor_list = tensors if isinstance(tensors, list) else [tensors]
+    names = names or [tensor.op.name for tensor in tensor_list]
     if not isinstance(tensors, list) and not isinstance(values, Mapping):
         values = [values]
     return {tensor: _fitting(tensor, name, value)
-            for tensor, name, value in zip(wanted, names, in_order(values, names, wanted), strict=True)}
+            for tensor, name, value in zip(tensor_list, names, in_order(values, names, tensor_list), strict=True)}
 
 
 def in_order(values: Any, names: Sequence[str], tensors: Sequence[Tensor] = ()) -> list[Any]:
@@ -55,8 +55,10 @@ def in_order(values: Any, names: Sequence[str], tensors: Sequence[Tensor] = ()) 
     if isinstance(values, Mapping):
         return _dict_values(values, names, tensors)
     if not isinstance(values, (list, tuple)):
-        what = f"one array of shape {list(values.shape)}" if isinstance(values, np.ndarray) else type(values).__name__
-        raise FeederError(f"Expected a list or a dict with a value for each of {', '.join(names)}; got {what}.")
+        description = type(values).__name__
+        if isinstance(values, np.ndarray):
+            description = f"one array of shape {list(values.shape)}"
+        raise FeederError(f"Expected a list or a dict with a value for each of {', '.join(names)}; got {description}.")
     if len(values) != len(names):
         raise FeederError(f"Expected {len(names)} values ({', '.join(names)}); got {len(values)}.")
     return list(values)
@@ -65,9 +67,9 @@ def in_order(values: Any, names: Sequence[str], tensors: Sequence[Tensor] = ()) 
 def _dict_values(values: Mapping[Any, Any], names: Sequence[str], tensors: Sequence[Tensor]) -> list[Any]:
     keys = {_operation_name(key): key for key in values}
     accepted = zip(names, [_operation_name(tensor) for tensor in tensors] or names, strict=True)
-    matches = [keys.get(_operation_name(name), keys.get(other)) for name, other in accepted]
+    matches = [keys.get(_operation_name(name), keys.get(tensor_name)) for name, tensor_name in accepted]
     missing = [name for name, key in zip(names, matches, strict=True) if key is None]
-    unexpected = [str(key) for key in values if not any(key is other for other in matches)]
+    unexpected = [str(key) for key in values if not any(key is match for match in matches)]
     if missing or unexpected:
         raise FeederError(f"Expected a dict with the keys {', '.join(names)}; got one "
                           + " and ".join(["without " + ", ".join(missing)] * bool(missing)
@@ -86,18 +88,18 @@ def _fitting(tensor: Tensor, name: str, value: Any) -> np.ndarray:
         if inspect.isgenerator(value):
             raise ValueError("it is a generator; pass the generator or its function itself as the feed function")
         # A NumPy string would lose the zeros at the end of bytes.
-        wanted = tensor.dtype.base_dtype
-        array = np.asarray(value, object if wanted == tf.string and not isinstance(value, np.ndarray) else None)
+        dtype = tensor.dtype.base_dtype
+        array = np.asarray(value, object if dtype == tf.string and not isinstance(value, np.ndarray) else None)
     except ValueError as error:  # ragged nested lists
         raise FeederError(f"The value for '{name}' is not an array: {error}") from error
-    array = _converted(array, wanted, name)
+    array = _converted(array, dtype, name)
     if not tensor.shape.is_compatible_with(array.shape):
         raise FeederError(f"The value for '{name}' has the shape {list(array.shape)}; expected "
                           f"{tensor.shape.as_list()}.")
     return array
 
 
-def _converted(array: np.ndarray, wanted: tf.DType, name: str) -> np.ndarray:
+def _converted(array: np.ndarray, dtype: tf.DType, name: str) -> np.ndarray:
     """Convert an array to a dtype, if no value changes except by rounding between floating-point types.
 
     float64 becomes float32 or bfloat16, and int64 becomes int32, if the values are in range. Floating-point numbers
@@ -107,34 +109,35 @@ def _converted(array: np.ndarray, wanted: tf.DType, name: str) -> np.ndarray:
     Raises:
         FeederError: a value would change.
     """
-    if wanted == tf.string:
+    if dtype == tf.string:
         if not all(isinstance(item, (str, bytes)) for item in array.flat):
-            raise _wrong_dtype(array, wanted, name)
+            raise _wrong_dtype(array, dtype, name)
         return array.astype(object)
-    target = np.dtype(wanted.as_numpy_dtype)
-    if array.dtype == target:
+    numpy_dtype = np.dtype(dtype.as_numpy_dtype)
+    if array.dtype == numpy_dtype:
         return array
     if not array.size:  # the dtype of an empty list means nothing
-        return array.astype(target)
+        return array.astype(numpy_dtype)
     if array.dtype.kind == "O" and all(isinstance(item, (int, np.integer)) for item in array.flat):
-        raise _out_of_range(array, wanted, name)    # Python integers beyond 64 bits
-    if not (wanted.is_bool or wanted.is_integer or wanted.is_floating or wanted.is_complex) or not _is_number(array):
-        raise _wrong_dtype(array, wanted, name)
-    if array.dtype.kind == "c" and not wanted.is_complex:
-        raise _wrong_dtype(array, wanted, name)
+        raise _out_of_range(array, dtype, name)    # Python integers beyond 64 bits
+    if not (dtype.is_bool or dtype.is_integer or dtype.is_floating or dtype.is_complex) or not _is_number(array):
+        raise _wrong_dtype(array, dtype, name)
+    if array.dtype.kind == "c" and not dtype.is_complex:
+        raise _wrong_dtype(array, dtype, name)
     with np.errstate(all="ignore"):
-        cast = array.astype(target)
-        rounds = (wanted.is_floating or wanted.is_complex) and array.dtype.kind not in "biu"
-        same = np.isfinite(cast) | ~np.isfinite(array) if rounds else cast.astype(array.dtype) == array
-        if not rounds and array.dtype.kind in "biu" and (wanted.is_integer or wanted.is_bool):
-            same &= (cast < 0) == (array < 0)   # between signed and unsigned integers of one size
-    if np.all(same):
+        cast = array.astype(numpy_dtype)
+        rounds = (dtype.is_floating or dtype.is_complex) and array.dtype.kind not in "biu"
+        unchanged = np.isfinite(cast) | ~np.isfinite(array) if rounds else cast.astype(array.dtype) == array
+        if not rounds and array.dtype.kind in "biu" and (dtype.is_integer or dtype.is_bool):
+            unchanged &= (cast < 0) == (array < 0)   # between signed and unsigned integers of one size
+    if np.all(unchanged):
         return cast
-    wrong = array[~same].flat[0]
-    if not wanted.is_floating and array.dtype.kind not in "biu" and np.isfinite(wrong) and wrong != np.floor(wrong):
-        raise FeederError(f"The value for '{name}' has the dtype {array.dtype} and holds {wrong!s}, which is not a "
-                          f"whole number; expected {wanted.name}. Round it in the feed function.")
-    raise _out_of_range(wrong, wanted, name)
+    changed = array[~unchanged].flat[0]
+    is_fraction = array.dtype.kind not in "biuc" and np.isfinite(changed) and changed != np.floor(changed)
+    if is_fraction and not dtype.is_floating:
+        raise FeederError(f"The value for '{name}' has the dtype {array.dtype} and holds {changed!s}, which is not a "
+                          f"whole number; expected {dtype.name}. Round it in the feed function.")
+    raise _out_of_range(changed, dtype, name)
 
 
 def _is_number(array: np.ndarray) -> bool:
@@ -143,9 +146,9 @@ def _is_number(array: np.ndarray) -> bool:
                                            and array.dtype.name.startswith(("bfloat", "float", "int", "uint")))
 
 
-def _wrong_dtype(array: np.ndarray, wanted: tf.DType, name: str) -> FeederError:
-    return FeederError(f"The value for '{name}' has the dtype {array.dtype}; expected {wanted.name}.")
+def _wrong_dtype(array: np.ndarray, dtype: tf.DType, name: str) -> FeederError:
+    return FeederError(f"The value for '{name}' has the dtype {array.dtype}; expected {dtype.name}.")
 
 
-def _out_of_range(value: Any, wanted: tf.DType, name: str) -> FeederError:
-    return FeederError(f"The value for '{name}' holds {np.asarray(value).flat[0]}, which {wanted.name} cannot hold.")
+def _out_of_range(value: Any, dtype: tf.DType, name: str) -> FeederError:
+    return FeederError(f"The value for '{name}' holds {np.asarray(value).flat[0]}, which {dtype.name} cannot hold.")

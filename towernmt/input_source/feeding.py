@@ -140,8 +140,8 @@ class FeederRun:
     def awaited(self) -> str:
         """Return a text that names the feeders inside their sources, for which the others wait, and since when."""
         with self.changed:
-            now = time.perf_counter()
-            reading = [(index, record.name, now - record.reading_since) for index, record in enumerate(self.records)
+            reading = [(index, record.name, time.perf_counter() - record.reading_since)
+                       for index, record in enumerate(self.records)
                        if record.reading_since is not None and self._active[index]]
             reading = [item for item in reading if self._in_order and item[0] == self._turn] or reading
         return "; ".join(f"{name} has been reading for {seconds:.0f} s" for _, name, seconds in reading) or (
@@ -154,7 +154,7 @@ class FeederRun:
         self._holding.discard(feeder)
         count = len(self._active)
         following = ((feeder + step) % count for step in range(1, count + 1))
-        self._turn = next((other for other in following if self._active[other]), feeder)
+        self._turn = next((candidate for candidate in following if self._active[candidate]), feeder)
         self.changed.notify_all()
 
 

@@ -25,7 +25,7 @@ from towernmt.input_source.dataflow_batches import DataFlowBatches, DataPoints, 
 from towernmt.input_source.feed_values import in_order
 from towernmt.input_source.feeding import FeederRun, InputStatistics
 from towernmt.input_source.queue_runner import GeneralQueueRunner
-from towernmt.input_source.staging import Known, Staging
+from towernmt.input_source.staging import Fetched, Staging
 
 
 class ReadableBatches(Protocol):
@@ -305,7 +305,7 @@ class InputCallback(Callback):
         self._input = self.data = queue_input
         self._tensorpack_staging: Any = None
         self._staged: deque[str] = deque()  # positions of the batches in StagingInput's areas
-        self._taken: Known | None = None    # of the batch of the current run, with `Staging`
+        self._staged_fetches: Fetched | None = None    # of the batch of the current run, with `Staging`
         self._dequeued = 0                  # batches dequeued by the thread of `Staging`
         self._last_fetches: tuple[Any, bool] = (None, False)
         self._raised = False
@@ -321,12 +321,12 @@ class InputCallback(Callback):
     def run_with_batch(self, sess: Session, op: Operation, feed_dict: Any = None) -> str:
         """Run an operation that consumes one batch outside the hooks, and return the position after the batch."""
         if self._input.staging is not None:
-            known = self._take_staged(self._input.staging)
+            fetched = self._take_staged(self._input.staging)
             sess.run([self._input.staging.gets, op], feed_dict)
         else:
             self._await_batch()
-            known, _ = sess.run([self._fetches(), op], feed_dict)
-        return self._count(known)
+            fetched, _ = sess.run([self._fetches(), op], feed_dict)
+        return self._count(fetched)
 
     def count_lost_batch(self) -> None:
         """Count a batch that a failed run has dequeued, without a position."""
@@ -348,11 +348,11 @@ class InputCallback(Callback):
             self._input.staging.start(self._stage)
 
     def _before_run(self, context: Any) -> Any:
-        self._taken = None
+        self._staged_fetches = None
         if not self._trains_on_input(context.original_args.fetches):
             return None
         if self._input.staging is not None:
-            self._taken = self._take_staged(self._input.staging)
+            self._staged_fetches = self._take_staged(self._input.staging)
             return tf1.train.SessionRunArgs(self._input.staging.gets)
         if self._tensorpack_staging is not None and not self._tensorpack_staging._initialized:
             self._fill_staging(context.session)
@@ -362,7 +362,7 @@ class InputCallback(Callback):
     def _after_run(self, context: Any, values: Any) -> None:
         if values.results is None:
             return
-        self._staged.append(self._count(self._taken or values.results))
+        self._staged.append(self._count(self._staged_fetches or values.results))
         self._input.last_position = self._staged.popleft()
 
     def _after_train(self) -> None:
@@ -391,24 +391,24 @@ class InputCallback(Callback):
             self._staged.append(self._count(results))
         self._tensorpack_staging._initialized = True
 
-    def _stage(self) -> Known | None:
+    def _stage(self) -> Fetched | None:
         """Copy the next batch to the towers' devices, in the thread of `Staging`; None: the data has ended."""
         run, staging = self._input.run, self._input.staging
         if run is None or staging is None or not run.wait_for_item(
                 self._dequeued, self._input.patience, self._report_wait):
             return None
         self._dequeued += 1     # even if the copy to a device fails, the batch has left the queue
-        known, _ = self._session.run([self._fetches(), staging.puts])
-        return known
+        fetched, _ = self._session.run([self._fetches(), staging.puts])
+        return fetched
 
-    def _take_staged(self, staging: Staging) -> Known:
+    def _take_staged(self, staging: Staging) -> Fetched:
         begin = time.perf_counter()
-        known = staging.take()
+        fetched = staging.take()
         self.counts = self.counts.waited(time.perf_counter() - begin)
-        if known is None:
+        if fetched is None:
             self.raise_feeder_error()
             raise self._end()
-        return known
+        return fetched
 
     def _await_batch(self) -> None:
         run = self._input.run
@@ -458,7 +458,7 @@ class QueueMonitor(Callback):
         self._input, self._every_steps = queue_input, every_steps
 
     def _before_train(self) -> None:
-        self._earlier = self._input.statistics()
+        self._last_statistics = self._input.statistics()
 
     def _trigger_step(self) -> None:
         if self._every_steps and self.global_step % self._every_steps == 0:
@@ -469,10 +469,10 @@ class QueueMonitor(Callback):
             self._put()
 
     def _put(self) -> None:
-        now = self._input.statistics()
-        since, self._earlier = now - self._earlier, now
+        statistics = self._input.statistics()
+        interval, self._last_statistics = statistics - self._last_statistics, statistics
         monitors = self.trainer.monitors
-        monitors.put_scalar("input/queue_depth", now.queue_depth)
-        monitors.put_scalar("input/wait_share", since.wait_share)
-        if since.target_tokens_per_second is not None:
-            monitors.put_scalar("input/target_tokens_per_second", since.target_tokens_per_second)
+        monitors.put_scalar("input/queue_depth", statistics.queue_depth)
+        monitors.put_scalar("input/wait_share", interval.wait_share)
+        if interval.target_tokens_per_second is not None:
+            monitors.put_scalar("input/target_tokens_per_second", interval.target_tokens_per_second)

@@ -296,10 +296,10 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
 def _named_error(name: str, cause: BaseException) -> FeederError:
     """Return a FeederError that names the feeder and has `cause` as its cause."""
     try:
-        what = str(cause) if isinstance(cause, TowerNMTError) else f"{type(cause).__name__}: {cause}"
+        description = str(cause) if isinstance(cause, TowerNMTError) else f"{type(cause).__name__}: {cause}"
     except Exception as broken:     # the __str__ of a foreign exception may fail
-        what = f"{type(cause).__name__}, whose message is unknown: its __str__ raises {type(broken).__name__}"
-    error = FeederError(f"Feeding stopped at {name}: {what}")
+        description = f"{type(cause).__name__}, whose message is unknown: its __str__ raises {type(broken).__name__}"
+    error = FeederError(f"Feeding stopped at {name}: {description}")
     error.__cause__ = cause
     return error
 
@@ -328,7 +328,7 @@ def _check_lengths(enqueue_ops: Sequence[Operation], feed_fns: Sequence[Any], fe
     if len(set(lengths.values())) > 1 or not enqueue_ops:
         raise SettingsError("GeneralQueueRunner needs at least one feeder, and for each one enqueue operation, feed "
                             "function, entry of feed tensors and name; got "
-                            + ", ".join(f"{count} {what}" for what, count in lengths.items()) + ".")
+                            + ", ".join(f"{count} {argument}" for argument, count in lengths.items()) + ".")
     for feed_fn, tensors, name in zip(feed_fns, feed_tensors, names, strict=True):
         if (feed_fn is None) != (tensors is None):
             raise SettingsError(f"{name} has " + ("feed tensors but no feed function" if feed_fn is None else

@@ -14,7 +14,7 @@ from typing import Any
 from towernmt.core.tensors import Operation, Session, Tensor
 from towernmt.core.tf_compat import tf, tf1
 
-Known = list[Any]
+Fetched = list[Any]     # the values that the fetches of one run returned
 
 
 class Staging:
@@ -32,7 +32,7 @@ class Staging:
         self.puts: list[Operation] = []
         self.gets: list[Operation] = []
         self._sizes: list[Tensor] = []
-        self._next: Future[Known | None] | None = None
+        self._next: Future[Fetched | None] | None = None
 
     def through(self, share: list[Tensor]) -> list[Tensor]:
         """Return a tower's tensors as taken from an area on the current device, with unchanged shapes and dtypes."""
@@ -45,7 +45,7 @@ class Staging:
             tensor.set_shape(original.shape)
         return list(staged)
 
-    def start(self, stage: Callable[[], Known | None]) -> None:
+    def start(self, stage: Callable[[], Fetched | None]) -> None:
         """Start the thread; call it before the first batch.
 
         Args:
@@ -54,17 +54,17 @@ class Staging:
         """
         self._stage, self._thread = stage, ThreadPoolExecutor(1, "staging")
 
-    def take(self) -> Known | None:
+    def take(self) -> Fetched | None:
         """Return the result of `stage` for the batch of the next run, and start to copy the batch after it.
 
         Raises:
             Exception: the exception of `stage`.
         """
         staged, self._next = self._next or self._thread.submit(self._stage), None
-        known = staged.result()
-        if known is not None:
+        fetched = staged.result()
+        if fetched is not None:
             self._next = self._thread.submit(self._stage)
-        return known
+        return fetched
 
     def drop_taken(self, sess: Session) -> None:
         """Remove the batch of a failed run from the areas, whichever of its operations were executed."""

@@ -148,11 +148,11 @@ class StackedGradients:
         return self._each(lambda gradient: scaled(gradient, factor), lambda stack: stack * factor)
 
     def _each(self, of_gradient: Callable[[Tensor], Tensor], of_stack: Callable[[Tensor], Tensor]) -> list[Tensor]:
-        found: dict[int, Tensor] = {}
+        results: dict[int, Tensor] = {}
         for indices, stack in self._stacks.items():
             with tf1.device(stack.device):
-                found.update(zip(indices, tf.unstack(of_stack(stack)), strict=True))
-        return [found[index] if index in found else of_gradient(gradient)
+                results.update(zip(indices, tf.unstack(of_stack(stack)), strict=True))
+        return [results[index] if index in results else of_gradient(gradient)
                 for index, gradient in enumerate(self._gradients)]
 
 
@@ -219,9 +219,9 @@ def watch_gradients(gradients: Sequence[tuple[Tensor | None, Variable]], squares
     """
     state = graph_state()
     watched = state.watched_gradients
-    known = {variable.name for _, variable in watched}
+    watched_names = {variable.name for _, variable in watched}
     for gradient, variable in gradients:
-        if gradient is not None and variable.name not in known:
+        if gradient is not None and variable.name not in watched_names:
             watched.append((gradient, variable))
     for (gradient, _), square in zip(gradients, squares, strict=False):
         if gradient is not None:
@@ -262,14 +262,14 @@ def named_gradients(graph: Graph) -> list[tuple[str, Tensor]]:
 
 def _optimizer_inputs(graph: Graph) -> list[tuple[str, Tensor]]:
     """Return (variable name, gradient) of all operations with an input `var` and an input `grad` or `delta`."""
-    found: dict[str, Tensor] = {}
+    gradients: dict[str, Tensor] = {}
     for operation in graph.get_operations():
         names = [argument.name for argument in operation.op_def.input_arg] if operation.op_def else []
         gradient = next((name for name in ("grad", "delta") if name in names), None)
         if "var" in names and gradient and len(names) == len(operation.inputs):
             variable = operation.inputs[names.index("var")].op.name
-            found.setdefault(variable, operation.inputs[names.index(gradient)])
-    return list(found.items())
+            gradients.setdefault(variable, operation.inputs[names.index(gradient)])
+    return list(gradients.items())
 
 
 def all_finite(tensors: Sequence[Tensor]) -> Tensor:
@@ -277,10 +277,11 @@ def all_finite(tensors: Sequence[Tensor]) -> Tensor:
 
     A sum of squares that overflows counts as not finite. It would poison a global norm in the same way.
     """
-    known = graph_state().half_squared_norms
+    computed = graph_state().half_squared_norms
     with tf1.name_scope("finite"):
         values = [_values(tensor) for tensor in tensors]
-        squares = [known[value.name] if value.name in known else half_squared_norms([value])[0] for value in values]
+        squares = [computed[value.name] if value.name in computed else half_squared_norms([value])[0]
+                   for value in values]
         with tf1.device(first_gpu(squares)):
             return tf.math.is_finite(tf.stack(squares))
 

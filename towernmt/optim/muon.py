@@ -59,10 +59,10 @@ class Muon(AdamW):
         """Return the operation that updates the variables, and then counts the step in `global_step`."""
         pairs = list(grads_and_vars)
         hidden = [(tf.convert_to_tensor(g), v) for g, v in pairs if g is not None and is_hidden_matrix(v)]
-        others = [(g, v) for g, v in pairs if not is_hidden_matrix(v)]
+        adamw_pairs = [(g, v) for g, v in pairs if not is_hidden_matrix(v)]
         updates = []
-        if others or not hidden:        # TensorFlow's optimizer explains a list without any gradient
-            updates.append(super().apply_gradients(others))
+        if adamw_pairs or not hidden:        # TensorFlow's optimizer explains a list without any gradient
+            updates.append(super().apply_gradients(adamw_pairs))
         with tf1.name_scope("Muon"):
             updates += self._update_matrices(hidden)
         if global_step is not None:
@@ -83,8 +83,8 @@ class Muon(AdamW):
             updates.append(slot.assign(mean, read_value=False))
             directions.append(m * mean + (1.0 - m) * gradient)
         if self._interval > 1 and pairs:
-            steps, kept = self._steps_at_intervals(directions, variables)
-            updates += kept
+            steps, slot_updates = self._steps_at_intervals(directions, variables)
+            updates += slot_updates
         else:
             steps = self._steps(directions, variables)
         for (gradient, variable), step in zip(pairs, steps, strict=True):
@@ -100,25 +100,27 @@ class Muon(AdamW):
         with tf.init_scope():
             slots = [self._zeros_slot(variable, "direction", "Muon_direction") for variable in variables]
             count = self._create_non_slot_variable(0.0, "muon_step", colocate_with=variables[0])
-        made = count.read_value()
-        steps = tf.cond(tf.equal(tf.math.floormod(made, float(self._interval)), 0.0),
+        updates_so_far = count.read_value()
+        steps = tf.cond(tf.equal(tf.math.floormod(updates_so_far, float(self._interval)), 0.0),
                         lambda: self._steps(directions, variables), lambda: [slot.read_value() for slot in slots])
-        with tf1.control_dependencies([made]):
-            kept = [count.assign_add(1.0, read_value=False)]
-        return steps, kept + [slot.assign(step, read_value=False) for slot, step in zip(slots, steps, strict=True)]
+        with tf1.control_dependencies([updates_so_far]):
+            assignments = [count.assign_add(1.0, read_value=False)]
+            assignments += [slot.assign(step, read_value=False) for slot, step in zip(slots, steps, strict=True)]
+        return steps, assignments
 
     def _steps(self, directions: list[Tensor], variables: list[Variable]) -> list[Tensor]:
         """Return the steps at a rate of 1; the maps of one shape are made orthogonal in one product."""
         maps: dict[tuple[int, int], list[_Map]] = {}
         for direction, variable in zip(directions, variables, strict=True):
-            for each in _maps(direction, variable):
-                maps.setdefault(each.shape, []).append(each)
+            for matrix in _maps(direction, variable):
+                maps.setdefault(matrix.shape, []).append(matrix)
         steps: dict[str, list[Tensor]] = {variable.op.name: [] for variable in variables}
         for (rows, columns), group in maps.items():
-            stacked = tf.stack([each.direction for each in group])
-            made = orthogonal(stacked, self._iterations, self._dtype) * (self._scale * math.sqrt(max(rows, columns)))
-            for each, step in zip(group, tf.unstack(made), strict=True):
-                steps[each.variable].append(step)
+            stacked = tf.stack([matrix.direction for matrix in group])
+            scale = self._scale * math.sqrt(max(rows, columns))
+            orthogonal_steps = scale * orthogonal(stacked, self._iterations, self._dtype)
+            for matrix, step in zip(group, tf.unstack(orthogonal_steps), strict=True):
+                steps[matrix.variable].append(step)
         return [tf.reshape(tf.concat(steps[variable.op.name], 1), variable.shape) for variable in variables]
 
 

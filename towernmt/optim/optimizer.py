@@ -115,8 +115,8 @@ def _with_distinct_rows(gradient: Tensor) -> Tensor:
     """Return a sparse gradient with equal rows summed, so that its norm does not depend on the number of towers."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
-    rows, place = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, place, tf.shape(rows)[0])
+    rows, row_of_value = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, row_of_value, tf.shape(rows)[0])
     return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
 
@@ -165,8 +165,8 @@ class TrainedVariables:
         return chosen
 
     def _trains(self, name: str) -> bool:
-        wanted = not self.only or any(re.search(pattern, name) for pattern in self.only)
-        return wanted and not any(re.search(pattern, name) for pattern in self.freeze)
+        selected = not self.only or any(re.search(pattern, name) for pattern in self.only)
+        return selected and not any(re.search(pattern, name) for pattern in self.freeze)
 
     def _patterns(self) -> list[tuple[str, str]]:
         return [("only", pattern) for pattern in self.only] + [("freeze", pattern) for pattern in self.freeze]
@@ -199,13 +199,13 @@ class LossScaleOptimizer(ProxyOptimizer):
             self._good = _state("good_updates", tf.int64, 0)
             self._skipped = _state("skipped_updates", tf.int64, 0)
             # Read once: the step's gradients, and with them the change of the scale, wait for this.
-            self._now = tf.identity(self._scale.read_value(), name="loss_scale_now")
+            self._current_scale = tf.identity(self._scale.read_value(), name="loss_scale_now")
 
     def compute_gradients(self, loss: Tensor, *arguments: Any, **options: Any) -> list[tuple[Tensor | None, Variable]]:
         """Return the float32 gradients of `loss`, computed from the scaled loss."""
-        pairs = self._opt.compute_gradients(loss * self._now, *arguments, **options)
+        pairs = self._opt.compute_gradients(loss * self._current_scale, *arguments, **options)
         with tf1.name_scope("without_loss_scale"):
-            share = 1.0 / self._now
+            share = 1.0 / self._current_scale
             return [(None if g is None else scaled(g, share), v) for g, v in pairs]
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Tensor | None, Variable]],
@@ -219,21 +219,22 @@ class LossScaleOptimizer(ProxyOptimizer):
             with tf1.control_dependencies([self._opt.apply_gradients(pairs, global_step)]):
                 return tf.constant(True)
 
-        made = tf.cond(finite, update, lambda: tf.constant(False))
+        updated = tf.cond(finite, update, lambda: tf.constant(False))
         if graph_state().is_replica:
-            return tf.group(made, name=name)
-        allow_skipped_update(tf.logical_not(finite) & (self._now > self._scaling.least))
-        return tf.group(made, self._moved(finite), name=name)
+            return tf.group(updated, name=name)
+        allow_skipped_update(tf.logical_not(finite) & (self._current_scale > self._scaling.least))
+        return tf.group(updated, self._moved(finite), name=name)
 
     def _moved(self, finite: Tensor) -> Operation:
         """Return the operation that changes the state after an update that was made or skipped."""
         skipped, good = self._skipped.read_value(), tf.where(finite, self._good.read_value() + 1, 0)
         grown = good >= self._scaling.growth_updates
-        scale = tf.where(finite, tf.where(grown, tf.minimum(self._now * 2.0, LARGEST_LOSS_SCALE), self._now),
-                         tf.maximum(self._now * 0.5, self._scaling.least))
+        current = self._current_scale
+        larger = tf.where(grown, tf.minimum(current * 2.0, LARGEST_LOSS_SCALE), current)
+        scale = tf.where(finite, larger, tf.maximum(current * 0.5, self._scaling.least))
         state = graph_state()
         if state.loss_scale is None:        # of the train step, and not of an update at the end of the data
-            state.loss_scale = LossScaleOfStep(finite, self._now, skipped, scale)
+            state.loss_scale = LossScaleOfStep(finite, current, skipped, scale)
         with tf1.control_dependencies([skipped]):
             count = self._skipped.assign_add(tf.cast(tf.logical_not(finite), tf.int64), read_value=False)
         return tf.group(count, self._scale.assign(scale, read_value=False),
@@ -291,11 +292,11 @@ def averages() -> dict[str, Variable]:
 @contextmanager
 def averaged_weights() -> Iterator[None]:
     """Let towers that are built inside the block read the averages instead of the weights; both must exist."""
-    found = averages()
+    averages_by_name = averages()
 
     def get(getter: Callable[..., Variable], name: str, *arguments: Any, **options: Any) -> Variable:
         variable = getter(name, *arguments, **options)
-        return found.get(name, variable)
+        return averages_by_name.get(name, variable)
 
     with tf1.variable_scope(tf1.get_variable_scope(), reuse=True, custom_getter=get):
         yield

@@ -208,11 +208,11 @@ class Adafactor(WholeVariableUpdates, tf1.train.Optimizer):
         share = row / tf.reduce_mean(row, -1, keepdims=True)
         return (tf.math.rsqrt(share)[..., None] * tf.math.rsqrt(column)[..., None, :], [row_update, column_update])
 
-    def _faded(self, variable: Variable, slot: str, now: Tensor) -> tuple[Tensor, Operation]:
+    def _faded(self, variable: Variable, slot: str, value: Tensor) -> tuple[Tensor, Operation]:
         """Return the running mean of a slot, including the current value, and its update."""
-        kept = self.get_slot(variable, slot)
-        mean = self._decay * kept + (1.0 - self._decay) * now
-        return mean, kept.assign(mean, read_value=False)
+        slot_variable = self.get_slot(variable, slot)
+        mean = self._decay * slot_variable + (1.0 - self._decay) * value
+        return mean, slot_variable.assign(mean, read_value=False)
 
     def _finish(self, update_ops: list[Operation], name_scope: str) -> Operation:
         with tf1.control_dependencies([*update_ops, self._next_step]):

@@ -112,8 +112,8 @@ def _differences(runs: Sequence[RecordedRun]) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    body = "".join(f"<tr><th>{escape(first)}</th>{''.join(f'<td>{_cell(text)}</td>' for text in others)}</tr>"
-                   for first, *others in rows)
+    body = "".join(f"<tr><th>{escape(first)}</th>{''.join(f'<td>{_cell(text)}</td>' for text in cells)}</tr>"
+                   for first, *cells in rows)
     return f"<thead><tr>{''.join(f'<th>{escape(text)}</th>' for text in head)}</tr></thead><tbody>{body}</tbody>"
 
 

@@ -73,12 +73,12 @@ class Panel:
         points = [(row[position], row[scalar]) for row in run.rows if scalar in row and position in row]
         return Curve([x for x, _ in points], [y for _, y in points])
 
-    def best(self, curve: Curve) -> int | None:
+    def best_index(self, curve: Curve) -> int | None:
         """Return the index of the best point, of equal points the last as in validation; None if none is marked."""
         if not self.mode or not curve.y:
             return None
-        best = (max if self.mode == "max" else min)(curve.y)
-        return max(i for i, value in enumerate(curve.y) if value == best)
+        best_value = (max if self.mode == "max" else min)(curve.y)
+        return max(i for i, value in enumerate(curve.y) if value == best_value)
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,8 @@ class PictureTable:
         settings = [_setting(difference) for difference in differences(runs) if difference.is_setting]
         self._blocks = [[names]]
         for column in [*figures, *settings]:
-            used = sum(other.width + _GAP for other in self._blocks[-1])
-            if used + column.width > width - _SAMPLE:
+            width_so_far = sum(placed.width + _GAP for placed in self._blocks[-1])
+            if width_so_far + column.width > width - _SAMPLE:
                 if len(self._blocks) == _MOST_BLOCKS:
                     break
                 self._blocks.append([names])
@@ -185,7 +185,7 @@ def draw_curves(runs: Sequence[RecordedRun], path: str | Path, settings: Picture
 def _foreign_text(runs: Sequence[RecordedRun], chosen: Sequence[Panel]) -> str:
     """Return the text of a picture that may be in any script: names of runs and validation sets, and settings."""
     return "".join([*(run.name for run in runs), *(panel.title for panel in chosen),
-                    *(value for one in differences(runs) for value in one.values)])
+                    *(value for difference in differences(runs) for value in difference.values)])
 
 
 def import_matplotlib() -> Any:
@@ -274,10 +274,10 @@ def line_style(number: int) -> dict[str, Any]:
 
 def _mark_best(axes: Any, panel: Panel, curve: Curve, color: str, with_value: bool) -> None:
     """Draw a ring around the best point, with its value if requested."""
-    best = panel.best(curve)
-    if best is None:
+    index = panel.best_index(curve)
+    if index is None:
         return
-    point = curve.x[best], curve.y[best]
+    point = curve.x[index], curve.y[index]
     axes.plot(*point, marker="o", markersize=8.5, markerfacecolor="none", markeredgecolor=color,
               markeredgewidth=1.6, linestyle="none", clip_on=False, zorder=5)
     if with_value:

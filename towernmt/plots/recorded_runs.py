@@ -33,10 +33,10 @@ def add_totals(rows: list[dict[str, float]]) -> None:
 
 def _between(rows: list[dict[str, float]], name: str) -> None:
     """Add a missing total to rows, by interpolation over steps, or at the mean rate after the last known total."""
-    known = [(row["global_step"], row[name]) for row in rows if name in row]
-    if not known:
+    recorded = [(row["global_step"], row[name]) for row in rows if name in row]
+    if not recorded:
         return
-    steps, totals = zip((0.0, 0.0), *known, strict=True) if known[0][0] > 0 else zip(*known, strict=True)
+    steps, totals = zip((0.0, 0.0), *recorded, strict=True) if recorded[0][0] > 0 else zip(*recorded, strict=True)
     rate = (totals[-1] - totals[0]) / (steps[-1] - steps[0]) if steps[-1] > steps[0] else 0.0
     for row in rows:
         if name not in row:
@@ -199,10 +199,10 @@ def read_named_runs(texts: Sequence[str]) -> tuple[list[RecordedRun], list[str]]
     for text in texts:
         for name, path in _expanded(text):
             directories[path] = directories.get(path) or name
-    others = [str(path) for path in directories if not is_run(path)]
+    without_run = [str(path) for path in directories if not is_run(path)]
     named = {path: name for path, name in directories.items() if is_run(path)}
     if not named:
-        raise SettingsError(f"{', '.join(others)}: no run here (settings.yaml is missing); pass the --logdir of "
+        raise SettingsError(f"{', '.join(without_run)}: no run here (settings.yaml is missing); pass the --logdir of "
                             "`towernmt train`, or several.")
     short = dict(zip(named, short_names(list(named)), strict=True))
     runs = [read_run(path, name or short[path]) for path, name in named.items()]
@@ -210,7 +210,7 @@ def read_named_runs(texts: Sequence[str]) -> tuple[list[RecordedRun], list[str]]
     for name in names:
         if names.count(name) > 1:
             raise SettingsError(f"{name}: two runs have this name; give one of them another name with NAME=RUN.")
-    return runs, others
+    return runs, without_run
 
 
 def _expanded(text: str) -> list[tuple[str, Path]]:
@@ -230,9 +230,9 @@ def _expanded(text: str) -> list[tuple[str, Path]]:
 
 def short_names(paths: Sequence[Path]) -> list[str]:
     """Return the ends of paths, with as many components as distinguish them."""
-    parts = [path.absolute().parts for path in paths]
-    for count in range(1, max(map(len, parts), default=1) + 1):
-        names = ["/".join(one[-count:]) for one in parts]
+    paths_in_components = [path.absolute().parts for path in paths]
+    for count in range(1, max(map(len, paths_in_components), default=1) + 1):
+        names = ["/".join(components[-count:]) for components in paths_in_components]
         if len(set(names)) == len(names):
             return names
     return [str(path) for path in paths]

@@ -67,16 +67,17 @@ def run_outcome(run: RecordedRun) -> RunOutcome:
     """Return the results of a run."""
     metric = _metric(run)
     scores, means = run.values(metric), run.values(f"averaged_{metric}")
-    best = best_step = None
+    best_score = best_step = None
     for step, score in scores:
-        if best is None or (score >= best if mode_of(metric) == "max" else score <= best):
-            best, best_step = score, step
+        if best_score is None or (score >= best_score if mode_of(metric) == "max" else score <= best_score):
+            best_score, best_step = score, step
     end = run.rows[-1] if run.rows else {}
     loss = run.values("nll") or run.values("loss")
     speeds = run.values("target_tokens_per_second")
     return RunOutcome(
-        metric, _label(metric), best, best_step, scores[-1][1] if scores else None, means[-1][1] if means else None,
-        run.last_step, end.get(TOKENS), end.get(MINUTES), _speed(speeds), loss[-1][1] if loss else None)
+        metric, _label(metric), best_score, best_step, scores[-1][1] if scores else None,
+        means[-1][1] if means else None, run.last_step, end.get(TOKENS), end.get(MINUTES), _speed(speeds),
+        loss[-1][1] if loss else None)
 
 
 def _metric(run: RecordedRun) -> str:
@@ -84,7 +85,7 @@ def _metric(run: RecordedRun) -> str:
     name = str(run.settings.get("validation.metric", "bleu"))
     chosen = METRICS[name].scalar(str(run.settings.get("validation.metric_set") or "")) if name in METRICS else ""
     first = METRICS[name].scalar() if name in METRICS else ""       # the first set has scalars without a name
-    return next((one for one in (chosen, first) if one in run.scalars), METRICS["bleu"].scalar())
+    return next((scalar for scalar in (chosen, first) if scalar in run.scalars), METRICS["bleu"].scalar())
 
 
 def _label(metric: str) -> str:
@@ -122,24 +123,26 @@ def final_figures(runs: Sequence[RecordedRun]) -> list[FinalFigure]:
     If the runs choose their best step by different metrics, each cell names its metric.
     """
     outcomes = [run_outcome(run) for run in runs]
-    labels = {one.label for one in outcomes if one.best is not None}
+    labels = {outcome.label for outcome in outcomes if outcome.best is not None}
     alike = len(labels) < 2
     label = labels.pop() if len(labels) == 1 else "score"
     columns: list[tuple[str, Callable[[RunOutcome], str]]] = [
-        (f"best {label}", lambda one: "" if one.best is None else one.text(one.best) if alike else one.best_text),
-        ("at update", lambda one: _whole(one.best_step)),
-        ("last", lambda one: "" if one.last is None else one.text(one.last)),
-        ("averaged", lambda one: "" if one.averaged is None else one.text(one.averaged)),
-        ("updates", lambda one: _whole(one.updates)),
-        ("tokens", lambda one: "" if one.target_tokens is None else short_number(one.target_tokens)),
-        ("minutes", lambda one: "" if one.minutes is None else f"{one.minutes:,.1f}"),
-        ("tokens/s", lambda one: _whole(one.speed)),
-        ("loss", lambda one: "" if one.loss is None else f"{one.loss:.3f}")]
-    table = [FinalFigure(head, [cell(one) for one in outcomes]) for head, cell in columns]
-    return [FinalFigure(one.head, [text or NOTHING for text in one.cells]) for one in table if any(one.cells)]
+        (f"best {label}", lambda outcome: (
+            "" if outcome.best is None else outcome.text(outcome.best) if alike else outcome.best_text)),
+        ("at update", lambda outcome: _rounded(outcome.best_step)),
+        ("last", lambda outcome: "" if outcome.last is None else outcome.text(outcome.last)),
+        ("averaged", lambda outcome: "" if outcome.averaged is None else outcome.text(outcome.averaged)),
+        ("updates", lambda outcome: _rounded(outcome.updates)),
+        ("tokens", lambda outcome: "" if outcome.target_tokens is None else short_number(outcome.target_tokens)),
+        ("minutes", lambda outcome: "" if outcome.minutes is None else f"{outcome.minutes:,.1f}"),
+        ("tokens/s", lambda outcome: _rounded(outcome.speed)),
+        ("loss", lambda outcome: "" if outcome.loss is None else f"{outcome.loss:.3f}")]
+    table = [FinalFigure(head, [cell(outcome) for outcome in outcomes]) for head, cell in columns]
+    return [FinalFigure(figure.head, [text or NOTHING for text in figure.cells])
+            for figure in table if any(figure.cells)]
 
 
-def _whole(value: float | None) -> str:
+def _rounded(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
 
 
@@ -163,15 +166,15 @@ def comparison_as_text(runs: Sequence[RecordedRun], sizes: Sequence[int | None])
     """
     figures = [[figure.head, *figure.cells] for figure in final_figures(runs)]
     figures.append(["parameters", *(NOTHING if size is None else f"{size:,}" for size in sizes)])
-    best_so_far = [[f"best {one.label} by {short_number(float(f'{one.until:.3g}'))} {one.unit}", *(
-        NOTHING if value is None else score_text(one.metric, value) for value in one.scores)]
-        for one in _best_so_far(runs)]
-    differing = [[one.key, *one.values] for one in differences(runs)]
+    best_so_far = [[f"best {row.label} by {short_number(float(f'{row.until:.3g}'))} {row.unit}", *(
+        NOTHING if value is None else score_text(row.metric, value) for value in row.scores)]
+        for row in _best_so_far(runs)]
+    differing = [[difference.key, *difference.values] for difference in differences(runs)]
     head = ["", *(run.name for run in runs)]
-    parts = [_aligned([head, *figures, *best_so_far])]
+    sections = [_aligned([head, *figures, *best_so_far])]
     if len(runs) > 1:
-        parts.append(_aligned([["what differs", *head[1:]], *differing]) if differing else without_differences(runs))
-    return "\n\n".join([*parts, *(["\n".join(notes_on(runs))] if notes_on(runs) else [])])
+        sections.append(_aligned([["what differs", *head[1:]], *differing]) if differing else without_differences(runs))
+    return "\n\n".join([*sections, *(["\n".join(notes_on(runs))] if notes_on(runs) else [])])
 
 
 def comparison_as_json(runs: Sequence[RecordedRun], sizes: Sequence[int | None]) -> dict[str, Any]:
@@ -179,9 +182,9 @@ def comparison_as_json(runs: Sequence[RecordedRun], sizes: Sequence[int | None])
     return {
         "runs": [{"name": run.name, "path": str(run.path), "parameters": size, **asdict(run_outcome(run)),
                   "notes": run.notes} for run, size in zip(runs, sizes, strict=True)],
-        "best_so_far": [{"score": one.label, "by": one.until, "unit": one.unit, "values": _by_name(runs, one.scores)}
-                        for one in _best_so_far(runs)],
-        "differences": {one.key: _by_name(runs, one.values) for one in differences(runs)},
+        "best_so_far": [{"score": row.label, "by": row.until, "unit": row.unit, "values": _by_name(runs, row.scores)}
+                        for row in _best_so_far(runs)],
+        "differences": {difference.key: _by_name(runs, difference.values) for difference in differences(runs)},
         "notes": notes_on(runs)}
 
 
@@ -214,23 +217,23 @@ def _best_so_far(runs: Sequence[RecordedRun]) -> Iterator[_BestSoFar]:
     metrics = {run_outcome(run).metric for run in runs if run_outcome(run).best is not None}
     if len(runs) < 2 or len(metrics) != 1:
         return
-    metric, label = metrics.pop(), next(one.label for one in map(run_outcome, runs) if one.best is not None)
+    metric, label = metrics.pop(), next(outcome.label for outcome in map(run_outcome, runs) if outcome.best is not None)
     for axis, unit in AXES.values():
         ends = [row[axis] for run in runs for row in run.rows[-1:] if axis in row]
         for share in _SHARES if len(ends) == len(runs) else ():
             until = share * min(ends)
-            scores = [_best(run, metric, axis, until) for run in runs]
+            scores = [_best_until(run, metric, axis, until) for run in runs]
             if any(score is not None for score in scores):
                 yield _BestSoFar(metric, label, until, unit, scores)
 
 
-def _best(run: RecordedRun, metric: str, axis: str, until: float) -> float | None:
+def _best_until(run: RecordedRun, metric: str, axis: str, until: float) -> float | None:
     scores = [row[metric] for row in run.rows if metric in row and row.get(axis, math.inf) <= until]
     return (max if mode_of(metric) == "max" else min)(scores) if scores else None
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join([f"{first:<{widths[0]}}", *(
-        f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True))]).rstrip()
-        for first, *others in rows)
+    return "\n".join("  ".join([f"{label:<{widths[0]}}", *(
+        f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))]).rstrip()
+        for label, *cells in rows)

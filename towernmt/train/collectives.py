@@ -98,12 +98,12 @@ class Collectives:
         results: list[GradsAndVars] = []
         for tower, gradients in enumerate(towers):
             flat = iter(sums[tower])
-            found: dict[int, Tensor] = {}
+            tower_sums: dict[int, Tensor] = {}
             with tf1.device(self._devices[tower]), tf1.name_scope("all_reduce"):
                 for i, lengths in zip(self._order, shapes, strict=True):
                     table, *touched = itertools.islice(flat, len(lengths))
-                    found[i] = _gradient(table, touched, gradients[i][1])
-            results.append([(found[i], variable) for i, (_, variable) in enumerate(gradients)])
+                    tower_sums[i] = _gradient(table, touched, gradients[i][1])
+            results.append([(tower_sums[i], variable) for i, (_, variable) in enumerate(gradients)])
         return results
 
     def _reduced(self, towers: list[list[Tensor]]) -> list[list[Tensor]]:
@@ -124,8 +124,9 @@ class Collectives:
             for device, total, tensors, result in zip(self._devices, totals, towers, results, strict=True):
                 lengths = [int(part.shape[0]) for part in tensors[bucket]]
                 with tf1.device(device), tf1.name_scope("all_reduce"):
-                    rest = int(total.shape[0]) - sum(lengths)
-                    result += tf.split(total, [*lengths, rest])[:len(lengths)] if len(lengths) > 1 or rest else [total]
+                    padding = int(total.shape[0]) - sum(lengths)
+                    is_split = len(lengths) > 1 or padding
+                    result += tf.split(total, [*lengths, padding])[:len(lengths)] if is_split else [total]
         return results
 
     def _sum(self, bucket: list[list[Tensor]], before: list[Tensor]) -> list[Tensor]:

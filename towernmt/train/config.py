@@ -49,27 +49,27 @@ class TrainConfig(TensorpackTrainConfig):
     """
 
     def __init__(self, model: Any, data: Any, callbacks: Sequence[Any] = (), steps_per_epoch: int | None = None,
-                 update_cycle: int = 1, max_epoch: int = NO_LIMIT, summary_steps: int = 0, **others: Any) -> None:
+                 update_cycle: int = 1, max_epoch: int = NO_LIMIT, summary_steps: int = 0, **options: Any) -> None:
         callbacks = list(callbacks)
         refuse_tensorpacks_hooks(callbacks)
         if steps_per_epoch is None:
             steps_per_epoch = _steps_per_epoch(data, update_cycle, exact=max_epoch < NO_LIMIT)
         summaries = MergedSummaries(summary_steps, tf1.GraphKeys.SUMMARIES)
-        others.setdefault("extra_callbacks", [MovingAverageSummary(), summaries, RunUpdateOps()])
-        others.setdefault("session_creator", SessionCreator())
-        others.setdefault("monitors", _monitors(callbacks))
+        options.setdefault("extra_callbacks", [MovingAverageSummary(), summaries, RunUpdateOps()])
+        options.setdefault("session_creator", SessionCreator())
+        options.setdefault("monitors", _monitors(callbacks))
         checkpoint = None
         for saver in [c for c in callbacks if isinstance(c, CheckpointSaver)][:1]:
             saver.data = saver.data or innermost(data)
             checkpoint = saver.latest()
             if checkpoint is not None:
                 saver.restore(checkpoint, callbacks)
-        if checkpoint is not None and "session_init" not in others:
+        if checkpoint is not None and "session_init" not in options:
             logger.info(f"Resuming from {checkpoint}.")
-            others["session_init"] = RestoreCheckpoint(checkpoint / "model")
-            others["starting_epoch"] = step_of(checkpoint) // steps_per_epoch + 1
+            options["session_init"] = RestoreCheckpoint(checkpoint / "model")
+            options["starting_epoch"] = step_of(checkpoint) // steps_per_epoch + 1
         super().__init__(model=model, data=data, callbacks=callbacks, steps_per_epoch=steps_per_epoch,
-                         max_epoch=max_epoch, **others)
+                         max_epoch=max_epoch, **options)
 
 
 class MergedSummaries(MergeAllSummaries_RunWithOp):

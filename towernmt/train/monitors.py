@@ -66,7 +66,7 @@ class StepRecorder(Recorder):
     """
 
     def _setup_graph(self) -> None:
-        self._now: dict[str, Any] = {}
+        self._pending: dict[str, Any] = {}
         self._step = 0      # of these scalars
 
     @abstractmethod
@@ -78,7 +78,7 @@ class StepRecorder(Recorder):
         if self._step != self.global_step:
             self._add()
         self._step = self.global_step
-        self._now[name] = val
+        self._pending[name] = val
 
     def _trigger_step(self) -> None:
         self._add()
@@ -90,8 +90,8 @@ class StepRecorder(Recorder):
         self._add()
 
     def _add(self) -> None:
-        if self._now:
-            scalars, self._now = self._now, {}
+        if self._pending:
+            scalars, self._pending = self._pending, {}
             self._write(lambda: self._record(scalars, self._step))
 
 
@@ -190,8 +190,8 @@ class StatsWriter(StepRecorder):
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if self._path.exists():
             lines = self._path.read_text(encoding="utf-8", errors="replace").splitlines()
-            kept = [line for line in lines if _step_of(line) <= self.global_step]
-            write_text(self._path, "".join(f"{line}\n" for line in kept))
+            earlier_lines = [line for line in lines if _step_of(line) <= self.global_step]
+            write_text(self._path, "".join(f"{line}\n" for line in earlier_lines))
 
     def _record(self, scalars: dict[str, Any], step: int) -> None:
         line = json.dumps({**scalars, "epoch_num": self.epoch_num, "global_step": step})

@@ -76,12 +76,12 @@ class Replicas:
         """Return the optimizer of the tower that is being built, for the variables of the first tower."""
         if self._tower == len(self._optimizers):
             with self._state_of(self._tower):
-                made = self._make_another() if self._tower else self._make_optimizer()
-            if any(made is other for other in self._optimizers):
+                new_optimizer = self._make_another() if self._tower else self._make_optimizer()
+            if any(new_optimizer is previous for previous in self._optimizers):
                 raise SettingsError("The function that makes the optimizer returns the same one again, but each GPU "
                                     "needs a separate optimizer with its slots: make a new one in each call, or set "
                                     "train.collectives=sum.")
-            self._optimizers.append(made)
+            self._optimizers.append(new_optimizer)
         optimizer = self._optimizers[self._tower]
         return optimizer if self._tower == 0 else _OptimizerOfCopies(optimizer, self._weights[self._tower])
 

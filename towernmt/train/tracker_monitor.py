@@ -76,9 +76,9 @@ class MlflowTracker:
 
     def log(self, scalars: Mapping[str, float], step: int) -> None:
         """Record the scalars of a step."""
-        now = int(1000 * time.time())
+        milliseconds = int(1000 * time.time())
         self._client.log_batch(self._identifier, metrics=[
-            self._make_metric(name, value, now, step) for name, value in scalars.items()])
+            self._make_metric(name, value, milliseconds, step) for name, value in scalars.items()])
 
     def end(self) -> None:
         """End the run."""
@@ -100,10 +100,13 @@ class WandbTracker:
     def begin(self, identifier: str | None, settings: Mapping[str, Any]) -> str:
         """Begin a run, or continue the run `identifier`; return the identifier of the run."""
         self._library: Any = import_module(self._library_name)
-        found = identifier or f"{self._name}-{uuid.uuid4().hex[:8]}"
-        named = {"id": found, "name": self._name} if self._library_name == "wandb" else {"name": found}
+        run_identifier = identifier or f"{self._name}-{uuid.uuid4().hex[:8]}"
+        if self._library_name == "wandb":
+            named = {"id": run_identifier, "name": self._name}
+        else:
+            named = {"name": run_identifier}
         self._library.init(project=self._project, config=dict(settings), resume="allow", **named)
-        return found
+        return run_identifier
 
     def log(self, scalars: Mapping[str, float], step: int) -> None:
         """Record the scalars of a step."""
@@ -148,10 +151,10 @@ class TrackerMonitor(StepRecorder):
         self._write(self._begin)
 
     def _begin(self) -> None:
-        known = json.loads(self._file.read_text(encoding="utf-8"))["run"] if self._file.exists() else None
-        found = self._tracker.begin(known, self._settings)
+        recorded_identifier = json.loads(self._file.read_text(encoding="utf-8"))["run"] if self._file.exists() else None
+        identifier = self._tracker.begin(recorded_identifier, self._settings)
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(self._file, json.dumps({"run": found}))
+        write_text(self._file, json.dumps({"run": identifier}))
 
     def _record(self, scalars: dict[str, Any], step: int) -> None:
         finite = {name: float(value) for name, value in scalars.items() if math.isfinite(value)}

@@ -77,8 +77,8 @@ class WorldTowerContext(TrainTowerContext):
         first: whether it is the first tower of its process.
     """
 
-    def __init__(self, name: str, place: TowerPlace, first: bool) -> None:
-        super().__init__(name, index=place.index, total=place.total)
+    def __init__(self, name: str, position: TowerPlace, first: bool) -> None:
+        super().__init__(name, index=position.index, total=position.total)
         self._first = first
 
     @property
@@ -110,11 +110,11 @@ def build_training_towers(tower_fn: Callable[[], GradsAndVars], devices: Sequenc
 
 def _build_tower(tower_fn: Callable[[], GradsAndVars], index: int, devices: Sequence[str], world: World,
                  getter: Any) -> GradsAndVars:
-    place = world.tower(index, len(devices))
+    position = world.tower(index, len(devices))
     device = with_gpu_numbers(devices[index])
-    logger.info(f"Building training tower {place.index + 1} of {place.total} on {device} ...", extra=DETAIL)
+    logger.info(f"Building training tower {position.index + 1} of {position.total} on {device} ...", extra=DETAIL)
     name = f"tower{index}" if len(devices) > 1 else ""
-    context = WorldTowerContext(name, place, first=index == 0)
+    context = WorldTowerContext(name, position, first=index == 0)
     scope = tf1.variable_scope(tf1.get_variable_scope(), reuse=index > 0 or None, custom_getter=getter)
     with tf1.device(device_of_operations(devices[index], devices[0])), scope, context:
         return tower_fn()
@@ -166,8 +166,8 @@ def count_after_reading(count_step: Operation, before: int) -> None:
         count_step: the operation that adds one to the global step.
         before: the number of operations that the default graph had; `count_step` waits only for newer ones.
     """
-    made = tf1.get_default_graph().get_operations()[before:]
-    count_step._add_control_inputs(_readers(get_global_step_var().handle, set(made)))
+    new_operations = tf1.get_default_graph().get_operations()[before:]
+    count_step._add_control_inputs(_readers(get_global_step_var().handle, set(new_operations)))
 
 
 _ASSIGNMENTS = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
@@ -189,13 +189,13 @@ def _readers(handle: Tensor, operations: set[Operation]) -> list[Operation]:
         operations: the operations to search. Assignments are ignored, because waiting for them would run them.
     """
     readers: list[Operation] = []
-    seen: set[Operation] = set()
+    visited: set[Operation] = set()
     tensors = [handle]
     while tensors:
         for operation in tensors.pop().consumers():
-            if operation not in operations or operation in seen or operation.type in _ASSIGNMENTS:
+            if operation not in operations or operation in visited or operation.type in _ASSIGNMENTS:
                 continue
-            seen.add(operation)
+            visited.add(operation)
             inside = operation._get_control_flow_context() is not None
             if inside or operation.type in _CALLS + _SWITCHES:
                 tensors += operation.outputs

@@ -95,13 +95,13 @@ class OutOfMemorySkipping:
         self.skipped += 1
         position = getattr(trainer._input, "last_position", None) or "the beginning"
         self._position, self._batch = position, self._batch + 1 if self._position == position else 1
-        where = "in another process" if error is None else with_gpu_numbers(_cause_line(str(error.message)))
-        what = (f"step {trainer.loop.global_step + 1}: batch {self._batch} after {position} ran out of memory "
-                f"({where})")
+        cause = "in another process" if error is None else with_gpu_numbers(_cause_line(str(error.message)))
+        failure = (f"step {trainer.loop.global_step + 1}: batch {self._batch} after {position} ran out of memory "
+                   f"({cause})")
         if self.skipped > self.limit:
-            raise SettingsError(f"{what}, and recovery.skip_out_of_memory={self.limit} allows no more: make "
+            raise SettingsError(f"{failure}, and recovery.skip_out_of_memory={self.limit} allows no more: make "
                                 "data.batch_tokens smaller (and train.update_cycle larger).") from error
-        logger.warning(f"{what}; skipping it, number {self.skipped} of at most {self.limit}.")
+        logger.warning(f"{failure}; skipping it, number {self.skipped} of at most {self.limit}.")
         trainer.monitors.put_scalar("skipped_batches", self.skipped)
         if isinstance(trainer._input, GeneralQueueInput):
             trainer._input.count_lost_batch()
