@@ -21,9 +21,9 @@ def test_every_second_round_goes_the_other_way() -> None:
         order.append(name)
         return float(len(order))
 
-    taken = take_turns({"a": lambda: turn("a"), "b": lambda: turn("b")}, 3)
+    results = take_turns({"a": lambda: turn("a"), "b": lambda: turn("b")}, 3)
     assert "".join(order) == "abbaab"
-    assert taken == {"a": [1, 4, 5], "b": [2, 3, 6]}
+    assert results == {"a": [1, 4, 5], "b": [2, 3, 6]}
     assert in_turn(["x", "y", "z"], 1) == ["z", "y", "x"]
 
 

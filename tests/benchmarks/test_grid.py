@@ -23,17 +23,17 @@ trials:
 @pytest.fixture
 def commands(monkeypatch) -> list[tuple[str, tuple[str, ...]]]:
     """Replace the processes of trials by functions; each checkpoint has a different BLEU."""
-    given: list[tuple[str, tuple[str, ...]]] = []
+    calls: list[tuple[str, tuple[str, ...]]] = []
 
     def towernmt(*arguments: str, cpu: str) -> str:
-        given.append((cpu, arguments))
+        calls.append((cpu, arguments))
         if arguments[0] == "average":
             (Path(arguments[2]) / "averages" / "last-5" / "step-2").mkdir(parents=True)
         checkpoint = arguments[4] if arguments[0] == "evaluate" else ""
         return json.dumps({"bleu": {"last": 10.126, "best": 9.5}.get(checkpoint, 11.0), "chrf": 30.0})
 
     monkeypatch.setattr(grid, "towernmt", towernmt)
-    return given
+    return calls
 
 
 def test_each_trial_is_trained_and_tested_once(tmp_path, commands, capsys):
@@ -54,12 +54,12 @@ def test_a_result_that_was_written_by_half_is_made_again(tmp_path, commands):
     file, results = tmp_path / "trials.yaml", tmp_path / "results.jsonl"
     file.write_text(TRIALS)
     grid.main([str(file), "--work", str(tmp_path)])
-    whole = grid.read_results(results)
+    complete = grid.read_results(results)
     results.write_text(results.read_text()[:-20])
     assert list(grid.read_results(results)) == ["a"]
     shutil.rmtree(tmp_path / "runs" / "b" / "averages")
     grid.main([str(file), "--work", str(tmp_path)])
-    assert grid.read_results(results) == whole
+    assert grid.read_results(results) == complete
     results.write_text("name: a\n")
     with pytest.raises(SystemExit, match=r"results.jsonl, line 1: not a result; remove the line"):
         grid.main([str(file), "--work", str(tmp_path)])

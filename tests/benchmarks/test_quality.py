@@ -27,16 +27,16 @@ class Training:
     """A training with a clock that a test sets."""
 
     def __init__(self, folder: Path, minutes: float = 1.0, every: float = 0.5) -> None:
-        self.now, self.updates, self.tokens, self.saving = 0.0, 0, 0, 0.0
-        self.clock = Clock(folder, minutes, every, lambda: self.now)
+        self.time, self.updates, self.tokens, self.saving = 0.0, 0, 0, 0.0
+        self.clock = Clock(folder, minutes, every, lambda: self.time)
 
     def update(self, seconds: float) -> bool:
-        self.now += seconds
+        self.time += seconds
         self.updates, self.tokens = self.updates + 1, self.tokens + 100
         return self.clock.tick(self.updates, self.tokens, self.save)
 
     def save(self) -> str:
-        self.now += self.saving
+        self.time += self.saving
         return f"checkpoint-{self.updates}"
 
 
@@ -86,9 +86,9 @@ def test_marks_are_multiples_however_they_are_written() -> None:
 
 
 def test_a_line_of_a_mark_that_was_not_finished_does_not_count(tmp_path: Path) -> None:
-    whole = {"mark": 1.0, "minute": 1.0, "updates": 1, "target_tokens": 2, "checkpoint": "a"}
-    (tmp_path / "marks.jsonl").write_text(json.dumps(whole) + '\n{"mark": 2.0, "min')
-    assert read_marks(tmp_path) == [whole]
+    complete_mark = {"mark": 1.0, "minute": 1.0, "updates": 1, "target_tokens": 2, "checkpoint": "a"}
+    (tmp_path / "marks.jsonl").write_text(json.dumps(complete_mark) + '\n{"mark": 2.0, "min')
+    assert read_marks(tmp_path) == [complete_mark]
     training = Training(tmp_path, minutes=2.0)
     assert not training.update(0) and training.update(60)
     assert [mark["mark"] for mark in read_marks(tmp_path)] == [1.0, 2.0]
@@ -161,12 +161,13 @@ def test_fairseqs_translations_come_in_the_order_of_the_text() -> None:
     assert generated(text) == ["▁a", "▁b c", ""]
 
 
-@pytest.mark.parametrize(("kind", "kept", "candidates"), [
+@pytest.mark.parametrize(("kind", "checkpoints", "candidates"), [
     (Fairseq, ["a-1", "a-2", "a-3"], ("a-1", "a-2", "a-3")),        # the best so far
     (OpenNMTTF, ["a-1"], ("a-1",)),
     (OpenNMTTF, [f"a-{n}" for n in range(1, 11)], ("a-10", ",".join(f"a-{n}" for n in range(3, 11))))])
-def test_candidates_are_those_of_the_recipe(kind: type[Marked], kept: list[str], candidates: tuple[str, ...]) -> None:
-    assert kind.candidates(kind.__new__(kind), kept) == candidates
+def test_candidates_are_those_of_the_recipe(kind: type[Marked], checkpoints: list[str], candidates: tuple[str, ...]
+                                            ) -> None:
+    assert kind.candidates(kind.__new__(kind), checkpoints) == candidates
 
 
 def plan_in(folder: Path, shape: str = "recipe") -> Plan:
@@ -194,22 +195,22 @@ def test_a_program_that_fails_says_its_last_words(tmp_path: Path) -> None:
 def test_what_a_program_started_ends_with_us(tmp_path: Path) -> None:
     child = ("import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; "
              "time.sleep(600)']); open(sys.argv[1], 'w').write(f'{p.pid}\\n'); time.sleep(600)")
-    told = tmp_path / "pid"
+    pid_file = tmp_path / "pid"
 
     def interrupt(*_: Any) -> None:
-        if told.exists() and told.read_text().endswith("\n"):
+        if pid_file.exists() and pid_file.read_text().endswith("\n"):
             raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
     try:
         with pytest.raises(KeyboardInterrupt):
-            run_program([sys.executable, "-c", child, str(told)], tmp_path / "log")
+            run_program([sys.executable, "-c", child, str(pid_file)], tmp_path / "log")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     end = time.monotonic() + 20
-    while running(int(told.read_text())):
+    while running(int(pid_file.read_text())):
         assert time.monotonic() < end
 
 
@@ -254,7 +255,7 @@ class Told(Peer):
 
     def __init__(self, folder: Path, marks: list[Mark], translations: dict[tuple[str, str], list[str]]) -> None:
         super().__init__(plan_in(folder), "recipe")
-        self._marks, self._translations, self.asked = marks, translations, []  # type: ignore[var-annotated]
+        self._marks, self._translations, self.requests = marks, translations, []  # type: ignore[var-annotated]
 
     def train(self) -> None: ...
 
@@ -262,7 +263,7 @@ class Told(Peer):
         return self._marks
 
     def translate(self, checkpoint: str, part: str, source: Path) -> list[str]:
-        self.asked.append((checkpoint, part))
+        self.requests.append((checkpoint, part))
         return self._translations[checkpoint, part]
 
 
@@ -283,15 +284,15 @@ def test_validation_chooses_among_candidates_and_nothing_is_done_twice(
     marks = [Mark(1.0, 1.01, 10, 100, ("a",)), Mark(2.0, 2.01, 20, 200, ("a", "b"))]
     peer = Told(tmp_path, marks, {("a", "valid"): good, ("b", "valid"): poor, ("a", "test"): good,
                                   ("b", "test"): poor})
-    results = tmp_path / "results.jsonl"
-    quality.score(peer, texts, vocabulary, results)
-    found = read_results(results)
-    assert [(r.mark, r.checkpoint, r.valid_bleu, r.updates) for r in found] == [
+    path = tmp_path / "results.jsonl"
+    quality.score(peer, texts, vocabulary, path)
+    results = read_results(path)
+    assert [(r.mark, r.checkpoint, r.valid_bleu, r.updates) for r in results] == [
         (1.0, "a", None, 10), (2.0, "a", pytest.approx(100), 20)]
-    assert [r.bleu for r in found] == pytest.approx([100, 100])
-    assert peer.asked == [("a", "test"), ("a", "valid"), ("b", "valid")]
-    quality.score(peer, texts, vocabulary, results)
-    assert len(peer.asked) == 3 and read_results(results) == found
+    assert [r.bleu for r in results] == pytest.approx([100, 100])
+    assert peer.requests == [("a", "test"), ("a", "valid"), ("b", "valid")]
+    quality.score(peer, texts, vocabulary, path)
+    assert len(peer.requests) == 3 and read_results(path) == results
 
 
 def test_all_forms_are_translated_as_one_text_and_scored_one_by_one(
@@ -302,7 +303,7 @@ def test_all_forms_are_translated_as_one_text_and_scored_one_by_one(
     peer = Told(tmp_path, [], {("a", "robustness"): pieced(lines, vocabulary)})
     translations = quality_robustness.translations_of(peer, "a", forms, vocabulary)
     assert translations == [unpieced(pieced(form.source, vocabulary), vocabulary) for form in forms]
-    assert translations[0] == source and [len(one) for one in translations] == [2] * 12 + [1]
+    assert translations[0] == source and [len(form) for form in translations] == [2] * 12 + [1]
     short = Told(tmp_path, [], {("a", "robustness"): pieced(lines[1:], vocabulary)})
     with pytest.raises(DataError, match=f"{len(lines) - 1} translations of the {len(lines)} lines"):
         quality_robustness.translations_of(short, "a", forms, vocabulary)

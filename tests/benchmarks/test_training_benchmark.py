@@ -46,9 +46,9 @@ def test_the_target_can_be_learnt_from_the_source() -> None:
     for batch in draw(60, 300, pairs=300):
         for source, target in zip(batch.source, batch.target, strict=True):
             words = [int(w) - 4 for w in source if w > 3]
-            kept = [w for w in words if w % 10 != 1] or words[:1]
+            translated = [w for w in words if w % 10 != 1] or words[:1]
             at = 0
-            for word in kept:
+            for word in translated:
                 if at < np.count_nonzero(target > 3):
                     assert translations.setdefault(word, int(target[at])) == target[at]
                 at += 2 if word % 10 == 0 else 1
@@ -111,13 +111,13 @@ def test_forward_and_backward_passes_compute_every_product_and_change_nothing() 
 
 
 def test_gradients_are_found_in_float16_too() -> None:
-    found = []
+    gradients = []
     for precision in ("float32", "float16"):
         model = make_model("transformer", "tiny", source_vocab_size=50, target_vocab_size=50, **SMALL)
         stepper = Stepper(model, draw(50, 100, pairs=20), Plan(precision))
-        found.append(len(stepper.gradients))
+        gradients.append(len(stepper.gradients))
         stepper.close()
-    assert found[0] == found[1] > 0
+    assert gradients[0] == gradients[1] > 0
 
 
 def test_phases_end_at_their_lines() -> None:

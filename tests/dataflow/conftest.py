@@ -19,26 +19,26 @@ class MemorySource(Source):
     Attributes:
         fails_at: number of the pair at which reading fails, or None.
         read_from: the cursors at which reading began.
-        given: total number of pairs that were read.
+        pairs_read: total number of pairs that were read.
     """
 
     name: str
     pairs: list[Pair]
     fails_at: int | None = None
-    error: Exception = field(default_factory=lambda: DataError("memory: the source has failed. Mend it."))
+    error: Exception = field(default_factory=lambda: DataError("memory: the source has failed. Fix it."))
     read_from: list[Any] = field(default_factory=list)
-    given: int = 0
+    pairs_read: int = 0
 
     def begin(self) -> Any:
         return [0, len(self.pairs)]
 
     def read(self, cursor: Any) -> Iterator[tuple[Any, Pair]]:
-        place, bound = cursor
+        position, bound = cursor
         self.read_from.append(list(cursor))
-        for index in range(place, bound):
+        for index in range(position, bound):
             if index == self.fails_at:
                 raise self.error
-            self.given += 1
+            self.pairs_read += 1
             yield [index + 1, bound], self.pairs[index]
 
     def count(self) -> int:

@@ -23,21 +23,21 @@ def test_labels_and_places_of_ranges_agree():
 
 def test_each_range_of_lengths_is_scored_as_a_corpus_of_its_own():
     references, hypotheses = ["one two", "one", "three four five", "six seven"], ["one too", "one", "three five", "x"]
-    found = by_length([2, 1, 3, 2], [System("a", hypotheses), System("b", references)], [references],
-                      MetricSettings(("chrf",)), bounds=[1, 2, 7])
-    assert [(bucket.label, bucket.sentences) for bucket in found] == [("1", 1), ("2", 2), ("3-7", 1)]
+    buckets = by_length([2, 1, 3, 2], [System("a", hypotheses), System("b", references)], [references],
+                        MetricSettings(("chrf",)), bounds=[1, 2, 7])
+    assert [(bucket.label, bucket.sentences) for bucket in buckets] == [("1", 1), ("2", 2), ("3-7", 1)]
     assert by_length([0], [System("a", [""])], [[""]], MetricSettings(("chrf",)))[0].label == "0-5"
     expected = CHRF().corpus_score(["one too", "x"], [["one two", "six seven"]]).score
-    assert found[1].scores["chrF2"] == pytest.approx([expected, 100])
+    assert buckets[1].scores["chrF2"] == pytest.approx([expected, 100])
 
 
 def test_words_match_once_each_within_their_sentence_and_count_in_the_range_of_their_frequency():
     training = count_words(["a a a a a b b", "a c"])
     assert training == {"a": 6, "b": 2, "c": 1}
     references, hypotheses = ["a b b", "c d"], ["a a b", "d b"]
-    found = by_frequency(training, [System("x", hypotheses)], [references], bounds=[0, 2])
-    assert [(bucket.label, bucket.words) for bucket in found] == [("0", 1), ("1-2", 3), ("3+", 1)]
-    unseen, rare, frequent = (bucket.matches[0] for bucket in found)
+    buckets = by_frequency(training, [System("x", hypotheses)], [references], bounds=[0, 2])
+    assert [(bucket.label, bucket.words) for bucket in buckets] == [("0", 1), ("1-2", 3), ("3+", 1)]
+    unseen, rare, frequent = (bucket.matches[0] for bucket in buckets)
     assert (unseen.precision, unseen.recall) == (1, 1)                      # d
     assert (rare.precision, rare.recall) == (1 / 2, 1 / 3)                  # said b, b; wanted b, b, c; right: b
     assert (frequent.precision, frequent.recall) == (1 / 2, 1)              # said a, a; wanted a
@@ -58,7 +58,7 @@ def test_case_and_absent_words_are_as_asked():
 
 
 def test_sentences_stand_out_by_their_scores_and_by_what_sets_systems_apart():
-    found = pick([[50, 10, 90, 10], [60, 5, 90, 80]], 2)
-    assert found.worst == [[1, 3], [1, 0]] and found.best == [[2, 0], [2, 3]]
-    assert found.lost == [[1]] and found.gained == [[3, 0]]     # no equal word
+    picks = pick([[50, 10, 90, 10], [60, 5, 90, 80]], 2)
+    assert picks.worst == [[1, 3], [1, 0]] and picks.best == [[2, 0], [2, 3]]
+    assert picks.lost == [[1]] and picks.gained == [[3, 0]]     # no equal word
     assert pick([[1.0, 2.0]], 0).worst == [[]]

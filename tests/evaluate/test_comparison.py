@@ -29,7 +29,7 @@ def sacrebleu(directory: Path, *options: str) -> list[list[tuple[float, ...]]]:
     rows = [line.split("│")[2:5] for line in output.splitlines() if re.search(r"│.*\d\.\d", line)]
     cells = [[tuple(map(float, re.findall(r"\d+\.\d+", cell))) for cell in row] for row in rows]
     base, better, better_p, same, same_p = cells
-    return [base, *([(*one, *p) for one, p in zip(scores, chances, strict=True)]
+    return [base, *([(*score, *p) for score, p in zip(scores, chances, strict=True)]
                     for scores, chances in ((better, better_p), (same, same_p)))]
 
 
@@ -42,47 +42,48 @@ def texts(systems, references, tmp_path) -> Path:
 
 @pytest.mark.parametrize(("test", "draws"), [("bs", "50"), ("ar", "60")])
 def test_scores_and_chances_are_those_of_sacrebleus_program_with_the_same_seed(systems, references, texts, test, draws):
-    found = compare(systems, references, MetricSettings(), DRAWS)
+    comparison = compare(systems, references, MetricSettings(), DRAWS)
     for i, by_metric in enumerate(sacrebleu(texts, f"--paired-{test}", f"--paired-{test}-n", draws)):
-        for (score, *interval), said in zip(by_metric, found.scores.values(), strict=True):
+        for (score, *interval), said in zip(by_metric, comparison.scores.values(), strict=True):
             ours, p = said[i], said[i].bootstrap_p if test == "bs" else said[i].randomization_p
             expected = [*([ours.mean, ours.interval] if test == "bs" else []), *([] if p is None else [p])]
             assert score == pytest.approx(ours.score, abs=1e-6) and interval == pytest.approx(expected, abs=1e-4)
             assert (p is None) == (i == 0)
-    signatures = found.signatures if test == "bs" else found.randomization_signatures
+    signatures = comparison.signatures if test == "bs" else comparison.randomization_signatures
     assert all(f"{test}:{draws}|seed:7" in signature for signature in signatures.values())
 
 
 def test_the_interval_of_a_difference_of_bleu_is_that_of_texts_drawn_again(systems, references):
     base, better = systems[0].hypotheses, systems[1].hypotheses
-    found = bleu_difference(better, base, references, significance=DRAWS)
+    interval = bleu_difference(better, base, references, significance=DRAWS)
     rows = np.random.default_rng(7).integers(len(base), size=(50, len(base)))
 
     def bleu(lines, draw):
-        drawn = [[one[i] for i in draw] for one in (lines, *references)]
+        drawn = [[text[i] for i in draw] for text in (lines, *references)]
         return BLEU(force=True).corpus_score(drawn[0], drawn[1:]).score
 
     differences = sorted(bleu(better, draw) - bleu(base, draw) for draw in rows)
-    assert differences[1] <= found.low <= differences[2] and differences[-3] <= found.high <= differences[-2]
-    assert found.value == pytest.approx(bleu(better, range(len(base))) - bleu(base, range(len(base))))
+    assert differences[1] <= interval.low <= differences[2] and differences[-3] <= interval.high <= differences[-2]
+    assert interval.value == pytest.approx(bleu(better, range(len(base))) - bleu(base, range(len(base))))
     assert bleu_difference(base, base, references, significance=DRAWS) == (0.0, 0.0, 0.0)
     with pytest.raises(DataError, match="second: 1 hypotheses for"):
         bleu_difference(base, base[:1], references)
 
 
 def test_one_system_alone_has_scores_and_intervals(systems, references):
-    found = compare(systems[:1], references, MetricSettings(), DRAWS)
+    comparison = compare(systems[:1], references, MetricSettings(), DRAWS)
     alone = score_corpus(systems[0].hypotheses, references, MetricSettings())
-    assert {name: scores[0].score for name, scores in found.scores.items()} == pytest.approx(
+    assert {name: scores[0].score for name, scores in comparison.scores.items()} == pytest.approx(
         {name: score for name, (score, _) in alone.items()})
-    assert all(scores[0].interval > 0 and scores[0].bootstrap_p is None for scores in found.scores.values())
-    assert found.randomization_signatures == {}
+    assert all(scores[0].interval > 0 and scores[0].bootstrap_p is None for scores in comparison.scores.values())
+    assert comparison.randomization_signatures == {}
 
 
 def test_a_system_as_good_as_the_baseline_is_never_said_to_differ(systems, references):
     again = System("again", systems[0].hypotheses)
-    found = compare([*systems[:2], again], references, MetricSettings(("bleu",)), DRAWS)
-    assert [[sure for _, _, sure in one.chances] for one in found.scores["BLEU"]] == [[], [True, True], [False, False]]
+    comparison = compare([*systems[:2], again], references, MetricSettings(("bleu",)), DRAWS)
+    significant = [[sure for _, _, sure in score.chances] for score in comparison.scores["BLEU"]]
+    assert significant == [[], [True, True], [False, False]]
 
 
 def test_a_seed_of_the_environment_is_left_as_it_was(systems, references, monkeypatch):

@@ -22,8 +22,8 @@ DRAWS = SignificanceSettings(samples=200, trials=300, seed=7)
 
 def share_of_words(sources: Any, translations: Any, references: Any) -> list[float]:
     """Return 100 * the share of the words of the first reference that a translation contains."""
-    return [100 * len(set(one.split()) & set(other.split())) / len(set(other.split()))
-            for one, other in zip(translations, references[0], strict=True)]
+    return [100 * len(set(translation.split()) & set(reference.split())) / len(set(reference.split()))
+            for translation, reference in zip(translations, references[0], strict=True)]
 
 
 def settings(function: Any = share_of_words, name: str = "words") -> MetricSettings:
@@ -31,19 +31,19 @@ def settings(function: Any = share_of_words, name: str = "words") -> MetricSetti
 
 
 def test_the_score_is_the_mean_and_the_tests_draw_sentences(systems: Any, references: Any) -> None:
-    found = compare(systems, references, settings(), DRAWS)
+    comparison = compare(systems, references, settings(), DRAWS)
     by_hand = [np.array(share_of_words(None, system.hypotheses, references)) for system in systems]
-    for one, scores in zip(found.scores["words"], by_hand, strict=True):
-        assert one.score == pytest.approx(scores.mean())
-        assert one.interval == pytest.approx(1.96 * scores.std() / len(scores) ** 0.5, rel=0.25)
-    baseline, better, same = found.scores["words"]
+    for score, scores in zip(comparison.scores["words"], by_hand, strict=True):
+        assert score.score == pytest.approx(scores.mean())
+        assert score.interval == pytest.approx(1.96 * scores.std() / len(scores) ** 0.5, rel=0.25)
+    baseline, better, same = comparison.scores["words"]
     assert baseline.bootstrap_p is None
     assert [sure for _, _, sure in better.chances] == [True, True]
     differences = by_hand[2] - by_hand[0]
     signs = np.random.default_rng(1).choice([-1, 1], (2000, len(differences)))
     by_chance = np.mean(np.abs((signs * differences).mean(1)) >= abs(differences.mean()))
     assert same.randomization_p == pytest.approx(by_chance, abs=0.1)
-    assert found.signatures["words"].startswith("nrefs:2|bs:200|seed:7|function:words|version:")
+    assert comparison.signatures["words"].startswith("nrefs:2|bs:200|seed:7|function:words|version:")
 
 
 def test_equal_sentences_are_scored_once_and_sources_are_passed() -> None:
@@ -53,9 +53,9 @@ def test_equal_sentences_are_scored_once_and_sources_are_passed() -> None:
         calls.append((sources, translations, references))
         return [len(text) for text in translations]
 
-    one = CustomMetric("length", metric)
+    custom = CustomMetric("length", metric)
     for source in (["a", "b", "a"], ["a", "b", "c"]):
-        assert one.scores(source, ["x", "yy", "x"], [["r", "s", "r"], ["t", "u", "t"]]) == [1, 2, 1]
+        assert custom.scores(source, ["x", "yy", "x"], [["r", "s", "r"], ["t", "u", "t"]]) == [1, 2, 1]
     assert calls == [(["a", "b"], ["x", "yy"], [["r", "s"], ["t", "u"]]), (["c"], ["x"], [["r"], ["t"]])]
 
 

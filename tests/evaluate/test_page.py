@@ -47,7 +47,7 @@ def data_of(text: str) -> dict:
     return json.loads(Elements(text).scripts[0])
 
 
-@pytest.mark.parametrize(("text", "others", "expected"), [
+@pytest.mark.parametrize(("text", "compared_texts", "expected"), [
     ("a b c", ["a x c"], ["a ", "b", " c"]),
     ("a b c", ["q", "a b"], ["a b ", "c"]),
     ("x a", ["a"], ["", "x", " a"]),
@@ -60,8 +60,8 @@ def data_of(text: str) -> dict:
     ("", [""], [""]), ("a ", [""], ["", "a", " "]),
     ("我喜欢狗", ["我喜欢猫"], ["我喜欢", "狗"]),
 ])
-def test_words_that_the_nearest_other_text_lacks_are_marked(text, others, expected):
-    assert marked(text, others) == expected
+def test_words_that_the_nearest_other_text_lacks_are_marked(text, compared_texts, expected):
+    assert marked(text, compared_texts) == expected
 
 
 def test_a_reference_is_marked_where_no_system_has_its_words():
@@ -73,7 +73,7 @@ def test_the_page_has_the_numbers_of_the_report_and_asks_no_other_host(systems, 
     text = report_html(report, "Test & trial")
     for metric, scores in report.comparison.scores.items():
         assert report.comparison.signatures[metric] in text
-        assert all(f"{one.score:.2f}" in text and f"p = {one.bootstrap_p:.4f}" in text for one in scores[1:])
+        assert all(f"{score.score:.2f}" in text and f"p = {score.bootstrap_p:.4f}" in text for score in scores[1:])
     assert "<title>Test &amp; trial</title>" in text and "default-src 'none'" in text
     linked = [attribute for _, attributes in Elements(text).tags for attribute in attributes
               if attribute in ("src", "href", "srcset", "data")]
@@ -85,12 +85,12 @@ def test_the_pages_data_are_the_sentences_with_their_scores(systems, references)
     report = report_of(systems, references)
     data = data_of(report_html(report, "x"))
     assert data["names"] == ["base", "better", "same"] and len(data["sentences"]) == 60
-    one = data["sentences"][7]
-    assert one["source"] is None
-    assert ["".join(parts) for parts in one["hypotheses"]] == [system.hypotheses[7] for system in systems]
-    assert ["".join(parts) for parts in one["changes"]] == [system.hypotheses[7] for system in systems[1:]]
-    assert ["".join(parts) for parts in one["references"]] == [lines[7] for lines in references]
-    assert one["scores"] == [round(scores[7], 1) for scores in report.sentence_scores]
+    sentence = data["sentences"][7]
+    assert sentence["source"] is None
+    assert ["".join(parts) for parts in sentence["hypotheses"]] == [system.hypotheses[7] for system in systems]
+    assert ["".join(parts) for parts in sentence["changes"]] == [system.hypotheses[7] for system in systems[1:]]
+    assert ["".join(parts) for parts in sentence["references"]] == [lines[7] for lines in references]
+    assert sentence["scores"] == [round(scores[7], 1) for scores in report.sentence_scores]
 
 
 def test_markup_in_texts_and_names_is_shown_as_text():
@@ -119,10 +119,11 @@ def test_bars_are_as_high_as_their_values_and_the_chart_is_well_formed():
 def test_attention_is_encoded_by_36_digits_row_by_row():
     vocabulary = WordVocabulary([*SPECIAL_PIECES, "a", "b"])
     details = TokenDetails([4, 2], [5, 4, 2], None, np.array([[1, 0], [0.5, 0.5], [0.01, 0.99]], np.float32))
-    found = sentence_attention(details, vocabulary, vocabulary)
-    assert found is not None and (found.source, found.target) == (["a", "</s>"], ["b", "a", "</s>"])
-    assert [int(digit, 36) for digit in found.weights] == [35, 0, 18, 18, 0, 35]
+    attention = sentence_attention(details, vocabulary, vocabulary)
+    assert attention is not None and (attention.source, attention.target) == (["a", "</s>"], ["b", "a", "</s>"])
+    assert [int(digit, 36) for digit in attention.weights] == [35, 0, 18, 18, 0, 35]
     assert sentence_attention(None, vocabulary, vocabulary) is None
-    data = data_of(report_html(report_of([System("x", ["b"], attention=[found]), System("y", ["b"])], [["b"]]), "t"))
+    report = report_of([System("x", ["b"], attention=[attention]), System("y", ["b"])], [["b"]])
+    data = data_of(report_html(report, "t"))
     assert data["sentences"][0]["attention"] == [
-        {"source": ["a", "</s>"], "target": ["b", "a", "</s>"], "weights": found.weights}, None]
+        {"source": ["a", "</s>"], "target": ["b", "a", "</s>"], "weights": attention.weights}, None]

@@ -47,19 +47,19 @@ document.body.replaceChildren(JSON.stringify(said));
 def test_a_reader_sorts_filters_steps_and_looks_at_attention(tmp_path: Path) -> None:
     evil = "<script>document.title = 'changed'</script><img src=x onerror=\"document.title = 'changed'\">"
     reference = [f"row {i} of the house" for i in range(2000)]
-    one, two = list(reference), [f"{line} here" for line in reference]
-    one[7], two[7], one[9], one[11] = evil, evil, "zzz", "row 11 of a house"
-    seen: list[SentenceAttention | None] = [SentenceAttention(["a", "b"], ["c"], "z0")] * 2000
-    report = Report([System("one", one), System("two", two, attention=seen)], [reference], None,
+    first, second = list(reference), [f"{line} here" for line in reference]
+    first[7], second[7], first[9], first[11] = evil, evil, "zzz", "row 11 of a house"
+    attentions: list[SentenceAttention | None] = [SentenceAttention(["a", "b"], ["c"], "z0")] * 2000
+    report = Report([System("one", first), System("two", second, attention=attentions)], [reference], None,
                     ReportSettings(MetricSettings(("bleu",)), SignificanceSettings(5, 5)))
     page = tmp_path / "page.html"
     page.write_text(report_html(report, "Title").replace("</body>", f"{ACTIONS}</body>"), encoding="utf-8")
     dom = subprocess.run([str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
                           f"--user-data-dir={tmp_path}/browser", page.as_uri()],
                          capture_output=True, text=True, timeout=120, check=True).stdout
-    found = re.search(r"<body>(.*)</body>", dom, re.S)
-    assert found is not None
-    said = json.loads(html.unescape(found[1]))
+    body = re.search(r"<body>(.*)</body>", dom, re.S)
+    assert body is not None
+    said = json.loads(html.unescape(body[1]))
     assert said["drawn"] == 40 and said["worst"] in (8, 10) and said["best"] == 1 and said["gained"] == 10
     assert said["line"] == [1234] and said["filtered"] == [8] and said["text"] == evil
     assert said["stepped"].startswith("line 60 ")           # past the first window

@@ -38,7 +38,7 @@ def test_the_forms_are_those_of_their_names():
     for name, typos in (("one typo", 1), ("two typos", 2)):
         for text, before in zip(texts[name].source, SOURCE, strict=True):
             pairs = list(zip(text.split(), before.split(), strict=True))
-            assert sum(one != other for one, other in pairs) == min(typos, len(pairs))
+            assert sum(line != changed_line for line, changed_line in pairs) == min(typos, len(pairs))
     assert [clean(text) for text in texts["zero-width space"].source] == SOURCE
     assert texts["joined in twos"].source == [" ".join(SOURCE[:2]), SOURCE[2]]
     assert texts["joined in twos"].references == [[" ".join(REFERENCES[0][:2]), "No"]]
@@ -62,15 +62,16 @@ def test_a_span_is_drawn_again_while_the_line_or_its_translation_has_it():
 def test_a_perfect_system_has_the_best_scores_and_the_scores_are_sacrebleus():
     texts = list(forms().values())
     scores = robustness_scores(texts, [text.references[0] for text in texts], MetricSettings(("bleu",)))
-    assert all(one.bleu == pytest.approx(100) and one.relative == pytest.approx(1) and one.loops == one.empty == 0
-               for one in scores)
-    assert {one.name: one.copied for one in scores if one.copied is not None} == {
+    assert all(score.bleu == pytest.approx(100) and score.relative == pytest.approx(1)
+               and score.loops == score.empty == 0
+               for score in scores)
+    assert {score.name: score.copied for score in scores if score.copied is not None} == {
         "emoji": 1, "address": 1, "number": 1, "placeholder": 1}
     worse = [*texts[1].references[0][:2], "House"]
     hypotheses = [REFERENCES[0], [line.upper() for line in worse]]
-    found = robustness_scores(texts[:2], hypotheses, MetricSettings(("bleu",)))[1]
+    score = robustness_scores(texts[:2], hypotheses, MetricSettings(("bleu",)))[1]
     expected = sacrebleu.corpus_bleu([line.upper() for line in worse], REFERENCES, lowercase=True, force=True).score
-    assert found.bleu == pytest.approx(expected) and found.relative == pytest.approx(expected / 100)
+    assert score.bleu == pytest.approx(expected) and score.relative == pytest.approx(expected / 100)
 
 
 def test_custom_metrics_do_not_score_the_forms():

@@ -33,7 +33,7 @@ def write_text(directory: Path, seed: int, count: int) -> tuple[list[str], list[
 
 
 @dataclass
-class Place:
+class ExamplePaths:
     """Directories of text, prepared data and a finished run.
 
     Attributes:
@@ -48,31 +48,31 @@ class Place:
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+def paths(tmp_path_factory: pytest.TempPathFactory) -> ExamplePaths:
     from towernmt.cli.main import main
 
     directory = tmp_path_factory.mktemp("examples")
-    place = Place(directory / "text", directory / "data", directory / "run")
-    write_text(place.text, 3, 300)
+    paths = ExamplePaths(directory / "text", directory / "data", directory / "run")
+    write_text(paths.text, 3, 300)
     write_text(directory / "valid", 4, 24)
     files = [f"--{kind}{side}={directory / ('valid' if kind else 'text') / side}"
              for kind in ("", "valid-") for side in ("source", "target")]
-    assert main(["prepare", *files, "--vocab-kind", "word", "--shared-vocab", f"--output={place.data}"]) == 0
-    assert main(["train", "--defaults=fixed", f"--data={place.data}", f"--logdir={place.run}", "--set", *TINY,
+    assert main(["prepare", *files, "--vocab-kind", "word", "--shared-vocab", f"--output={paths.data}"]) == 0
+    assert main(["train", "--defaults=fixed", f"--data={paths.data}", f"--logdir={paths.run}", "--set", *TINY,
                  "train.steps=100"]) == 0
-    return place
+    return paths
 
 
 @pytest.fixture(scope="session")
-def factored(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def factored(paths: ExamplePaths, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prepare the same text with a source factor."""
     from towernmt.cli.main import main
 
     directory = tmp_path_factory.mktemp("factored")
-    lines = (place.text / "source").read_text().splitlines()
+    lines = (paths.text / "source").read_text().splitlines()
     (directory / "source").write_text("".join(" ".join(f"{word}|{word[0]}" for word in line.split()) + "\n"
                                               for line in lines))
-    assert main(["prepare", f"--source={directory / 'source'}", f"--target={place.text / 'target'}", "--vocab-kind",
+    assert main(["prepare", f"--source={directory / 'source'}", f"--target={paths.text / 'target'}", "--vocab-kind",
                  "word", "--source-factors=1", f"--output={directory / 'data'}"]) == 0
     return directory / "data"
 

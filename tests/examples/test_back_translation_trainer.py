@@ -14,8 +14,8 @@ pytestmark = pytest.mark.thorough
 
 
 @pytest.fixture
-def arguments(place, tiny, tmp_path):
-    return [f"--data={place.data}", f"--mono-source={place.text}/source", f"--mono-target={place.text}/target",
+def arguments(paths, tiny, tmp_path):
+    return [f"--data={paths.data}", f"--mono-source={paths.text}/source", f"--mono-target={paths.text}/target",
             f"--logdir={tmp_path / 'both'}", "--start=6", "--set", *tiny]
 
 
@@ -36,7 +36,7 @@ def test_both_directions_are_trained_and_written_as_runs(arguments, example, wei
     assert len(losses) == 20 and np.mean(losses[-3:]) < np.mean(losses[:3])
 
 
-def test_each_model_learns_from_what_the_other_draws(place, example):
+def test_each_model_learns_from_what_the_other_draws(paths, example):
     program = example("back_translation_trainer")
     calls: list = []
 
@@ -79,7 +79,8 @@ def test_both_models_regularise_as_the_settings_say_and_alignments_are_refused(a
     model = dataclasses.replace(settings.model, source_vocab_size=9, target_vocab_size=9, word_dropout=0.2,
                                 r_drop_alpha=3.0)
     both = program.BothDirections(dataclasses.replace(settings, model=model))
-    assert [(one.word_dropout, one.dropout_divergence) for one in both.directions.values()] == [(0.2, 3.0)] * 2
+    assert [(direction.word_dropout, direction.dropout_divergence)
+            for direction in both.directions.values()] == [(0.2, 3.0)] * 2
     assert program.main([*arguments, "train.steps=1", "model.guided_alignment_weight=0.1"]) == 1
     assert "model.guided_alignment_weight=0.1 has no effect on BothDirections" in (
         capfd.readouterr().err)

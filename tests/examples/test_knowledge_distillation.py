@@ -18,8 +18,8 @@ STUDENT = ["model.hidden_size=16", "model.filter_size=32", "model.heads=2", "mod
 
 
 def test_a_student_learns_from_a_frozen_teacher_that_is_not_in_its_checkpoints(
-        place, example, weights, scalars, tmp_path):
-    arguments = ["word", f"--teacher={place.run}", f"--data={place.data}", f"--logdir={tmp_path}", "--weight=0.7",
+        paths, example, weights, scalars, tmp_path):
+    arguments = ["word", f"--teacher={paths.run}", f"--data={paths.data}", f"--logdir={tmp_path}", "--weight=0.7",
                  "--set", *STUDENT]
     distillation = example("knowledge_distillation")
     assert distillation.main([*arguments, "train.steps=8"]) == 0
@@ -32,9 +32,9 @@ def test_a_student_learns_from_a_frozen_teacher_that_is_not_in_its_checkpoints(
     assert len(Translator(tmp_path).translate(["ba da fo"])) == 1
 
 
-def test_the_cost_is_shared_between_reference_and_teacher(place, example):
+def test_the_cost_is_shared_between_reference_and_teacher(paths, example):
     distillation = example("knowledge_distillation")
-    run = RunDirectory(place.run)
+    run = RunDirectory(paths.run)
     model = distillation.make_student(run.settings(), run, weight=0.3)
     source, length = np.array([[5, 6, 2], [7, 2, 0]], np.int32), np.array([3, 2], np.int32)
     target, target_length = np.array([[8, 9, 2], [4, 2, 0]], np.int32), np.array([3, 2], np.int32)
@@ -53,29 +53,29 @@ def test_the_cost_is_shared_between_reference_and_teacher(place, example):
         with tf1.Session() as session:
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             load._saver.restore(session, load.checkpoint)
-            found, s, t = session.run([cost, student, teacher], dict(zip(inputs, (
+            loss, s, t = session.run([cost, student, teacher], dict(zip(inputs, (
                 source, length, target, target_length, 5.0), strict=True)))
     normalised = s - np.log(np.exp(s).sum(-1, keepdims=True))
     q = np.exp(t) / np.exp(t).sum(-1, keepdims=True)
     real = np.arange(3) < target_length[:, None]
     nll = -np.take_along_axis(normalised, target[..., None], -1)[..., 0][real].sum()
     agreement = -(q * normalised).sum(-1)[real].sum()
-    assert found == pytest.approx((0.7 * nll + 0.3 * agreement) / 5, rel=1e-4)
+    assert loss == pytest.approx((0.7 * nll + 0.3 * agreement) / 5, rel=1e-4)
 
 
-def test_a_student_learns_the_teachers_translations(place, example, weights, tmp_path):
-    arguments = ["sequence", f"--teacher={place.run}", f"--source={place.text}/source", f"--logdir={tmp_path}",
+def test_a_student_learns_the_teachers_translations(paths, example, weights, tmp_path):
+    arguments = ["sequence", f"--teacher={paths.run}", f"--source={paths.text}/source", f"--logdir={tmp_path}",
                  "--beam=1", "--set", *STUDENT, "train.steps=5"]
     assert example("knowledge_distillation").main(arguments) == 0
-    lines = (place.text / "source").read_text().splitlines()
+    lines = (paths.text / "source").read_text().splitlines()
     written = (tmp_path / "distilled.target").read_text().splitlines()
     assert (tmp_path / "distilled.source").read_text().splitlines() == lines and len(written) == len(lines)
-    assert written[:3] == Translator(place.run, beam_size=1).translate(lines[:3])
+    assert written[:3] == Translator(paths.run, beam_size=1).translate(lines[:3])
     assert weights(tmp_path)["global_step"] == 5
 
 
-def test_distillation_works_with_word_dropout_and_r_drop(place, example, scalars, tmp_path):
-    arguments = ["word", f"--teacher={place.run}", f"--data={place.data}", f"--logdir={tmp_path}", "--set", *STUDENT,
+def test_distillation_works_with_word_dropout_and_r_drop(paths, example, scalars, tmp_path):
+    arguments = ["word", f"--teacher={paths.run}", f"--data={paths.data}", f"--logdir={tmp_path}", "--set", *STUDENT,
                  "model.word_dropout=0.1", "model.r_drop_alpha=5.0", "train.steps=8"]
     assert example("knowledge_distillation").main(arguments) == 0
     losses = scalars(tmp_path, "loss")

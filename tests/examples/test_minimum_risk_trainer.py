@@ -14,12 +14,12 @@ from towernmt.run.directory import RunDirectory
 pytestmark = pytest.mark.thorough
 
 
-def test_training_goes_on_from_the_run_and_lowers_the_risk(place, example, scalars, weights, tmp_path):
+def test_training_goes_on_from_the_run_and_lowers_the_risk(paths, example, scalars, weights, tmp_path):
     risk = example("minimum_risk_trainer")
-    arguments = [f"--model={place.run}", f"--data={place.data}", f"--logdir={tmp_path}", "--samples=6", "--metric=chrf",
+    arguments = [f"--model={paths.run}", f"--data={paths.data}", f"--logdir={tmp_path}", "--samples=6", "--metric=chrf",
                  "--set", "optimizer.learning_rate=0.001", "validation.steps=0", "checkpoint.steps=0"]
     assert risk.main([*arguments, "train.steps=12"]) == 0
-    before, after = weights(place.run), weights(tmp_path)
+    before, after = weights(paths.run), weights(tmp_path)
     assert after["global_step"] == 12
     assert set(before) == set(after)
     assert risk.main([*arguments, "train.steps=24", "--towers=2"]) == 0     # the run resumes
@@ -27,7 +27,7 @@ def test_training_goes_on_from_the_run_and_lowers_the_risk(place, example, scala
     assert len(losses) == 24 and all(0.0 <= loss <= 1.0 for loss in losses)
     assert np.mean(losses[-6:]) < np.mean(losses[:6])
     assert len(Translator(tmp_path).translate(["ba da fo"])) == 1
-    assert RunDirectory(tmp_path).settings().init.checkpoint == str(place.run)
+    assert RunDirectory(tmp_path).settings().init.checkpoint == str(paths.run)
 
 
 def test_words_with_factors_are_drawn_for_and_learned_from_in_cycles(factored, tiny, example, scalars, tmp_path):
@@ -41,9 +41,9 @@ def test_words_with_factors_are_drawn_for_and_learned_from_in_cycles(factored, t
     assert 0.0 <= loss <= 1.0
 
 
-def test_the_cost_is_the_expected_risk_of_the_candidates(place, example):
+def test_the_cost_is_the_expected_risk_of_the_candidates(paths, example):
     risk = example("minimum_risk_trainer")
-    model = risk.make_model(RunDirectory(place.run).settings(), alpha=0.7)
+    model = risk.make_model(RunDirectory(paths.run).settings(), alpha=0.7)
     candidates, lengths = risk.pad_candidates([[(7, 8, 2), (9, 2)], [(5, 6, 7, 2), (2,), (8, 9)]])
     assert candidates.shape == (2, 3, 4) and lengths.tolist() == [[3, 2, 0], [4, 1, 2]]
     risks = risk.pad_risks([[0.2, 0.9], [0.0, 1.0, 0.5]])
@@ -59,7 +59,7 @@ def test_the_cost_is_the_expected_risk_of_the_candidates(place, example):
         gradient = [g for g in tf1.gradients(cost, tf1.trainable_variables()) if g is not None]
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
-            found, *gradients = session.run([cost, *gradient], dict(zip(inputs, (
+            loss, *gradients = session.run([cost, *gradient], dict(zip(inputs, (
                 source, length, candidates, lengths, risks, 2.0), strict=True)))
             expected = 0.0
             for row in range(2):
@@ -71,7 +71,7 @@ def test_the_cost_is_the_expected_risk_of_the_candidates(place, example):
                         log_probs.append(normalised[np.arange(size), ids[:size]].sum())
                 q = np.exp(0.7 * np.array(log_probs))
                 expected += (q / q.sum() * risks[row][:len(q)]).sum() / 2
-    assert found == pytest.approx(expected, rel=1e-4)
+    assert loss == pytest.approx(expected, rel=1e-4)
     assert all(np.isfinite(np.asarray(getattr(g, "values", g))).all() for g in gradients)
 
 
@@ -83,7 +83,7 @@ def test_sentence_scores_are_between_nothing_and_equal(example):
         assert score("", "a b c d") == 0.0 < score("a b x d", "a b c d") < 1.0
 
 
-def test_the_run_itself_is_refused_as_the_new_one(place, example, capfd):
-    arguments = [f"--model={place.run}", f"--data={place.data}", f"--logdir={place.run}"]
+def test_the_run_itself_is_refused_as_the_new_one(paths, example, capfd):
+    arguments = [f"--model={paths.run}", f"--data={paths.data}", f"--logdir={paths.run}"]
     assert example("minimum_risk_trainer").main(arguments) == 1
     assert "is the run of --model" in capfd.readouterr().err

@@ -30,7 +30,7 @@ class Sum(ModelDesc):
         return tf1.train.GradientDescentOptimizer(0.1)
 
 
-class Seen(Callback):
+class Observer(Callback):
     """Records the batch of each step, over all towers."""
 
     def _setup_graph(self):
@@ -44,11 +44,12 @@ class Seen(Callback):
 
 
 def train(data, callbacks=(), steps=4, towers=1, model=None):
-    seen = Seen()
+    observer = Observer()
     with tf.Graph().as_default():
-        launch_train_with_config(TrainConfig(model or Sum(), data, callbacks=[*callbacks, seen], steps_per_epoch=steps,
-                                             max_epoch=1, monitors=[]), SyncMultiGPUTrainer(towers=towers))
-    return seen.batches
+        config = TrainConfig(model or Sum(), data, callbacks=[*callbacks, observer], steps_per_epoch=steps,
+                             max_epoch=1, monitors=[])
+        launch_train_with_config(config, SyncMultiGPUTrainer(towers=towers))
+    return observer.batches
 
 
 def points(count=3):

@@ -37,11 +37,11 @@ class FeedingTrainer(SyncMultiGPUTrainer):
         taken: the batches, with the position after each.
     """
 
-    taken: list[tuple[list[list[int]], str]]
+    taken_batches: list[tuple[list[list[int]], str]]
 
     def train_batch(self, run: Any) -> None:
         (words,) = self._input.take(self.hooked_sess)
-        self.taken.append((words.tolist(), self._input.last_position))
+        self.taken_batches.append((words.tolist(), self._input.last_position))
         run(self._input.feed(words.sum(axis=1)))
 
     def run_step(self) -> None:
@@ -59,10 +59,10 @@ def graph() -> Iterator[Any]:
 def test_towers_train_on_the_fed_arrays(towers: int, update_cycle: int) -> None:
     batches = [[np.full([4, 2], number, np.int32)] for number in range(3)]
     trainer = FeedingTrainer(towers=towers, update_cycle=update_cycle)
-    trainer.taken = []
+    trainer.taken_batches = []
     data = FedInput(iter(batches), signature=[WORDS])
     launch_train_with_config(TrainConfig(Line(), data, monitors=[], update_cycle=update_cycle), trainer)
-    assert trainer.taken == [([[number, number]] * 4, f'{{"datapoints": {number + 1}}}') for number in range(3)]
+    assert trainer.taken_batches == [([[number, number]] * 4, f'{{"datapoints": {number + 1}}}') for number in range(3)]
     # At the rate 0.5 each update moves the weight to the mean of the fed sums: 0, 2, 4.
     assert trainer.weight == pytest.approx(4.0 if update_cycle == 1 else 2.0)
 

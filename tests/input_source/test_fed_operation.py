@@ -52,9 +52,9 @@ def test_what_is_fed_arrives_as_through_session_run_whatever_its_shape(queue: Qu
         fed = queue.sess.run(queue.dequeue)
         queue.sess.run(queue.enqueue, feed_dict=queue.values(seed))
         expected = queue.sess.run(queue.dequeue)
-        for got, wanted in zip(fed, expected, strict=True):
-            np.testing.assert_array_equal(got, wanted)
-            assert type(got) is type(wanted)
+        for got, value in zip(fed, expected, strict=True):
+            np.testing.assert_array_equal(got, value)
+            assert type(got) is type(value)
 
 
 def test_a_session_that_wraps_another_is_run_itself(queue: Queue) -> None:
@@ -74,7 +74,7 @@ def test_a_closed_queue_raises_what_session_run_raises(queue: Queue) -> None:
 def test_a_tensor_of_another_graph_is_refused_though_there_is_one_of_its_name_here(queue: Queue) -> None:
     with tf.Graph().as_default():
         foreign = [tf1.placeholder(feed.dtype, feed.shape) for feed in queue.feeds]
-    assert [one.name for one in foreign] == [one.name for one in queue.feeds]
+    assert [operation.name for operation in foreign] == [operation.name for operation in queue.feeds]
     feeds = dict(zip(foreign, queue.values(1).values(), strict=True))
     with pytest.raises(TypeError, match="not an element of this graph"):
         FedOperation(queue.sess, queue.enqueue)(feeds)

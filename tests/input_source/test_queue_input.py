@@ -177,10 +177,10 @@ def test_each_tower_gets_its_rows_of_one_global_batch(towers: int, rows: int) ->
     train(data, [recorder], SyncMultiGPUTrainerParameterServer(list(range(towers)), ps_device="cpu"))
     assert len(recorder.steps) == 6
     for number, step in enumerate(recorder.steps):
-        whole = FakeBatch(number, rows).arrays()
+        global_batch = FakeBatch(number, rows).arrays()
         for tower, share in enumerate(step):
             part = slice(tower * rows // towers, (tower + 1) * rows // towers)
-            for got, array in zip(share, whole, strict=True):
+            for got, array in zip(share, global_batch, strict=True):
                 np.testing.assert_array_equal(got, array[part] if array.ndim else array)
     assert recorder.positions == [after(number + 1) for number in range(6)]
 
@@ -312,9 +312,9 @@ def test_the_size_of_the_input_is_an_epochs_batches() -> None:
 def test_statistics_count_what_went_through() -> None:
     data = GeneralQueueInput(FakeBatches(10))
     trainer = train(data, [QueueMonitor(data)], steps=7)
-    now = data.statistics()
-    assert (now.batches, now.target_tokens) == (7, 7 * 15)
-    assert 0 < now.seconds and 0 <= now.wait_share <= 1
+    statistics = data.statistics()
+    assert (statistics.batches, statistics.target_tokens) == (7, 7 * 15)
+    assert 0 < statistics.seconds and 0 <= statistics.wait_share <= 1
     assert trainer.monitors.get_latest("input/queue_depth") <= 3
     assert 0 <= trainer.monitors.get_latest("input/wait_share") <= 1
     assert trainer.monitors.get_latest("input/target_tokens_per_second") > 0
@@ -331,9 +331,9 @@ def test_the_wait_for_a_late_batch_is_measured() -> None:
                 threading.Timer(delay, batches.release.set).start()
 
     train(data, [Late()])
-    now = data.statistics()
-    assert delay * 0.8 < now.wait_seconds < now.seconds
-    assert now.feeder_reading_seconds > delay * 0.8
+    statistics = data.statistics()
+    assert delay * 0.8 < statistics.wait_seconds < statistics.seconds
+    assert statistics.feeder_reading_seconds > delay * 0.8
 
 
 def test_statistics_of_an_interval_are_a_difference() -> None:

@@ -64,9 +64,9 @@ def feeder_threads() -> list[str]:
 
 def in_rotation(lists: list[list[int]]) -> list[int]:
     """Return the expected order: one item from each list in turn, without exhausted lists."""
-    rest, order = [list(items) for items in lists], []
-    while any(rest):
-        for items in rest:
+    remaining, order = [list(items) for items in lists], []
+    while any(remaining):
+        for items in remaining:
             if items:
                 order.append(items.pop(0))
     return order

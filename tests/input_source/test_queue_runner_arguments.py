@@ -61,11 +61,11 @@ def test_without_feed_functions_operations_read_in_the_graph_to_their_end(fed_to
         runner = GeneralQueueRunner(queue, [enqueue])
     with tf1.Session() as session:
         runner.create_threads(session, daemon=True, start=True)
-        found = []
+        values = []
         with pytest.raises(tf.errors.OutOfRangeError):
             while True:
-                found.append(int(session.run(out, options=tf1.RunOptions(timeout_in_ms=LONG))))
-    assert sorted(found) == [0, 1, 2, 3, 4] + [7, 8] * fed_too
+                values.append(int(session.run(out, options=tf1.RunOptions(timeout_in_ms=LONG))))
+    assert sorted(values) == [0, 1, 2, 3, 4] + [7, 8] * fed_too
     assert runner.error is None
 
 
@@ -79,14 +79,14 @@ def test_a_queue_that_is_closed_from_outside_ends_feeders_without_functions():
         assert not thread.is_alive() and runner.error is None
 
 
-@pytest.mark.parametrize("functions, tensors, what", [
+@pytest.mark.parametrize("functions, tensors, message", [
     ({"feed_fns": [int], "feed_dict_funcs": [int]}, "item", "not both"),
     ({"feed_fns": [int]}, None, "feeder 0 has a feed function but no feed tensors"),
     ({}, "item", "feeder 0 has feed tensors but no feed function"),
 ])
-def test_arguments_that_contradict_each_other_are_refused(functions, tensors, what):
+def test_arguments_that_contradict_each_other_are_refused(functions, tensors, message):
     queue, item = tf1.FIFOQueue(2, [tf.int32]), tf1.placeholder(tf.int32, [])
-    with pytest.raises(SettingsError, match=what):
+    with pytest.raises(SettingsError, match=message):
         GeneralQueueRunner(queue, [queue.enqueue(item)], feed_tensors=[item] if tensors else None, **functions)
 
 
@@ -142,8 +142,8 @@ def test_an_error_that_waits_for_the_last_elements_is_reported(monkeypatch, capl
             return True
 
     def feed():
-        for one in items:
-            return one
+        for item in items:
+            return item
         raise OSError("the disk is gone")
 
     runner = GeneralQueueRunner(queue, [queue.enqueue(item)], feed_fns=[feed], feed_tensors=[item])
@@ -163,15 +163,15 @@ def test_an_error_that_waits_for_the_last_elements_is_reported(monkeypatch, capl
 
 
 def read_to_the_end(runner: GeneralQueueRunner, out) -> list:
-    found = []
+    values = []
     with tf1.Session() as session:
         (thread,) = runner.create_threads(session, daemon=True, start=True)
         with pytest.raises(tf.errors.OutOfRangeError):
             while True:
-                found.append(session.run(out, options=tf1.RunOptions(timeout_in_ms=LONG)))
+                values.append(session.run(out, options=tf1.RunOptions(timeout_in_ms=LONG)))
         thread.join(LONG / 1000)
     runner.raise_error()
-    return [value.tolist() if hasattr(value, "tolist") else value for value in found]
+    return [value.tolist() if hasattr(value, "tolist") else value for value in values]
 
 
 def test_the_positional_arguments_are_those_of_tensorflows_queue_runner():

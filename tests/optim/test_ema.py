@@ -49,8 +49,8 @@ def test_the_average_follows_the_weight_with_its_decay_and_sooner_at_first(graph
             value = value - 0.1
             decay = min(0.7, (1 + t) / (10 + t))
             expected = decay * expected + (1 - decay) * value
-            found, = session.run(list(averages().values()))
-            np.testing.assert_allclose(found, expected, rtol=1e-5)
+            average, = session.run(list(averages().values()))
+            np.testing.assert_allclose(average, expected, rtol=1e-5)
         np.testing.assert_allclose(session.run(weight), value, rtol=1e-5)
 
 
@@ -123,8 +123,8 @@ def test_a_tower_built_on_the_averages_reads_them_and_makes_no_variable(graph):
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())
         session.run(train_op)
-        found, raw, average = session.run([averaged, weight, averages()["scope/weight"]])
-    assert np.array_equal(found, average) and not np.array_equal(found, raw)
+        averaged_value, raw, average = session.run([averaged, weight, averages()["scope/weight"]])
+    assert np.array_equal(averaged_value, average) and not np.array_equal(averaged_value, raw)
 
 
 def save(directory, averaged: bool) -> dict[str, np.ndarray]:
@@ -150,9 +150,9 @@ def test_restoring_takes_the_average_where_there_is_one(tmp_path, averaged):
         init._setup_graph()
         with tf1.Session() as session:
             init._run_init(session)
-            found = session.run(weight)
+            restored = session.run(weight)
     name = "scope/weight/ExponentialMovingAverage" if averaged else "scope/weight"
-    assert np.array_equal(found, saved[name])
+    assert np.array_equal(restored, saved[name])
 
 
 def test_a_variable_that_the_checkpoint_lacks_is_an_error_all_the_same(tmp_path, graph):
@@ -175,17 +175,17 @@ def test_search_in_the_training_session_reads_the_averages_or_the_weights_as_set
                              for averaged in (True, False))
     source = np.array([[5, 6, 7, 8, 2], [9, 10, 2, 0, 0]], np.int32), np.array([5, 3], np.int32)
     random = np.random.default_rng(1)
-    one, other = ({v.op.name: random.normal(0, 0.5, v.shape) for v in tf1.trainable_variables()} for _ in range(2))
+    first, second = ({v.op.name: random.normal(0, 0.5, v.shape) for v in tf1.trainable_variables()} for _ in range(2))
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())
         for predictor in (by_average, by_weight):
             predictor.set_session(session)
-        for weights, kept in ((one, other), (other, one)):
-            assign(session, {**weights, **{averages()[name].op.name: value for name, value in kept.items()}})
-            if weights is one:
+        for weights, averaged in ((first, second), (second, first)):
+            assign(session, {**weights, **{averages()[name].op.name: value for name, value in averaged.items()}})
+            if weights is first:
                 expected = by_average(*source), by_weight(*source)
-        found = by_weight(*source), by_average(*source)
-    for (tokens, scores), (expected_tokens, expected_scores) in zip(found, expected, strict=True):
+        results = by_weight(*source), by_average(*source)
+    for (tokens, scores), (expected_tokens, expected_scores) in zip(results, expected, strict=True):
         assert np.array_equal(tokens, expected_tokens)
         np.testing.assert_allclose(scores, expected_scores, rtol=1e-6)
-    assert not np.allclose(found[0][1], found[1][1])
+    assert not np.allclose(results[0][1], results[1][1])

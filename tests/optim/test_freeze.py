@@ -44,6 +44,6 @@ def test_a_run_that_has_checkpoints_keeps_its_choice(tmp_path):
     check_resumable(run, settings)
     model = dataclasses.replace(settings.model, r_drop_alpha=1.0, guided_alignment_weight=0.1)
     check_resumable(run, dataclasses.replace(settings, model=model))     # without effect on the content of checkpoints
-    other = dataclasses.replace(settings, train=TrainSettings(freeze=["encoder"]))
+    changed = dataclasses.replace(settings, train=TrainSettings(freeze=["encoder"]))
     with pytest.raises(SettingsError, match=r"holds a run with train.freeze=\[\], not \['encoder'\]"):
-        check_resumable(run, other)
+        check_resumable(run, changed)

@@ -48,7 +48,7 @@ class Pairs:
         return PairBlock(words, ends, words, ends)
 
 
-class Seen(MonitorBase):
+class Observer(MonitorBase):
     """Records scalars by name."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ def train(directory, precision="float16", steps=6, towers=1, update_cycle=1, sca
           ema=0.0, clip=0.0, tie="all", every=1):
     """Train, and return the checkpoints' variables by step, the losses, and the scalars."""
     logging.getLogger("tensorpack").setLevel(logging.ERROR)
-    seen, losses = Seen(), Losses()
+    observer, losses = Observer(), Losses()
     with tf.Graph().as_default():
         configure_graph(GraphSettings(seed=3, precision=precision, loss_scaling=scaling or LossScaling()))
         model = Transformer(TransformerSettings(
@@ -88,18 +88,18 @@ def train(directory, precision="float16", steps=6, towers=1, update_cycle=1, sca
             make_optimizer, OptimizerSettings(name=optimizer, learning_rate=0.003, ema_decay=ema), clip)
         data = GeneralQueueInput(Batches(Pairs(), BatchSettings(batch_tokens=60, seed=2)), feeders=1)
         saver = CheckpointSaver(directory, every_steps=every, keep=100)
-        config = TrainConfig(model, data, update_cycle=update_cycle, monitors=[seen],
+        config = TrainConfig(model, data, update_cycle=update_cycle, monitors=[observer],
                              callbacks=[NaNGuard(), LossScaleMonitor(), losses, saver, StopAtStep(steps)])
         launch_train_with_config(config, SyncMultiGPUTrainer(towers=towers, update_cycle=update_cycle))
-    return checkpoints(directory), losses.values, seen.values
+    return checkpoints(directory), losses.values, observer.values
 
 
 def checkpoints(directory) -> dict[int, dict[str, np.ndarray]]:
-    found = {}
+    values = {}
     for path in directory.glob("step-*"):
         reader = tf.train.load_checkpoint(str(path / "model"))
-        found[int(path.name[5:])] = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    return found
+        values[int(path.name[5:])] = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return values
 
 
 def assert_same(a, b, leaving=frozenset()) -> None:
@@ -126,15 +126,15 @@ def test_the_loss_falls_as_in_float32_and_only_float16_has_the_state(tmp_path):
 def test_an_update_that_overflows_changes_nothing_and_the_scale_recovers(tmp_path, how):
     saved, _, scalars = train(tmp_path, steps=12, scaling=LossScaling(initial=2.0 ** 20), **how)
     skipped = [step for step in range(1, 13) if saved[step]["loss_scale/scale"] < saved[step - 1]["loss_scale/scale"]]
-    made = [step for step in range(1, 13) if step not in skipped]
-    assert 1 in skipped and 12 in made
+    updated = [step for step in range(1, 13) if step not in skipped]
+    assert 1 in skipped and 12 in updated
     for step in skipped:
         assert_same(saved[step - 1], saved[step], COUNTERS)
         assert saved[step]["loss_scale/scale"] * 2 == saved[step - 1]["loss_scale/scale"]
-    for step in made:
+    for step in updated:
         same = [name for name in saved[step] if saved[step][name].tobytes() == saved[step - 1][name].tobytes()]
-        kept = {name for name in same if name.endswith("/Muon_direction")}      # of the previous update
-        assert set(same) - kept <= {"learning_rate", "loss_scale/scale", "loss_scale/skipped_updates"}
+        directions = {name for name in same if name.endswith("/Muon_direction")}      # of the previous update
+        assert set(same) - directions <= {"learning_rate", "loss_scale/scale", "loss_scale/skipped_updates"}
     assert saved[12]["loss_scale/skipped_updates"] == len(skipped) == scalars["skipped_updates"][-1]
     assert saved[12]["global_step"] == 12
 
@@ -148,11 +148,11 @@ def test_good_updates_in_a_row_double_the_scale(tmp_path):
 
 def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path):
     scaling = LossScaling(initial=2.0 ** 20, growth_updates=3)
-    whole, _, _ = train(tmp_path / "whole", steps=12, scaling=scaling)
+    uninterrupted, _, _ = train(tmp_path / "whole", steps=12, scaling=scaling)
     for steps in (3, 7, 12):
         parts, _, _ = train(tmp_path / "parts", steps=steps, scaling=scaling)
-    assert_same(whole[12], parts[12])
-    assert whole[12]["loss_scale/skipped_updates"] > 0
+    assert_same(uninterrupted[12], parts[12])
+    assert uninterrupted[12]["loss_scale/skipped_updates"] > 0
 
 
 def test_an_overflow_at_the_least_scale_is_a_divergence_that_says_what_to_do(tmp_path):

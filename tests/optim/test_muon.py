@@ -26,18 +26,18 @@ def drawn(seed: int) -> dict[str, np.ndarray]:
 
 def newton_schulz(x: np.ndarray, iterations: int = 5) -> np.ndarray:
     """Return the result of the iteration on a matrix in float64, computed on its singular values."""
-    left, values, right = np.linalg.svd(x.astype(np.float64), full_matrices=False)
+    u, values, v = np.linalg.svd(x.astype(np.float64), full_matrices=False)
     values = values / math.sqrt((values ** 2).sum())
     for _ in range(iterations):
         values = 3.4445 * values - 4.7750 * values ** 3 + 2.0315 * values ** 5
-    return left * values @ right
+    return u * values @ v
 
 
 def muon_steps(name: str, gradients: list[np.ndarray], interval: int = 1) -> np.ndarray:
     value, momentum = drawn(1)[name].astype(np.float64), 0.0
-    for made, gradient in enumerate(gradients):
+    for number, gradient in enumerate(gradients):
         momentum = MOMENTUM * momentum + (1 - MOMENTUM) * gradient
-        if made % interval == 0:
+        if number % interval == 0:
             direction = MOMENTUM * momentum + (1 - MOMENTUM) * gradient
         parts = np.split(direction.reshape(-1, direction.shape[-1]), MAPS.get(name, 1), axis=1)
         steps = [SCALE * math.sqrt(max(part.shape)) * newton_schulz(part) for part in parts]
@@ -84,8 +84,11 @@ def test_hidden_matrices_make_muons_steps_and_the_others_adams(graph, conditiona
     gradients = [drawn(10 + step) for step in range(STEPS)]
     assert counted == STEPS
     for name in SHAPES:
-        given = [g[name] for g in gradients]
-        expected = muon_steps(name, given, interval) if name in HIDDEN else adamw_steps(name, given)
+        gradients_of_name = [g[name] for g in gradients]
+        if name in HIDDEN:
+            expected = muon_steps(name, gradients_of_name, interval)
+        else:
+            expected = adamw_steps(name, gradients_of_name)
         np.testing.assert_allclose(values[name], expected, rtol=2e-4, atol=2e-5,
                                    err_msg=name)
 
@@ -111,15 +114,15 @@ def test_hidden_matrices_alone_can_be_trained(graph):
 @pytest.mark.parametrize("shape", [(8, 8), (32, 8), (8, 32), (1, 5), (5, 1)])
 @pytest.mark.parametrize("dtype, tolerance", [(tf.float32, 1e-4), (tf.bfloat16, 0.05)])
 def test_a_direction_keeps_its_singular_vectors_and_gets_singular_values_near_one(graph, shape, dtype, tolerance):
-    given = np.random.default_rng(3).normal(0, 100.0, (2, *shape)).astype(np.float32)
+    matrices = np.random.default_rng(3).normal(0, 100.0, (2, *shape)).astype(np.float32)
     with tf1.Session() as session:
-        made = session.run(orthogonal(tf.constant(given), dtype=dtype))
-    for x, y in zip(given, made, strict=True):
-        left, _, right = np.linalg.svd(x, full_matrices=False)
-        inside = left.T @ y @ right.T
+        results = session.run(orthogonal(tf.constant(matrices), dtype=dtype))
+    for x, y in zip(matrices, results, strict=True):
+        u, _, v = np.linalg.svd(x, full_matrices=False)
+        inside = u.T @ y @ v.T
         assert np.abs(inside - np.diag(np.diag(inside))).max() < tolerance
         assert np.diag(inside).min() > 0.66 and np.diag(inside).max() < 1.21
-        np.testing.assert_allclose(left @ inside @ right, y, atol=tolerance)
+        np.testing.assert_allclose(u @ inside @ v, y, atol=tolerance)
 
 
 def test_a_gradient_of_zeros_makes_no_step_and_nothing_that_is_not_a_number(graph):

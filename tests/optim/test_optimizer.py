@@ -47,8 +47,8 @@ def test_adam_is_that_of_kingma_and_ba(clip):
             square[i] = b2 * square[i] + (1 - b2) * g ** 2
             corrected = rate * np.sqrt(1 - b2 ** t) / (1 - b1 ** t)
             values[i] = values[i] - corrected * mean[i] / (np.sqrt(square[i]) + epsilon)
-    found = train(OptimizerSettings("adam", rate, b1, b2, epsilon), 5, clip)
-    for a, b in zip(found, values, strict=True):
+    trained = train(OptimizerSettings("adam", rate, b1, b2, epsilon), 5, clip)
+    for a, b in zip(trained, values, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
@@ -59,8 +59,8 @@ def test_sgd_has_momentum(clip):
         for i, g in enumerate(clipped(gradients_of(values), clip)):
             speed[i] = 0.9 * speed[i] + g
             values[i] = values[i] - 0.1 * speed[i]
-    found = train(OptimizerSettings("sgd", 0.1, momentum=0.9), 4, clip)
-    for a, b in zip(found, values, strict=True):
+    trained = train(OptimizerSettings("sgd", 0.1, momentum=0.9), 4, clip)
+    for a, b in zip(trained, values, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
@@ -95,7 +95,7 @@ def test_small_gradients_of_equal_shape_share_kernels_on_a_gpu(graph, device, st
     assert [operation.type for operation in operations].count("Pack") == stacks
     assert isinstance(scaled[-1], tf.IndexedSlices)
     with tf1.Session(config=tf1.ConfigProto(allow_soft_placement=True)) as session:
-        found = session.run([norms, [*scaled[:-1], scaled[-1].values]])
-    for value, norm, half in zip([*values, values[0]], *found, strict=True):
+        results = session.run([norms, [*scaled[:-1], scaled[-1].values]])
+    for value, norm, half in zip([*values, values[0]], *results, strict=True):
         np.testing.assert_allclose(norm, (value.astype(np.float64) ** 2).sum() / 2, rtol=1e-5)
         np.testing.assert_array_equal(half, value / 2)

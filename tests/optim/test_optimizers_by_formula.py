@@ -36,9 +36,9 @@ def sparse_gradients() -> list[np.ndarray]:
 
 
 def as_dense(rows: np.ndarray) -> np.ndarray:
-    whole = np.zeros(SHAPES["matrix"], np.float32)
-    np.add.at(whole, ROWS, rows)
-    return whole
+    dense = np.zeros(SHAPES["matrix"], np.float32)
+    np.add.at(dense, ROWS, rows)
+    return dense
 
 
 def train(settings: OptimizerSettings, clip: float = 0.0, towers: int = 1) -> tuple[dict, dict, set[str]]:
@@ -190,8 +190,8 @@ def test_an_optimizer_makes_the_steps_of_its_formula(case):
 @pytest.mark.parametrize("name", ["adam", "lazyadam", "adafactor"])
 def test_clipped_sparse_gradients_make_the_same_step_from_two_towers(name):
     settings = OptimizerSettings(name, learning_rate=0.02, epsilon=1.0)
-    one, two = (train(settings, clip=0.5, towers=towers)[1]["matrix"] for towers in (1, 2))
-    np.testing.assert_allclose(one, two, rtol=1e-6)
+    with_one_tower, with_two_towers = (train(settings, clip=0.5, towers=towers)[1]["matrix"] for towers in (1, 2))
+    np.testing.assert_allclose(with_one_tower, with_two_towers, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name, slots", [

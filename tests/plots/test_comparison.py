@@ -26,7 +26,7 @@ def test_losses_have_the_digits_of_losses() -> None:
 @pytest.mark.parametrize(("end", "label"), [(1_005, "1k"), (100_500, "100k"), (1_006, "1.01k")])
 def test_the_last_validation_of_the_shortest_run_counts_and_no_later_one(end: int, label: str) -> None:
     runs = [run_of("a", {end // 2: 1.0, end: 2.0}), run_of("b", {end // 2 + 1: 3.0, end: 4.0, end + 1: 5.0})]
-    found = comparison_as_json(runs, [None, None])["best_so_far"]
-    assert [(one["by"], one["values"]) for one in found] == [
+    best_so_far = comparison_as_json(runs, [None, None])["best_so_far"]
+    assert [(row["by"], row["values"]) for row in best_so_far] == [
         (end / 2, {"a": 1.0, "b": None}), (end, {"a": 2.0, "b": 4.0})]
     assert f"best BLEU by {label} updates" in comparison_as_text(runs, [None, None])

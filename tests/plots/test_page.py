@@ -19,18 +19,18 @@ class Elements(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: list[list] = []
+        self.tables: list[list] = []
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
-        self.found.append([tag, dict(attrs), ""])
+        self.tables.append([tag, dict(attrs), ""])
 
     def handle_data(self, data):
-        if self.found:
-            self.found[-1][2] += data
+        if self.tables:
+            self.tables[-1][2] += data
 
     def texts(self, tag: str) -> list[str]:
-        return [text for name, _, text in self.found if name == tag]
+        return [text for name, _, text in self.tables if name == tag]
 
 
 def test_the_page_has_curves_over_all_axes_and_tables(make_run, rows) -> None:
@@ -54,7 +54,7 @@ def test_a_long_curve_tells_how_many_figures_each_of_its_points_is(make_run) -> 
     page = Elements(text)
     data = json.loads(page.texts("script")[0])
     assert [(len(curve["y"]), curve["each"]) for curve in data["panels"][0]["curves"]] == [(2000, 6), (1000, 1)]
-    window = next(attributes for _, attributes, _ in page.found if attributes.get("id") == "window")
+    window = next(attributes for _, attributes, _ in page.tables if attributes.get("id") == "window")
     assert data["window"] == 301 <= int(window.get("max", 301))
 
 
@@ -77,7 +77,7 @@ def test_names_stay_text_and_no_other_host_is_asked(make_run, rows) -> None:
     page = Elements(text)
     assert len(page.texts("script")) == 2 and not page.texts("img") and "default-src 'none'" in text
     assert json.loads(page.texts("script")[0])["runs"][0]["name"] == EVIL
-    linked = [attribute for _, attributes, _ in page.found for attribute in attributes
+    linked = [attribute for _, attributes, _ in page.tables for attribute in attributes
               if attribute in ("src", "href", "srcset", "data")]
     assert linked == [] and not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|//[a-z]+\.", text.replace(
         "http://www.w3.org/2000/svg", ""))

@@ -48,12 +48,12 @@ document.body.replaceChildren(JSON.stringify(said));
 """
 
 
-def said_by(page: str, actions: str, place: Path) -> Any:
+def said_by(page: str, actions: str, directory: Path) -> Any:
     """Return the text of the page's body after Chromium has run some actions."""
-    file = place / "page.html"
+    file = directory / "page.html"
     file.write_text(page.replace("</body>", f"{actions}</body>"), encoding="utf-8")
     dom = subprocess.run([str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
-                          f"--user-data-dir={place}/browser", file.as_uri()],
+                          f"--user-data-dir={directory}/browser", file.as_uri()],
                          capture_output=True, text=True, timeout=120, check=True).stdout
     return json.loads(html.unescape(re.search(r"<body>(.*?)</body>", dom, re.S)[1]))
 

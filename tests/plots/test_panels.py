@@ -21,13 +21,13 @@ def run_of(rows, settings=None, name="r") -> RecordedRun:
 
 
 def test_panels_are_those_of_which_a_run_has_something_one_for_each_validation_set() -> None:
-    one = run_of([{"nll": 3.0, "validation_bleu": 1.0, "validation_bleu/talks": 2.0, "global_step": 1}])
-    two = run_of([{"loss": 3.0, "validation_chrf": 1.0, "global_step": 1}])
-    found = panels([one, two])
-    assert [panel.title for panel in found] == [
+    first = run_of([{"nll": 3.0, "validation_bleu": 1.0, "validation_bleu/talks": 2.0, "global_step": 1}])
+    second = run_of([{"loss": 3.0, "validation_chrf": 1.0, "global_step": 1}])
+    all_panels = panels([first, second])
+    assert [panel.title for panel in all_panels] == [
         "training loss, nats a target token", "BLEU of validation", "BLEU of validation on talks", "chrF of validation"]
-    assert [found[0].of(run, "updates") for run in (one, two)] == [Curve([1], [3.0]), Curve([1], [3.0])]
-    assert found[1].of(two, "updates") == Curve([], []) and found[1].of(one, "minutes") == Curve([], [])
+    assert [all_panels[0].of(run, "updates") for run in (first, second)] == [Curve([1], [3.0]), Curve([1], [3.0])]
+    assert all_panels[1].of(second, "updates") == Curve([], []) and all_panels[1].of(first, "minutes") == Curve([], [])
     assert panels([run_of([])]) == []
 
 
@@ -49,17 +49,18 @@ def test_running_means_are_those_of_numpy(values: list[float], window: int) -> N
 
 @given(st.lists(st.floats(-1e3, 1e3), max_size=60), st.integers(1, 20))
 def test_a_thinned_curve_has_few_points_and_the_same_sum(values: list[float], most: int) -> None:
-    few = thinned(values, most)
+    points = thinned(values, most)
     size = -(-len(values) // most)
-    assert len(few) <= most and (few == values if len(values) <= most else True)
-    weights = [min(size, len(values) - i * size) for i in range(len(few))]
-    assert sum(one * weight for one, weight in zip(few, weights, strict=True)) == pytest.approx(sum(values), abs=1e-6)
+    assert len(points) <= most and (points == values if len(values) <= most else True)
+    weights = [min(size, len(values) - i * size) for i in range(len(points))]
+    total = sum(point * weight for point, weight in zip(points, weights, strict=True))
+    assert total == pytest.approx(sum(values), abs=1e-6)
 
 
 def test_the_usual_window_grows_with_the_run_and_is_odd() -> None:
     lengths = {10: 1, 100: 3, 200: 5, 4000: 101}
-    found = {n: usual_window([run_of([{"learning_rate": 1.0, "global_step": i} for i in range(n)])]) for n in lengths}
-    assert found == lengths and usual_window([run_of([])]) == 1
+    windows = {n: usual_window([run_of([{"learning_rate": 1.0, "global_step": i} for i in range(n)])]) for n in lengths}
+    assert windows == lengths and usual_window([run_of([])]) == 1
 
 
 def lab(color: str, seen_by: np.ndarray) -> np.ndarray:
@@ -82,12 +83,12 @@ SIGHTS = {"usual": np.eye(3),
 
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_colours_that_are_hard_to_tell_apart_have_different_lines(sight: str) -> None:
-    seen = [lab(color, SIGHTS[sight]) for color in COLORS]
-    for one in range(16):
-        for other in range(one):
-            a, b = style_of(one), style_of(other)
-            apart = float(np.linalg.norm(seen[a.color] - seen[b.color]))
-            assert apart > 12 or a.dash != b.dash, (one, other, apart)
+    perceived = [lab(color, SIGHTS[sight]) for color in COLORS]
+    for index in range(16):
+        for previous in range(index):
+            a, b = style_of(index), style_of(previous)
+            apart = float(np.linalg.norm(perceived[a.color] - perceived[b.color]))
+            assert apart > 12 or a.dash != b.dash, (index, previous, apart)
 
 
 def test_forty_runs_have_forty_styles_and_neighbours_differ_in_both() -> None:
@@ -121,13 +122,14 @@ def test_final_figures_leave_out_what_nobody_has_and_name_metrics_that_differ(ro
 
 
 def test_differences_are_those_of_the_settings_with_what_is_not_recorded_marked() -> None:
-    one = {"model.size": 1, "data.lengths": [1, 2], "made_from.data_path": "/a", "made_with.numpy": "2"}
-    two = {"model.size": 1.0, "data.lengths": [1, 3], "made_from.data_path": "/b", "train.gpu": True,
-           "made_with.numpy": "3"}
-    found = differences([run_of([], one), run_of([], two), run_of([])])
-    assert found == [Difference("data.lengths", ["1, 2", "1, 3", "–"]), Difference("made_with.numpy", ["2", "3", "–"]),
-                     Difference("train.gpu", ["–", "true", "–"])]
-    assert [one.is_setting for one in found] == [True, False, True]
+    settings = {"model.size": 1, "data.lengths": [1, 2], "made_from.data_path": "/a", "made_with.numpy": "2"}
+    other_settings = {"model.size": 1.0, "data.lengths": [1, 3], "made_from.data_path": "/b", "train.gpu": True,
+                      "made_with.numpy": "3"}
+    all_differences = differences([run_of([], settings), run_of([], other_settings), run_of([])])
+    assert all_differences == [
+        Difference("data.lengths", ["1, 2", "1, 3", "–"]), Difference("made_with.numpy", ["2", "3", "–"]),
+        Difference("train.gpu", ["–", "true", "–"])]
+    assert [difference.is_setting for difference in all_differences] == [True, False, True]
 
 
 def test_runs_are_called_the_same_only_where_all_record_their_settings() -> None:
@@ -144,16 +146,16 @@ def test_runs_are_called_the_same_only_where_all_record_their_settings() -> None
 def test_scores_that_cannot_be_compared_are_reported(change, words) -> None:
     settings = {"made_from.validation": "v", "made_from.data": "d", "made_from.vocabulary": "p", "search.beam_size": 4,
                 "validation.sentences": 0}
-    found = comparability([run_of([], settings), run_of([], {**settings, "made_from.data": "e", **change}), run_of([])])
-    assert len(found) == len(words) and all(word in text for word, text in zip(words, found, strict=True))
+    notes = comparability([run_of([], settings), run_of([], {**settings, "made_from.data": "e", **change}), run_of([])])
+    assert len(notes) == len(words) and all(word in text for word, text in zip(words, notes, strict=True))
 
 
 def test_what_a_run_of_another_version_does_not_record_is_no_difference() -> None:
     old, new = {"made_from.data": "d", "search.beam_size": 4}, {
         "made_from.data": "d", "search.beam_size": 4, "search.new": 1, "made_from.vocabulary": "v"}
     assert comparability([run_of([], old), run_of([], new)]) == []
-    other = {**new, "search.new": 2, "made_from.vocabulary": "w"}
-    assert len(comparability([run_of([], old), run_of([], new), run_of([], other)])) == 2
+    newest = {**new, "search.new": 2, "made_from.vocabulary": "w"}
+    assert len(comparability([run_of([], old), run_of([], new), run_of([], newest)])) == 2
 
 
 def test_runs_that_do_not_record_their_validation_text_go_by_their_data() -> None:

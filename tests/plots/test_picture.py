@@ -25,12 +25,12 @@ def test_the_svg_has_panels_runs_figures_settings_and_notes(make_run, rows, tmp_
     runs = [read_run(make_run("a", rows, {"model": {"size": 192}}), "a_$x^2$"),
             read_run(make_run("b", rows[:5], {"model": {"size": 256}}), "b"), read_run(make_run("none"), "none")]
     draw_curves(runs, tmp_path / "one.svg", PictureSettings(window=2))
-    found = texts(tmp_path / "one.svg")
+    svg_texts = texts(tmp_path / "one.svg")
     assert {"training loss, nats a target token", "BLEU of validation", "loss of validation, nats a target token",
             "learning rate", "target tokens a second of training", "updates", "a_$x^2$", "b", "none", "best BLEU",
-            "20.00", "size", "192", "256", "none: nothing is recorded yet."} <= set(found)
-    assert any("running means over 3 logged figures" in text for text in found)
-    assert not any("chrF" in text for text in found)
+            "20.00", "size", "192", "256", "none: nothing is recorded yet."} <= set(svg_texts)
+    assert any("running means over 3 logged figures" in text for text in svg_texts)
+    assert not any("chrF" in text for text in svg_texts)
     text = (tmp_path / "one.svg").read_text()
     assert COLORS[0] in text and COLORS[1] in text
     draw_curves(runs, tmp_path / "two.svg", PictureSettings(window=3))
@@ -46,9 +46,9 @@ def test_the_number_beside_the_best_point_has_the_digits_of_its_metric(make_run,
 def test_panels_axis_and_table_are_those_that_are_asked_for(make_run, rows, tmp_path: Path) -> None:
     draw_curves([read_run(make_run("a", rows), "a")], tmp_path / "a.svg",
          PictureSettings("tokens", ["validation-bleu"], 1, table=False))
-    found = texts(tmp_path / "a.svg")
-    assert {"BLEU of validation", "target tokens", "400k"} <= set(found) and "learning rate" not in found
-    assert "best BLEU" not in found and not any("running means" in text for text in found)
+    svg_texts = texts(tmp_path / "a.svg")
+    assert {"BLEU of validation", "target tokens", "400k"} <= set(svg_texts) and "learning rate" not in svg_texts
+    assert "best BLEU" not in svg_texts and not any("running means" in text for text in svg_texts)
 
 
 def test_settings_that_differ_have_further_tables_and_what_has_no_room_is_counted(make_run, rows, tmp_path) -> None:
@@ -56,10 +56,10 @@ def test_settings_that_differ_have_further_tables_and_what_has_no_room_is_counte
         return {"model": {f"a_setting_with_a_long_name_{i}": value for i in range(30)}}
 
     draw_curves([read_run(make_run(name, rows, settings(i)), name) for i, name in enumerate("ab")], tmp_path / "a.svg")
-    found = texts(tmp_path / "a.svg")
-    shown = sum(text.startswith("a_setting") for text in found)
-    assert 6 <= shown < 30 and any(text.startswith(f"{30 - shown} more settings differ") for text in found)
-    assert found.count("run") == 3
+    svg_texts = texts(tmp_path / "a.svg")
+    shown = sum(text.startswith("a_setting") for text in svg_texts)
+    assert 6 <= shown < 30 and any(text.startswith(f"{30 - shown} more settings differ") for text in svg_texts)
+    assert svg_texts.count("run") == 3
 
 
 def test_a_png_is_as_wide_as_ever(make_run, rows, tmp_path: Path) -> None:
@@ -75,10 +75,10 @@ def font_with(characters: str, family: str, path: Path) -> Path:
 
     pen = TTGlyphPen(None)
     pen.moveTo((0, 0))
-    for place in ((0, 900), (1000, 900), (1000, 0)):
-        pen.lineTo(place)
+    for point in ((0, 900), (1000, 900), (1000, 0)):
+        pen.lineTo(point)
     pen.closePath()
-    names = [".notdef", *(f"uni{ord(one):04X}" for one in characters)]
+    names = [".notdef", *(f"uni{ord(character):04X}" for character in characters)]
     builder.setupGlyphOrder(names)
     builder.setupCharacterMap(dict(zip(map(ord, characters), names[1:], strict=True)))
     builder.setupGlyf(dict.fromkeys(names, pen.glyph()))
@@ -99,14 +99,14 @@ def test_names_of_any_script_have_a_font_that_has_it_or_one_warning(make_run, ro
     assert ["\U0001340d \U0001340e" in record.getMessage() for record in caplog.records] == [True]
     draw_curves(runs, tmp_path / "text.svg")
     caplog.clear()
-    known = list(fontManager.ttflist)
+    fonts_before = list(fontManager.ttflist)
     try:
         fontManager.addfont(font_with(runs[0].name, "Squares", tmp_path / "squares.ttf"))
         draw_curves(runs, tmp_path / "squares.png")
     finally:
-        fontManager.ttflist = known
+        fontManager.ttflist = fonts_before
     assert (tmp_path / "squares.png").read_bytes() != (tmp_path / "boxes.png").read_bytes()
-    assert not caplog.records and not [one for one in recwarn if "Glyph" in str(one.message)]
+    assert not caplog.records and not [warning for warning in recwarn if "Glyph" in str(warning.message)]
 
 
 def test_wide_signs_have_room_in_the_table() -> None:

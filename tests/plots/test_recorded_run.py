@@ -21,8 +21,8 @@ def test_what_a_resumed_run_made_again_counts_once_and_steps_rise(steps: list[in
     lines = [json.dumps({"global_step": step, "line": number}) for number, step in enumerate(steps)]
     rows, damaged, unfinished = read_rows("\n".join(lines))
     # A line is obsolete if any later line has the same step or an earlier one.
-    kept = [(step, number) for number, step in enumerate(steps) if all(later > step for later in steps[number + 1:])]
-    assert [(row["global_step"], row["line"]) for row in rows] == kept and not damaged and not unfinished
+    final = [(step, number) for number, step in enumerate(steps) if all(later > step for later in steps[number + 1:])]
+    assert [(row["global_step"], row["line"]) for row in rows] == final and not damaged and not unfinished
 
 
 def test_scalars_of_one_step_are_one_row() -> None:
@@ -75,8 +75,8 @@ def test_a_run_that_is_written_is_still_training(make_run, rows) -> None:
 def test_runs_are_named_by_patterns_each_once_and_other_directories_are_told(make_run, tmp_path: Path) -> None:
     make_run("runs/a"), make_run("runs/b")
     (tmp_path / "runs" / "data").mkdir()
-    found, others = read_named_runs([f"{tmp_path}/runs/b", f"{tmp_path}/runs/*"])
-    assert [run.name for run in found] == ["b", "a"] and others == [f"{tmp_path}/runs/data"]
+    runs, without_run = read_named_runs([f"{tmp_path}/runs/b", f"{tmp_path}/runs/*"])
+    assert [run.name for run in runs] == ["b", "a"] and without_run == [f"{tmp_path}/runs/data"]
     assert [run.name for run in read_named_runs([f"base={tmp_path}/runs/b", f"{tmp_path}/runs/a"])[0]] == ["base", "a"]
     for texts in ([f"{tmp_path}/runs/*", f"base={tmp_path}/runs/a"], [f"base={tmp_path}/runs/a", f"{tmp_path}/runs/*"]):
         assert [run.name for run in read_named_runs(texts)[0]] == ["base", "b"]

@@ -38,25 +38,25 @@ def estimate_memory(graph: Any, fetches: Sequence[Any], shapes: Mapping[str, Seq
         fetches: tensors or operations of the graph.
         shapes: shapes of the fed input tensors, by name ("source:0").
     """
-    known, given = _with_shapes(graph, shapes)
+    shapes_of_tensors, fed_shapes = _with_shapes(graph, shapes)
     order = _needed(graph, [getattr(f, "op", f) for f in fetches])
     pinned = {t.name for f in fetches for t in ([f] if isinstance(f, tf.Tensor) else [])}
-    return _Walk(known, given, pinned).over(order)
+    return _Walk(shapes_of_tensors, fed_shapes, pinned).over(order)
 
 
 def _with_shapes(graph: Any, shapes: Mapping[str, Sequence[int]]) -> tuple[Any, dict[str, list[int]]]:
     """Return a copy of the graph with all shapes that TensorFlow infers, and these shapes."""
     definition = graph.as_graph_def()
-    given: dict[str, list[int]] = {name: list(shape) for name, shape in shapes.items()}
+    fed_shapes: dict[str, list[int]] = {name: list(shape) for name, shape in shapes.items()}
     while True:
         with tf.Graph().as_default() as copy:
             stand_ins = {name: tf1.placeholder(graph.get_tensor_by_name(name).dtype, shape, "given")
-                         for name, shape in given.items()}
+                         for name, shape in fed_shapes.items()}
             tf1.import_graph_def(definition, stand_ins, name="")
-        more = {name: shape for name, shape in _bounds(copy) if name not in given}
+        more = {name: shape for name, shape in _bounds(copy) if name not in fed_shapes}
         if not more:
-            return copy, given
-        given.update(more)
+            return copy, fed_shapes
+        fed_shapes.update(more)
 
 
 def _bounds(graph: Any) -> Iterable[tuple[str, list[int]]]:
@@ -71,20 +71,20 @@ def _bounds(graph: Any) -> Iterable[tuple[str, list[int]]]:
 
 def _needed(graph: Any, last: Iterable[Any]) -> list[Any]:
     """Return the operations that are run for `last`, in the order of their creation."""
-    seen, waiting = set(), list(last)
+    visited, waiting = set(), list(last)
     while waiting:
         operation = waiting.pop()
-        if operation.name not in seen:
-            seen.add(operation.name)
+        if operation.name not in visited:
+            visited.add(operation.name)
             waiting += [*(t.op for t in operation.inputs), *operation.control_inputs]
-    return [operation for operation in graph.get_operations() if operation.name in seen]
+    return [operation for operation in graph.get_operations() if operation.name in visited]
 
 
 class _Walk:
     """Tracks the live buffers while operations run."""
 
-    def __init__(self, known: Any, given: Mapping[str, Sequence[int]], pinned: set[str]) -> None:
-        self._known, self._given, self._pinned = known, given, pinned
+    def __init__(self, shapes: Any, fed_shapes: Mapping[str, Sequence[int]], pinned: set[str]) -> None:
+        self._shapes, self._fed_shapes, self._pinned = shapes, fed_shapes, pinned
         self._buffer: dict[str, int] = {}       # of each tensor
         self._size: list[int] = []              # of each buffer, bytes
         self._uses: Counter[int] = Counter()    # of each buffer, still to come
@@ -106,8 +106,8 @@ class _Walk:
     def _run(self, operation: Any, consumers: Counter[str]) -> None:
         spent = Counter(self._buffer[tensor.name] for tensor in _read(operation) if tensor.name in self._buffer)
         fresh = []
-        for place, tensor in enumerate(operation.outputs):
-            buffer = self._buffer_of(operation, place, tensor, spent)
+        for index, tensor in enumerate(operation.outputs):
+            buffer = self._buffer_of(operation, index, tensor, spent)
             self._buffer[tensor.name] = buffer
             self._uses[buffer] += consumers[tensor.name] + (tensor.name in self._pinned)
             fresh.append(buffer)
@@ -120,11 +120,11 @@ class _Walk:
                 self._live -= self._size[buffer]
                 self._size[buffer] = 0
 
-    def _buffer_of(self, operation: Any, place: int, tensor: Any, spent: Counter[int]) -> int:
+    def _buffer_of(self, operation: Any, index: int, tensor: Any, spent: Counter[int]) -> int:
         size = self._bytes(operation, tensor)
         inputs = [self._buffer.get(source.name) for source in operation.inputs]
         if operation.type in _SHARES and inputs:
-            shared = inputs[place if operation.type == "IdentityN" else 0]
+            shared = inputs[index if operation.type == "IdentityN" else 0]
             if shared is not None:
                 return shared
         if operation.type in _WRITES_OVER:
@@ -138,7 +138,7 @@ class _Walk:
     def _bytes(self, operation: Any, tensor: Any) -> int:
         if tensor.dtype.base_dtype in (tf.resource, tf.variant, tf.string) or operation.type in _NO_MEMORY:
             return 0
-        shape = tf.TensorShape(self._given.get(tensor.name, self._known.get_tensor_by_name(tensor.name).shape))
+        shape = tf.TensorShape(self._fed_shapes.get(tensor.name, self._shapes.get_tensor_by_name(tensor.name).shape))
         if not shape.is_fully_defined():
             if operation.name not in self._unknown:
                 self._unknown.append(operation.name)

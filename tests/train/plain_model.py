@@ -24,12 +24,12 @@ class PlainModel(ModelDesc):
     """Fits a line; the batches in `too_large` run out of memory.
 
     Attributes:
-        seen: the numbers of the batches that a tower has processed.
+        processed_numbers: the numbers of the batches that a tower has processed.
     """
 
     def __init__(self, too_large: Collection[int] = (), dropout: float = 0.0) -> None:
         self.too_large, self.dropout = set(too_large), dropout
-        self.seen: list[int] = []
+        self.processed_numbers: list[int] = []
 
     def inputs(self) -> list[Any]:
         return [tf.TensorSpec([None, 2], tf.float32, "x"), tf.TensorSpec([], tf.float32, "number"),
@@ -39,7 +39,7 @@ class PlainModel(ModelDesc):
         def check(value: Any) -> Any:
             if int(value) in self.too_large:
                 raise MemoryError(f"OOM when allocating batch {int(value)}")
-            self.seen.append(int(value))
+            self.processed_numbers.append(int(value))
             return np.float32(0.0)
 
         start_clock(target_tokens)
@@ -96,8 +96,8 @@ def train_plainly(trainer: Callable[[], Any], callbacks: list[Any], model: Plain
                   monitors: list[Any] | None = None) -> np.ndarray:
     """Train on all batches, and return the final weights, float32 `[2, 1]`."""
     with tf.Graph().as_default():
-        made, kept = trainer(), KeptWeights()
+        new_trainer, weights = trainer(), KeptWeights()
         launch_train_with_config(TrainConfig(
-            model, GeneralQueueInput(PlainBatches(batches)), callbacks=[*callbacks, kept], monitors=monitors or [],
-            update_cycle=made.update_cycle), made)
-        return kept.weights
+            model, GeneralQueueInput(PlainBatches(batches)), callbacks=[*callbacks, weights], monitors=monitors or [],
+            update_cycle=new_trainer.update_cycle), new_trainer)
+        return weights.weights

@@ -64,7 +64,7 @@ class Interrupted(SyncMultiGPUTrainer):
 
     def __init__(self, update_cycle: int, model: PlainModel, at: int) -> None:
         super().__init__(towers=1, update_cycle=update_cycle)
-        self._seen, self._at = model.seen, at
+        self._numbers, self._at = model.processed_numbers, at
 
     def initialize(self, session_creator: Any, session_init: Any) -> None:
         super().initialize(session_creator, session_init)
@@ -72,8 +72,8 @@ class Interrupted(SyncMultiGPUTrainer):
 
         def run_and_interrupt(*args: Any, **options: Any) -> Any:
             result = run(*args, **options)
-            if self._seen[-1:] == [self._at]:
-                self._seen.clear()
+            if self._numbers[-1:] == [self._at]:
+                self._numbers.clear()
                 raise KeyboardInterrupt
             return result
 
@@ -107,8 +107,8 @@ def saved(directory: Path) -> dict[str, np.ndarray]:
 
 
 def assert_saved_after_one_update_of_three_batches(directory: Path) -> None:
-    left = saved(directory)
-    assert left["global_step"] == 1 and left["random_clock"] == 3
+    checkpoint = saved(directory)
+    assert checkpoint["global_step"] == 1 and checkpoint["random_clock"] == 3
     latest = CheckpointSaver(directory).latest()
     assert latest is not None
     assert json.loads((latest / "state.json").read_text())["position"] == Position(0, 0, 3).to_json()

@@ -35,13 +35,13 @@ class Watcher(ScoreWatcher):
 
     def __init__(self, key: str) -> None:
         super().__init__("validation_bleu")
-        self.state_key, self.seen = key, []
+        self.state_key, self.scores = key, []
 
     def _on_score(self, step: int, score: float) -> None:
-        self.seen.append([self.global_step, step, score])
+        self.scores.append([self.global_step, step, score])
 
     def state(self) -> dict[str, Any]:
-        return {"seen": list(self.seen)}
+        return {"scores": list(self.scores)}
 
 
 def test_a_score_watcher_behind_the_usual_ones_sees_each_score_at_once(
@@ -52,13 +52,13 @@ def test_a_score_watcher_behind_the_usual_ones_sees_each_score_at_once(
     settings = default_settings("transformer")
     settings.train.steps, settings.checkpoint.steps, settings.log.attention_pictures = 3, 1, 0
     data: Any = SimpleNamespace(validation_sets=[None])
-    made = assemble.make_callbacks(
+    callbacks = assemble.make_callbacks(
         settings, data, RunDirectory(tmp_path), PlainModel(), None,  # type: ignore[arg-type]
         Components(callbacks_before=lambda: [before], callbacks_after=lambda: [after]))
-    assert made[0] is before
+    assert callbacks[0] is before
     kinds = (Watcher, Validator, CheckpointSaver, StopAtStep)
-    train_plainly(lambda: SyncMultiGPUTrainer(towers=1), [c for c in made if isinstance(c, kinds)], PlainModel())
-    assert before.seen == [[2, 1, 10.0], [3, 2, 20.0]]
-    assert after.seen == [[1, 1, 10.0], [2, 2, 20.0], [3, 3, 30.0]]
+    train_plainly(lambda: SyncMultiGPUTrainer(towers=1), [c for c in callbacks if isinstance(c, kinds)], PlainModel())
+    assert before.scores == [[2, 1, 10.0], [3, 2, 20.0]]
+    assert after.scores == [[1, 1, 10.0], [2, 2, 20.0], [3, 3, 30.0]]
     saved = json.loads((tmp_path / "checkpoints" / "step-2" / "state.json").read_text())
-    assert saved["callbacks"]["after"]["seen"] == after.seen[:2]       # it stands before the saver
+    assert saved["callbacks"]["after"]["scores"] == after.scores[:2]       # it stands before the saver

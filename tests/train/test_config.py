@@ -171,30 +171,31 @@ def test_a_damaged_state_is_reported_with_file_and_field(finished, tmp_path, cha
 
 
 def test_each_flipped_bit_of_the_state_is_refused(finished: Path) -> None:
-    content, place = (finished / "step-4" / "state.json").read_bytes(), finished / "step-4"
-    assert parse_state(content, place).step == 4
+    content, checkpoint = (finished / "step-4" / "state.json").read_bytes(), finished / "step-4"
+    assert parse_state(content, checkpoint).step == 4
     for index in range(len(content)):
         damaged = content[:index] + bytes([content[index] ^ 1 << index % 8]) + content[index + 1:]
         with pytest.raises(CheckpointError):
-            parse_state(damaged, place)
+            parse_state(damaged, checkpoint)
 
 
 class Cut(Ones):
     """Batches whose positions depend on a setting."""
 
-    def __init__(self, window: int, place: Position | None = None) -> None:
+    def __init__(self, window: int, last_position: Position | None = None) -> None:
         self.position_settings = {"data.window": window, "data.seed": 1, "mix": ("a", "b")}
-        self._place = place
+        self._last_position = last_position
 
     def read(self, position: Any = None, start: int = 0, step: int = 1) -> Any:
-        for found, batch in super().read(position, start, step):
-            yield self._place or found, batch
+        for read_position, batch in super().read(position, start, step):
+            yield self._last_position or read_position, batch
 
 
-@pytest.mark.parametrize("window, place, refused", [
+@pytest.mark.parametrize("window, last_position, refused", [
     (60, None, False), (80, None, True), (80, Position(1), False), (80, Position(0, 1), True),
     (80, Position(0, 0, 0, "cursor"), True)])
-def test_a_setting_of_the_position_may_change_between_epochs_alone(tmp_path: Path, window: int, place: Position | None,
+def test_a_setting_of_the_position_may_change_between_epochs_alone(tmp_path: Path, window: int,
+                                                                   last_position: Position | None,
                                                                    refused: bool) -> None:
     def go(data: Any, epochs: int) -> None:
         with tf.Graph().as_default():
@@ -203,7 +204,7 @@ def test_a_setting_of_the_position_may_change_between_epochs_alone(tmp_path: Pat
                             callbacks=[CheckpointSaver(tmp_path / "run" / "checkpoints")]),
                 SyncMultiGPUTrainer(towers=1))
 
-    go(Cut(60, place), 1)
+    go(Cut(60, last_position), 1)
     if refused:
         with pytest.raises(CheckpointError, match="data.window changed from 60 to 80, but the data position") as error:
             go(Cut(window), 2)
@@ -215,9 +216,9 @@ def test_a_setting_of_the_position_may_change_between_epochs_alone(tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    place = tmp_path_factory.mktemp("finished") / "run"
-    train(place, 1, Counter())
-    return place
+    run = tmp_path_factory.mktemp("finished") / "run"
+    train(run, 1, Counter())
+    return run
 
 
 def test_a_callback_may_remember_what_is_no_number(finished, tmp_path):
@@ -262,10 +263,10 @@ def test_a_second_trainer_on_a_directory_is_refused_with_the_first_process(tmp_p
 
     def second() -> None:
         (tmp_path / ".writing-step-9").mkdir()
-        other = CheckpointSaver(tmp_path)
+        second_saver = CheckpointSaver(tmp_path)
         with pytest.raises(DirectoryInUseError) as refused:
-            other._before_train()
-        other._after_train()
+            second_saver._before_train()
+        second_saver._after_train()
         errors.append(str(refused.value))
 
     train(tmp_path, 1, Then(2, second))
@@ -275,14 +276,15 @@ def test_a_second_trainer_on_a_directory_is_refused_with_the_first_process(tmp_p
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("change", [shutil.rmtree, lambda place: place.rename(place.with_name("elsewhere")),
-                                    lambda place: (place.rename(place.with_name("elsewhere")), place.mkdir())],
+@pytest.mark.parametrize("change", [
+    shutil.rmtree, lambda directory: directory.rename(directory.with_name("elsewhere")),
+    lambda directory: (directory.rename(directory.with_name("elsewhere")), directory.mkdir())],
                          ids=["removed", "renamed", "replaced"])
 def test_a_directory_that_vanishes_while_training_writes_there_is_an_error(tmp_path, change):
-    place = tmp_path / "run" / "checkpoints"
+    checkpoints = tmp_path / "run" / "checkpoints"
     with pytest.raises(CheckpointError, match="checkpoints was removed, renamed or replaced during training"):
-        train(place, 1, Then(2, lambda: change(place)))
-    assert checkpoint_steps(place) == []
+        train(checkpoints, 1, Then(2, lambda: change(checkpoints)))
+    assert checkpoint_steps(checkpoints) == []
 
 
 @pytest.mark.parametrize("at", [2, 4])

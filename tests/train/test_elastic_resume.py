@@ -76,29 +76,29 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], d
     return cache(lambda name: train(tmp_path_factory.mktemp(name), STEPS, 1, name))
 
 
-def assert_same(found: dict, expected: dict) -> None:
-    assert set(found) == set(expected)
-    assert found["position"] == expected["position"]
+def assert_same(actual: dict, expected: dict) -> None:
+    assert set(actual) == set(expected)
+    assert actual["position"] == expected["position"]
     for name in set(expected) - {"position"}:
         scale = max(np.abs(expected[name]).max(), 1e-3)
         # Five Newton-Schulz steps multiply small singular values, and the rounding in them, by up to 3.4445 ** 5 = 485.
         tolerance = 1e-3 if name.endswith("/Muon_direction") else 1e-4
-        assert np.abs(found[name] - expected[name]).max() <= tolerance * scale, name
+        assert np.abs(actual[name] - expected[name]).max() <= tolerance * scale, name
 
 
 @pytest.mark.parametrize("optimizer, towers", [
     ("adam", [3, 1, 2]), ("muon", [2, 1]), pytest.param("lazyadam", [2, 1], marks=pytest.mark.slow)])
 def test_a_change_of_the_number_of_towers_changes_nothing(uninterrupted, tmp_path, optimizer, towers):
     for part, count in enumerate(towers, start=1):
-        found = train(tmp_path, STEPS * part // len(towers), count, optimizer)
-    assert_same(found, uninterrupted(optimizer))
-    slots = {name.rsplit("/", 1)[-1] for name in found if name.startswith("transformer/")}
+        weights = train(tmp_path, STEPS * part // len(towers), count, optimizer)
+    assert_same(weights, uninterrupted(optimizer))
+    slots = {name.rsplit("/", 1)[-1] for name in weights if name.startswith("transformer/")}
     assert slots >= SLOTS[optimizer]
     for slot in SLOTS[optimizer]:
-        assert all(found[name].any() for name in found if name.endswith(f"kernel/{slot}"))
+        assert all(weights[name].any() for name in weights if name.endswith(f"kernel/{slot}"))
 
 
 def test_towers_may_be_traded_for_an_update_cycle(tmp_path):
-    one = train(tmp_path / "one", STEPS // 2, 1, update_cycle=2)
+    with_one_tower = train(tmp_path / "one", STEPS // 2, 1, update_cycle=2)
     train(tmp_path / "other", STEPS // 4, 2, update_cycle=2)
-    assert_same(train(tmp_path / "other", STEPS // 2, 1, update_cycle=2), one)
+    assert_same(train(tmp_path / "other", STEPS // 2, 1, update_cycle=2), with_one_tower)

@@ -54,10 +54,10 @@ class Slope(ModelDesc):
 
 class Weights(Callback):
     def _before_train(self):
-        self.seen = [0.0]
+        self.rates = [0.0]
 
     def _trigger_step(self):
-        self.seen.append(float(self.trainer.sess.run("w/Read/ReadVariableOp:0")))
+        self.rates.append(float(self.trainer.sess.run("w/Read/ReadVariableOp:0")))
 
 
 @pytest.mark.parametrize("schedule", [[], [LearningRateSchedule(constant(0.25))]])
@@ -72,7 +72,7 @@ def test_the_hook_of_the_tutorials_sets_the_rate_of_each_step(tmp_path, schedule
             Slope(), FeedInput(DataFromGenerator(ones)), steps_per_epoch=4, max_epoch=1, monitors=[],
             callbacks=[HookToCallback(LearningRateSetterHook([0.1, 0.01, 4.0])), *schedule, CheckpointSaver(tmp_path),
                        weights]), SyncMultiGPUTrainer(towers=1))
-    np.testing.assert_allclose(-np.diff(weights.seen), [0.1, 0.01, 4.0, 4.0], rtol=1e-5)
+    np.testing.assert_allclose(-np.diff(weights.rates), [0.1, 0.01, 4.0, 4.0], rtol=1e-5)
     saved = tf.train.load_checkpoint(str(CheckpointSaver(tmp_path).latest() / "model"))
     assert saved.get_tensor("learning_rate") == pytest.approx(0.25 if schedule else 0.5)     # under its name, unfed
 

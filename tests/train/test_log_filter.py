@@ -27,14 +27,14 @@ URIS = [
 
 @pytest.fixture(autouse=True)
 def handlers_as_before():
-    kept = logger._logger.handlers[:]
+    handlers = logger._logger.handlers[:]
     yield
     end_log()
-    logger._logger.handlers[:] = kept
+    logger._logger.handlers[:] = handlers
 
 
 @pytest.mark.parametrize("uri", URIS)
-@pytest.mark.parametrize("begin", [begin_log, lambda place: logger.set_logger_dir(str(place), action="k")],
+@pytest.mark.parametrize("begin", [begin_log, lambda directory: logger.set_logger_dir(str(directory), action="k")],
                          ids=["ours", "tensorpack's"])
 def test_the_command_line_is_logged_without_passwords(uri: str, begin, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(sys, "argv", ["towernmt", "train", "--data", uri, "--logdir", "runs/x"])
@@ -87,12 +87,12 @@ def test_the_terminal_has_what_towernmt_tells_and_the_file_everything(tmp_path: 
     logger.info("Building training tower 1", extra=DETAIL)
     logger.info("Validation at step 1")
     logger.warning("'target_tokens:0' may refer to both the Tensor and the input")
-    shown, kept = stream.getvalue(), (tmp_path / "log.log").read_text()
+    terminal_text, file_text = stream.getvalue(), (tmp_path / "log.log").read_text()
     for text in ("Graph Finalized", "Building", "may refer to both", "Argv"):
-        assert text in kept and (text in shown) == verbose
+        assert text in file_text and (text in terminal_text) == verbose
     for text in ("Validation at step 1", "Estimated Time Left", "Training ends: the limit of 250 updates is reached."):
-        assert text in kept and text in shown
-    assert "exception" not in shown
+        assert text in file_text and text in terminal_text
+    assert "exception" not in terminal_text
 
 
 def test_a_disk_without_room_costs_the_log_and_no_stack(tmp_path: Path, capsys) -> None:

@@ -47,7 +47,7 @@ class Model(ModelDesc):
         return batch_signature(0)
 
     def build_graph(self, source: Any, source_length: Any, target: Any, target_length: Any, target_tokens: Any) -> Any:
-        tf.identity(source, name="seen")
+        tf.identity(source, name="source_values")
         weight = tf1.get_variable("w", [], initializer=tf1.zeros_initializer())
         return weight * tf.cast(tf.size(source), tf.float32) / target_tokens
 
@@ -59,16 +59,16 @@ class Watch(Callback):
     """Sets the weights of the mixture at a step, and records the source words of each step."""
 
     def __init__(self, step: int) -> None:
-        self._at, self.seen = step, []
+        self._at, self.shares = step, []
 
     def _setup_graph(self) -> None:
-        self._fetches = [t.get_tensor("seen") for t in self.trainer.towers.training()]
+        self._fetches = [t.get_tensor("source_values") for t in self.trainer.towers.training()]
 
     def _before_run(self, _: Any) -> Any:
         return self._fetches
 
     def _after_run(self, _: Any, values: Any) -> None:
-        self.seen.append([shares.tolist() for shares in values.results])
+        self.shares.append([shares.tolist() for shares in values.results])
 
     def _trigger_step(self) -> None:
         if self.global_step == self._at:
@@ -86,14 +86,14 @@ def train(directory: Any, steps: int, towers: int = 1, staged: bool = False, cha
             Model(), StagingInput(data) if staged else data,
             callbacks=[watch, CheckpointSaver(directory), StopAtStep(steps)],
             monitors=[], steps_per_epoch=100, max_epoch=1), SyncMultiGPUTrainer(towers=towers))
-    return watch.seen
+    return watch.shares
 
 
 @pytest.mark.parametrize("towers, staged", [(1, False), (2, False), (1, True)])
 def test_weights_that_a_callback_sets_hold_over_a_stop(tmp_path, towers, staged):
-    whole = train(tmp_path / "whole", 80, towers, staged)
-    letters = [{letter for share in step for row in share for letter in row} - {0, 1, 2, 3} for step in whole]
+    uninterrupted = train(tmp_path / "whole", 80, towers, staged)
+    letters = [{letter for share in step for row in share for letter in row} - {0, 1, 2, 3} for step in uninterrupted]
     assert len(letters[0] | letters[5]) == 2        # the window in which the weights are set stays
     assert letters[60:] == [letters[60]] * 20 and len(letters[60]) == 1
-    assert train(tmp_path / "parts", 6, towers, staged) == whole[:6]
-    assert train(tmp_path / "parts", 80, towers, staged) == whole[6:]
+    assert train(tmp_path / "parts", 6, towers, staged) == uninterrupted[:6]
+    assert train(tmp_path / "parts", 80, towers, staged) == uninterrupted[6:]

@@ -53,12 +53,12 @@ def stats(log: Path) -> list[dict]:
 
 
 def events(log: Path) -> list[tuple[int, str, float]]:
-    found = []
+    values = []
     for file in sorted(log.glob("events.out.tfevents.*")):
         for event in tf1.train.summary_iterator(str(file)):
-            found += [(event.step, value.tag, value.simple_value) for value in event.summary.value
-                      if value.HasField("simple_value")]
-    return found
+            values += [(event.step, value.tag, value.simple_value) for value in event.summary.value
+                       if value.HasField("simple_value")]
+    return values
 
 
 def accumulated(log: Path) -> Any:
@@ -119,11 +119,11 @@ def test_tensorboard_forgets_the_steps_that_a_resumed_run_makes_again(tmp_path):
 
 def test_settings_are_shown_as_a_text_and_as_hyper_parameters(tmp_path):
     train(tmp_path, 2, settings=SETTINGS)
-    found = accumulated(tmp_path)
-    (text,) = found.Tensors("settings")
+    accumulator = accumulated(tmp_path)
+    (text,) = accumulator.Tensors("settings")
     assert "| train.only | \\['a\\|b'\\] |" in text.tensor_proto.string_val[0].decode()
-    assert found.SummaryMetadata("settings").plugin_data.plugin_name == "text"
-    metadata = found.SummaryMetadata("_hparams_/session_start_info").plugin_data
+    assert accumulator.SummaryMetadata("settings").plugin_data.plugin_name == "text"
+    metadata = accumulator.SummaryMetadata("_hparams_/session_start_info").plugin_data
     assert metadata.plugin_name == "hparams"
     info = HParamsPluginData.FromString(metadata.content).session_start_info
     values = {name: getattr(value, value.WhichOneof("kind")) for name, value in info.hparams.items()}

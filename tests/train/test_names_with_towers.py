@@ -49,7 +49,7 @@ class Fetch(tf1.train.SessionRunHook):
     """Fetches tensors by name with each step, and optionally feeds some."""
 
     def __init__(self, names, fed=None):
-        self.names, self.fed, self.seen = names, fed or {}, []
+        self.names, self.fed, self.values = names, fed or {}, []
 
     def begin(self):
         self.tensors = [tf1.get_default_graph().get_tensor_by_name(name) for name in self.names]
@@ -58,15 +58,15 @@ class Fetch(tf1.train.SessionRunHook):
         return tf1.train.SessionRunArgs(self.tensors, feed_dict=self.fed)
 
     def after_run(self, run_context, run_values):
-        self.seen.append([float(value) for value in run_values.results])
+        self.values.append([float(value) for value in run_values.results])
 
 
 class Weights(Callback):
     def _before_train(self):
-        self.seen = [0.0]
+        self.values = [0.0]
 
     def _trigger_step(self):
-        self.seen.append(float(self.trainer.sess.run("w/Read/ReadVariableOp:0")))
+        self.values.append(float(self.trainer.sess.run("w/Read/ReadVariableOp:0")))
 
 
 def ones():
@@ -105,7 +105,7 @@ def train(hook, towers, cycle=1, steps=4, data=ones, rate=rate_of, factor=None):
             Slope(rate, factor), QueueInput(DataFromGenerator(data)), steps_per_epoch=steps, max_epoch=1, monitors=[],
             callbacks=[HookToCallback(hook), weights], update_cycle=cycle),
             SyncMultiGPUTrainer(towers=towers, update_cycle=cycle))
-    return -np.diff(weights.seen)
+    return -np.diff(weights.values)
 
 
 @pytest.mark.parametrize("towers, cycle", [(1, 1), (2, 1), (2, 3)])
@@ -118,7 +118,7 @@ def test_a_rate_that_the_optimizer_makes_as_an_operation_is_fed_by_name(towers, 
 def test_a_rate_of_the_global_step_is_that_of_the_updates_before(towers, cycle):
     hook = Fetch(["learning_rate:0"])
     np.testing.assert_allclose(train(hook, towers, cycle, steps=20), np.arange(1.0, 21.0), rtol=1e-4)
-    assert hook.seen == [[step] for step in np.arange(1.0, 21.0)]
+    assert hook.values == [[step] for step in np.arange(1.0, 21.0)]
 
 
 def rate_in_a_branch(step):
@@ -192,7 +192,7 @@ def test_a_loss_by_its_name_is_the_mean_over_the_towers(towers):
     hook = Fetch(["cost:0", "nll:0"], {"learning_rate:0": 0.0})
     train(hook, towers, data=numbers)
     means = np.arange(1.0, 4 * towers + 1).reshape(4, towers).mean(1)
-    np.testing.assert_allclose(hook.seen, np.stack([means, 2 * means], 1))
+    np.testing.assert_allclose(hook.values, np.stack([means, 2 * means], 1))
 
 
 @pytest.mark.parametrize("towers", [1, 2])

@@ -47,7 +47,7 @@ class Hungry(Transformer):
     too_large: frozenset[int] = frozenset()
     trained: list[int]
 
-    def build_graph(self, source, *others):
+    def build_graph(self, source, *other_inputs):
         def check(words):
             number = int(words[0, 0]) - 4
             if number in self.too_large:
@@ -58,7 +58,7 @@ class Hungry(Transformer):
         shape = source.shape
         source = tf1.py_func(check, [source], tf.int32, stateful=True)
         source.set_shape(shape)
-        return super().build_graph(source, *others)
+        return super().build_graph(source, *other_inputs)
 
 
 def train(directory, too_large=(), count=8, limit=3, update_cycle=1, broken=False):

@@ -44,11 +44,11 @@ class Scripted(World):
 
     def __init__(self, process: int, when: int, request: Decision) -> None:
         super().__init__(process, 2)
-        self.when, self.request, self.asked = when, request, 0
+        self.when, self.request, self.calls = when, request, 0
 
     def agree(self, request: Any) -> Any:
-        self.asked += 1
-        return max(request, self.request) if self.asked == self.when else request
+        self.calls += 1
+        return max(request, self.request) if self.calls == self.when else request
 
 
 def trainer(**options: Any) -> SyncMultiGPUTrainer:
@@ -60,8 +60,8 @@ def gradient_of(world: World, towers: int) -> np.ndarray:
     with tf.Graph().as_default(), in_world(world):
         set_seed(3)
         model, data, reducer = PlainModel(dropout=0.5), GeneralQueueInput(PlainBatches(1)), OwnGradients()
-        made = SyncMultiGPUTrainer(towers=towers, reducer=reducer)
-        made.setup_graph(model.get_input_signature(), data, model.build_graph, model.get_optimizer)
+        trainer = SyncMultiGPUTrainer(towers=towers, reducer=reducer)
+        trainer.setup_graph(model.get_input_signature(), data, model.build_graph, model.get_optimizer)
         ((gradient, _),) = reducer.gradients
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
@@ -72,10 +72,10 @@ BATCH = [np.random.default_rng(1).normal(size=[6, 2]), 0.0, 6.0]
 
 
 def test_two_processes_share_the_rows_the_loss_and_the_dropout_of_two_towers() -> None:
-    whole, alone = gradient_of(World(), towers=2), gradient_of(World(), towers=1)
+    with_two_towers, with_one_tower = gradient_of(World(), towers=2), gradient_of(World(), towers=1)
     first, second = gradient_of(World(0, 2), towers=1), gradient_of(World(1, 2), towers=1)
-    assert np.allclose(first + second, whole, rtol=1e-6)
-    assert not np.allclose(whole, alone)        # in which the second tower drops other words
+    assert np.allclose(first + second, with_two_towers, rtol=1e-6)
+    assert not np.allclose(with_two_towers, with_one_tower)        # in which the second tower drops other words
 
 
 def test_a_process_that_is_not_the_chief_trains_and_writes_nothing(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_process_that_is_not_the_chief_trains_and_writes_nothing(tmp_path: Pat
             run.begin(None, UnreadData())  # type: ignore[arg-type]
             weights = train_plainly(trainer, callbacks, model, monitors=[EventWriter(run.log), StatsWriter(run.log)])
     assert list(tmp_path.iterdir()) == []
-    assert len(model.seen) == 3 and np.any(weights)
+    assert len(model.processed_numbers) == 3 and np.any(weights)
 
 
 class UnreadData:
@@ -125,10 +125,10 @@ def test_a_value_that_is_not_finite_in_another_process_ends_this_one_before_it_s
 
 
 def test_a_batch_that_does_not_fit_into_another_process_is_counted_here_as_well(tmp_path: Path) -> None:
-    made = []
+    trainers = []
     with in_world(Scripted(0, 2, Decision.SKIP_BATCH)):
-        train_plainly(lambda: made.append(trainer(skip_out_of_memory=1)) or made[0], [], PlainModel())
-    assert made[0].skipped_batches == 1
+        train_plainly(lambda: trainers.append(trainer(skip_out_of_memory=1)) or trainers[0], [], PlainModel())
+    assert trainers[0].skipped_batches == 1
 
 
 class EndsAt(Callback):
@@ -140,13 +140,13 @@ class EndsAt(Callback):
 
 
 def test_a_callback_of_ones_own_ends_all_processes() -> None:
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     class Noted(World):
         def agree(self, request: Any) -> Any:
-            asked.append(request)
+            requests.append(request)
             return request
 
     with in_world(Noted(0, 2)):
         train_plainly(trainer, [EndsAt()], PlainModel())
-    assert asked == [Decision.GO_ON] * 4 + [Decision.END]
+    assert requests == [Decision.GO_ON] * 4 + [Decision.END]

@@ -66,18 +66,19 @@ def test_the_caches_of_decorators_are_removed() -> None:
 
 def make_replicas(*optimizers: Any) -> Replicas:
     """Return the replicas of two towers, which get these optimizers."""
-    made = iter(optimizers)
+    remaining_optimizers = iter(optimizers)
     devices = ["/cpu:0", "/cpu:1"]
-    return Replicas(devices, Collectives(devices, "ring"), lambda: next(made), lambda: next(made))
+    return Replicas(devices, Collectives(devices, "ring"), lambda: next(remaining_optimizers),
+                    lambda: next(remaining_optimizers))
 
 
 def test_an_optimizer_that_is_not_made_anew_is_refused(graph: Any) -> None:
     optimizer = tf1.train.AdamOptimizer()
-    found = make_replicas(optimizer, optimizer)
-    assert found.getter(0) is None and found.optimizer() is optimizer
-    found.getter(1)
+    replicas = make_replicas(optimizer, optimizer)
+    assert replicas.getter(0) is None and replicas.optimizer() is optimizer
+    replicas.getter(1)
     with pytest.raises(SettingsError, match="returns the same one again.*train.collectives=sum"):
-        found.optimizer()
+        replicas.optimizer()
 
 
 def test_a_tower_that_keeps_the_variables_of_the_first_is_refused(graph: Any) -> None:

@@ -61,7 +61,7 @@ class Follow(ModelDesc):
     """A model in which each update depends on all earlier ones; some batches are too large."""
 
     too_large: frozenset[int] = frozenset()
-    seen: list[tuple[int, int]]
+    processed: list[tuple[int, int]]
 
     def inputs(self):
         return [tf.TensorSpec([None, 3], tf.int32, "values"), tf.TensorSpec([None], tf.int32, "number"),
@@ -71,7 +71,7 @@ class Follow(ModelDesc):
         context = get_current_tower_context()
 
         def look(numbers):
-            self.seen.append((context.index, int(numbers[0])))
+            self.processed.append((context.index, int(numbers[0])))
             if context.index == context.total - 1 and numbers[0] in self.too_large:
                 raise MemoryError(f"OOM when allocating batch {numbers[0]}")
             return numbers
@@ -108,19 +108,19 @@ class Result(NamedTuple):
     trainer: SyncMultiGPUTrainer
     data: GeneralQueueInput
 
-    def same_as(self, other: Result) -> bool:
+    def same_as(self, expected: Result) -> bool:
         """Return whether steps, positions and counts are equal to the last bit."""
-        return (self.steps == other.steps and self.data.last_position == other.data.last_position
-                and self.statistics.batches == other.statistics.batches
-                and self.statistics.target_tokens == other.statistics.target_tokens
-                and self.trainer.skipped_batches == other.trainer.skipped_batches)
+        return (self.steps == expected.steps and self.data.last_position == expected.data.last_position
+                and self.statistics.batches == expected.statistics.batches
+                and self.statistics.target_tokens == expected.statistics.target_tokens
+                and self.trainer.skipped_batches == expected.trainer.skipped_batches)
 
 
 def train(staging: bool, batches: Any = None, towers: int = 1, update_cycle: int = 1, steps: int = 20, directory=None,
           callbacks=(), too_large=(), source=GeneralQueueInput, creator: Any = None,
           trainer=SyncMultiGPUTrainer, error: type[Exception] | None = None) -> Result:
     model = Follow()
-    model.too_large, model.seen = frozenset(too_large), []
+    model.too_large, model.processed = frozenset(too_large), []
     with tf.Graph().as_default():
         set_seed(3)
         data = source(batches or NumberedBatches(), feeders=2)
@@ -154,7 +154,7 @@ def test_finite_data_are_trained_on_to_the_last_batch(towers, update_cycle):
     assert staged.same_as(train(False, NumberedBatches(10), towers, update_cycle, steps=99))
     assert staged.statistics.batches == 10 and staged.trainer.loop.global_step == -(-10 // update_cycle)
     assert Position.from_json(staged.data.last_position) == Position(0, 0, 10)
-    assert sorted(staged.model.seen) == [(tower, number) for tower in range(towers) for number in range(10)]
+    assert sorted(staged.model.processed) == [(tower, number) for tower in range(towers) for number in range(10)]
 
 
 @pytest.mark.parametrize("update_cycle", [1, 3])
@@ -163,17 +163,17 @@ def test_a_broken_source_is_raised_where_it_is_without_staging(broken, update_cy
     results = [train(staging, NumberedBatches(broken=broken), 1, update_cycle, error=FeederError)
                for staging in (True, False)]
     assert results[0].same_as(results[1])
-    assert results[0].model.seen == [(0, number) for number in range(broken)]
+    assert results[0].model.processed == [(0, number) for number in range(broken)]
     assert f"batch {broken} is unreadable" in str(results[0].data.runner.error)
 
 
 def test_a_resumed_run_equals_one_that_was_never_stopped(tmp_path):
-    whole = train(False, towers=2, update_cycle=2)
+    uninterrupted = train(False, towers=2, update_cycle=2)
     train(True, towers=2, update_cycle=2, directory=tmp_path / "run", steps=17)
     for step in ("step-17", "step-14"):
         shutil.rmtree(tmp_path / "run" / step)      # as if killed after step 7
     resumed = train(True, towers=2, update_cycle=2, directory=tmp_path / "run")
-    assert resumed.steps == whole.steps[7:]
+    assert resumed.steps == uninterrupted.steps[7:]
 
 
 @pytest.mark.parametrize("towers, update_cycle", [(1, 1), (2, 1), (2, 2)])
@@ -183,7 +183,8 @@ def test_batches_that_run_out_of_memory_are_skipped_alone(towers, update_cycle):
     staged, plain = (train(staging, NumberedBatches(12), **arguments) for staging in (True, False))
     assert staged.same_as(plain) and staged.trainer.skipped_batches == 5
     last = towers - 1
-    assert [n for tower, n in staged.model.seen if tower == last] == [n for t, n in plain.model.seen if t == last]
+    of_last = [[n for tower, n in result.model.processed if tower == last] for result in (staged, plain)]
+    assert of_last[0] == of_last[1]
 
 
 def test_a_batch_that_runs_out_of_memory_on_its_way_to_the_towers_is_skipped_alone():
@@ -200,8 +201,8 @@ def test_a_batch_that_runs_out_of_memory_on_its_way_to_the_towers_is_skipped_alo
             return [values, checked, tokens]
 
     staged = train(True, NumberedBatches(8), towers=2, steps=99, source=Full)
-    assert [n for tower, n in staged.model.seen if tower == 1] == [1, 2, 3, 6, 7]
-    assert sorted(n for tower, n in staged.model.seen if tower == 0) == [1, 2, 3, 6, 7]
+    assert [n for tower, n in staged.model.processed if tower == 1] == [1, 2, 3, 6, 7]
+    assert sorted(n for tower, n in staged.model.processed if tower == 0) == [1, 2, 3, 6, 7]
     assert staged.trainer.skipped_batches == 3
     assert Position.from_json(staged.data.last_position) == Position(0, 0, 8)
 
@@ -232,7 +233,7 @@ def test_a_step_does_not_wait_for_the_batch_behind_its_own():
             if self.trainer.loop.global_step == 3:      # batches 0, 1 and 2 are trained on
                 batches.release.set()
 
-    assert train(True, batches, callbacks=[Release()], steps=99).model.seen == [(0, number) for number in range(6)]
+    assert train(True, batches, callbacks=[Release()], steps=99).model.processed == [(0, number) for number in range(6)]
 
 
 @pytest.mark.parametrize("staging", [False, True])
@@ -256,8 +257,8 @@ def test_a_run_of_one_towers_input_takes_the_batch_from_all():
             super().run_step()
 
     staged = train(True, NumberedBatches(6), towers=2, steps=99, trainer=Peeks)
-    assert [n for tower, n in staged.model.seen if tower == 0] == [1, 3, 5]
-    assert [n for tower, n in staged.model.seen if tower == 1] == [0, 1, 2, 3, 4, 5]
+    assert [n for tower, n in staged.model.processed if tower == 0] == [1, 3, 5]
+    assert [n for tower, n in staged.model.processed if tower == 1] == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_pool_of_one_thread_is_enough(monkeypatch):
@@ -272,7 +273,7 @@ def test_gpus_stage_by_default_each_its_own_share_and_the_cpu_does_not(monkeypat
     trainer = SyncMultiGPUTrainer(gpus=[0, 1])
     assert not SyncMultiGPUTrainer(gpus=[0], staging=False).staging and not SyncMultiGPUTrainer(towers=2).staging
     model = Follow()
-    model.seen = []
+    model.processed = []
     data = GeneralQueueInput(NumberedBatches())
     trainer.setup_graph(model.get_input_signature(), data, model.build_graph, model.get_optimizer)
     for kind in ("Stage", "Unstage", "StageSize"):

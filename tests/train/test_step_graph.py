@@ -91,9 +91,9 @@ def test_on_avx2_alone_both_kernels_of_each_feed_forward_have_a_filled_gradient(
 
 
 def test_the_graph_grows_linearly_and_gently_with_depth() -> None:
-    one, two, three = (operations(layers, layers, "float32").total() for layers in (1, 2, 3))
-    assert three - two == pytest.approx(two - one, rel=0.01)
-    assert two - one < 1800     # 1,740: an encoder and a decoder layer with gradients, update and initial values
+    first, second, third = (operations(layers, layers, "float32").total() for layers in (1, 2, 3))
+    assert third - second == pytest.approx(second - first, rel=0.01)
+    assert second - first < 1800     # 1,740: an encoder and a decoder layer with gradients, update and initial values
 
 
 def test_a_step_makes_no_dense_one_hot_and_copies_nothing_by_python() -> None:
@@ -105,12 +105,12 @@ def test_a_step_makes_no_dense_one_hot_and_copies_nothing_by_python() -> None:
     ("float32", False, 14.0), ("float32", True, 5.4),   # MiB
     pytest.param("bfloat16", False, 11.7, marks=pytest.mark.slow)])
 def test_a_step_needs_no_more_memory_than_it_did(precision: str, again: bool, most: float) -> None:
-    found = estimate(16, 32, precision, again)
-    assert found.unknown == []
+    estimated = estimate(16, 32, precision, again)
+    assert estimated.unknown == []
     # Parameters and Adam's two moments: the shared table, softmax bias, kernels with biases, and norms.
     parameters = 1000 * 64 + 1000 + 2 * (4 + 8) * 64 * 64 + 4 * (2 * 64 * 256 + 256 + 64) + 2 * 64 * (4 + 6 + 2)
-    assert found.variables == pytest.approx(3 * 4 * parameters, rel=0.001)
-    assert found.peak <= most * 2 ** 20, found
+    assert estimated.variables == pytest.approx(3 * 4 * parameters, rel=0.001)
+    assert estimated.peak <= most * 2 ** 20, estimated
 
 
 def test_memory_grows_with_the_tokens_and_the_depth() -> None:
@@ -124,6 +124,6 @@ def test_what_lives_at_once_is_counted_once(graph: Any) -> None:
     x = tf1.placeholder(tf.float32, [None, None], "x")
     y = tf.tanh(tf.reshape(x, [-1]) * 2.0)      # the product is written over x, the tangent over the product
     z = tf.reduce_sum(tf.concat([y, y], 0))
-    found = estimate_memory(graph, [z], {"x:0": [100, 10]})
-    assert found.variables == 0 and found.unknown == [] and found.at == "concat"
-    assert 4000 + 8000 <= found.peak < 12100        # and some constants
+    estimated = estimate_memory(graph, [z], {"x:0": [100, 10]})
+    assert estimated.variables == 0 and estimated.unknown == [] and estimated.at == "concat"
+    assert 4000 + 8000 <= estimated.peak < 12100        # and some constants

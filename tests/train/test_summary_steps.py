@@ -37,7 +37,7 @@ class Recorder(MonitorBase):
         self.scalars.append((self.global_step, name, float(val)))
 
     def of(self, name: str) -> list[tuple[int, float]]:
-        return [(step, value) for step, other, value in self.scalars if name in other]
+        return [(step, value) for step, names, value in self.scalars if name in names]
 
 
 def train(directory: Any, steps: int, towers: int = 1, cycle: int = 1, summary_steps: int = 3) -> tuple[Recorder, str]:
@@ -60,10 +60,10 @@ def test_summaries_are_recorded_at_steps_from_the_batch_of_the_step(tmp_path, to
 
 
 def test_a_resumed_run_records_the_steps_of_one_that_never_stopped(tmp_path):
-    whole, _ = train(tmp_path / "whole", 10)
+    uninterrupted, _ = train(tmp_path / "whole", 10)
     first, _ = train(tmp_path / "parts", 4)
     second, _ = train(tmp_path / "parts", 10)
-    assert [one for one in first.of("largest") if one[0] != 4] + second.of("largest") == whole.of("largest")
+    assert [item for item in first.of("largest") if item[0] != 4] + second.of("largest") == uninterrupted.of("largest")
 
 
 def test_without_steps_they_are_recorded_at_the_ends_of_epochs(tmp_path):

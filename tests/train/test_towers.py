@@ -88,14 +88,14 @@ def test_more_towers_make_the_same_updates_and_the_same_checkpoint_names(one_tow
 @pytest.mark.thorough
 def test_a_share_without_a_row_counts_nothing(tmp_path):
     batches = lambda: Batches(RandomPairs(), BatchSettings(batch_tokens=3, batch_type="sentences"))  # noqa: E731
-    one = train(tmp_path / "one", batches=batches(), steps=5)[0]
-    assert_equal_variables(one, train(tmp_path / "four", batches=batches(), steps=5, towers=4)[0], 1e-5)
+    with_one_tower = train(tmp_path / "one", batches=batches(), steps=5)[0]
+    assert_equal_variables(with_one_tower, train(tmp_path / "four", batches=batches(), steps=5, towers=4)[0], 1e-5)
 
 
 @pytest.mark.thorough
 def test_sparse_gradients_of_untied_embeddings_are_averaged_over_towers(tmp_path):
-    one = train(tmp_path / "one", tie_embeddings="none", steps=5)[0]
-    assert_equal_variables(one, train(tmp_path / "two", tie_embeddings="none", steps=5, towers=2)[0], 1e-5)
+    with_one_tower = train(tmp_path / "one", tie_embeddings="none", steps=5)[0]
+    assert_equal_variables(with_one_tower, train(tmp_path / "two", tie_embeddings="none", steps=5, towers=2)[0], 1e-5)
 
 
 class Listed:
@@ -127,19 +127,19 @@ def whole_batches(count: int) -> list[Batch]:
 
 @pytest.mark.parametrize("optimizer", ["adam", pytest.param("sgd", marks=pytest.mark.thorough)])
 def test_an_update_cycle_averages_over_all_target_tokens_of_its_batches(tmp_path, optimizer):
-    whole = whole_batches(6)
-    parts = [half for batch in whole for half in halves(batch)]
-    one = train(tmp_path / "one", batches=Listed(whole), steps=6, optimizer=optimizer)[0]
+    complete_batches = whole_batches(6)
+    parts = [half for batch in complete_batches for half in halves(batch)]
+    with_one_tower = train(tmp_path / "one", batches=Listed(complete_batches), steps=6, optimizer=optimizer)[0]
     cycled = train(tmp_path / "two", batches=Listed(parts), steps=6, update_cycle=2, optimizer=optimizer)[0]
-    one.pop("random_clock"), cycled.pop("random_clock")     # it counts batches, not updates
-    assert_equal_variables(one, cycled, 1e-4)
+    with_one_tower.pop("random_clock"), cycled.pop("random_clock")     # it counts batches, not updates
+    assert_equal_variables(with_one_tower, cycled, 1e-4)
 
 
 @pytest.mark.thorough
 def test_data_that_ends_inside_an_update_cycle_is_trained_on_to_the_last_batch(tmp_path):
-    whole = whole_batches(3)
-    parts = [half for batch in whole for half in halves(batch)] + [whole[0]]
-    expected = train(tmp_path / "one", batches=Listed([*whole, whole[0]]), steps=99)[0]
+    complete_batches = whole_batches(3)
+    parts = [half for batch in complete_batches for half in halves(batch)] + [complete_batches[0]]
+    expected = train(tmp_path / "one", batches=Listed([*complete_batches, complete_batches[0]]), steps=99)[0]
     cycled, data = train(tmp_path / "two", batches=Listed(parts), steps=99, update_cycle=2)
     assert cycled["global_step"] == 4
     assert Position.from_json(data.last_position) == Position(0, 0, len(parts))

@@ -54,8 +54,8 @@ def test_mlflow_has_all_scalars_and_settings_of_a_resumed_run_in_one_run(tmp_pat
     assert {key: run.data.params[key] for key in list(SETTINGS)[:3]} == {
         "train.steps": "300", "model.pre_norm": "True", "train.only": "['a|b']"}
     history = client.get_metric_history(run.info.run_id, "half")
-    assert [(one.step, one.value) for one in history] == [(step, step / 2) for step in range(1, 6)]
-    assert [one.step for one in client.get_metric_history(run.info.run_id, "validation_loss/de-en")] == [1, 3, 5]
+    assert [(metric.step, metric.value) for metric in history] == [(step, step / 2) for step in range(1, 6)]
+    assert [metric.step for metric in client.get_metric_history(run.info.run_id, "validation_loss/de-en")] == [1, 3, 5]
 
 
 @pytest.mark.parametrize("library", ["wandb", "trackio"])

@@ -24,20 +24,21 @@ class Noting(SyncMultiGPUTrainer):
 
 
 def train(too_large: Any = (), **options: Any) -> tuple[Noting, PlainModel, np.ndarray]:
-    made: list[Noting] = []
+    trainers: list[Noting] = []
     model = PlainModel(too_large)
-    weights = train_plainly(lambda: made.append(Noting(**options)) or made[0], [], model)
-    return made[0], model, weights
+    weights = train_plainly(lambda: trainers.append(Noting(**options)) or trainers[0], [], model)
+    return trainers[0], model, weights
 
 
 def test_it_is_called_for_each_batch_of_an_update_cycle() -> None:
     trainer, model, weights = train(update_cycle=2)
-    assert trainer.numbers == model.seen + [6] and model.seen == list(range(6))      # the last one finds no data
+    assert model.processed_numbers == list(range(6))
+    assert trainer.numbers == [*range(6), 6]        # the last one finds no data
     usual = train_plainly(lambda: SyncMultiGPUTrainer(towers=1, update_cycle=2), [], PlainModel())
     assert np.array_equal(weights, usual)
 
 
-@pytest.mark.parametrize("cycle, seen, steps", [(1, [0, 2, 3, 4, 5], 5), (2, [0, 2, 3, 4, 5], 2)])
-def test_a_batch_that_runs_out_of_memory_is_left_out(cycle: int, seen: list[int], steps: int) -> None:
+@pytest.mark.parametrize("cycle, numbers, steps", [(1, [0, 2, 3, 4, 5], 5), (2, [0, 2, 3, 4, 5], 2)])
+def test_a_batch_that_runs_out_of_memory_is_left_out(cycle: int, numbers: list[int], steps: int) -> None:
     trainer, model, _ = train({1}, update_cycle=cycle, skip_out_of_memory=1)
-    assert model.seen == seen and trainer.skipped_batches == 1 and trainer.loop.global_step == steps
+    assert model.processed_numbers == numbers and trainer.skipped_batches == 1 and trainer.loop.global_step == steps

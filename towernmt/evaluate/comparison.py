@@ -195,8 +195,8 @@ def bleu_difference(first: Sequence[str], second: Sequence[str], references: Seq
     draws = np.random.default_rng(significance.seed).integers(len(first), size=(significance.samples, len(first)))
 
     def difference(rows: Any) -> float:
-        first, second = (metric._compute_score_from_stats(sums).score for sums in counts[:, rows].sum(1))
-        return float(first - second)
+        scores = [metric._compute_score_from_stats(sums).score for sums in counts[:, rows].sum(1)]
+        return float(scores[0] - scores[1])
 
     low, high = np.quantile([difference(rows) for rows in draws], [0.025, 0.975])
     return BleuDifference(difference(slice(None)), float(low), float(high))

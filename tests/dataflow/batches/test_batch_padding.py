@@ -53,19 +53,19 @@ def test_factors_and_links_are_laid_out_as_a_loop_would(pairs: list[tuple[list[A
     streams = np.ascontiguousarray(pieces.T)
     offsets = [np.cumsum([0, *map(len, column)]) for column in (*zip(*pairs, strict=True), links)]
     target_ids = np.array([id for _, target in pairs for id in target], np.uint16)
-    flat_links = np.array([link for one in links for link in one], np.uint16).reshape(-1, 2).T
+    flat_links = np.array([link for pair_links in links for link in pair_links], np.uint16).reshape(-1, 2).T
     block = PairBlock(streams[0], offsets[0], target_ids, offsets[1], streams[1:], flat_links, offsets[2])
     rows = random.integers(0, len(pairs), random.integers(1, 6))
     batch = make_batch(block, rows, alignments=True)
     lengths = [max(len(pairs[row][side]) for row in rows) + 1 for side in (0, 1)]
     expected = np.zeros((len(rows), lengths[0], 3), int)
     alignment = np.zeros((len(rows), lengths[1], lengths[0]), int)
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         for column, piece in enumerate(pairs[row][0]):
-            expected[place, column] = piece
-        expected[place, len(pairs[row][0])] = 2
+            expected[index, column] = piece
+        expected[index, len(pairs[row][0])] = 2
         for source, target in links[row]:
-            alignment[place, target, source] = 1
+            alignment[index, target, source] = 1
     assert batch.source.dtype == np.int32 and batch.alignment is not None and batch.alignment.dtype == np.uint8
     np.testing.assert_array_equal(batch.source, expected)
     np.testing.assert_array_equal(batch.alignment, alignment)

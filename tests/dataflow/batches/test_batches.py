@@ -92,13 +92,13 @@ def test_every_epoch_has_each_pair_exactly_once_in_batches_that_keep_the_limit(
         lengths: Lengths, settings: BatchSettings, ratio: float, epoch: int) -> None:
     corpus = corpus_of(lengths, ratio)
     batches = Batches(corpus, settings, epochs=epoch + 1)
-    seen: list[Pair] = []
+    read_pairs: list[Pair] = []
     count = 0
     for _, batch in batches.read(Position(epoch)):
         count += 1
         rows = pairs_in(batch)
         assert rows
-        seen += rows
+        read_pairs += rows
         longest_source = max(len(s) + 1 for s, _ in rows)
         longest_target = max(len(t) + 1 for _, t in rows)
         size = {"target": sum(len(t) + 1 for _, t in rows), "sentences": len(rows),
@@ -108,7 +108,7 @@ def test_every_epoch_has_each_pair_exactly_once_in_batches_that_keep_the_limit(
         assert batch.source.shape == (len(rows), longest_source)
         assert batch.target.shape == (len(rows), longest_target)
         assert float(batch.target_tokens) == sum(len(t) + 1 for _, t in rows)
-    assert sorted(seen) == sorted(pair for block in corpus.blocks for pair in block)
+    assert sorted(read_pairs) == sorted(pair for block in corpus.blocks for pair in block)
     assert count == batches.batches_per_epoch(epoch)
 
 
@@ -132,8 +132,8 @@ def test_reading_on_from_any_position_gives_exactly_the_rest(lengths: Lengths, s
     done = data.draw(st.integers(1, len(everything)))
     position = Position.from_json(everything[done - 1][0].to_json())
     again = Batches(corpus_of(lengths), settings, epochs=3)
-    rest = interleave([again.read(position, i, feeders) for i in range(feeders)])
-    assert [(p, as_lists(batch)) for p, batch in rest] == everything[done:]
+    remaining = interleave([again.read(position, i, feeders) for i in range(feeders)])
+    assert [(p, as_lists(batch)) for p, batch in remaining] == everything[done:]
 
 
 def many_pairs(blocks: int = 3, pairs: int = 60) -> Lengths:

@@ -21,17 +21,18 @@ SHARD_PAIRS = 250
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write 3,000 pairs of 1 to 30 words to `pairs.tsv`."""
-    place, chance = tmp_path_factory.mktemp("text"), random.Random(3)
-    with open(place / "pairs.tsv", "w", encoding="utf-8") as file:
+    directory, chance = tmp_path_factory.mktemp("text"), random.Random(3)
+    with open(directory / "pairs.tsv", "w", encoding="utf-8") as file:
         for _ in range(3000):
             length = min(30, 1 + int(chance.expovariate(0.1)))
-            other = max(1, length + chance.randint(-2, 3))
-            file.write(f"{' '.join(chance.choices('abcdef', k=length))}\t{' '.join(chance.choices('uvw', k=other))}\n")
-    return place
+            target_length = max(1, length + chance.randint(-2, 3))
+            source, target = chance.choices("abcdef", k=length), chance.choices("uvw", k=target_length)
+            file.write(f"{' '.join(source)}\t{' '.join(target)}\n")
+    return directory
 
 
-def prepared(text: Path, place: Path, shard_pairs: int) -> PreparedData:
-    return prepare(PrepareSettings(str(text / "pairs.tsv"), output=str(place), vocab_kind="word",
+def prepared(text: Path, output: Path, shard_pairs: int) -> PreparedData:
+    return prepare(PrepareSettings(str(text / "pairs.tsv"), output=str(output), vocab_kind="word",
                                    shard_pairs=shard_pairs))
 
 

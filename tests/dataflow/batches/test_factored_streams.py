@@ -20,7 +20,7 @@ WORDS = ["ja|A", "nein|B", "ja|B", "wort|N"]
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the working directory, with text, `prepared` data and a `corpora.yaml`."""
     monkeypatch.chdir(tmp_path)
     lines = [" ".join(WORDS[(n >> 2 * k) % 4] for k in range(1 + n % 4)) for n in range(40)]
@@ -34,15 +34,15 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def batches(data: TrainingData, position: Any = None, **settings: Any) -> list[Any]:
-    made = make_batches(data, StreamBatchSettings(batch_tokens=60, window=15, **settings), 2)
-    return [(position, [array.tolist() for array in batch.arrays()]) for position, batch in made.read(position)]
+    new_batches = make_batches(data, StreamBatchSettings(batch_tokens=60, window=15, **settings), 2)
+    return [(position, [array.tolist() for array in batch.arrays()]) for position, batch in new_batches.read(position)]
 
 
-def rows(found: list[Any]) -> list[Any]:
-    return sorted(row[:length] for _, arrays in found for row, length in zip(arrays[0], arrays[1], strict=True))
+def rows(contents: list[Any]) -> list[Any]:
+    return sorted(row[:length] for _, arrays in contents for row, length in zip(arrays[0], arrays[1], strict=True))
 
 
-def test_a_stream_gives_the_pieces_and_factors_of_prepared_data_and_resumes(place: Path) -> None:
+def test_a_stream_gives_the_pieces_and_factors_of_prepared_data_and_resumes(directory: Path) -> None:
     streamed = batches(open_training_data("corpora.yaml"))
     assert rows(streamed) == rows(batches(open_training_data("prepared")))
     assert np.shape(streamed[0][1][0])[2] == 2
@@ -50,7 +50,7 @@ def test_a_stream_gives_the_pieces_and_factors_of_prepared_data_and_resumes(plac
     assert batches(open_training_data("corpora.yaml"), streamed[middle][0]) == streamed[middle + 1:]
 
 
-def test_a_stream_with_drawn_segmentations_keeps_the_factors_of_the_words(place: Path) -> None:
+def test_a_stream_with_drawn_segmentations_keeps_the_factors_of_the_words(directory: Path) -> None:
     data = open_training_data("corpora.yaml")
     factor = data.source_vocabulary.factors[0]
     spelt = set()
@@ -68,14 +68,14 @@ def test_a_stream_with_drawn_segmentations_keeps_the_factors_of_the_words(place:
     assert spelt == set(WORDS)
 
 
-def test_preparing_from_the_yaml_file_takes_its_factors(place: Path) -> None:
+def test_preparing_from_the_yaml_file_takes_its_factors(directory: Path) -> None:
     assert main(["prepare", "--source", "corpora.yaml", "--output", "again", "--vocab-kind", "bpe", "--vocab-size",
                  "30"]) == 0
     assert rows(batches(open_training_data("again"))) == rows(batches(open_training_data("prepared")))
     assert open_training_data("again").valid_source == ["ja|A nein|B"]
 
 
-def test_a_word_without_its_factor_is_told_with_source_and_place(place: Path) -> None:
+def test_a_word_without_its_factor_is_told_with_source_and_place(directory: Path) -> None:
     with open("pairs.tsv", "a") as file:
         file.write("ja|A oh\tyes\n")
     with pytest.raises(DataError, match=r"pairs.tsv, window 3 of epoch 1, line 11: 'oh' does not have the form"):
@@ -83,7 +83,7 @@ def test_a_word_without_its_factor_is_told_with_source_and_place(place: Path) ->
     assert main(["inspect", "corpora.yaml"]) == 1
 
 
-def test_preparing_names_the_source_of_a_word_without_its_factor_and_not_a_temporary_file(place: Path) -> None:
+def test_preparing_names_the_source_of_a_word_without_its_factor_and_not_a_temporary_file(directory: Path) -> None:
     settings = PrepareSettings("pairs.tsv", output="again", vocab_kind="word", source_factors=1)
     with open("pairs.tsv", "a") as file:
         file.write("ja|A oh\tyes\n")
@@ -94,7 +94,7 @@ def test_preparing_names_the_source_of_a_word_without_its_factor_and_not_a_tempo
         prepare(dataclasses.replace(settings, source="corpora.yaml"))
 
 
-def test_inspection_measures_the_words_and_names_the_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspection_measures_the_words_and_names_the_line(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "corpora.yaml"]) == 0
     assert "0.00 % / " in capsys.readouterr().out
     with open("pairs.tsv", "a") as file:
@@ -108,14 +108,14 @@ def test_inspection_measures_the_words_and_names_the_line(place: Path, capsys: p
     ("source_factors: 0", "prepared: the vocabulary has 1 source factors, but the text has 0"),
     ("source_factors: x", "source_factors x: expected the number"),
 ])
-def test_another_number_of_factors_is_refused(place: Path, changed: str, message: str) -> None:
+def test_another_number_of_factors_is_refused(directory: Path, changed: str, message: str) -> None:
     text = Path("corpora.yaml").read_text().replace("source_factors: 1", changed)
     Path("corpora.yaml").write_text(text)
     with pytest.raises((SettingsError, DataError), match=message):
         open_training_data("corpora.yaml")
 
 
-def test_vocabularies_named_by_file_bring_the_factors_beside_them(place: Path) -> None:
+def test_vocabularies_named_by_file_bring_the_factors_beside_them(directory: Path) -> None:
     text = Path("corpora.yaml").read_text().replace(
         "vocabulary: prepared", "vocabulary: {source: prepared/vocabulary/source.model, target: "
                                 "prepared/vocabulary/target.model}")
@@ -123,7 +123,7 @@ def test_vocabularies_named_by_file_bring_the_factors_beside_them(place: Path) -
     assert open_training_data("corpora.yaml").source_vocabulary.streams == 2
 
 
-def test_a_tag_and_validation_text_need_factors_too(place: Path) -> None:
+def test_a_tag_and_validation_text_need_factors_too(directory: Path) -> None:
     tagged = Path("corpora.yaml").read_text().replace("[pairs.tsv]", "[{uri: pairs.tsv, tag: TAG}]")
     Path("corpora.yaml").write_text(tagged.replace("TAG", "ja"))
     with pytest.raises(SettingsError, match=r"corpora.yaml: the tag 'ja' does not have the form word\|factor1"):
@@ -140,6 +140,6 @@ def test_a_tag_and_validation_text_need_factors_too(place: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["corpora.yaml", "prepared"])
-def test_guided_alignment_without_alignments_says_how_to_get_them(place: Path, where: str) -> None:
+def test_guided_alignment_without_alignments_says_how_to_get_them(directory: Path, where: str) -> None:
     with pytest.raises(SettingsError, match=f"{where} has no word alignments. .*towernmt prepare --alignments learn"):
         make_batches(open_training_data(where), StreamBatchSettings(), 1, alignments=True)

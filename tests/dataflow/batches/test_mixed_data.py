@@ -24,44 +24,45 @@ NEW, GENERAL = ([f"{letter}{number}" for number in range(count)] for letter, cou
 SETTINGS = StreamBatchSettings(batch_tokens=16, seed=3)
 
 
-def make_data(place: Path, name: str, words: list[str], **more: object) -> PreparedData:
+def make_data(directory: Path, name: str, words: list[str], **more: object) -> PreparedData:
     """Prepare a pair for each word: the word three times, and twice; in shards of about 15 pairs by default."""
-    vocabulary = place / "vocabulary.words"
+    vocabulary = directory / "vocabulary.words"
     if not vocabulary.exists():
-        WordVocabulary(["<pad>", "<s>", "</s>", "<unk>", *NEW, *GENERAL]).save(place / "vocabulary")
+        WordVocabulary(["<pad>", "<s>", "</s>", "<unk>", *NEW, *GENERAL]).save(directory / "vocabulary")
     for side, repeated in (("source", 3), ("target", 2)):
-        (place / f"{name}.{side}").write_text("".join(f"{' '.join([word] * repeated)}\n" for word in words))
+        (directory / f"{name}.{side}").write_text("".join(f"{' '.join([word] * repeated)}\n" for word in words))
     settings = {"source_vocab": str(vocabulary), "target_vocab": str(vocabulary), "shard_pairs": 15, **more}
     return prepare(PrepareSettings(
-        source=str(place / f"{name}.source"), target=str(place / f"{name}.target"), output=str(place / name),
-        valid_source=str(place / f"{name}.source"), valid_target=str(place / f"{name}.target"), workers=1,
+        source=str(directory / f"{name}.source"), target=str(directory / f"{name}.target"),
+        valid_source=str(directory / f"{name}.source"), valid_target=str(directory / f"{name}.target"),
+        output=str(directory / name), workers=1,
         **settings))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the data `new` and `general`."""
-    place = tmp_path_factory.mktemp("mixed")
-    make_data(place, "new", NEW)
-    make_data(place, "general", GENERAL, shard_pairs=25)
-    return place
+    directory = tmp_path_factory.mktemp("mixed")
+    make_data(directory, "new", NEW)
+    make_data(directory, "general", GENERAL, shard_pairs=25)
+    return directory
 
 
 @pytest.fixture
-def data(place: Path) -> MixedData:
+def data(directory: Path) -> MixedData:
     """The new data with the general data."""
-    return MixedData(PreparedData(place / "new"), PreparedData(place / "general"))
+    return MixedData(PreparedData(directory / "new"), PreparedData(directory / "general"))
 
 
 def words_of_epochs(data: MixedData, settings: StreamBatchSettings, epochs: int) -> list[Counter[str]]:
     """Return how often each word's pair is in each epoch."""
-    found = [Counter[str]() for _ in range(epochs)]
+    counts = [Counter[str]() for _ in range(epochs)]
     for position, batch in MixedBatches(data, settings, epochs).read():
         epoch = position.epoch - (position.block == position.batch == 0)
         for source, target in zip(batch.source, batch.target, strict=True):
             assert source[0] == source[2] == target[0] == target[1]
-            found[epoch][data.source_vocabulary.id_to_piece(int(source[0]))] += 1
-    return found
+            counts[epoch][data.source_vocabulary.id_to_piece(int(source[0]))] += 1
+    return counts
 
 
 @pytest.mark.parametrize(("share", "general"), [(0.5, 30), (0.25, 10), (0.0, 0), (0.75, 90)])
@@ -85,9 +86,9 @@ def test_each_epoch_has_other_general_pairs_and_the_same_seed_the_same(data: Mix
 def test_reading_resumes_at_any_position_with_the_same_batches(data: MixedData) -> None:
     everything = list(MixedBatches(data, SETTINGS, 2).read())
     for number in range(0, len(everything), 3):
-        rest = list(MixedBatches(data, SETTINGS, 2).read(everything[number][0]))
-        assert [position for position, _ in rest] == [position for position, _ in everything[number + 1:]]
-        for (_, batch), (_, expected) in zip(rest, everything[number + 1:], strict=True):
+        remaining = list(MixedBatches(data, SETTINGS, 2).read(everything[number][0]))
+        assert [position for position, _ in remaining] == [position for position, _ in everything[number + 1:]]
+        for (_, batch), (_, expected) in zip(remaining, everything[number + 1:], strict=True):
             np.testing.assert_array_equal(batch.source, expected.source)
             np.testing.assert_array_equal(batch.target, expected.target)
 
@@ -100,7 +101,7 @@ def test_the_size_of_an_epoch_is_estimated_by_that_of_the_new_data(data: MixedDa
 
 
 def test_both_validation_sets_are_there_under_their_names(data: MixedData) -> None:
-    assert [one.name for one in data.validation_sets] == ["", "general"]
+    assert [validation_set.name for validation_set in data.validation_sets] == ["", "general"]
     assert data.valid_source == data.new.valid_source
     assert data.validation_sets[1].source == data.general.valid_source
 
@@ -113,15 +114,15 @@ def test_the_fingerprint_and_the_position_depend_on_both_data(data: MixedData) -
     assert settings.keys() > Batches(data.new, SETTINGS).position_settings.keys()
 
 
-def test_what_cannot_be_mixed_is_refused(place: Path, tmp_path: Path) -> None:
-    new = PreparedData(place / "new")
+def test_what_cannot_be_mixed_is_refused(directory: Path, tmp_path: Path) -> None:
+    new = PreparedData(directory / "new")
     assert with_general_data(new, None) is new
-    other = make_data(tmp_path, "other", GENERAL, source_vocab=None, target_vocab=None, vocab_kind="word")
+    incompatible = make_data(tmp_path, "other", GENERAL, source_vocab=None, target_vocab=None, vocab_kind="word")
     with pytest.raises(SettingsError, match="--general .*other has another vocabulary than .*new: prepare both with"):
-        with_general_data(new, other.directory)
+        with_general_data(new, incompatible.directory)
     with pytest.raises(SettingsError, match=r"mixes prepared data, but .*new.\{source,target\} is unprepared text"):
-        with_general_data(new, f"{place}/new.{{source,target}}")
-    mixed = with_general_data(new, place / "general")
+        with_general_data(new, f"{directory}/new.{{source,target}}")
+    mixed = with_general_data(new, directory / "general")
     for name, value, shown in (("subword_sampling", True, "data.subword_sampling=true"),
                                ("modifiers", ["upper=0.1"], "data.modifiers=upper=0.1")):
         with pytest.raises(SettingsError, match=f"{shown} changes pairs as they are read, which --general does not"):
@@ -141,11 +142,11 @@ def test_general_sources_begin_with_the_tag_and_new_ones_do_not(data: MixedData)
 
 
 def test_reversed_data_have_source_and_target_exchanged(data: MixedData) -> None:
-    other = ReversedData(data.new)
-    assert other.pairs == data.new.pairs and other.fingerprint != data.new.fingerprint
-    assert other.target_tokens == 3 * len(NEW) and data.new.target_tokens == 2 * len(NEW)
-    assert {tuple(batch.source.shape[1:]) for _, batch in Batches(other, SETTINGS, 1).read()} == {(3,)}    # with EOS
-    assert {tuple(batch.target.shape[1:]) for _, batch in Batches(other, SETTINGS, 1).read()} == {(4,)}
-    assert other.valid_source == data.new.valid_target and other.valid_target == data.new.valid_source
-    assert other.pair_lengths.sample(5)[0].tolist() == [2] * 5
-    assert ReversedData(other).read_block(1).source_ids.tolist() == data.new.read_block(1).source_ids.tolist()
+    backward = ReversedData(data.new)
+    assert backward.pairs == data.new.pairs and backward.fingerprint != data.new.fingerprint
+    assert backward.target_tokens == 3 * len(NEW) and data.new.target_tokens == 2 * len(NEW)
+    assert {tuple(batch.source.shape[1:]) for _, batch in Batches(backward, SETTINGS, 1).read()} == {(3,)}    # with EOS
+    assert {tuple(batch.target.shape[1:]) for _, batch in Batches(backward, SETTINGS, 1).read()} == {(4,)}
+    assert backward.valid_source == data.new.valid_target and backward.valid_target == data.new.valid_source
+    assert backward.pair_lengths.sample(5)[0].tolist() == [2] * 5
+    assert ReversedData(backward).read_block(1).source_ids.tolist() == data.new.read_block(1).source_ids.tolist()

@@ -23,20 +23,20 @@ UPPER = {(source.upper(), target.upper()) for source, target in LINES}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("modified")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("modified")
     for side, name in enumerate(("source", "target")):
-        (place / name).write_text("".join(pair[side] + "\n" for pair in [*LINES, *sorted(UPPER)]))
-    prepare(PrepareSettings(source=str(place / "source"), target=str(place / "target"), output=str(place / "both"),
-                            vocab_size=130, workers=1))
+        (directory / name).write_text("".join(pair[side] + "\n" for pair in [*LINES, *sorted(UPPER)]))
+    texts = {"source": str(directory / "source"), "target": str(directory / "target")}
+    prepare(PrepareSettings(**texts, output=str(directory / "both"), vocab_size=130, workers=1))
     for side, name in enumerate(("source", "target")):
-        (place / name).write_text("".join(pair[side] + "\n" for pair in LINES))
-    prepare(PrepareSettings(source=str(place / "source"), target=str(place / "target"), output=str(place / "data"),
-                            source_vocab=str(place / "both/vocabulary/source.model"), shard_pairs=130, workers=1,
-                            target_vocab=str(place / "both/vocabulary/target.model"), alignments="learn"))
-    (place / "corpora.yaml").write_text(
-        f"vocabulary: {place}/data\nsources:\n  - {{uri: '{place}/{{source,target}}'}}\n")
-    return place
+        (directory / name).write_text("".join(pair[side] + "\n" for pair in LINES))
+    prepare(PrepareSettings(**texts, output=str(directory / "data"),
+                            source_vocab=str(directory / "both/vocabulary/source.model"), shard_pairs=130, workers=1,
+                            target_vocab=str(directory / "both/vocabulary/target.model"), alignments="learn"))
+    (directory / "corpora.yaml").write_text(
+        f"vocabulary: {directory}/data\nsources:\n  - {{uri: '{directory}/{{source,target}}'}}\n")
+    return directory
 
 
 def settings(*modifiers: str, **changes: Any) -> StreamBatchSettings:
@@ -46,18 +46,18 @@ def settings(*modifiers: str, **changes: Any) -> StreamBatchSettings:
 
 def texts(data, batches, epoch: int) -> list[tuple[str, str]]:
     """Return the pairs of an epoch, in their order."""
-    found = []
+    pairs = []
     for position, batch in batches:
         assert position is not None
         for row in range(len(batch.source)):
             source, target = ([id for id in ids.tolist() if id > EOS] for ids in (batch.source[row], batch.target[row]))
-            found.append((data.source_vocabulary.decode(source), data.target_vocabulary.decode(target)))
-    return found
+            pairs.append((data.source_vocabulary.decode(source), data.target_vocabulary.decode(target)))
+    return pairs
 
 
 @pytest.mark.parametrize("name", ["data", "corpora.yaml"])
-def test_every_pair_is_read_once_an_epoch_modified_with_its_probability(place, name):
-    data = open_training_data(str(place / name))
+def test_every_pair_is_read_once_an_epoch_modified_with_its_probability(directory, name):
+    data = open_training_data(str(directory / name))
     drawn = settings("upper=0.3")
     epochs = []
     for epochs_read in (1, 2):
@@ -76,20 +76,20 @@ def test_every_pair_is_read_once_an_epoch_modified_with_its_probability(place, n
 
 @pytest.mark.parametrize("name", ["data", "corpora.yaml"])
 @pytest.mark.parametrize("sampled", [False, True])
-def test_a_resumed_run_reads_what_it_would_have_read(place, name, sampled):
-    data = open_training_data(str(place / name))
+def test_a_resumed_run_reads_what_it_would_have_read(directory, name, sampled):
+    data = open_training_data(str(directory / name))
     drawn = settings("upper=0.2", "typos=0.3", "join=0.2", "noise=0.2", subword_sampling=sampled)
-    whole = list(itertools.islice(make_batches(data, drawn).read(), 40))
+    uninterrupted = list(itertools.islice(make_batches(data, drawn).read(), 40))
     for start in (1, 7, 23):
-        rest = make_batches(data, drawn).read(whole[start - 1][0])
-        for (position, batch), (other, same) in zip(whole[start:], rest, strict=False):
-            assert position == other
-            assert all(np.array_equal(a, b) for a, b in zip(batch.arrays(), same.arrays(), strict=True))
+        resumed = make_batches(data, drawn).read(uninterrupted[start - 1][0])
+        for (position, batch), (resumed_position, resumed_batch) in zip(uninterrupted[start:], resumed, strict=False):
+            assert position == resumed_position
+            assert all(np.array_equal(a, b) for a, b in zip(batch.arrays(), resumed_batch.arrays(), strict=True))
 
 
 @pytest.mark.parametrize("name", ["data", "corpora.yaml"])
-def test_a_modification_that_is_too_long_or_unknown_leaves_the_pair_as_it_was(place, name):
-    data = open_training_data(str(place / name))
+def test_a_modification_that_is_too_long_or_unknown_leaves_the_pair_as_it_was(directory, name):
+    data = open_training_data(str(directory / name))
     assert sorted(texts(data, make_batches(data, settings("emoji=1"), 1).read(), 0)) == sorted(LINES)
     joined = texts(data, make_batches(data, settings("join=1", max_length=45), 1).read(), 0)
     assert len(joined) == len(LINES)
@@ -100,8 +100,8 @@ def test_a_modification_that_is_too_long_or_unknown_leaves_the_pair_as_it_was(pl
             data, settings("join=1", max_length=45), 1).read()) <= max(45, longest)
 
 
-def test_modified_pairs_have_no_links_and_the_others_keep_theirs(place):
-    data = open_training_data(str(place / "data"))
+def test_modified_pairs_have_no_links_and_the_others_keep_theirs(directory):
+    data = open_training_data(str(directory / "data"))
     counts = {}
     for name, drawn in (("plain", settings()), ("some", settings("upper=0.5")), ("all", settings("upper=1"))):
         counts[name] = sum(int(batch.alignment.sum()) for _, batch in make_batches(
@@ -109,11 +109,11 @@ def test_modified_pairs_have_no_links_and_the_others_keep_theirs(place):
     assert counts["all"] == 0 and counts["some"] == pytest.approx(counts["plain"] / 2, rel=0.2)
 
 
-def test_modifiers_are_part_of_a_position_and_invalid_ones_are_refused(place):
-    data = open_training_data(str(place / "data"))
-    one = make_batches(data, settings("upper=0.2"), 1).position_settings
-    other = make_batches(data, settings("upper=0.3"), 1).position_settings
-    assert one["data.modifiers"] == ["upper=0.2"] != other["data.modifiers"]
+def test_modifiers_are_part_of_a_position_and_invalid_ones_are_refused(directory):
+    data = open_training_data(str(directory / "data"))
+    fewer = make_batches(data, settings("upper=0.2"), 1).position_settings
+    more = make_batches(data, settings("upper=0.3"), 1).position_settings
+    assert fewer["data.modifiers"] == ["upper=0.2"] != more["data.modifiers"]
     with pytest.raises(SettingsError, match="data.modifier_languages=german"):
         make_batches(data, replace(settings("upper=0.2"), modifier_languages="german"), 1)
     with pytest.raises(SettingsError, match="there is no modifier 'lower'"):

@@ -33,25 +33,25 @@ CHANGED: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with two texts, `prepared` data of several shards, and a `corpora.yaml` of both texts."""
-    place = tmp_path_factory.mktemp("positions")
+    directory = tmp_path_factory.mktemp("positions")
     for name, texts in (("a", TEXTS[:160]), ("b", TEXTS[160:]), ("all", TEXTS)):
-        (place / f"{name}.s").write_text("".join(f"{text}\n" for text in texts))
-        (place / f"{name}.t").write_text("".join(f"{text.upper()}\n" for text in texts))
-    common = {"source": str(place / "all.s"), "target": str(place / "all.t"), "vocab_size": 90,
+        (directory / f"{name}.s").write_text("".join(f"{text}\n" for text in texts))
+        (directory / f"{name}.t").write_text("".join(f"{text.upper()}\n" for text in texts))
+    common = {"source": str(directory / "all.s"), "target": str(directory / "all.t"), "vocab_size": 90,
               "vocab_kind": "unigram", "vocab_symbols": "<b>,<c>"}
-    prepare(PrepareSettings(**common, output=str(place / "prepared"), shard_pairs=80))
-    prepare(PrepareSettings(**common, output=str(place / "resharded"), shard_pairs=40))
-    write_corpora(place / "corpora.yaml", place)
-    return place
+    prepare(PrepareSettings(**common, output=str(directory / "prepared"), shard_pairs=80))
+    prepare(PrepareSettings(**common, output=str(directory / "resharded"), shard_pairs=40))
+    write_corpora(directory / "corpora.yaml", directory)
+    return directory
 
 
-def write_corpora(file: Path, place: Path, entry: dict[str, Any] | None = None, **changes: Any) -> Path:
+def write_corpora(file: Path, directory: Path, entry: dict[str, Any] | None = None, **changes: Any) -> Path:
     """Write a `corpora.yaml`; `entry` changes the second source, `changes` the file."""
-    second = {"uri": f"{place}/b.{{s,t}}", "weight": 1.0, "tag": "<b>", "on_end": "restart", **(entry or {})}
-    file.write_text(yaml.safe_dump({"sources": [{"uri": f"{place}/a.{{s,t}}"}, second], "mix": "weight",
-                                    "vocabulary": str(place / "prepared"), **changes}))
+    second = {"uri": f"{directory}/b.{{s,t}}", "weight": 1.0, "tag": "<b>", "on_end": "restart", **(entry or {})}
+    file.write_text(yaml.safe_dump({"sources": [{"uri": f"{directory}/a.{{s,t}}"}, second], "mix": "weight",
+                                    "vocabulary": str(directory / "prepared"), **changes}))
     return file
 
 
@@ -62,8 +62,8 @@ def settings(kind: str, **changes: Any) -> DataSettings:
     return DataSettings(**values)
 
 
-def opened(where: Path, wanted: DataSettings) -> Any:
-    return make_batches(open_training_data(where), wanted, 2)
+def opened(where: Path, data_settings: DataSettings) -> Any:
+    return make_batches(open_training_data(where), data_settings, 2)
 
 
 def contents(batches: Any, position: Position, limit: int | None = None) -> list[tuple[Any, ...]]:
@@ -71,34 +71,34 @@ def contents(batches: Any, position: Position, limit: int | None = None) -> list
     def arrays(batch: Batch) -> tuple[bytes, ...]:
         return tuple(array.tobytes() for array in batch.arrays())
 
-    return [(place, *arrays(batch)) for place, batch in itertools.islice(batches.read(position), limit)]
+    return [(read_position, *arrays(batch)) for read_position, batch in itertools.islice(batches.read(position), limit)]
 
 
-def a_place_in(batches: Any) -> Position:
+def a_position_in(batches: Any) -> Position:
     """Return a position in the middle of a block or window that is not the first."""
-    return next(place for place, _ in batches.read() if place.block and place.batch)
+    return next(position for position, _ in batches.read() if position.block and position.batch)
 
 
-def changes(old: Any, new: Any, place: Position) -> str:
+def changes(old: Any, new: Any, position: Position) -> str:
     """Return the changed settings for which the checkpoint at a position is refused."""
-    state = CheckpointState(5, place.to_json(), {}, position_settings=old.position_settings)
+    state = CheckpointState(5, position.to_json(), {}, position_settings=old.position_settings)
     return state.changes(new.position_settings) if state.in_epoch else ""
 
 
 @pytest.mark.parametrize("kind", ["prepared", "sampled", "stream"])
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(DataSettings)])
-def test_a_setting_of_the_data_is_compared_or_changes_nothing(place: Path, kind: str, name: str) -> None:
+def test_a_setting_of_the_data_is_compared_or_changes_nothing(directory: Path, kind: str, name: str) -> None:
     if name == "subword_nbest" and kind != "stream":
         pytest.skip("refused for prepared data")
-    where = place / ("corpora.yaml" if kind == "stream" else "prepared")
+    where = directory / ("corpora.yaml" if kind == "stream" else "prepared")
     on = {"modifiers": ["upper=0.4"]} if name == "modifier_languages" else {}
     old = opened(where, settings(kind, **on, subword_sampling=kind == "stream" and name.startswith("subword_")))
     if kind == "stream" and name == "subword_sampling":
         new = opened(where, settings(kind))
     else:
-        kept = {"subword_sampling": True} if kind == "stream" and name.startswith("subword_") else {}
-        new = opened(where, settings(kind, **{**on, **kept, name: CHANGED[name]}))
-    begin = a_place_in(old)
+        unchanged = {"subword_sampling": True} if kind == "stream" and name.startswith("subword_") else {}
+        new = opened(where, settings(kind, **{**on, **unchanged, name: CHANGED[name]}))
+    begin = a_position_in(old)
     refused = changes(old, new, begin)
     if refused:
         assert refused.startswith(f"data.{name} changed from ") and ", " not in refused
@@ -110,7 +110,7 @@ def test_a_setting_of_the_data_is_compared_or_changes_nothing(place: Path, kind:
     assert not changes(old, new, Position(1)), "at the beginning of an epoch all may change"
 
 
-ENTRIES: dict[str, Any] = {"weight": 5.0, "tag": "<c>", "on_end": "drop", "uri": "{place}/a.{{s,t}}"}
+ENTRIES: dict[str, Any] = {"weight": 5.0, "tag": "<c>", "on_end": "drop", "uri": "{directory}/a.{{s,t}}"}
 FILE: dict[str, Any] = {
     "mix": "temperature 3", "max_length": 20, "max_length_ratio": 1.5, "drop_identical": True, "match_digits": True,
     "match_punctuation": True, "source_script": "Latin", "target_script": "Latin", "script_share": 0.9,
@@ -118,22 +118,22 @@ FILE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", [*ENTRIES, *FILE])
-def test_an_edit_of_corpora_yaml_is_compared_or_changes_nothing(place: Path, tmp_path: Path, name: str) -> None:
+def test_an_edit_of_corpora_yaml_is_compared_or_changes_nothing(directory: Path, tmp_path: Path, name: str) -> None:
     if name in ENTRIES:
-        value = ENTRIES[name].format(place=place) if name == "uri" else ENTRIES[name]
-        edited = write_corpora(tmp_path / "edited.yaml", place, {name: value})
+        value = ENTRIES[name].format(directory=directory) if name == "uri" else ENTRIES[name]
+        edited = write_corpora(tmp_path / "edited.yaml", directory, {name: value})
     elif name in ("source_language", "target_language"):
         pytest.importorskip("py3langid")
-        edited = write_corpora(tmp_path / "edited.yaml", place, **{name: "de"})
+        edited = write_corpora(tmp_path / "edited.yaml", directory, **{name: "de"})
     else:
-        edited = write_corpora(tmp_path / "edited.yaml", place, **{name: FILE[name]})
-    old, new = opened(place / "corpora.yaml", settings("stream")), opened(edited, settings("stream"))
-    begin = a_place_in(old)
+        edited = write_corpora(tmp_path / "edited.yaml", directory, **{name: FILE[name]})
+    old, new = opened(directory / "corpora.yaml", settings("stream")), opened(edited, settings("stream"))
+    begin = a_position_in(old)
     if name == "weight":    # those of an epoch are in its cursors; `temperature` changes no more than these
         assert not changes(old, new, begin)
-        rest = contents(old, begin)
-        epoch = next(number for number, (position, *_) in enumerate(rest) if position.epoch > begin.epoch)
-        assert rest[:epoch] == contents(new, begin, epoch) and epoch
+        remaining = contents(old, begin)
+        epoch = next(number for number, (position, *_) in enumerate(remaining) if position.epoch > begin.epoch)
+        assert remaining[:epoch] == contents(new, begin, epoch) and epoch
     else:
         assert f"{'sources' if name == 'uri' else name}" in changes(old, new, begin)
         assert "in corpora.yaml changed from" in changes(old, new, begin)
@@ -144,36 +144,36 @@ def test_each_name_of_a_corpora_yaml_is_decided_on() -> None:
     assert set(FILE) == of_file and set(ENTRIES) == set(SourceEntry.__dataclass_fields__)
 
 
-def test_a_temperature_may_change_within_an_epoch(place: Path, tmp_path: Path) -> None:
-    old, new = (opened(write_corpora(tmp_path / f"{t}.yaml", place, mix=f"temperature {t}"), settings("stream"))
+def test_a_temperature_may_change_within_an_epoch(directory: Path, tmp_path: Path) -> None:
+    old, new = (opened(write_corpora(tmp_path / f"{t}.yaml", directory, mix=f"temperature {t}"), settings("stream"))
                 for t in (2, 7))
-    begin = a_place_in(old)
+    begin = a_position_in(old)
     assert not changes(old, new, begin) and contents(old, begin, 10) == contents(new, begin, 10)
 
 
-def test_another_number_of_shards_is_named(place: Path) -> None:
-    old, new = (opened(place / name, settings("prepared")) for name in ("prepared", "resharded"))
-    assert changes(old, new, a_place_in(old)) == "number of shards changed from 3 to 6"
+def test_another_number_of_shards_is_named(directory: Path) -> None:
+    old, new = (opened(directory / name, settings("prepared")) for name in ("prepared", "resharded"))
+    assert changes(old, new, a_position_in(old)) == "number of shards changed from 3 to 6"
 
 
-def test_a_corpus_of_ones_own_is_compared_by_its_blocks(place: Path) -> None:
+def test_a_corpus_of_ones_own_is_compared_by_its_blocks(directory: Path) -> None:
     class Blocks:
         length_ratio = 1.0
 
         def __init__(self, num_blocks: int) -> None:
             self.num_blocks = num_blocks
-            self._data = open_training_data(place / "resharded")
+            self._data = open_training_data(directory / "resharded")
 
         def read_block(self, index: int) -> Any:
             return self._data.read_block(index)      # type: ignore[attr-defined]
 
     old, new = (Batches(Blocks(count), settings("prepared")) for count in (4, 5))
-    assert changes(old, new, a_place_in(old)) == "number of blocks changed from 4 to 5"
+    assert changes(old, new, a_position_in(old)) == "number of blocks changed from 4 to 5"
 
 
-def test_the_corpus_and_its_batches_have_the_same_settings(place: Path) -> None:
-    corpora = read_corpora(place / "corpora.yaml")
-    data = open_training_data(place / "corpora.yaml")
+def test_the_corpus_and_its_batches_have_the_same_settings(directory: Path) -> None:
+    corpora = read_corpora(directory / "corpora.yaml")
+    data = open_training_data(directory / "corpora.yaml")
     batches = make_batches(data, settings("stream"), 1)
-    known = data.position_settings       # type: ignore[attr-defined]
-    assert known.items() <= batches.position_settings.items() and len(corpora.sources) == 2
+    data_settings = data.position_settings       # type: ignore[attr-defined]
+    assert data_settings.items() <= batches.position_settings.items() and len(corpora.sources) == 2

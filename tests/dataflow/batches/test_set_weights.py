@@ -39,11 +39,11 @@ def stream(memory_source):
 
 def by_window(batches: Any) -> dict[tuple[int, int], list[str]]:
     """Return the first letters of the target sentences of each window, by (epoch, window)."""
-    found: dict[tuple[int, int], list[str]] = {}
+    letters: dict[tuple[int, int], list[str]] = {}
     for batch, window in batches:
         words = [VOCABULARY.id_to_piece(int(row[0])) for row in batch.target]
-        found.setdefault(window, []).extend(word[0] for word in words)
-    return found
+        letters.setdefault(window, []).extend(word[0] for word in words)
+    return letters
 
 
 def read(batches: StreamBatches, count: int, position: Position | None = None, changes: dict[int, Any] | None = None,
@@ -68,22 +68,22 @@ def read(batches: StreamBatches, count: int, position: Position | None = None, c
     return trained
 
 
-def same(one: Any, other: Any) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one.arrays(), other.arrays(), strict=True))
+def same(batch: Any, expected: Any) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(batch.arrays(), expected.arrays(), strict=True))
 
 
 def test_weights_act_from_the_next_window_and_in_later_epochs(stream) -> None:
     batches = read(stream({"a": 200, "b": 200}, window=20), 300, changes={1: {"a": NEVER, "b": 1}})
     untouched = read(stream({"a": 200, "b": 200}, window=20), 300)
-    letters, before = (by_window((batch, window) for _, batch, window in found) for found in (batches, untouched))
+    letters, before = (by_window((batch, window) for _, batch, window in items) for items in (batches, untouched))
     assert letters[0, 0] == before[0, 0] and set(letters[0, 0]) == {"a", "b"}
     assert set(letters[0, 1]) == {"b"} and set(before[0, 1]) == {"a", "b"}
-    assert all(set(found) == {"b"} for window, found in letters.items() if window > (0, 0))
+    assert all(set(window_letters) == {"b"} for window, window_letters in letters.items() if window > (0, 0))
 
 
 def test_the_shares_are_those_that_were_set(stream) -> None:
-    found = read(stream({"a": 600, "b": 600, "c": 600}, window=500), 400, changes={1: [1, 2, 5]})
-    counts = Counter(by_window((batch, window) for _, batch, window in found)[0, 1])
+    items = read(stream({"a": 600, "b": 600, "c": 600}, window=500), 400, changes={1: [1, 2, 5]})
+    counts = Counter(by_window((batch, window) for _, batch, window in items)[0, 1])
     assert sum(counts.values()) > 300
     expected = {letter: share * sum(counts.values()) / 8 for letter, share in zip("abc", (1, 2, 5), strict=True)}
     # within four standard deviations of a binomial draw
@@ -97,8 +97,8 @@ def test_weights_that_are_set_before_the_first_window_act_there(stream) -> None:
 
 
 def test_temperature_no_longer_applies(stream) -> None:
-    found = read(stream({"a": 500, "b": 5}, "temperature", window=100), 60, changes={1: [NEVER, 1]})
-    assert set(by_window((batch, window) for _, batch, window in found)[0, 1]) == {"b"}
+    items = read(stream({"a": 500, "b": 5}, "temperature", window=100), 60, changes={1: [NEVER, 1]})
+    assert set(by_window((batch, window) for _, batch, window in items)[0, 1]) == {"b"}
 
 
 @hypothesis_settings(max_examples=40, deadline=None)
@@ -110,23 +110,24 @@ def test_a_resumed_run_reads_what_the_run_would_have_read(stream, sizes, window,
     def make() -> StreamBatches:
         return stream({"abc"[index]: size for index, size in enumerate(sizes)}, window=window)
 
-    whole = read(make(), 60, changes=changes, ahead=ahead)
+    expected = read(make(), 60, changes=changes, ahead=ahead)
     stop = data.draw(st.integers(max(changes, default=1), 59))
-    rest = read(make(), 60 - stop, Position.from_json(whole[stop - 1][0]))
-    assert [position for position, _, _ in rest] == [position for position, _, _ in whole[stop:]]
-    assert all(same(one[1], other[1]) for one, other in zip(rest, whole[stop:], strict=True))
+    resumed_items = read(make(), 60 - stop, Position.from_json(expected[stop - 1][0]))
+    assert [position for position, _, _ in resumed_items] == [position for position, _, _ in expected[stop:]]
+    assert all(same(resumed[1], uninterrupted[1])
+               for resumed, uninterrupted in zip(resumed_items, expected[stop:], strict=True))
 
 
 def test_readers_beside_each_other_read_the_same_windows(stream) -> None:
     alone = read(stream({"a": 300, "b": 300}), 80, changes={5: [NEVER, 1]})
     batches = stream({"a": 300, "b": 300})
     readers = [batches.read(None, index, 3) for index in range(3)]
-    found = []
+    items = []
     for number in range(80):
-        found.append(next(readers[number % 3]))
+        items.append(next(readers[number % 3]))
         if number == 4:
             batches.mixture.set_weights([NEVER, 1])
-    assert all(same(batch, other) for (_, batch), (_, other, _) in zip(found, alone, strict=True))
+    assert all(same(batch, expected) for (_, batch), (_, expected, _) in zip(items, alone, strict=True))
 
 
 def test_a_position_is_as_it_was_where_no_weights_are_set(stream) -> None:
@@ -153,7 +154,7 @@ def test_weights_that_cannot_work_are_refused_and_change_nothing(stream, weights
 
 def test_concatenated_sources_and_several_workers_are_refused(stream) -> None:
     with pytest.raises(SettingsError, match="one after another"):
-        Mixture([Ingredient(one.source) for one in stream({"a": 5, "b": 5}).mixture.ingredients],
+        Mixture([Ingredient(ingredient.source) for ingredient in stream({"a": 5, "b": 5}).mixture.ingredients],
                 "concatenate").set_weights([1, 2])
     with in_world(World(0, 2)), pytest.raises(SettingsError, match="several workers"):
         stream({"a": 5, "b": 5}).mixture.set_weights([1, 2])

@@ -54,8 +54,8 @@ def first_words(batches: Any) -> list[str]:
 
 
 def test_every_pair_of_an_epoch_is_in_exactly_one_batch(stream) -> None:
-    found = first_words(stream({"a": 50, "b": 20, "c": 0}).read())
-    assert Counter(found) == Counter([f"a{i}" for i in range(50)] + [f"b{i}" for i in range(20)])
+    words = first_words(stream({"a": 50, "b": 20, "c": 0}).read())
+    assert Counter(words) == Counter([f"a{i}" for i in range(50)] + [f"b{i}" for i in range(20)])
 
 
 def test_a_batch_holds_the_texts_of_its_pairs(stream) -> None:
@@ -81,14 +81,14 @@ def test_any_readers_from_any_place_give_the_same_order(stream, sizes, readers, 
         return stream({"abc"[index]: size for index, size in enumerate(sizes)}, ends, epochs, window=window,
                       shuffle=shuffle)
 
-    whole = [(position, contents(batch)) for position, batch in make().read()]
-    place = data.draw(st.integers(0, len(whole)))
-    begin = Position() if place == 0 else whole[place - 1][0]
+    complete = [(position, contents(batch)) for position, batch in make().read()]
+    start = data.draw(st.integers(0, len(complete)))
+    begin = Position() if start == 0 else complete[start - 1][0]
     again = make()
     parts = [again.read(Position.from_json(begin.to_json()), index, readers) for index in range(readers)]
     in_turn = [(position, contents(batch)) for turn in itertools.zip_longest(*parts) for position, batch in
                filter(None, turn)]
-    assert in_turn == whole[place:]
+    assert in_turn == complete[start:]
 
 
 def test_readers_in_threads_share_one_reading_of_the_source(stream, memory_source) -> None:
@@ -104,18 +104,18 @@ def test_readers_in_threads_share_one_reading_of_the_source(stream, memory_sourc
     for thread in threads:
         thread.join()
     assert [b for turn in itertools.zip_longest(*parts) for b in turn if b is not None] == alone
-    assert source.given == 300
+    assert source.pairs_read == 300
     assert len(source.read_from) == 1
 
 
 def test_resuming_reads_no_pair_before_its_window(stream, memory_source) -> None:
     positions = [position for position, _ in stream({"a": 390}, window=20).read()]
-    place = next(index for index, position in enumerate(positions) if position.block == 18 and position.batch == 2)
+    index = next(index for index, position in enumerate(positions) if position.block == 18 and position.batch == 2)
     source = memory_source("a", 390)
-    rest = list(stream({}, sources=[source], window=20).read(positions[place]))
-    assert len(rest) == len(positions) - place - 1
+    remaining = list(stream({}, sources=[source], window=20).read(positions[index]))
+    assert len(remaining) == len(positions) - index - 1
     assert source.read_from == [[360, 390]]
-    assert source.given == 30
+    assert source.pairs_read == 30
 
 
 def test_epochs_differ_in_their_order_but_not_in_their_pairs(stream) -> None:
@@ -130,8 +130,8 @@ def test_epochs_differ_in_their_order_but_not_in_their_pairs(stream) -> None:
 
 
 def test_pairs_are_shuffled_within_their_window_only(stream) -> None:
-    found = first_words(stream({"a": 40}, window=10, batch_tokens=1, batch_type="sentences").read())
-    numbers = [int(word[1:]) for word in found]
+    words = first_words(stream({"a": 40}, window=10, batch_tokens=1, batch_type="sentences").read())
+    numbers = [int(word[1:]) for word in words]
     assert [sorted(numbers[i:i + 10]) for i in range(0, 40, 10)] == [list(range(i, i + 10)) for i in range(0, 40, 10)]
     assert numbers != sorted(numbers)
 
@@ -140,12 +140,12 @@ def test_dropped_pairs_are_counted_and_reported(stream, memory_source) -> None:
     source = memory_source("a", 4)
     source.pairs += [Pair(" ", "a5"), Pair("a6", ""), Pair("a7 " + "x " * 9, "a7"), Pair("a8 x x x", "a8")]
     said: list[str] = []
-    found = first_words(stream({}, sources=[source], pair_filter=PairFilter(6, 3.0), said=said).read())
-    kept = [pair.target.split()[0] for pair in source.pairs[:4]
-            if 1 / 3 <= len(pair.source.split()) / len(pair.target.split()) <= 3]
-    assert sorted(found) == sorted(kept)
+    words = first_words(stream({}, sources=[source], pair_filter=PairFilter(6, 3.0), said=said).read())
+    accepted = [pair.target.split()[0] for pair in source.pairs[:4]
+                if 1 / 3 <= len(pair.source.split()) / len(pair.target.split()) <= 3]
+    assert sorted(words) == sorted(accepted)
     assert "8 pairs read" in said[-1]
-    for reason in ("1 empty source", "1 empty target", "1 long source", f"{5 - len(kept)} length ratio"):
+    for reason in ("1 empty source", "1 empty target", "1 long source", f"{5 - len(accepted)} length ratio"):
         assert reason in said[-1]
 
 
@@ -156,9 +156,9 @@ def test_an_epoch_without_a_pair_is_an_error_and_no_endless_loop(stream) -> None
         next(stream({"a": 9}, epochs=None, pair_filter=PairFilter(0, 9.0)).read())
 
 
-@pytest.mark.parametrize("place", [20, 25])
-def test_an_error_comes_to_every_reader_after_the_windows_before_it(stream, memory_source, place: int) -> None:
-    source = memory_source("a", 40, fails_at=place, error=OSError("the cable is out"))
+@pytest.mark.parametrize("pair_index", [20, 25])
+def test_an_error_comes_to_every_reader_after_the_windows_before_it(stream, memory_source, pair_index: int) -> None:
+    source = memory_source("a", 40, fails_at=pair_index, error=OSError("the cable is out"))
     batches = stream({}, sources=[source], window=10, batch_tokens=1, batch_type="sentences")
     readers = [batches.read(None, index, 2) for index in range(2)]
     got: list[int] = []
@@ -175,9 +175,9 @@ def test_positions_of_something_else_are_refused(stream) -> None:
     for wrong in (Position(0, 3, 0), Position(0, 0, 2), Position(-1)):
         with pytest.raises(DataError, match="is outside these sources"):
             stream({"a": 5}).read(wrong)
-    other = next(stream({"b": 5}, batch_tokens=2).read())[0]
+    foreign = next(stream({"b": 5}, batch_tokens=2).read())[0]
     with pytest.raises(DataError, match="the sources are now a"):
-        stream({"a": 5}).read(other)
+        stream({"a": 5}).read(foreign)
     beyond = next(stream({"a": 5}, batch_tokens=2).read())[0]._replace(batch=99)
     with pytest.raises(DataError, match="batch 99"):
         next(stream({"a": 5}).read(beyond))

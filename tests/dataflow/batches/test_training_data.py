@@ -20,7 +20,7 @@ from towernmt.dataflow.text.validation_set import ValidationFiles, ValidationSet
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the working directory, with text, `prepared` data and a `corpora.yaml`."""
     monkeypatch.chdir(tmp_path)
     Path("pairs.tsv").write_text("".join(f"ja {n} wort\tyes {n}\n" for n in range(20)))
@@ -41,19 +41,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("s3://bucket/prepared/wmt14.de-en", True), ("s3://bucket/pairs?format=tsv", False), ("s3://bucket/*/x", False),
     ("s3://bucket/x.gz", False),
 ])
-def test_a_name_tells_prepared_data_from_sources(place: Path, text: str, expected: bool) -> None:
+def test_a_name_tells_prepared_data_from_sources(directory: Path, text: str, expected: bool) -> None:
     assert is_prepared(text) is expected
 
 
-def test_both_kinds_of_data_give_batches_of_the_same_pairs(place: Path) -> None:
+def test_both_kinds_of_data_give_batches_of_the_same_pairs(directory: Path) -> None:
     said: list[str] = []
-    found = []
+    texts = []
     for where, kind in (("prepared", Batches), ("corpora.yaml", StreamBatches)):
         data = open_training_data(where)
         batches = make_batches(data, StreamBatchSettings(), 1, said.append)
         assert isinstance(batches, kind)
-        found.append(sorted(data.source_vocabulary.decode(ids) for _, batch in batches.read() for ids in batch.source))
-    assert found[0] == found[1] == sorted(f"ja {n} wort" for n in range(20))
+        texts.append(sorted(data.source_vocabulary.decode(ids) for _, batch in batches.read() for ids in batch.source))
+    assert texts[0] == texts[1] == sorted(f"ja {n} wort" for n in range(20))
     assert said[0].startswith("20 pairs in about 1 batches an epoch")
     assert "pairs.tsv without preparation, in windows of 100,000 pairs" in said[1]
 
@@ -61,17 +61,17 @@ def test_both_kinds_of_data_give_batches_of_the_same_pairs(place: Path) -> None:
 @pytest.mark.parametrize(("shard_pairs", "limit", "said"), [
     (4, 512, "The average batch has only 12 of batch_tokens=512, since no batch extends over two shards, and the "
              "5 shards of prepared-4 have only 4 pairs each"), (4, 3, None), (1_000_000, 512, None)])
-def test_shards_too_small_for_batches_are_told_of(place: Path, shard_pairs: int, limit: int,
+def test_shards_too_small_for_batches_are_told_of(directory: Path, shard_pairs: int, limit: int,
                                                   said: str | None) -> None:
     output = f"prepared-{shard_pairs}"
     prepare(PrepareSettings("pairs.tsv", output=output, vocab_kind="word", shard_pairs=shard_pairs))
-    found: list[str] = []
-    make_batches(open_training_data(output), StreamBatchSettings(batch_tokens=limit), 1, found.append)
-    assert [sentence for sentence in found if "extends over two shards" in sentence] == [
+    reports: list[str] = []
+    make_batches(open_training_data(output), StreamBatchSettings(batch_tokens=limit), 1, reports.append)
+    assert [sentence for sentence in reports if "extends over two shards" in sentence] == [
         f"{said}. Prepare with a larger --shard-pairs."] * (said is not None)
 
 
-def test_the_fingerprint_of_a_stream_is_that_of_its_sources_and_vocabularies(place: Path) -> None:
+def test_the_fingerprint_of_a_stream_is_that_of_its_sources_and_vocabularies(directory: Path) -> None:
     def fingerprint(text: str, vocabulary: str = "prepared") -> str:
         Path("corpora.yaml").write_text(text)
         return open_training_data("corpora.yaml", vocabulary).fingerprint
@@ -80,16 +80,16 @@ def test_the_fingerprint_of_a_stream_is_that_of_its_sources_and_vocabularies(pla
     assert plain == fingerprint("sources: [pairs.tsv]") == fingerprint("sources: [{uri: pairs.tsv, weight: 3}]")
     assert plain == open_training_data("pairs.tsv", "prepared").fingerprint and len(plain) == 32
     prepare(PrepareSettings("valid.de", "valid.en", output="other", vocab_kind="word"))
-    others = [fingerprint("sources: [{uri: pairs.tsv, tag: ja}]"), fingerprint("sources: [pairs.tsv, pairs.tsv]"),
-              fingerprint("sources: [pairs.tsv]\nmax_length: 9"), fingerprint("sources: [./pairs.tsv]"),
-              fingerprint("sources: [pairs.tsv]", "other")]
-    assert len({plain, *others}) == 6
+    changed = [fingerprint("sources: [{uri: pairs.tsv, tag: ja}]"), fingerprint("sources: [pairs.tsv, pairs.tsv]"),
+               fingerprint("sources: [pairs.tsv]\nmax_length: 9"), fingerprint("sources: [./pairs.tsv]"),
+               fingerprint("sources: [pairs.tsv]", "other")]
+    assert len({plain, *changed}) == 6
     with open("pairs.tsv", "a") as file:
         file.write("ja\tyes\n")
     assert fingerprint("sources: [pairs.tsv]") == plain
 
 
-def test_a_yaml_file_brings_vocabularies_and_validation_text(place: Path) -> None:
+def test_a_yaml_file_brings_vocabularies_and_validation_text(directory: Path) -> None:
     data = open_training_data("corpora.yaml")
     assert data.valid_source == ["ja wort"] and data.valid_target == ["yes  word"]
     assert str(data.directory) == "corpora.yaml" and not data.shared_vocabulary
@@ -97,7 +97,7 @@ def test_a_yaml_file_brings_vocabularies_and_validation_text(place: Path) -> Non
     assert Path("copy/source.words").read_bytes() == Path("prepared/vocabulary/source.words").read_bytes()
 
 
-def test_a_stream_has_all_its_validation_sets_with_all_references(place: Path) -> None:
+def test_a_stream_has_all_its_validation_sets_with_all_references(directory: Path) -> None:
     Path("valid.2.en").write_text("sure word\n")
     Path("talks.de").write_text("ja  2\nwort\n")
     Path("talks.en").write_text("yes 2\nword\n")
@@ -112,7 +112,7 @@ def test_a_stream_has_all_its_validation_sets_with_all_references(place: Path) -
     assert open_training_data("prepared").validation_sets == []
 
 
-def test_the_vocabulary_of_the_command_line_comes_before_that_of_the_file_and_that_of_the_run(place: Path) -> None:
+def test_the_vocabulary_of_the_command_line_comes_before_that_of_the_file_and_that_of_the_run(directory: Path) -> None:
     Path("other.words").write_text("<pad>\n<s>\n</s>\n<unk>\nja\n")
     assert open_training_data("corpora.yaml", "other.words").source_vocabulary.size == 5
     assert open_training_data("corpora.yaml", None, "other.words").source_vocabulary.size > 5
@@ -121,16 +121,17 @@ def test_the_vocabulary_of_the_command_line_comes_before_that_of_the_file_and_th
     assert single.shared_vocabulary and single.source_vocabulary.size == 5
 
 
-def test_sources_of_ones_own_are_training_data_without_a_uri(place: Path, memory_source: Any) -> None:
-    own = memory_source("own", 5)
-    data = StreamedCorpus(Corpora("own", [Ingredient(own, tag="ja"), SourceEntry("pairs.tsv")], vocabulary="prepared",
+def test_sources_of_ones_own_are_training_data_without_a_uri(directory: Path, memory_source: Any) -> None:
+    source = memory_source("own", 5)
+    data = StreamedCorpus(Corpora("own", [Ingredient(source, tag="ja"), SourceEntry("pairs.tsv")],
+                                  vocabulary="prepared",
                                   validation=[ValidationFiles("", "valid.de", ["valid.en"])]))
     batches = make_batches(data, StreamBatchSettings(), 1)
-    assert sum(len(batch) for _, batch in batches.read()) >= 25 and own.given >= 5
+    assert sum(len(batch) for _, batch in batches.read()) >= 25 and source.pairs_read >= 5
     assert data.valid_source == ["ja wort"] and data.directory == "own" and len(data.fingerprint) == 32
 
 
-def test_what_lacks_is_said(place: Path) -> None:
+def test_what_lacks_is_said(directory: Path) -> None:
     with pytest.raises(SettingsError, match="unprepared text needs an existing vocabulary"):
         open_training_data("pairs.tsv")
     with pytest.raises(SettingsError, match="is prepared data, which includes its vocabularies"):

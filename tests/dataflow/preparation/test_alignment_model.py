@@ -89,15 +89,15 @@ def test_the_tension_gives_the_prior_the_expected_distance():
 def test_the_best_sources_are_those_of_brute_force():
     model = AlignmentModel.learn([block(drawn_pairs(30))], SIZE, iterations=3)
     table = dict(zip(model.keys.tolist(), model.probability.tolist(), strict=True))
-    others = drawn_pairs(50, seed=2)
-    found, place = model.best_sources(block(others)), 0
-    for source, target in others:
+    pairs = drawn_pairs(50, seed=2)
+    sources, index = model.best_sources(block(pairs)), 0
+    for source, target in pairs:
         for j, t in enumerate(target):
             weights = prior(len(source), len(target), j, model.tension)
             joint = [p * table.get(s * SIZE + t, 1e-9) for s, p in zip([NULL, *source], weights, strict=True)]
-            assert joint[found[place] + 1] == pytest.approx(max(joint), rel=1e-4)
-            place += 1
-    assert place == len(found)
+            assert joint[sources[index] + 1] == pytest.approx(max(joint), rel=1e-4)
+            index += 1
+    assert index == len(sources)
 
 
 def test_both_directions_find_the_words_of_a_language_with_another_order():
@@ -113,23 +113,25 @@ def test_both_directions_find_the_words_of_a_language_with_another_order():
         order = [i for i in order if draw.random() > 0.1] or order
         pairs.append((source, [source[i] + 1 for i in order]))
         gold.append({(i, j) for j, i in enumerate(order)})
-    whole = block(pairs)
-    forward, backward = AlignmentModel.learn([whole], size), AlignmentModel.learn([swapped(whole)], size)
-    links, counts = aligned_pairs(forward, backward, whole)
-    found, right, first = 0, 0, 0
-    for count, known in zip(counts.tolist(), gold, strict=True):
-        both = set(map(tuple, links[:, first:first + count].T.tolist()))
-        found, right, first = found + len(both), right + len(both & known), first + count
-    assert right / found > 0.99 and right / sum(map(len, gold)) > 0.97
+    pair_block = block(pairs)
+    forward, backward = AlignmentModel.learn([pair_block], size), AlignmentModel.learn([swapped(pair_block)], size)
+    links, counts = aligned_pairs(forward, backward, pair_block)
+    link_count, correct, start = 0, 0, 0
+    for count, gold_links in zip(counts.tolist(), gold, strict=True):
+        links_of_pair = set(map(tuple, links[:, start:start + count].T.tolist()))
+        link_count += len(links_of_pair)
+        correct += len(links_of_pair & gold_links)
+        start += count
+    assert correct / link_count > 0.99 and correct / sum(map(len, gold)) > 0.97
     assert links.dtype == np.uint16 and counts.sum() == links.shape[1]
 
 
 def test_a_model_is_the_same_after_it_was_saved(tmp_path):
     model = AlignmentModel.learn([block(drawn_pairs(10))], SIZE)
     model.save(tmp_path / "model")
-    other = AlignmentModel.load(tmp_path / "model")
-    assert other.tension == model.tension and other.target_size == SIZE
-    assert np.array_equal(other.keys, model.keys) and np.array_equal(other.probability, model.probability)
+    loaded = AlignmentModel.load(tmp_path / "model")
+    assert loaded.tension == model.tension and loaded.target_size == SIZE
+    assert np.array_equal(loaded.keys, model.keys) and np.array_equal(loaded.probability, model.probability)
 
 
 def test_pairs_without_words_are_refused_and_align_nothing():

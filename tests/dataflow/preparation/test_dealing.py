@@ -47,8 +47,8 @@ def lookup_job(directory: Path, parts: int, lookups: int) -> PreparationJob:
 def test_duplicates_are_those_that_a_set_finds_however_the_text_is_divided(values: list[int], lookups: int,
                                                                           data: st.DataObject) -> None:
     keys = line_hash(np.array(values), 3)       # spread over all bits, as keys are
-    seen: set[int] = set()
-    wanted = [value in seen or seen.add(value) is not None for value in values]
+    previous: set[int] = set()
+    expected = [value in previous or previous.add(value) is not None for value in values]
     cuts = edges(len(values), data)
     with TemporaryDirectory() as name:
         job = lookup_job(Path(name), len(cuts) - 1, lookups)
@@ -56,15 +56,15 @@ def test_duplicates_are_those_that_a_set_finds_however_the_text_is_divided(value
             write_grouped(job.keys(part), group_by_lookup(keys[start:stop], lookups), {})
         for number in range(lookups):
             FindDuplicates(job.repeated_keys(number), 0, job, number).run()
-        found = [find_repeated_keys(job, part, stop - start) for part, (start, stop) in enumerate(pairwise(cuts))]
-    assert np.concatenate(found).tolist() == wanted
+        repeated = [find_repeated_keys(job, part, stop - start) for part, (start, stop) in enumerate(pairwise(cuts))]
+    assert np.concatenate(repeated).tolist() == expected
 
 
 def chunk(first: int, pairs: list[tuple[list[int], list[int]]], linked: bool) -> EncodedChunk:
     """Return pairs of ids from line `first` on, with a factor for each source id and a link for each pair."""
     sides = [[pair[side] for pair in pairs] for side in (0, 1)]
     lengths = [np.array([len(ids) for ids in side], np.int32) for side in sides]
-    ids = [np.array([one for ids in side for one in ids], np.uint16) for side in sides]
+    ids = [np.array([id for ids in side for id in ids], np.uint16) for side in sides]
     links = np.array([[line, line + 1] for line in range(first, first + len(pairs))], np.uint16).reshape(-1, 2).T
     return EncodedChunk(
         len(pairs), np.arange(first, first + len(pairs)), *lengths, *ids, {"empty source": np.array([first])},
@@ -79,7 +79,7 @@ _IDS = st.lists(st.integers(4, 60), min_size=1, max_size=4)
 @given(st.lists(st.tuples(_IDS, _IDS), min_size=1, max_size=30), st.integers(1, 4), st.booleans(), st.data())
 def test_pairs_are_dealt_as_one_by_one_however_the_text_is_divided(
         pairs: list[tuple[list[int], list[int]]], shards: int, linked: bool, data: st.DataObject) -> None:
-    whose = (line_hash(np.arange(1, len(pairs) + 1), 7) % np.uint64(shards)).tolist()
+    shard_of_line = (line_hash(np.arange(1, len(pairs) + 1), 7) % np.uint64(shards)).tolist()
     cuts = edges(len(pairs), data)
     with TemporaryDirectory() as name:
         paths = [Path(name) / str(part) for part in range(len(cuts) - 1)]
@@ -90,16 +90,17 @@ def test_pairs_are_dealt_as_one_by_one_however_the_text_is_divided(
         assert [read_facts(path)["part"] for path in paths] == [path.name for path in paths]
         for shard in range(shards):
             files = [GroupedFile(path, shard) for path in paths]
-            mine = [(line, pair) for line, pair in enumerate(pairs, 1) if whose[line - 1] == shard]
+            shard_pairs = [(line, pair) for line, pair in enumerate(pairs, 1) if shard_of_line[line - 1] == shard]
             columns: list[tuple[str, list[Any]]] = [
-                ("<i4", [len(pair[0]) for _, pair in mine]), ("<i4", [len(pair[1]) for _, pair in mine]),
-                *([("<i4", [1] * len(mine))] if linked else []),
-                ("<u2", sum((pair[0] for _, pair in mine), [])), ("<u2", sum((pair[1] for _, pair in mine), []))]
+                ("<i4", [len(pair[0]) for _, pair in shard_pairs]), ("<i4", [len(pair[1]) for _, pair in shard_pairs]),
+                *([("<i4", [1] * len(shard_pairs))] if linked else []),
+                ("<u2", sum((pair[0] for _, pair in shard_pairs), [])),
+                ("<u2", sum((pair[1] for _, pair in shard_pairs), []))]
             if linked:
-                columns += [("<u2", [one + 1 for _, pair in mine for one in pair[0]]),
-                            ("<u2", [line for line, _ in mine]), ("<u2", [line + 1 for line, _ in mine])]
-            found = [b"".join(file.read(column) for file in files) for column in range(len(columns))]
-            assert found == [np.array(values, dtype).tobytes() for dtype, values in columns]
+                columns += [("<u2", [id + 1 for _, pair in shard_pairs for id in pair[0]]),
+                            ("<u2", [line for line, _ in shard_pairs]), ("<u2", [line + 1 for line, _ in shard_pairs])]
+            stored = [b"".join(file.read(column) for file in files) for column in range(len(columns))]
+            assert stored == [np.array(values, dtype).tobytes() for dtype, values in columns]
 
 
 @settings(max_examples=20, deadline=None)
@@ -107,13 +108,13 @@ def test_pairs_are_dealt_as_one_by_one_however_the_text_is_divided(
 def test_counts_of_parts_add_up_to_those_of_one_pass(pairs: list[tuple[list[int], list[int]]], data: st.DataObject
                                                      ) -> None:
     chunks = [chunk(start + 1, pairs[start:stop], True) for start, stop in pairwise(edges(len(pairs), data))]
-    whole, merged = Statistics(5, 1, True), Statistics(5, 1, True)
-    for one in chunks:
-        whole.add(one)
+    total, merged = Statistics(5, 1, True), Statistics(5, 1, True)
+    for encoded in chunks:
+        total.add(encoded)
     for start, stop in pairwise(edges(len(chunks), data)):
         part = Statistics(5, 1, True)
-        for one in chunks[start:stop]:
-            part.add(one)
+        for encoded in chunks[start:stop]:
+            part.add(encoded)
         merged.merge(part.state())
-    assert merged.to_json() == whole.to_json()
-    assert merged.pair_lengths.to_text() == whole.pair_lengths.to_text()
+    assert merged.to_json() == total.to_json()
+    assert merged.pair_lengths.to_text() == total.pair_lengths.to_text()

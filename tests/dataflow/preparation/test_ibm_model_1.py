@@ -58,10 +58,10 @@ def test_the_table_is_that_of_plain_expectation_maximisation_however_the_pairs_a
     reported: list[float] = []
     blocks = [block(pairs[:15]), block([([4], [])]), block(pairs[15:16]), block(pairs[16:])]
     learned = learn_model_1(blocks, TARGET_SIZE, iterations, lambda _, perplexity: reported.append(perplexity))
-    found = dict(zip(zip(learned.source.tolist(), learned.target.tolist(), strict=True),
-                     learned.probability.tolist(), strict=True))
-    assert found.keys() == expected.keys()
-    np.testing.assert_allclose([found[key] for key in expected], list(expected.values()), rtol=1e-9)
+    learned_table = dict(zip(zip(learned.source.tolist(), learned.target.tolist(), strict=True),
+                             learned.probability.tolist(), strict=True))
+    assert learned_table.keys() == expected.keys()
+    np.testing.assert_allclose([learned_table[key] for key in expected], list(expected.values()), rtol=1e-9)
     np.testing.assert_allclose(reported, perplexities, rtol=1e-9)
     assert learned.frequency.tolist() == np.bincount(
         [t for _, target in pairs for t in target], minlength=TARGET_SIZE).tolist()

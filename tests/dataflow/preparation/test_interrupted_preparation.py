@@ -37,7 +37,7 @@ def write_corpus(directory: Path, lines: int, words: int = 5) -> None:
         for line in range(lines):
             repeated = line > 50 and line % 10 == 0
             text.append(text[line // 2] if repeated else " ".join(f"{side}{draw.randrange(300)}" for _ in range(words)))
-        (directory / f"train.{side}").write_text("".join(f"{one}\n" for one in text))
+        (directory / f"train.{side}").write_text("".join(f"{sentence}\n" for sentence in text))
 
 
 def sums(directory: str | Path) -> dict[str, str]:
@@ -90,14 +90,14 @@ def test_what_is_done_is_not_done_again_and_the_bytes_are_the_same(settings: Pre
 @pytest.mark.parametrize("change", [{"seed": 2}, pytest.param({"vocab_size": 90}, marks=pytest.mark.thorough)])
 def test_other_settings_begin_anew(settings: PrepareSettings, change: dict[str, Any],
                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    other = replace(settings, **change)
-    prepare(replace(other, output=settings.output + "-whole"))
+    changed = replace(settings, **change)
+    prepare(replace(changed, output=settings.output + "-whole"))
     with monkeypatch.context() as patch:
         interrupting(patch, 9)
         with pytest.raises(KeyboardInterrupt):
             prepare(settings)
     assert (Path(settings.output) / STAGE).exists()
-    prepare(other)
+    prepare(changed)
     assert sums(settings.output) == sums(settings.output + "-whole")
 
 
@@ -129,12 +129,12 @@ def test_a_source_is_read_on_from_where_it_was_interrupted(settings: PrepareSett
     monkeypatch.setattr(input_texts, "_NOTED", 4096)
     stream = replace(settings, source=str(tmp_path / "train.{de,en}"), target="")
     prepare(replace(stream, output=settings.output + "-whole"))
-    real, taken = MixtureReader.take, 0
+    real, calls = MixtureReader.take, 0
 
     def take(reader: MixtureReader, pairs: int) -> Any:
-        nonlocal taken
-        taken += 1
-        if taken == 3:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
             raise KeyboardInterrupt
         return real(reader, pairs)
 
@@ -143,7 +143,7 @@ def test_a_source_is_read_on_from_where_it_was_interrupted(settings: PrepareSett
         prepare(stream)
     assert (Path(settings.output) / STAGE / "corpus.source").read_bytes().count(b"\n") == 8192
     prepare(stream)
-    assert taken == 5       # the rest, and the end
+    assert calls == 5       # the rest, and the end
     assert sums(settings.output) == sums(settings.output + "-whole")
 
 
@@ -239,8 +239,8 @@ def test_killed_workers_and_a_killed_main_process_change_no_byte(large: tuple[li
         process.wait()
         assert process.stderr is not None
         assert ("is started again" in process.stderr.read()) == (workers == 2)
-    kept = {path: path.stat().st_mtime_ns for path in encoded()}
-    assert len(kept) >= 13
+    modified_times = {path: path.stat().st_mtime_ns for path in encoded()}
+    assert len(modified_times) >= 13
     process = start(2)
     _, said = process.communicate()
     assert process.returncode == 0 and "resuming an interrupted preparation" in said

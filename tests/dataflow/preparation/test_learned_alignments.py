@@ -54,28 +54,28 @@ def test_the_links_of_all_shards_are_those_of_the_words(settings):
 
 
 def test_the_result_is_the_same_for_any_number_of_workers_and_depends_on_the_setting(settings):
-    one = prepare(settings)
-    two = prepare(replace(settings, output=settings.output + "2", workers=2))
-    assert one.fingerprint == two.fingerprint
+    with_one_worker = prepare(settings)
+    with_two_workers = prepare(replace(settings, output=settings.output + "2", workers=2))
+    assert with_one_worker.fingerprint == with_two_workers.fingerprint
     with pytest.raises(DataError, match="alignments learn there, None now"):
         prepare(replace(settings, alignments=None))
-    none = prepare(replace(settings, alignments=None, overwrite=True))
-    assert not none.has_alignments and none.fingerprint != one.fingerprint
+    without_alignments = prepare(replace(settings, alignments=None, overwrite=True))
+    assert not without_alignments.has_alignments and without_alignments.fingerprint != with_one_worker.fingerprint
 
 
 def test_a_sample_is_learned_from_if_the_text_is_large(settings, monkeypatch):
-    seen = []
+    pair_counts = []
     learn = AlignmentModel.learn.__func__
 
     def counting(cls, blocks, target_size):
         blocks = list(blocks)
-        seen.append(sum(map(len, blocks)))
+        pair_counts.append(sum(map(len, blocks)))
         return learn(cls, blocks, target_size)
 
     monkeypatch.setattr(AlignmentModel, "learn", classmethod(counting))
     monkeypatch.setattr(alignment_tasks, "LARGEST_SAMPLE", 3000)
     data = prepare(settings)
-    assert seen[0] == seen[1] and 60 < seen[0] < 200
+    assert pair_counts[0] == pair_counts[1] and 60 < pair_counts[0] < 200
     assert sum(1 for index in range(data.num_blocks) for _ in range(len(data.read_block(index)))) == 900
 
 

@@ -64,8 +64,8 @@ def test_what_is_wrong_is_said_with_file_and_field(case: str, data: PreparedData
     with pytest.raises(DataError, match=rf"out/manifest.json.*{reason}"):
         PreparedData(data.directory)
     assert main(["inspect", str(data.directory)]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("towernmt: ") and told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith("towernmt: ") and message.count("\n") == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"7", b"[" * 99_999, b"\xff\xfe{}", b'{"format": NaN}'])
@@ -77,16 +77,16 @@ def test_what_is_no_manifest_is_refused(content: bytes) -> None:
 def test_every_field_with_every_absurd_value_is_read_or_refused_in_a_sentence(data: PreparedData) -> None:
     values = (None, True, -1, 1 << 80, 1.5, 1e300, "", "x", "../x", [], [None], {}, {"x": 1})
 
-    def places(value: Any) -> list[tuple[Any, Any]]:
+    def positions_in(value: Any) -> list[tuple[Any, Any]]:
         items = list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ())
-        return [(value, key) for key, _ in items] + [place for _, item in items for place in places(item)]
+        return [(value, key) for key, _ in items] + [position for _, item in items for position in positions_in(item)]
 
-    count = len(places(json.loads(json.dumps(data.manifest))))
+    count = len(positions_in(json.loads(json.dumps(data.manifest))))
     refused = 0
     for number in range(count):
         for value in values:
             copy = json.loads(json.dumps(data.manifest))
-            parent, key = places(copy)[number]
+            parent, key = positions_in(copy)[number]
             parent[key] = value
             try:
                 parse_manifest(json.dumps(copy).encode(), "manifest.json")

@@ -55,16 +55,17 @@ def at_most(more: int) -> Iterator[None]:
 class Shards(PreparedData):
     """Links to one shard under many names, without the rest of a preparation."""
 
-    def __init__(self, place: Path, number: int, pairs: int) -> None:
-        self._files, self._verified, self._mapped, self._lock = place, set(), WeakValueDictionary(), threading.Lock()
+    def __init__(self, directory: Path, number: int, pairs: int) -> None:
+        self._files, self._verified, self._lock = directory, set(), threading.Lock()
+        self._mapped = WeakValueDictionary()
         self.num_blocks, self.length_ratio, self.pairs = number, 1.0, number * pairs
         arrays = np.full(pairs, 3, np.int32).tobytes(), np.full(3 * pairs, 5, np.uint16).tobytes()
-        with open(place / "one", "wb") as file:
+        with open(directory / "one", "wb") as file:
             info = write_shard(file, ShardInfo("one", pairs, 3 * pairs, 3 * pairs, 2, 0),
                                [arrays[0], arrays[0], arrays[1], arrays[1]])
         self._shards = [replace(info, file=f"shard-{index}") for index in range(number)]
         for shard in self._shards:
-            os.link(place / "one", place / shard.file)
+            os.link(directory / "one", directory / shard.file)
 
 
 def test_3000_epochs_map_the_only_shard_once(tmp_path: Path) -> None:
@@ -89,12 +90,12 @@ def test_2000_shards_are_read_with_64_files(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("text")
+    directory = tmp_path_factory.mktemp("text")
     lines = "".join(f"{'abcdefgh'[i % 8]} {'hgfedcba'[i // 8 % 8]} {'ab' * (i % 3 + 1)}\n" for i in range(240))
-    (place / "text").write_text(lines)
-    prepare(PrepareSettings(source=str(place / "text"), target=str(place / "text"), output=str(place / "data"),
-                            vocab_size=40, vocab_kind="unigram", shard_pairs=20))
-    return place / "data"
+    (directory / "text").write_text(lines)
+    prepare(PrepareSettings(source=str(directory / "text"), target=str(directory / "text"),
+                            output=str(directory / "data"), vocab_size=40, vocab_kind="unigram", shard_pairs=20))
+    return directory / "data"
 
 
 @pytest.mark.parametrize("sampling", [False, True])
@@ -108,9 +109,10 @@ def test_prepared_data_open_few_files(prepared: Path, sampling: bool) -> None:
     assert open_files() <= before + 3
 
 
-SOURCES = ["{place}/text.{{s,t}}", "{place}/text.{{s,t}}.gz", "{place}/table.tsv", "{place}/lines.jsonl",
-           "{place}/table.csv", "{place}/many-*.tsv", "{place}/table.parquet", "{place}/memory.tmx?source_language=de"
-           "&target_language=en", "sqlite:///{place}/base.db?table=pairs"]
+SOURCES = ["{directory}/text.{{s,t}}", "{directory}/text.{{s,t}}.gz", "{directory}/table.tsv",
+           "{directory}/lines.jsonl", "{directory}/table.csv", "{directory}/many-*.tsv", "{directory}/table.parquet",
+           "{directory}/memory.tmx?source_language=de&target_language=en",
+           "sqlite:///{directory}/base.db?table=pairs"]
 
 
 @pytest.fixture(scope="module")
@@ -118,26 +120,26 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import gzip
     import json
 
-    place = tmp_path_factory.mktemp("sources")
+    directory = tmp_path_factory.mktemp("sources")
     pairs = [(f"a{i}", f"b{i}") for i in range(40)]
     for side in (0, 1):
         text = "".join(f"{pair[side]}\n" for pair in pairs)
-        (place / f"text.{'st'[side]}").write_text(text)
-        with gzip.open(place / f"text.{'st'[side]}.gz", "wt") as file:
+        (directory / f"text.{'st'[side]}").write_text(text)
+        with gzip.open(directory / f"text.{'st'[side]}.gz", "wt") as file:
             file.write(text)
-    (place / "table.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in pairs))
-    (place / "table.csv").write_text("".join(f"{one},{other}\n" for one, other in pairs))
-    (place / "lines.jsonl").write_text("".join(json.dumps({"source": s, "target": t}) + "\n" for s, t in pairs))
+    (directory / "table.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    (directory / "table.csv").write_text("".join(f"{source},{target}\n" for source, target in pairs))
+    (directory / "lines.jsonl").write_text("".join(json.dumps({"source": s, "target": t}) + "\n" for s, t in pairs))
     for index, pair in enumerate(pairs):
-        (place / f"many-{index}.tsv").write_text("\t".join(pair) + "\n")
+        (directory / f"many-{index}.tsv").write_text("\t".join(pair) + "\n")
     units = "".join(f"<tu><tuv xml:lang='de'><seg>{s}</seg></tuv><tuv xml:lang='en'><seg>{t}</seg></tuv></tu>"
                     for s, t in pairs)
-    (place / "memory.tmx").write_text(f"<tmx version='1.4'><header/><body>{units}</body></tmx>")
-    with sqlite3.connect(place / "base.db") as database:
+    (directory / "memory.tmx").write_text(f"<tmx version='1.4'><header/><body>{units}</body></tmx>")
+    with sqlite3.connect(directory / "base.db") as database:
         database.execute("create table pairs (id integer primary key, source text, target text)")
         database.executemany("insert into pairs (source, target) values (?, ?)", pairs)
     database.close()
-    return place
+    return directory
 
 
 @pytest.mark.parametrize("uri", SOURCES)
@@ -151,7 +153,7 @@ def test_many_epochs_of_a_source_open_few_files(sources: Path, uri: str) -> None
     if "sqlite" in uri:
         pytest.importorskip("sqlalchemy")
     vocabulary = WordVocabulary([*SPECIAL_PIECES, *(f"{side}{i}" for side in "ab" for i in range(40))])
-    source = open_source(uri.format(place=sources))
+    source = open_source(uri.format(directory=sources))
     mixture = Mixture([Ingredient(source)], report=lambda _: None)
     batches = StreamBatches(mixture, vocabulary, vocabulary, StreamBatchSettings(batch_tokens=30, window=7), None, 40,
                             lambda _: None)
@@ -180,13 +182,13 @@ def test_the_advice_fits_the_reason(prepared: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_limit_that_is_too_low_is_named(prepared: Path) -> None:
-    data, taken = PreparedData(prepared), []
+    data, descriptors = PreparedData(prepared), []
     with at_most(1):
         with suppress(OSError):
             while True:
-                taken.append(os.dup(0))
+                descriptors.append(os.dup(0))
         with pytest.raises(DataError, match=r"Too many open files\). Raise the limit on open files"):
             data.read_block(0)
-        for descriptor in taken:
+        for descriptor in descriptors:
             os.close(descriptor)
     assert len(data.read_block(0))

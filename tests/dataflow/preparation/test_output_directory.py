@@ -144,10 +144,10 @@ def test_two_writers_of_one_preparation_exclude_each_other(settings: PrepareSett
 
 
 def test_who_has_not_begun_abandons_nothing(settings: PrepareSettings) -> None:
-    with OutputDirectory(settings.output, False) as place:
-        (place.stage / "shard-00000.pairs.p0").write_bytes(b"of another process")
+    with OutputDirectory(settings.output, False) as output:
+        (output.stage / "shard-00000.pairs.p0").write_bytes(b"of another process")
         OutputDirectory(settings.output, False).abandon()
-        assert (place.stage / "shard-00000.pairs.p0").exists()
+        assert (output.stage / "shard-00000.pairs.p0").exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
@@ -280,9 +280,10 @@ def test_text_that_grows_while_it_is_read_is_refused(settings: PrepareSettings, 
 def test_the_manifest_has_the_checksum_of_every_file(settings: PrepareSettings) -> None:
     data = prepare(settings)
     files = {entry["file"]: entry for entry in data.manifest["files"]}
-    found = contents(settings.output)
-    assert set(files) == {name for name in found if name.startswith(("vocabulary", "valid", "statistics", "lengths"))}
-    assert all((len(found[name]), zlib.crc32(found[name])) == (entry["bytes"], entry["crc32"])
+    content_of_files = contents(settings.output)
+    assert set(files) == {name for name in content_of_files
+                          if name.startswith(("vocabulary", "valid", "statistics", "lengths"))}
+    assert all((len(content_of_files[name]), zlib.crc32(content_of_files[name])) == (entry["bytes"], entry["crc32"])
                for name, entry in files.items())
 
 
@@ -291,9 +292,9 @@ def test_the_fingerprint_is_that_of_what_training_reads(settings: PrepareSetting
     assert data.fingerprint == data.manifest["fingerprint"]
     copy = prepare(replace(settings, output=settings.output + "-copy", valid_source=None, valid_target=None))
     assert copy.fingerprint == data.fingerprint
-    others = [prepare(replace(settings, output=f"{settings.output}-{n}", **change)).fingerprint for n, change in
-              enumerate(({"seed": 2}, {"shard_pairs": 50}, {"vocab_size": 30}, {"source": settings.target}))]
-    assert len({data.fingerprint, *others}) == 5
+    changed = [prepare(replace(settings, output=f"{settings.output}-{n}", **change)).fingerprint for n, change in
+               enumerate(({"seed": 2}, {"shard_pairs": 50}, {"vocab_size": 30}, {"source": settings.target}))]
+    assert len({data.fingerprint, *changed}) == 5
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "bpe-codes", "word"])

@@ -60,8 +60,8 @@ def _pairs(data: PreparedData) -> list[list[Pair]]:
 
 
 def _sentence_ids(ids: np.ndarray, offsets: np.ndarray, index: int) -> list[int]:
-    found: list[int] = ids[offsets[index]:offsets[index + 1]].tolist()
-    return found
+    sentence: list[int] = ids[offsets[index]:offsets[index + 1]].tolist()
+    return sentence
 
 
 def _contents(directory: Path) -> dict[str, bytes]:
@@ -169,15 +169,15 @@ def test_statistics_agree_with_a_count_by_hand(tmp_path: Path) -> None:
     assert data.length_ratio == pytest.approx(ratios.mean())
     for side, (name, vocabulary) in enumerate((("source", data.source_vocabulary),
                                                ("target", data.target_vocabulary))):
-        found = data.statistics[name]
+        statistics = data.statistics[name]
         words = [word for pair in corpus for word in pair[side].split()]
         unknown = sum(vocabulary.piece_to_id(word) == UNK for word in words)
-        assert found["tokens"] == lengths[:, side].sum()
-        assert (found["unknown"], found["unknown_rate"]) == (unknown, unknown / found["tokens"])
-        assert found["length_histogram"] == np.bincount(lengths[:, side]).tolist()
-        assert found["length_mean"] == pytest.approx(lengths[:, side].mean())
-        assert found["length_deviation"] == pytest.approx(lengths[:, side].std())
-        assert found["length_quantiles"] == {
+        assert statistics["tokens"] == lengths[:, side].sum()
+        assert (statistics["unknown"], statistics["unknown_rate"]) == (unknown, unknown / statistics["tokens"])
+        assert statistics["length_histogram"] == np.bincount(lengths[:, side]).tolist()
+        assert statistics["length_mean"] == pytest.approx(lengths[:, side].mean())
+        assert statistics["length_deviation"] == pytest.approx(lengths[:, side].std())
+        assert statistics["length_quantiles"] == {
             f"{q:g}": np.quantile(lengths[:, side], q, method="inverted_cdf") for q in (0.5, 0.9, 0.99, 1.0)}
 
 
@@ -214,7 +214,7 @@ def test_several_validation_sets_and_references_are_kept_under_their_names(tmp_p
         Path(paths["t2"]).write_text("q\n")
         prepare(settings)
     again = prepare(replace(settings, valid_name=["x", "y"], overwrite=True))
-    assert [one.name for one in again.validation_sets] == ["x", "y"]
+    assert [validation_set.name for validation_set in again.validation_sets] == ["x", "y"]
     single = prepare(replace(settings, valid_source=paths["talks.de"], valid_target=paths["t1"], overwrite=True))
     assert single.validation_sets == [ValidationSet("", ["d"], [["o"]])]
     assert sorted(path.name for path in (tmp_path / "out").glob("valid*")) == ["valid.source", "valid.target"]
@@ -229,8 +229,8 @@ def test_existing_vocabularies_are_used_as_they_are(tmp_path: Path) -> None:
     for old, new in ((first.source_vocabulary, second.source_vocabulary),
                      (first.target_vocabulary, second.target_vocabulary)):
         assert dict(old.files()) == dict(new.files())
-    one = prepare(_write(tmp_path / "c", _corpus(50), shared_vocab=True, source_vocab=files["source_vocab"]))
-    assert one.shared_vocabulary
+    shared = prepare(_write(tmp_path / "c", _corpus(50), shared_vocab=True, source_vocab=files["source_vocab"]))
+    assert shared.shared_vocabulary
 
 
 def test_existing_codes_without_pieces_get_them_from_the_text(tmp_path: Path) -> None:
@@ -261,8 +261,8 @@ def test_a_vocabulary_is_learned_from_a_sample_of_a_large_text(tmp_path: Path) -
     corpus = [*_corpus(300), *[("y", "z")] * 3000]
     settings = _write(tmp_path, corpus, vocab_kind="word", vocab_size=5000, vocab_sentences=500)
     sampled = prepare(settings).source_vocabulary.size
-    whole = prepare(replace(settings, vocab_sentences=10**6, output=str(tmp_path / "all")))
-    assert 20 < sampled < whole.source_vocabulary.size / 2
+    complete = prepare(replace(settings, vocab_sentences=10**6, output=str(tmp_path / "all")))
+    assert 20 < sampled < complete.source_vocabulary.size / 2
 
 
 @pytest.mark.parametrize("kind", ("unigram", "bpe", "bpe-codes", "word"))
@@ -316,7 +316,7 @@ def test_a_preparation_that_did_not_finish_is_not_read_and_is_done_again(tmp_pat
     settings = _write(tmp_path, _corpus(100), shard_pairs=40)
     prepare(settings)
     out = tmp_path / "out"
-    whole = _contents(out)
+    complete = _contents(out)
     (out / "manifest.json").unlink()
     (out / "shard-00000.pairs").write_bytes(b"half")
     (out / "shard-00077.pairs.p2").write_bytes(b"left over")
@@ -324,7 +324,7 @@ def test_a_preparation_that_did_not_finish_is_not_read_and_is_done_again(tmp_pat
     with pytest.raises(DataError, match="preparation did not finish"):
         PreparedData(out)
     prepare(settings)
-    assert _contents(out) == whole | {"notes.md": b"the user's own"}
+    assert _contents(out) == complete | {"notes.md": b"the user's own"}
 
 
 def test_an_interrupted_preparation_leaves_what_was_there(tmp_path: Path,
@@ -420,8 +420,8 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> N
 
 def test_line_hashes_are_uniform_and_keyed_by_the_seed() -> None:
     lines = np.arange(1, 100_001)
-    one, two = line_hash(lines, 1), line_hash(lines, 2)
-    assert len(np.unique(one)) == 100_000 and not (one == two).any()
-    counts = np.bincount((one % np.uint64(16)).astype(int), minlength=16)
+    hashes, other_hashes = line_hash(lines, 1), line_hash(lines, 2)
+    assert len(np.unique(hashes)) == 100_000 and not (hashes == other_hashes).any()
+    counts = np.bincount((hashes % np.uint64(16)).astype(int), minlength=16)
     assert np.abs(counts - 6250).max() < 5 * np.sqrt(6250)
-    np.testing.assert_array_equal(line_hash(lines[500:600], 1), one[500:600])
+    np.testing.assert_array_equal(line_hash(lines[500:600], 1), hashes[500:600])

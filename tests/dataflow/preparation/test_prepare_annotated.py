@@ -29,14 +29,14 @@ PAIRS = 60
 def corpus(seed: int = 5) -> list[tuple[list[Word], list[str], set[tuple[int, int]]]]:
     """Return source words with two factors, target words, and links of words."""
     draw = random.Random(seed)
-    made = []
+    pairs = []
     for _ in range(PAIRS):
         source = [("".join(draw.choices("abcdä", k=draw.randint(1, 5))), draw.choice("NVA"), draw.choice("xy"))
                   for _ in range(draw.randint(1, 7))]
         target = ["".join(draw.choices("klmn", k=draw.randint(1, 5))) for _ in range(draw.randint(1, 7))]
         links = {(draw.randrange(len(source)), draw.randrange(len(target))) for _ in range(draw.randint(0, 6))}
-        made.append((source, target, links))
-    return made
+        pairs.append((source, target, links))
+    return pairs
 
 
 def write(path: Path, lines: list[str]) -> str:
@@ -47,28 +47,29 @@ def write(path: Path, lines: list[str]) -> str:
 @pytest.fixture
 def text(tmp_path: Path) -> dict[str, str]:
     """Write the files of the corpus, and return them by name."""
-    made = corpus()
+    pairs = corpus()
     files = {
-        "plain": [" ".join(word for word, _, _ in source) for source, _, _ in made],
-        "source": [" ".join("|".join(word) for word in source) for source, _, _ in made],
-        "factor_1": [" ".join(word[1] for word in source) for source, _, _ in made],
-        "factor_2": ["  ".join(word[2] for word in source) + " " for source, _, _ in made],
-        "target": [" ".join(target) for _, target, _ in made],
-        "links": [" ".join(f"{one}-{other}" for one, other in links) for _, _, links in made]}
+        "plain": [" ".join(word for word, _, _ in source) for source, _, _ in pairs],
+        "source": [" ".join("|".join(word) for word in source) for source, _, _ in pairs],
+        "factor_1": [" ".join(word[1] for word in source) for source, _, _ in pairs],
+        "factor_2": ["  ".join(word[2] for word in source) + " " for source, _, _ in pairs],
+        "target": [" ".join(target) for _, target, _ in pairs],
+        "links": [" ".join(f"{source_index}-{target_index}" for source_index, target_index in links)
+                  for _, _, links in pairs]}
     return {name: write(tmp_path / name, lines) for name, lines in files.items()}
 
 
 def settings(text: dict[str, str], **options: Any) -> PrepareSettings:
-    made = PrepareSettings(source=text["source"], target=text["target"], source_factors=2, alignments=text["links"],
-                           output=str(Path(text["source"]).parent / "out"), vocab_size=40, max_length_ratio=99.0,
-                           shard_pairs=20, workers=1)
-    return replace(made, **options)
+    return replace(PrepareSettings(
+        source=text["source"], target=text["target"], source_factors=2, alignments=text["links"],
+        output=str(Path(text["source"]).parent / "out"), vocab_size=40, max_length_ratio=99.0, shard_pairs=20,
+        workers=1), **options)
 
 
 def spelt(data: PreparedData) -> set[Any]:
     """Return all pairs as subwords, each source subword with its factors, and the links of subwords."""
     words, target = data.source_vocabulary, data.target_vocabulary
-    found = []
+    pairs = []
     for index in range(data.num_blocks):
         block = data.read_block(index)
         assert block.source_factors is not None and block.links is not None and block.link_offsets is not None
@@ -78,18 +79,18 @@ def spelt(data: PreparedData) -> set[Any]:
                       for id, *ids in zip(block.source_ids[pieces], *block.source_factors[:, pieces], strict=True)]
             ids = block.target_ids[slice(*block.target_offsets[row:row + 2])]
             links = block.links[:, slice(*block.link_offsets[row:row + 2])].T.tolist()
-            found.append((tuple(source), tuple(map(target.id_to_piece, ids)), frozenset(map(tuple, links))))
-    assert len(found) == len(set(found))
-    return set(found)
+            pairs.append((tuple(source), tuple(map(target.id_to_piece, ids)), frozenset(map(tuple, links))))
+    assert len(pairs) == len(set(pairs))
+    return set(pairs)
 
 
 def cut_by_spelling(vocabulary: Vocabulary, words: list[str]) -> list[list[int]]:
     """Return the subwords of each word: the next subwords of the text that spell the word."""
-    left, cut = vocabulary.encode(" ".join(words)), []
+    remaining, cut = vocabulary.encode(" ".join(words)), []
     for word in words:
-        count = next(count for count in range(len(left) + 1) if vocabulary.decode(left[:count]) == word)
-        cut.append(left[:count])
-        left = left[count:]
+        count = next(count for count in range(len(remaining) + 1) if vocabulary.decode(remaining[:count]) == word)
+        cut.append(remaining[:count])
+        remaining = remaining[count:]
     return cut
 
 
@@ -103,8 +104,8 @@ def expected(data: PreparedData) -> set[Any]:
         pieces = tuple((data.source_vocabulary.id_to_piece(id), *source[number][1:])
                        for number, ids in enumerate(cut[0]) for id in ids)
         result.add((pieces, tuple(data.target_vocabulary.id_to_piece(id) for ids in cut[1] for id in ids),
-                    frozenset((i, j) for i, one in enumerate(owner[0]) for j, other in enumerate(owner[1])
-                              if (one, other) in links)))
+                    frozenset((i, j) for i, source_word in enumerate(owner[0]) for j, target_word in enumerate(owner[1])
+                              if (source_word, target_word) in links)))
     return result
 
 
@@ -137,10 +138,10 @@ def test_workers_change_nothing(text: dict[str, str], tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("without", ({}, {"source_factors": 2}, {"alignments": True}))
 def test_what_is_not_asked_for_is_not_there(without: dict[str, Any], text: dict[str, str]) -> None:
-    asked = {"source": text["source" if "source_factors" in without else "plain"],
-             "source_factors": without.get("source_factors", 0),
-             "alignments": text["links"] if "alignments" in without else None}
-    data = prepare(settings(text, **asked))
+    changes = {"source": text["source" if "source_factors" in without else "plain"],
+               "source_factors": without.get("source_factors", 0),
+               "alignments": text["links"] if "alignments" in without else None}
+    data = prepare(settings(text, **changes))
     block = data.read_block(0)
     assert (block.source_factors is not None, block.links is not None) == (
         "source_factors" in without, "alignments" in without)
@@ -154,14 +155,14 @@ def test_what_is_not_asked_for_is_not_there(without: dict[str, Any], text: dict[
 def test_batches_resume_with_the_same_factors_and_links(text: dict[str, str]) -> None:
     data = prepare(settings(text))
     batches = Batches(data, BatchSettings(batch_tokens=60), epochs=2, alignments=True)
-    whole = list(batches.read())
-    assert all(batch.source.shape[2] == 3 and batch.alignment is not None for _, batch in whole)
-    for place in (0, len(whole) // 2):
-        again = list(Batches(data, BatchSettings(batch_tokens=60), epochs=2, alignments=True).read(whole[place][0]))
-        assert len(again) == len(whole) - place - 1
-        for (_, one), (_, other) in zip(again, whole[place + 1:], strict=True):
-            assert all(np.array_equal(*arrays) for arrays in zip(one.arrays(), other.arrays(), strict=True))
-    linked = sum(int(batch.alignment.sum()) for _, batch in whole if batch.alignment is not None)
+    complete = list(batches.read())
+    assert all(batch.source.shape[2] == 3 and batch.alignment is not None for _, batch in complete)
+    for start in (0, len(complete) // 2):
+        again = list(Batches(data, BatchSettings(batch_tokens=60), epochs=2, alignments=True).read(complete[start][0]))
+        assert len(again) == len(complete) - start - 1
+        for (_, batch), (_, expected_batch) in zip(again, complete[start + 1:], strict=True):
+            assert all(np.array_equal(*arrays) for arrays in zip(batch.arrays(), expected_batch.arrays(), strict=True))
+    linked = sum(int(batch.alignment.sum()) for _, batch in complete if batch.alignment is not None)
     assert linked == 2 * data.statistics["alignments"]["links"]
 
 
@@ -183,8 +184,9 @@ def test_another_number_of_factors_or_other_links_are_another_preparation(text: 
         prepare(settings(text, source_factors=0))
     with pytest.raises(DataError, match="another alignments file"):
         prepare(settings(text, alignments=None))
-    other = prepare(settings(text, source=text["plain"], source_factors=0, alignments=None, overwrite=True))
-    assert not list((tmp_path / "out" / "vocabulary").glob("source_factor*")) and not other.has_alignments
+    without_annotations = prepare(settings(text, source=text["plain"], source_factors=0, alignments=None,
+                                           overwrite=True))
+    assert not list((tmp_path / "out" / "vocabulary").glob("source_factor*")) and not without_annotations.has_alignments
 
 
 def test_the_vocabularies_of_a_run_are_used_with_their_factors(text: dict[str, str], tmp_path: Path) -> None:
@@ -228,13 +230,13 @@ def test_what_is_wrong_is_told_with_file_and_line(file: str, spoilt: str, option
     spoil(text["source"], 4, "ab|N|x cd|N|y a|V|x")
     spoil(text["links"], 4, "2-0")
     spoil(text[file], 4, spoilt)
-    asked = settings(text)
+    wrong_settings = settings(text)
     if options:
-        asked = replace(asked, source=text["plain"], source_factors=0,
-                        source_factor_files=[text["factor_1"], text["factor_2"]])
+        wrong_settings = replace(wrong_settings, source=text["plain"], source_factors=0,
+                                 source_factor_files=[text["factor_1"], text["factor_2"]])
     with pytest.raises(DataError, match=message):
-        prepare(asked)
-    assert not (Path(asked.output) / "manifest.json").exists()
+        prepare(wrong_settings)
+    assert not (Path(wrong_settings.output) / "manifest.json").exists()
 
 
 def test_files_of_other_lengths_and_validation_text_without_factors_are_refused(text: dict[str, str], tmp_path: Path

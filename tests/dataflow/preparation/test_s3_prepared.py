@@ -38,13 +38,13 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> PrepareSettings:
         (folder / f"train.{side}").write_text("\n".join(lines) + "\n")
         (folder / f"valid.{side}").write_text(f"{side}1 {side}2\n{side}3\n")
         (folder / f"talks.{side}").write_text(f"{side}4\n")
-    made = PrepareSettings(
+    prepare_settings = PrepareSettings(
         source=str(folder / "train.de"), target=str(folder / "train.en"), output=str(folder / "out"),
         valid_source=[str(folder / "valid.de"), str(folder / "talks.de")], vocab_kind="word",
         valid_target=[str(folder / name) for name in ("valid.en", "valid.de", "talks.en", "talks.de")],
         vocab_size=60, shard_pairs=700)
-    prepare(made)
-    return made
+    prepare(prepare_settings)
+    return prepare_settings
 
 
 @pytest.fixture
@@ -82,14 +82,14 @@ def test_data_prepared_to_s3_are_those_prepared_to_a_disk(
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWERNMT_CACHE", str(tmp_path / "cache"))
     stream = io.StringIO()
-    made = prepare_to_s3(dataclasses.replace(settings, output=uri), stream)
+    prepared = prepare_to_s3(dataclasses.replace(settings, output=uri), stream)
     data = open_prepared(uri)
-    assert type(made) is type(data) is RemotePreparedData and data.directory == uri.partition("?")[0]
+    assert type(prepared) is type(data) is RemotePreparedData and data.directory == uri.partition("?")[0]
     assert data.pairs == local.pairs == sum(len(local.read_block(index)) for index in range(local.num_blocks))
     assert data.num_blocks == local.num_blocks == 5 and data.length_ratio == local.length_ratio
     assert all_blocks(data) == all_blocks(local) == all_blocks(data)
     assert (data.valid_source, data.valid_target) == (local.valid_source, local.valid_target)
-    assert [len(one.references) for one in data.validation_sets] == [2, 2]
+    assert [len(validation_set.references) for validation_set in data.validation_sets] == [2, 2]
     assert data.validation_sets == local.validation_sets
     assert data.statistics == local.statistics and data.statistics_table == local.statistics_table
     data.copy_vocabularies(tmp_path / "vocabulary")
@@ -104,16 +104,16 @@ def test_source_factors_and_alignments_come_back_from_s3(
     monkeypatch.setenv("TOWERNMT_CACHE", str(tmp_path / "cache"))
     for name, line in (("source", "das|D Haus|N"), ("target", "the house"), ("links", "0-0 1-1")):
         (tmp_path / name).write_text(f"{line}\n" * 50)
-    asked = PrepareSettings(
+    annotated = PrepareSettings(
         source=str(tmp_path / "source"), target=str(tmp_path / "target"), output=str(tmp_path / "out"),
         source_factors=1, alignments=str(tmp_path / "links"), vocab_kind="word", shard_pairs=20)
-    local = prepare(asked)
-    prepare_to_s3(dataclasses.replace(asked, output=uri))
+    local = prepare(annotated)
+    prepare_to_s3(dataclasses.replace(annotated, output=uri))
     data = open_prepared(uri)
     assert data.has_alignments and data.source_vocabulary.streams == 2
     assert all_blocks(data) == all_blocks(local) and len(block_bytes(data.read_block(0))) == 7
     assert "vocabulary/source_factor_1.words" in keys(s3, uri)
-    prepare_to_s3(dataclasses.replace(asked, output=uri, alignments=None, overwrite=True))
+    prepare_to_s3(dataclasses.replace(annotated, output=uri, alignments=None, overwrite=True))
     assert not open_prepared(uri).has_alignments
 
 
@@ -126,16 +126,16 @@ def test_a_second_run_finds_the_work_done_and_another_corpus_is_not_replaced(
     assert prepare_to_s3(remote, stream).pairs == PreparedData(settings.output).pairs
     name = uri.partition("?")[0]
     assert f"{name} was already prepared" in stream.getvalue() and "uploaded" not in stream.getvalue()
-    other = dataclasses.replace(remote, max_length=8, shard_pairs=2_000)
+    changed = dataclasses.replace(remote, max_length=8, shard_pairs=2_000)
     with pytest.raises(DataError, match=f"{name} contains another preparation .*--overwrite"):
-        prepare_to_s3(other)
+        prepare_to_s3(changed)
     assert keys(s3, uri) == before
-    data = prepare_to_s3(dataclasses.replace(other, overwrite=True))
+    data = prepare_to_s3(dataclasses.replace(changed, overwrite=True))
     assert data.num_blocks == 2 and sum(len(data.read_block(i).source_offsets) - 1 for i in range(2)) == data.pairs
-    place = data.manifest["folder"]
-    assert [key for key in keys(s3, uri) if "shard" in key] == [f"{place}/shard-0000{n}.pairs" for n in range(2)]
-    assert all(key.startswith(f"{place}/") for key in keys(s3, uri) if key != "manifest.json")
-    assert prepare_to_s3(other).fingerprint == data.fingerprint
+    folder = data.manifest["folder"]
+    assert [key for key in keys(s3, uri) if "shard" in key] == [f"{folder}/shard-0000{n}.pairs" for n in range(2)]
+    assert all(key.startswith(f"{folder}/") for key in keys(s3, uri) if key != "manifest.json")
+    assert prepare_to_s3(changed).fingerprint == data.fingerprint
 
 
 def test_large_shards_go_up_in_parts(
@@ -201,7 +201,8 @@ def test_a_half_written_corpus_is_not_read_and_the_next_upload_goes_on(
         open_prepared(uri)
     fault_proxy.seen.clear()
     upload_prepared(Path(settings.output), parse_s3_folder(uri))
-    written = [seen.path.rpartition("/")[2].partition("?")[0] for seen in fault_proxy.seen if seen.method == "PUT"]
+    written = [request.path.rpartition("/")[2].partition("?")[0]
+               for request in fault_proxy.seen if request.method == "PUT"]
     assert written == ["shard-00003.pairs", "shard-00004.pairs", "manifest.json"]
     assert all_blocks(RemotePreparedData(uri, small_cache(tmp_path, local, 9))) == all_blocks(local)
 
@@ -213,7 +214,7 @@ def test_a_corpus_is_whole_until_the_one_that_replaces_it_is(
     uri = f"s3://{s3.new_bucket()}/prepared/de-en?endpoint_url={fault_proxy.url}&retries=0"
     folder = parse_s3_folder(uri)
     upload_prepared(Path(settings.output), folder)
-    other = prepare(dataclasses.replace(settings, output=str(tmp_path / "other"), seed=2))
+    replacement = prepare(dataclasses.replace(settings, output=str(tmp_path / "other"), seed=2))
     for refused in ("shard-00000", "shard-00003", "manifest"):
         fault_proxy.applies = lambda method, path: method == "PUT" and refused in path  # noqa: B023
         fault_proxy.script = [Answer(403, "AccessDenied")]
@@ -222,13 +223,13 @@ def test_a_corpus_is_whole_until_the_one_that_replaces_it_is(
         assert all_blocks(RemotePreparedData(uri, small_cache(tmp_path / refused, local, 9))) == all_blocks(local)
     fault_proxy.seen.clear()
     upload_prepared(tmp_path / "other", folder)
-    changes = [(seen.method, seen.path.rpartition("/")[2].partition("?")[0]) for seen in fault_proxy.seen
-               if seen.method in ("PUT", "POST", "DELETE")]
+    changes = [(request.method, request.path.rpartition("/")[2].partition("?")[0]) for request in fault_proxy.seen
+               if request.method in ("PUT", "POST", "DELETE")]
     assert changes[0] == ("PUT", "manifest.json") and {method for method, _ in changes[1:]} == {"DELETE"}
-    assert all_blocks(RemotePreparedData(uri, small_cache(tmp_path / "new", local, 9))) == all_blocks(other)
+    assert all_blocks(RemotePreparedData(uri, small_cache(tmp_path / "new", local, 9))) == all_blocks(replacement)
     fault_proxy.seen.clear()
     upload_prepared(tmp_path / "other", folder)     # the same data again: only the manifest is read
-    assert [seen.method for seen in fault_proxy.seen if seen.method in ("PUT", "DELETE")] == ["PUT"]
+    assert [request.method for request in fault_proxy.seen if request.method in ("PUT", "DELETE")] == ["PUT"]
 
 
 @pytest.mark.parametrize("name", ["/tmp/absolute", "../above", "a/../../above", "C:\\drive", "back\\slash"])
@@ -237,11 +238,11 @@ def test_a_manifest_in_s3_names_no_file_outside_its_place(
     upload_prepared(Path(settings.output), parse_s3_folder(uri))
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    place = {"Bucket": uri.split("/")[2], "Key": "prepared/de-en/manifest.json"}
-    manifest = json.loads(s3.client().get_object(**place)["Body"].read())
+    object_name = {"Bucket": uri.split("/")[2], "Key": "prepared/de-en/manifest.json"}
+    manifest = json.loads(s3.client().get_object(**object_name)["Body"].read())
     for change in ({"files": [{**manifest["files"][0], "file": name if name[0] != "/" else str(victim)}]},
                    {"shards": [{**manifest["shards"][0], "file": name}]}, {"folder": name}):
-        s3.client().put_object(**place, Body=json.dumps(manifest | change).encode())
+        s3.client().put_object(**object_name, Body=json.dumps(manifest | change).encode())
         for read in (open_prepared, lambda uri: prepare_to_s3(dataclasses.replace(settings, output=uri))):
             with pytest.raises(DataError, match=r"manifest.json names the file .* may lie outside its directory"):
                 read(uri)
@@ -259,11 +260,11 @@ def test_objects_of_other_people_stay(s3: Any, settings: PrepareSettings, uri: s
     prepare_to_s3(dataclasses.replace(settings, output=uri, seed=2, overwrite=True))
     folder = parse_s3_folder(uri)
     assert {name: folder.read(name) for name in foreign} == {name: name.encode() for name in foreign}
-    other = f"s3://{s3.new_bucket()}/other?endpoint_url={s3.url}"
-    s3.client().put_object(Bucket=other.split("/")[2], Key="other/valid.source", Body=b"mine")
+    foreign_uri = f"s3://{s3.new_bucket()}/other?endpoint_url={s3.url}"
+    s3.client().put_object(Bucket=foreign_uri.split("/")[2], Key="other/valid.source", Body=b"mine")
     with pytest.raises(DataError, match="other contains valid.source, but no preparation"):
-        prepare_to_s3(dataclasses.replace(settings, output=other))
-    assert parse_s3_folder(other).read("valid.source") == b"mine"
+        prepare_to_s3(dataclasses.replace(settings, output=foreign_uri))
+    assert parse_s3_folder(foreign_uri).read("valid.source") == b"mine"
 
 
 def test_permission_to_write_is_asked_for_before_the_work(
@@ -282,13 +283,13 @@ def _epochs(uri: str, folder: Path, limit: int, seed: int, results: Any) -> None
     data = RemotePreparedData(uri, ObjectCache(folder, limit))
     order = np.random.default_rng(seed).permutation(np.repeat(np.arange(data.num_blocks), 4))
     held = [(int(index), data.read_block(int(index))) for index in order[:3]]
-    pairs, seen = 0, []
+    pairs, blocks = 0, []
     for index in order:
         block = data.read_block(int(index))
         pairs += len(block.source_offsets) - 1
         held = [*held[1:], (int(index), block)]     # mapped, while the cache removes them
-        seen = [(number, block_bytes(block)) for number, block in held]
-    results.put((pairs, seen))
+        blocks = [(number, block_bytes(block)) for number, block in held]
+    results.put((pairs, blocks))
 
 
 def test_processes_share_a_cache_smaller_than_the_corpus(
@@ -302,9 +303,9 @@ def test_processes_share_a_cache_smaller_than_the_corpus(
     for worker in workers:
         worker.start()
     for _ in workers:
-        pairs, seen = results.get(timeout=300)
+        pairs, read_blocks = results.get(timeout=300)
         assert pairs == 4 * local.pairs
-        assert all(content == blocks[index] for index, content in seen)
+        assert all(content == blocks[index] for index, content in read_blocks)
     for worker in workers:
         worker.join()
     assert cache.bytes() <= cache.limit_bytes
@@ -319,9 +320,9 @@ def test_a_damaged_copy_in_the_cache_is_fetched_again(
     copies = [path for path in tmp_path.iterdir() if path.name != "lock"]
     contents = [path.read_bytes() for path in copies]
     for n, path in enumerate(copies):
-        whole = bytearray(contents[n])
-        whole[-3] ^= 4
-        path.write_bytes({"truncated": contents[n][:-1], "one bit": bytes(whole), "emptied": b"",
+        damaged = bytearray(contents[n])
+        damaged[-3] ^= 4
+        path.write_bytes({"truncated": contents[n][:-1], "one bit": bytes(damaged), "emptied": b"",
                           "another shard": contents[n - 1]}[harm])
     assert all_blocks(RemotePreparedData(uri, cache)) == all_blocks(local)
 
@@ -334,13 +335,13 @@ def test_a_damaged_shard_in_s3_is_refused_and_not_kept(
         s3: Any, settings: PrepareSettings, local: PreparedData, uri: str, tmp_path: Path, harm: str, reason: str
         ) -> None:
     upload_prepared(Path(settings.output), parse_s3_folder(uri))
-    place = {"Bucket": uri.split("/")[2], "Key": "prepared/de-en/shard-00001.pairs"}
-    whole = bytearray((Path(settings.output) / "shard-00001.pairs").read_bytes())
-    whole[-3] ^= 4
+    object_name = {"Bucket": uri.split("/")[2], "Key": "prepared/de-en/shard-00001.pairs"}
+    damaged = bytearray((Path(settings.output) / "shard-00001.pairs").read_bytes())
+    damaged[-3] ^= 4
     if harm == "gone":
-        s3.client().delete_object(**place)
+        s3.client().delete_object(**object_name)
     else:
-        s3.client().put_object(**place, Body=bytes(whole[:-1] if harm == "truncated" else whole))
+        s3.client().put_object(**object_name, Body=bytes(damaged[:-1] if harm == "truncated" else damaged))
     cache = small_cache(tmp_path, local, 9)
     data = RemotePreparedData(uri, cache)
     with pytest.raises(DataError, match=reason):
@@ -397,7 +398,7 @@ def test_an_upload_that_failed_goes_on_without_preparing_again(
         with pytest.raises(DataError, match="AccessDenied"):
             prepare_to_s3(remote, stream := io.StringIO())
     assert "was already prepared" in stream.getvalue() and "encoding" not in stream.getvalue()
-    other = dataclasses.replace(remote, seed=2)
-    prepare_to_s3(other, stream := io.StringIO())
+    changed = dataclasses.replace(remote, seed=2)
+    prepare_to_s3(changed, stream := io.StringIO())
     assert "encoding" in stream.getvalue() and set(tmp_path.iterdir()) == before
     assert open_prepared(uri).manifest["settings"]["seed"] == 2

@@ -18,7 +18,7 @@ PAIRS = [(f"ja {n} wort", f"yes {n}  word") for n in range(60)]
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the working directory, with the pairs as text files, TSV and a database."""
     for side, name in enumerate(("de", "en")):
         (tmp_path / f"train.{name}").write_text("".join(pair[side] + "\n" for pair in PAIRS))
@@ -40,18 +40,18 @@ def blocks(data: PreparedData) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("uri", ["train.{de,en}", "train.tsv.gz", "sqlite:///train.db?table=pairs"])
-def test_a_source_is_prepared_as_two_text_files_are(place: Path, uri: str) -> None:
+def test_a_source_is_prepared_as_two_text_files_are(directory: Path, uri: str) -> None:
     if uri.startswith("sqlite"):
         pytest.importorskip("sqlalchemy")
     expected = prepare(PrepareSettings("train.de", "train.en", "text", vocab_kind="word"))
     data = prepared(source=uri)
     assert data.pairs == 60
-    for found, wanted in zip(blocks(data), blocks(expected), strict=True):
-        assert np.array_equal(found, wanted)
-    assert not list(place.glob("**/corpus.source"))
+    for block, expected_block in zip(blocks(data), blocks(expected), strict=True):
+        assert np.array_equal(block, expected_block)
+    assert not list(directory.glob("**/corpus.source"))
 
 
-def test_a_mixture_brings_its_tags_limits_and_validation_text(place: Path) -> None:
+def test_a_mixture_brings_its_tags_limits_and_validation_text(directory: Path) -> None:
     Path("corpora.yaml").write_text(
         "sources:\n  - {uri: train.{de,en}, tag: <a>}\n  - train.tsv.gz\nmix: concatenate\nmax_length: 7\n"
         "validation: {source: train.de, target: train.en}\n")
@@ -63,7 +63,7 @@ def test_a_mixture_brings_its_tags_limits_and_validation_text(place: Path) -> No
     assert data.valid_target == [pair[1] for pair in PAIRS]
 
 
-def test_a_mixture_brings_all_its_validation_sets_with_all_references(place: Path) -> None:
+def test_a_mixture_brings_all_its_validation_sets_with_all_references(directory: Path) -> None:
     Path("corpora.yaml").write_text(
         "sources: [train.tsv.gz]\nvalidation:\n- {name: both, source: train.de, target: [train.en, train.de]}\n"
         "- {source: train.en, target: train.de}\n")
@@ -73,14 +73,14 @@ def test_a_mixture_brings_all_its_validation_sets_with_all_references(place: Pat
     assert prepared(source="corpora.yaml").validation_sets == [both, swapped]
 
 
-def test_prepared_again_from_the_same_sources_it_is_kept(place: Path) -> None:
+def test_prepared_again_from_the_same_sources_it_is_kept(directory: Path) -> None:
     before = prepared(source="train.tsv.gz").manifest
     stamp = Path("out/manifest.json").stat().st_mtime_ns
     assert prepared(source="train.tsv.gz").manifest == before
     assert Path("out/manifest.json").stat().st_mtime_ns == stamp
 
 
-def test_sources_without_a_pair_are_refused_by_name(place: Path) -> None:
+def test_sources_without_a_pair_are_refused_by_name(directory: Path) -> None:
     Path("empty.tsv").write_text("")
     with pytest.raises(DataError, match=r"empty\.tsv: it contains no pair"):
         prepared(source="empty.tsv")

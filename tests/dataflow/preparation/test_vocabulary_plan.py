@@ -43,8 +43,8 @@ def test_the_size_grows_with_the_words_of_the_text(words: float, size: int) -> N
 
 @pytest.mark.parametrize(("characters", "size"), [(1000, 2_000), (1001, 4_000), (3_500, 8_000), (16_001, 33_000)])
 def test_characters_fill_half_of_a_vocabulary_at_most(characters: int, size: int) -> None:
-    found, reason = propose_size(10_000, characters)
-    assert found == size >= 2 * characters
+    proposed, reason = propose_size(10_000, characters)
+    assert proposed == size >= 2 * characters
     assert (f"{characters:,} characters" in reason) == (size > 2_000)
 
 
@@ -103,14 +103,14 @@ def test_what_is_asked_for_is_not_chosen() -> None:
             ({"source_vocab": "a", "target_vocab": "b"}, VocabularyPlan(8_000, False)),
             ({"source_vocab": "a", "shared_vocab": True}, VocabularyPlan(8_000, True))):
         assert plan_vocabularies(PrepareSettings(**settings), never) == plan  # type: ignore[arg-type]
-    found = plan_of([LATIN] * 5_000, [LATIN], shared_vocab=False)
-    assert (found.size, found.shared, len(found.automatic)) == (2_000, False, 1)
+    plan = plan_of([LATIN] * 5_000, [LATIN], shared_vocab=False)
+    assert (plan.size, plan.shared, len(plan.automatic)) == (2_000, False, 1)
     assert plan_of([LATIN] * 5_000, [LATIN], shared_vocab=True).size == 4_000
 
 
 def test_a_vocabulary_beside_one_that_exists_is_chosen_by_its_own_text() -> None:
-    found = plan_of([LATIN] * 30_000, [LATIN], target_vocab="there.model")
-    assert found == VocabularyPlan(4_000, False, ("--vocab-size 4000, because the source has about 150,000 words",))
+    plan = plan_of([LATIN] * 30_000, [LATIN], target_vocab="there.model")
+    assert plan == VocabularyPlan(4_000, False, ("--vocab-size 4000, because the source has about 150,000 words",))
 
 
 @pytest.mark.parametrize(("settings", "size"), [
@@ -125,10 +125,10 @@ def test_characters_that_must_have_a_piece_are_those_that_the_kind_needs(setting
 
 # In a preparation.
 
-def text(place: Path, lines: int = 300) -> PrepareSettings:
+def text(directory: Path, lines: int = 300) -> PrepareSettings:
     for name, sentence in (("de", "das alte Haus {} steht auf dem Berg"), ("en", "the old house {} is on the hill")):
-        (place / f"train.{name}").write_text("".join(sentence.format(n) + "\n" for n in range(lines)))
-    return PrepareSettings(str(place / "train.de"), str(place / "train.en"), str(place / "out"), workers=1)
+        (directory / f"train.{name}").write_text("".join(sentence.format(n) + "\n" for n in range(lines)))
+    return PrepareSettings(str(directory / "train.de"), str(directory / "train.en"), str(directory / "out"), workers=1)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -162,8 +162,8 @@ def test_what_was_chosen_is_kept_and_the_same_command_finds_it(tmp_path: Path) -
 def test_a_chosen_vocabulary_is_the_one_that_is_asked_for_in_its_words(tmp_path: Path) -> None:
     settings = text(tmp_path)
     chosen = prepare(settings)
-    asked = prepare(replace(settings, output=str(tmp_path / "asked"), vocab_size=2_000, shared_vocab=True))
-    assert chosen.fingerprint == asked.fingerprint
+    requested = prepare(replace(settings, output=str(tmp_path / "asked"), vocab_size=2_000, shared_vocab=True))
+    assert chosen.fingerprint == requested.fingerprint
 
 
 def test_what_is_chosen_does_not_depend_on_how_the_text_is_divided_or_where_it_is(

@@ -43,99 +43,99 @@ class ListSource(Source):
 
 def rows(path: Path, statement: str = "SELECT * FROM pairs ORDER BY 1") -> list[Any]:
     with sqlite3.connect(path) as connection:
-        found = connection.execute(statement).fetchall()
+        fetched = connection.execute(statement).fetchall()
     connection.close()
-    return found
+    return fetched
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> tuple[str, Path]:
+def uri_and_path(tmp_path: Path) -> tuple[str, Path]:
     path = tmp_path / "corpus.db"
     return f"sqlite:///{path}?table=pairs&source=de&target=en", path
 
 
 @pytest.mark.parametrize("batch", [1, 7, 1000, 4000])
-def test_all_pairs_come_into_a_new_table_in_their_order(place: tuple[str, Path], batch: int) -> None:
+def test_all_pairs_come_into_a_new_table_in_their_order(uri_and_path: tuple[str, Path], batch: int) -> None:
     pairs = PAIRS[:30] if batch == 1 else PAIRS
-    loaded = load_table(ListSource(pairs), place[0], batch)
+    loaded = load_table(ListSource(pairs), uri_and_path[0], batch)
     assert (loaded.pairs, loaded.new) == (len(pairs), len(pairs))
-    assert rows(place[1]) == [(n + 1, *pair) for n, pair in enumerate(pairs)]
-    source = open_database(place[0])
+    assert rows(uri_and_path[1]) == [(n + 1, *pair) for n, pair in enumerate(pairs)]
+    source = open_database(uri_and_path[0])
     assert [pair for _, pair in source.read(source.begin())] == pairs
 
 
-def test_an_interrupted_loading_goes_on_and_a_finished_one_is_kept(place: tuple[str, Path]) -> None:
+def test_an_interrupted_loading_goes_on_and_a_finished_one_is_kept(uri_and_path: tuple[str, Path]) -> None:
     with pytest.raises(DataError, match="the source broke"):
-        load_table(ListSource(PAIRS, fails_after=333), place[0], 100)
-    assert len(rows(place[1])) == 300
-    assert load_table(ListSource(PAIRS), place[0], 64)[:2] == (1000, 700)
-    assert load_table(ListSource(PAIRS), place[0], 64)[:2] == (1000, 0)
-    assert [row[1:] for row in rows(place[1])] == PAIRS
+        load_table(ListSource(PAIRS, fails_after=333), uri_and_path[0], 100)
+    assert len(rows(uri_and_path[1])) == 300
+    assert load_table(ListSource(PAIRS), uri_and_path[0], 64)[:2] == (1000, 700)
+    assert load_table(ListSource(PAIRS), uri_and_path[0], 64)[:2] == (1000, 0)
+    assert [row[1:] for row in rows(uri_and_path[1])] == PAIRS
 
 
-def test_several_sources_share_a_table_and_a_dropped_table_is_loaded_again(place: tuple[str, Path]) -> None:
-    load_table(ListSource(PAIRS[:10]), place[0])
-    load_table(ListSource(PAIRS[10:15], name="other"), place[0])
-    assert [row[1:] for row in rows(place[1])] == PAIRS[:15]
-    rows(place[1], "DROP TABLE pairs")
-    assert load_table(ListSource(PAIRS[:10]), place[0]).new == 10
-    assert len(rows(place[1])) == 10
+def test_several_sources_share_a_table_and_a_dropped_table_is_loaded_again(uri_and_path: tuple[str, Path]) -> None:
+    load_table(ListSource(PAIRS[:10]), uri_and_path[0])
+    load_table(ListSource(PAIRS[10:15], name="other"), uri_and_path[0])
+    assert [row[1:] for row in rows(uri_and_path[1])] == PAIRS[:15]
+    rows(uri_and_path[1], "DROP TABLE pairs")
+    assert load_table(ListSource(PAIRS[:10]), uri_and_path[0]).new == 10
+    assert len(rows(uri_and_path[1])) == 10
 
 
-def test_a_source_that_changed_since_it_was_loaded_is_not_taken_for_loaded(place: tuple[str, Path]) -> None:
-    load_table(ListSource(PAIRS[:10]), place[0])
+def test_a_source_that_changed_since_it_was_loaded_is_not_taken_for_loaded(uri_and_path: tuple[str, Path]) -> None:
+    load_table(ListSource(PAIRS[:10]), uri_and_path[0])
     with pytest.raises(DataError, match="has changed since"):
-        load_table(ListSource(PAIRS[:20]), place[0])
+        load_table(ListSource(PAIRS[:20]), uri_and_path[0])
 
 
-def test_an_empty_source_makes_an_empty_table(place: tuple[str, Path]) -> None:
-    assert load_table(ListSource([]), place[0])[:2] == (0, 0)
-    assert rows(place[1]) == []
+def test_an_empty_source_makes_an_empty_table(uri_and_path: tuple[str, Path]) -> None:
+    assert load_table(ListSource([]), uri_and_path[0])[:2] == (0, 0)
+    assert rows(uri_and_path[1]) == []
 
 
-def test_two_processes_that_load_the_same_are_told_apart(place: tuple[str, Path]) -> None:
+def test_two_processes_that_load_the_same_are_told_apart(uri_and_path: tuple[str, Path]) -> None:
     class Overtaken(ListSource):
         def read(self, cursor: Cursor) -> Iterator[tuple[Cursor, Pair]]:
             for n, item in enumerate(super().read(cursor)):
                 if n == 50:     # the other process loads everything meanwhile
-                    load_table(ListSource(PAIRS), place[0])
+                    load_table(ListSource(PAIRS), uri_and_path[0])
                 yield item
 
     with pytest.raises(DataError, match="another process loads"):
-        load_table(Overtaken(PAIRS), place[0], 20)
-    assert [row[1:] for row in rows(place[1])] == PAIRS
+        load_table(Overtaken(PAIRS), uri_and_path[0], 20)
+    assert [row[1:] for row in rows(uri_and_path[1])] == PAIRS
 
 
 @pytest.mark.parametrize(("options", "words"), [
     ("table=pairs&source=de&target=fr", "no column 'fr'"), ("table=pairs&where=a=1", "Remove the option")])
-def test_what_cannot_be_loaded_into_is_refused(place: tuple[str, Path], options: str, words: str) -> None:
-    load_table(ListSource(PAIRS[:3]), place[0])
+def test_what_cannot_be_loaded_into_is_refused(uri_and_path: tuple[str, Path], options: str, words: str) -> None:
+    load_table(ListSource(PAIRS[:3]), uri_and_path[0])
     with pytest.raises((DataError, SettingsError), match=words):
-        load_table(ListSource(PAIRS), f"sqlite:///{place[1]}?{options}")
+        load_table(ListSource(PAIRS), f"sqlite:///{uri_and_path[1]}?{options}")
     with pytest.raises(SettingsError, match="--batch 0"):
-        load_table(ListSource(PAIRS), place[0], 0)
+        load_table(ListSource(PAIRS), uri_and_path[0], 0)
 
 
 @pytest.mark.parametrize("name", [
     "{path}?table=pairs&source=de&target=en", "{link}?table=pairs&source=de&target=en",
     "{path}?table=pairs&source=en&target=de", "{path}?table=main.pairs&source=de&target=en"])
-def test_a_table_is_not_loaded_into_itself(place: tuple[str, Path], name: str) -> None:
-    load_table(ListSource(PAIRS[:3]), place[0])
-    link = place[1].with_name("link.db")
-    link.symlink_to(place[1])
-    source = open_database("sqlite:///" + name.format(path=place[1], link=link))
-    before = rows(place[1]), rows(place[1], "select * from towernmt_load")
+def test_a_table_is_not_loaded_into_itself(uri_and_path: tuple[str, Path], name: str) -> None:
+    load_table(ListSource(PAIRS[:3]), uri_and_path[0])
+    link = uri_and_path[1].with_name("link.db")
+    link.symlink_to(uri_and_path[1])
+    source = open_database("sqlite:///" + name.format(path=uri_and_path[1], link=link))
+    before = rows(uri_and_path[1]), rows(uri_and_path[1], "select * from towernmt_load")
     for _ in range(2):
         with pytest.raises(DataError, match="is the table .* itself, so each pair would be duplicated"):
-            load_table(source, place[0])
-    assert (rows(place[1]), rows(place[1], "select * from towernmt_load")) == before
+            load_table(source, uri_and_path[0])
+    assert (rows(uri_and_path[1]), rows(uri_and_path[1], "select * from towernmt_load")) == before
 
 
-def test_a_table_is_loaded_into_one_of_its_name_elsewhere(place: tuple[str, Path], tmp_path: Path) -> None:
-    load_table(ListSource(PAIRS[:3]), place[0])
+def test_a_table_is_loaded_into_one_of_its_name_elsewhere(uri_and_path: tuple[str, Path], tmp_path: Path) -> None:
+    load_table(ListSource(PAIRS[:3]), uri_and_path[0])
     copy = f"sqlite:///{tmp_path}/copy.db?table=pairs&source=de&target=en"
-    assert load_table(open_database(place[0]), copy).pairs == 3
-    assert load_table(open_database(place[0]), f"sqlite:///{place[1]}?table=others").pairs == 3
+    assert load_table(open_database(uri_and_path[0]), copy).pairs == 3
+    assert load_table(open_database(uri_and_path[0]), f"sqlite:///{uri_and_path[1]}?table=others").pairs == 3
 
 
 def command(files: Path, uri: str) -> list[str]:
@@ -149,7 +149,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_process_that_is_killed_loses_and_doubles_nothing(place: tuple[str, Path], files: Path) -> None:
+def test_a_process_that_is_killed_loses_and_doubles_nothing(uri_and_path: tuple[str, Path], files: Path) -> None:
     """The process is killed inside transactions, after the rows and before the commit, repeatedly."""
     program = ("import os, signal, sys, sqlite3, sqlalchemy\n"
                "from towernmt.cli.main import main\n"
@@ -159,21 +159,21 @@ def test_a_process_that_is_killed_loses_and_doubles_nothing(place: tuple[str, Pa
                "    if left[0] == 0: os.kill(os.getpid(), signal.SIGKILL)\n"
                "sqlalchemy.event.listen(sqlalchemy.Engine, 'commit', commit)\n"
                "sys.exit(main(sys.argv[2:]))\n")
-    seen = []
+    row_counts = []
     for commits in (2, 5, 9, 12):
-        done = subprocess.run([sys.executable, "-c", program, str(commits), *command(files, place[0])],
+        done = subprocess.run([sys.executable, "-c", program, str(commits), *command(files, uri_and_path[0])],
                               cwd=Path(__file__).parents[3], env=dict(os.environ), check=False, capture_output=True)
         assert done.returncode == -signal.SIGKILL, done.stderr.decode()
-        there = rows(place[1], "SELECT name FROM sqlite_master WHERE name = 'pairs'")
-        seen.append(len(rows(place[1])) if there else 0)
-    assert seen == sorted(seen) and 0 < seen[-1] < 1000 and seen[-1] % 50 == 0
-    assert main(command(files, place[0])) == 0
-    assert [row[1:] for row in rows(place[1])] == PAIRS
+        table_names = rows(uri_and_path[1], "SELECT name FROM sqlite_master WHERE name = 'pairs'")
+        row_counts.append(len(rows(uri_and_path[1])) if table_names else 0)
+    assert row_counts == sorted(row_counts) and 0 < row_counts[-1] < 1000 and row_counts[-1] % 50 == 0
+    assert main(command(files, uri_and_path[0])) == 0
+    assert [row[1:] for row in rows(uri_and_path[1])] == PAIRS
 
 
-def test_the_command_says_what_it_did(place: tuple[str, Path], files: Path,
+def test_the_command_says_what_it_did(uri_and_path: tuple[str, Path], files: Path,
                                       capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(command(files, place[0])) == 0
+    assert main(command(files, uri_and_path[0])) == 0
     out, err = capfd.readouterr()
     assert out.startswith("1,000 pairs, 1,000 of them new, are in sqlite:///")
     assert "loading: 1,000 lines" in err

@@ -118,15 +118,15 @@ def test_what_polib_writes_is_read_back(entries: list[tuple[str, str | None, str
                                         ) -> None:
     file = polib.POFile(wrapwidth=wrap)
     file.metadata = {"Content-Type": "text/plain; charset=utf-8"}
-    for text, plural, one, other, fuzzy, context in entries:
+    for text, plural, singular_text, plural_text, fuzzy, context in entries:
         entry = polib.POEntry(msgid=text, msgctxt=context, flags=["fuzzy"] if fuzzy else [])
         if plural:
-            entry.msgid_plural, entry.msgstr_plural = plural, {0: one, 1: other}
+            entry.msgid_plural, entry.msgstr_plural = plural, {0: singular_text, 1: plural_text}
         else:
-            entry.msgstr = one
+            entry.msgstr = singular_text
         file.append(entry)
-    expected = [Message(text, plural, [one, other] if plural else [one])
-                for text, plural, one, other, fuzzy, _ in entries if not fuzzy]
+    expected = [Message(text, plural, [singular_text, plural_text] if plural else [singular_text])
+                for text, plural, singular_text, plural_text, fuzzy, _ in entries if not fuzzy]
     assert parse_po(str(file).encode(), "x.po").messages == expected
 
 
@@ -170,9 +170,9 @@ def test_what_is_no_catalogue_is_refused_with_its_line(content: bytes, message: 
 
 
 def test_a_compiled_catalogue_that_is_cut_off_is_an_error(tmp_path: Path) -> None:
-    whole = polib.pofile(PO).to_binary()
+    content = polib.pofile(PO).to_binary()
     path = tmp_path / "x.mo"
-    for length in range(0, len(whole) - 1, 3):
-        path.write_bytes(whole[:length])
+    for length in range(0, len(content) - 1, 3):
+        path.write_bytes(content[:length])
         with pytest.raises(DataError, match=r"x\.mo: (the file does not begin|the \.mo file is damaged)"):
             read(str(path))

@@ -157,9 +157,9 @@ _VALUES = st.recursive(
 @given(st.dictionaries(st.sampled_from(["mix", "vocabulary", "validation", "source_factors", "max_length",
                                         "max_length_ratio"]), _VALUES), st.lists(_VALUES, min_size=1, max_size=2))
 def test_whatever_stands_in_it_is_a_corpus_or_one_sentence_with_the_file(
-        tmp_path_factory: pytest.TempPathFactory, given_: dict[str, object], sources: list[object]) -> None:
+        tmp_path_factory: pytest.TempPathFactory, content: dict[str, object], sources: list[object]) -> None:
     path = tmp_path_factory.mktemp("yaml") / "corpora.yaml"
-    path.write_text(yaml.safe_dump({**given_, "sources": sources}), encoding="utf-8")
+    path.write_text(yaml.safe_dump({**content, "sources": sources}), encoding="utf-8")
     try:
         assert isinstance(read_corpora(path), Corpora)
     except SettingsError as error:

@@ -41,11 +41,11 @@ def test_what_the_csv_module_writes_is_read_as_it_was_from_any_cursor_on(
     columns = "source=de&target=en" if header else "columns=2,0"
     source = open_source(f"{path}?{columns}&delimiter={'tab' if delimiter == chr(9) else delimiter}")
     expected = [Pair(row[2], row[0]) for row in rows]
-    found = list(source.read(source.begin()))
-    assert [pair for _, pair in found] == expected
+    items = list(source.read(source.begin()))
+    assert [pair for _, pair in items] == expected
     assert source.count() == len(expected)
-    for number, (cursor, _) in enumerate(found, 1):
-        assert list(source.read(json.loads(json.dumps(cursor)))) == found[number:]
+    for number, (cursor, _) in enumerate(items, 1):
+        assert list(source.read(json.loads(json.dumps(cursor)))) == items[number:]
 
 
 def test_several_files_have_a_header_each(tmp_path: Path) -> None:

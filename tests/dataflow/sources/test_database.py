@@ -88,9 +88,9 @@ def test_every_row_comes_once_in_the_order_of_the_key(database: Any, count: int,
 def test_a_pass_resumes_after_any_row(database: Any) -> None:
     fill(database, rows_of(23))
     source = open_database(database.uri(f"{COLUMNS}&page=4"))
-    whole = list(source.read(source.begin()))
-    for place in (0, 2, 3, 4, 21, 22):
-        assert list(source.read(json.loads(json.dumps(whole[place][0])))) == whole[place + 1:]
+    complete = list(source.read(source.begin()))
+    for start in (0, 2, 3, 4, 21, 22):
+        assert list(source.read(json.loads(json.dumps(complete[start][0])))) == complete[start + 1:]
 
 
 def test_text_keys_order_the_rows_as_the_database_does(database: Any) -> None:
@@ -120,8 +120,8 @@ def test_rows_that_are_added_in_a_pass_belong_to_the_next(database: Any) -> None
     items = source.read(source.begin())
     first = [next(items) for _ in range(5)]
     database.execute("INSERT INTO pairs VALUES (1000, 'late', 'late')", "INSERT INTO pairs VALUES (1001, 'x', 'x')")
-    rest = list(items)
-    assert len(first) + len(rest) == 20 and rest[-1][1].source != "late"
+    remaining = list(items)
+    assert len(first) + len(remaining) == 20 and remaining[-1][1].source != "late"
     assert len(list(source.read(first[-1][0]))) == 15
     assert len(list(source.read(source.begin()))) == 22
 
@@ -147,8 +147,8 @@ def test_no_transaction_stays_open_between_pages(postgresql: Any) -> None:
 def test_two_iterators_read_at_the_same_time(database: Any) -> None:
     fill(database, rows_of(50))
     source = open_database(database.uri(f"{COLUMNS}&page=7"))
-    for (_, one), (_, other) in zip(source.read(source.begin()), source.read(source.begin()), strict=True):
-        assert one == other
+    for (_, pair), (_, same_pair) in zip(source.read(source.begin()), source.read(source.begin()), strict=True):
+        assert pair == same_pair
 
 
 @pytest.fixture(scope="module")

@@ -93,8 +93,8 @@ def test_a_server_that_stays_away_ends_with_one_sentence(server: Any) -> None:
     finally:
         server.start()
     assert source.name in str(caught.value) and "\n" not in str(caught.value)
-    rest = [pair for _, pair in source.read(read[-1][0])]
-    assert [pair for _, pair in read] + rest == pairs()
+    remaining = [pair for _, pair in source.read(read[-1][0])]
+    assert [pair for _, pair in read] + remaining == pairs()
 
 
 @pytest.mark.parametrize("change", [{"password": "wr0ng-s3cret"}, {"user": "nobody"}, {"database": "corpsu"}])

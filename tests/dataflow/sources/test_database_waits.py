@@ -84,8 +84,8 @@ def test_a_locked_table_is_waited_for_as_long_as_patience_says(postgresql: Any, 
         if server is postgresql:
             assert refused(source.begin, words) < BOUND
     assert "retrying for" in caplog.text
-    rest = [pair for _, pair in source.read(read[-1][0])]
-    assert [pair for _, pair in read] + rest == ROWS
+    remaining = [pair for _, pair in source.read(read[-1][0])]
+    assert [pair for _, pair in read] + remaining == ROWS
 
 
 def test_a_lock_that_is_let_go_costs_no_pair(server: Any) -> None:

@@ -176,8 +176,8 @@ def test_several_processes_at_once_make_one_whole_corpus(pip: list[str], tmp_pat
     runs = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "cache"), *pip],
                              stdout=subprocess.PIPE, text=True) for _ in range(4)]
     assert [run.communicate(timeout=60)[0] for run in runs] == ["True\n"] * 4
-    made = sorted(path.name for path in (tmp_path / "cache").rglob("*") if path.is_dir())
-    assert made == ["en-de", "homeassistant-2026.11.0", "recipe-1"]
+    directories = sorted(path.name for path in (tmp_path / "cache").rglob("*") if path.is_dir())
+    assert directories == ["en-de", "homeassistant-2026.11.0", "recipe-1"]
 
 
 def test_the_environment_names_the_cache(pip: list[str], tmp_path: Path,
@@ -225,8 +225,8 @@ def test_a_pair_with_too_little_text_is_refused(pip: list[str], tmp_path: Path) 
 def test_a_damaged_wheel_is_named(content: bytes | None, wheel: Path, pip: list[str], tmp_path: Path) -> None:
     if content is None:
         data = bytearray(wheel.read_bytes())
-        place = data.index(b"Turn on lamp")
-        data[place:place + 8] = b"damaged!"
+        offset = data.index(b"Turn on lamp")
+        data[offset:offset + 8] = b"damaged!"
         content = bytes(data)
     wheel.write_bytes(content)
     with pytest.raises(DataError, match="is damaged .*delete it"):

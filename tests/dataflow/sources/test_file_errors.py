@@ -88,10 +88,10 @@ def test_other_encodings_are_found_by_file_line_and_byte(tmp_path: Path) -> None
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_a_compressed_file_that_is_cut_off_anywhere_is_an_error(suffix: str, tmp_path: Path) -> None:
     text = "".join(f"eins {i}\tone {i}\n" for i in range(20)).encode()
-    whole = COMPRESS[suffix](text) + COMPRESS[suffix](text)
-    middle = len(whole) // 2        # at this length it is a complete file of one stream
-    for length in {*range(len(whole))} - {middle}:
-        (tmp_path / f"x.tsv{suffix}").write_bytes(whole[:length])
+    complete = COMPRESS[suffix](text) + COMPRESS[suffix](text)
+    middle = len(complete) // 2        # at this length it is a complete file of one stream
+    for length in {*range(len(complete))} - {middle}:
+        (tmp_path / f"x.tsv{suffix}").write_bytes(complete[:length])
         source = open_source(f"{tmp_path}/x.tsv{suffix}")
         pairs = read_until_error(source, rf"x\.tsv{suffix} near line \d+: the \w+ data are damaged")
         assert pairs == [Pair(f"eins {i % 20}", f"one {i % 20}") for i in range(len(pairs))]
@@ -103,10 +103,10 @@ def test_a_compressed_file_that_is_cut_off_anywhere_is_an_error(suffix: str, tmp
 def test_a_flipped_bit_in_a_compressed_file_never_changes_pairs_silently(suffix: str, tmp_path: Path) -> None:
     text = "".join(f"eins {i}\tone {i}\n" for i in range(20)).encode()
     right = [Pair(f"eins {i}", f"one {i}") for i in range(20)]
-    whole = COMPRESS[suffix](text)
-    found = 0
-    for position in range(len(whole)):
-        damaged = bytearray(whole)
+    complete = COMPRESS[suffix](text)
+    errors = 0
+    for position in range(len(complete)):
+        damaged = bytearray(complete)
         damaged[position] ^= 1 << position % 8
         (tmp_path / f"x.tsv{suffix}").write_bytes(damaged)
         source = open_source(f"{tmp_path}/x.tsv{suffix}")
@@ -114,16 +114,16 @@ def test_a_flipped_bit_in_a_compressed_file_never_changes_pairs_silently(suffix:
             assert [pair for _, pair in source.read(source.begin())] == right
         except DataError as error:
             assert f"x.tsv{suffix}" in str(error)
-            found += 1
-    assert found > len(whole) * 0.7      # some bits of headers have no effect, such as gzip's time of modification
+            errors += 1
+    assert errors > len(complete) * 0.7      # some bits of headers have no effect, such as gzip's time of modification
 
 
 def test_what_stands_behind_a_gzip_stream_is_not_passed_over(tmp_path: Path) -> None:
-    whole = gzip.compress(b"a\tb\n")
-    (tmp_path / "x.tsv.gz").write_bytes(whole + b"\0" * 512 + whole + b"\0\0")
+    complete = gzip.compress(b"a\tb\n")
+    (tmp_path / "x.tsv.gz").write_bytes(complete + b"\0" * 512 + complete + b"\0\0")
     source = open_source(f"{tmp_path}/x.tsv.gz")
     assert len(list(source.read(source.begin()))) == 2
-    (tmp_path / "x.tsv.gz").write_bytes(whole + b"garbage")
+    (tmp_path / "x.tsv.gz").write_bytes(complete + b"garbage")
     assert len(read_until_error(source, "near line 2: the gzip data are damaged")) == 1
 
 
@@ -227,10 +227,10 @@ def test_lines_of_json_that_are_no_pair_are_named(line: str, message: str, tmp_p
 def test_columns_of_parquet_that_are_not_there_or_hold_no_text_are_named(tmp_path: Path) -> None:
     records = [{"de": f"a{i}", "en": None if i == 5 else "b", "n": i} for i in range(9)]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "x.parquet", row_group_size=3)
-    place = f"{tmp_path}/x.parquet"
-    read_until_error(open_source(place), r"x\.parquet: column 'source' is missing; the columns are: de, en, n\.")
-    read_until_error(open_source(f"{place}?source=de&target=n"), "row group 0: a column contains int64 instead of text")
-    source = open_source(f"{place}?source=de&target=en")
+    uri = f"{tmp_path}/x.parquet"
+    read_until_error(open_source(uri), r"x\.parquet: column 'source' is missing; the columns are: de, en, n\.")
+    read_until_error(open_source(f"{uri}?source=de&target=n"), "row group 0: a column contains int64 instead of text")
+    source = open_source(f"{uri}?source=de&target=en")
     assert len(read_until_error(source, "row group 1 row 3: column 'en' is null")) == 5
 
 
@@ -239,12 +239,12 @@ def test_damaged_parquet_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pyarrow.parquet.write_table(table, path, row_group_size=20, write_page_checksum=True, compression="none",
                                 use_dictionary=False)
-    whole = path.read_bytes()
-    for length in range(0, len(whole), 97):
-        path.write_bytes(whole[:length])
+    complete = path.read_bytes()
+    for length in range(0, len(complete), 97):
+        path.write_bytes(complete[:length])
         read_until_error(open_source(str(path)), r"x\.parquet: the file cannot be read as Parquet")
-    damaged = bytearray(whole)
-    damaged[whole.index(b"eins 7") + 1] ^= 1
+    damaged = bytearray(complete)
+    damaged[complete.index(b"eins 7") + 1] ^= 1
     path.write_bytes(damaged)
     read_until_error(open_source(str(path)), r"x\.parquet: the file cannot be read as Parquet \(.*CRC")
 

@@ -26,9 +26,9 @@ def mixture(memory_source):
                      ends or itertools.repeat(None), strict=False)
         ingredients = [Ingredient(memory_source(name, size), weight, tag, end)
                        for (name, size), weight, tag, end in values]
-        made = Mixture(ingredients, report=said.append, **how)
-        made.said = said
-        return made
+        new_mixture = Mixture(ingredients, report=said.append, **how)
+        new_mixture.said = said
+        return new_mixture
 
     return make
 
@@ -62,16 +62,16 @@ def test_temperature_flattens_the_shares_of_sizes(mixture, temperature: float) -
 
 def test_an_epoch_ends_when_every_source_was_read_once_and_the_small_ones_began_again(mixture) -> None:
     mixed = mixture({"a": 30, "b": 4})
-    found = Counter(words(mixed))
-    assert all(found[f"a{i}"] == 1 for i in range(30))
-    assert max(found.values()) > 1 and all(found[f"b{i}"] >= 1 for i in range(4))
+    counts = Counter(words(mixed))
+    assert all(counts[f"a{i}"] == 1 for i in range(30))
+    assert max(counts.values()) > 1 and all(counts[f"b{i}"] >= 1 for i in range(4))
     assert any("b ended after 4 pairs in 1 round(s) and restarts" in text for text in mixed.said)
     assert "a ended after 30 pairs in 1 round(s), and the epoch ends" in mixed.said[-1]
 
 
 def test_dropped_sources_are_read_exactly_once(mixture) -> None:
-    found = words(mixture({"a": 30, "b": 4}, [1, 5], ["drop", "drop"]))
-    assert sorted(found) == sorted([f"a{i}" for i in range(30)] + [f"b{i}" for i in range(4)])
+    read_words = words(mixture({"a": 30, "b": 4}, [1, 5], ["drop", "drop"]))
+    assert sorted(read_words) == sorted([f"a{i}" for i in range(30)] + [f"b{i}" for i in range(4)])
     assert mixture({"a": 30, "b": 4}, ends=["drop", "drop"]).count() == 34
 
 
@@ -90,17 +90,17 @@ def test_epochs_and_seeds_have_orders_of_their_own(mixture) -> None:
 
 
 def test_a_tag_stands_before_the_source_text_alone(mixture) -> None:
-    taken = mixture({"a": 1}, tags=["<crawl>"]).reader(mixture({"a": 1}).begin()).take(2)
-    assert [(pair.source, pair.target) for pair in taken] == [("<crawl> a0", "a0")]
+    pairs = mixture({"a": 1}, tags=["<crawl>"]).reader(mixture({"a": 1}).begin()).take(2)
+    assert [(pair.source, pair.target) for pair in pairs] == [("<crawl> a0", "a0")]
 
 
 def test_statistics_count_pairs_and_rounds(mixture) -> None:
     mixed = mixture({"a": 30, "b": 4})
     reader = mixed.reader(mixed.begin())
-    found = Counter(pair.target[0] for pair in reader.take(1000))
-    assert [(one.name, one.pairs) for one in reader.statistics()] == [("a", found["a"]), ("b", found["b"])]
+    counts = Counter(pair.target[0] for pair in reader.take(1000))
+    assert [(source.name, source.pairs) for source in reader.statistics()] == [("a", counts["a"]), ("b", counts["b"])]
     assert reader.statistics()[0].rounds == 1
-    assert reader.statistics()[1].rounds == found["b"] // 4
+    assert reader.statistics()[1].rounds == counts["b"] // 4
     assert reader.at_end()
 
 
@@ -122,18 +122,18 @@ def test_going_on_anywhere_gives_the_rest_of_the_same_order(memory_source, sizes
                        mix, 2.0, seed, report=lambda _: None)
 
     mixed = make()
-    whole = list(itertools.islice(mixed.read(mixed.begin(epoch)), 400))
-    pairs = [pair for _, pair in whole]
+    items = list(itertools.islice(mixed.read(mixed.begin(epoch)), 400))
+    pairs = [pair for _, pair in items]
     if not sum(sizes):
         assert pairs == []
         return
-    place = data.draw(st.integers(0, len(pairs)))
-    cursor = mixed.begin(epoch) if place == 0 else whole[place - 1][0]
+    start = data.draw(st.integers(0, len(pairs)))
+    cursor = mixed.begin(epoch) if start == 0 else items[start - 1][0]
     again = make()
-    rest = [pair for _, pair in itertools.islice(again.read(json.loads(json.dumps(cursor))), 400 - place)]
-    assert rest == pairs[place:]
+    remaining = [pair for _, pair in itertools.islice(again.read(json.loads(json.dumps(cursor))), 400 - start)]
+    assert remaining == pairs[start:]
     for ingredient in again.ingredients:  # a seek: no earlier pair is read again
-        assert ingredient.source.given <= len(rest) + 1
+        assert ingredient.source.pairs_read <= len(remaining) + 1
 
 
 def test_looking_for_the_end_takes_nothing(mixture) -> None:
@@ -150,7 +150,7 @@ def test_looking_for_the_end_takes_nothing(mixture) -> None:
 def test_the_weights_of_a_temperature_hold_until_the_epoch_ends(mixture) -> None:
     mixed = mixture({"a": 100, "b": 10}, mix="temperature", temperature=1.0)
     cursor = mixed.begin()
-    assert [one["weight"] for one in cursor["sources"]] == [100 / 110, 10 / 110]
+    assert [source["weight"] for source in cursor["sources"]] == [100 / 110, 10 / 110]
     expected = mixed.reader(cursor).take(40)
     mixed.ingredients[1].source.pairs *= 50  # grows, and is counted again in the next epoch only
     assert mixed.reader(cursor).take(40) == expected

@@ -45,7 +45,7 @@ def test_uris_that_cannot_be_are_refused_with_what_to_mend(uri: str, message: st
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("uri", "place", "options"), (
+@pytest.mark.parametrize(("uri", "path", "options"), (
     ("part-?.tsv", "part-?.tsv", {}),
     ("part-?.tsv?header=true", "part-?.tsv", {"header": "true"}),
     ("x.jsonl?source=a%26b&target=c+d", "x.jsonl", {"source": "a&b", "target": "c+d"}),
@@ -53,16 +53,16 @@ def test_uris_that_cannot_be_are_refused_with_what_to_mend(uri: str, message: st
      {"endpoint_url": "http://127.0.0.1:8333", "region": "eu"}),
     ("x.tsv?columns=0,1?", "x.tsv", {"columns": "0,1?"}),
 ))
-def test_options_stand_behind_the_question_mark(uri: str, place: str, options: dict[str, str]) -> None:
-    assert split_uri(uri) == (place, options)
+def test_options_stand_behind_the_question_mark(uri: str, path: str, options: dict[str, str]) -> None:
+    assert split_uri(uri) == (path, options)
 
 
 def test_options_of_a_bucket_go_to_the_storage_and_those_of_the_format_to_the_format(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {}
-    monkeypatch.setattr(s3, "S3Storage", lambda **options: given.update(options))
+    passed = {}
+    monkeypatch.setattr(s3, "S3Storage", lambda **options: passed.update(options))
     source = open_source("s3://bucket/*.tsv.gz?endpoint_url=http://me:secret@h:1&retries=3&columns=2,1&timeout=2.5")
-    assert given == {"endpoint_url": "http://me:secret@h:1", "retries": 3, "timeout": 2.5}
+    assert passed == {"endpoint_url": "http://me:secret@h:1", "retries": 3, "timeout": 2.5}
     assert (source.pattern, source.columns) == ("s3://bucket/*.tsv.gz", (2, 1))      # type: ignore[attr-defined]
     # Positions contain the name: a run may resume with more patience.
     assert source.name == "s3://bucket/*.tsv.gz?endpoint_url=http://***@h:1&columns=2,1"

@@ -60,11 +60,11 @@ def test_what_elementtree_writes_is_read_as_it_was_from_any_cursor_on(
     path = tmp_path_factory.mktemp("tmx") / ("x.tmx.gz" if compressed else "x.tmx")
     path.write_bytes(gzip.compress(data) if compressed else data)
     source = open_source(f"{path}?{LANGUAGES}")
-    found = list(source.read(source.begin()))
-    assert [pair for _, pair in found] == rows
+    items = list(source.read(source.begin()))
+    assert [pair for _, pair in items] == rows
     assert source.count() == len(rows)
-    for number, (cursor, _) in enumerate(found, 1):
-        assert list(source.read(json.loads(json.dumps(cursor)))) == found[number:]
+    for number, (cursor, _) in enumerate(items, 1):
+        assert list(source.read(json.loads(json.dumps(cursor)))) == items[number:]
 
 
 @pytest.mark.parametrize(("segment", "text"), [
@@ -82,7 +82,7 @@ def test_a_segment_is_its_words_without_the_codes(segment: str, text: str, tmp_p
 
 def test_a_language_is_the_same_or_the_beginning_of_the_variants(tmp_path: Path) -> None:
     def variants(*languages: str) -> str:
-        return "".join(f'<tuv xml:lang="{one}"><seg>{one}</seg></tuv>' for one in languages)
+        return "".join(f'<tuv xml:lang="{language}"><seg>{language}</seg></tuv>' for language in languages)
 
     units = "".join(f"<tu>{variants(*languages)}</tu>" for languages in
                     [("DE-at", "en-GB"), ("en-US", "den", "de-CH", "de", "en"), ("en", "de_DE", "de-AT")])
@@ -101,9 +101,9 @@ def test_a_unit_without_a_language_is_an_error_with_its_line_or_passed_over(tmp_
     items = source.read(source.begin())
     cursor, pair = next(items)
     assert pair == ("a", "b")
-    for rest in (items, source.read(cursor)):
+    for iterator in (items, source.read(cursor)):
         with pytest.raises(DataError, match=r"x.tmx line 5: .* no text in 'de' \(its languages: fr\)"):
-            next(rest)
+            next(iterator)
     assert pairs(f"{uri}&missing=skip") == [("a", "b"), ("d", "e")]
 
 

@@ -52,11 +52,11 @@ def read(uri: str) -> list[Pair]:
 def test_what_lies_on_a_server_is_read_from_any_cursor_on(web: Any, path: str, knows: tuple[bool, bool, bool]) -> None:
     web.ranges, web.etags, web.dates = knows
     source = open_source(web.url(path))
-    found = list(source.read(source.begin()))
-    assert [pair for _, pair in found] == PAIRS
+    items = list(source.read(source.begin()))
+    assert [pair for _, pair in items] == PAIRS
     for number in (1, 1999, 4000):
-        cursor = json.loads(json.dumps(found[number - 1][0]))
-        assert list(source.read(cursor)) == found[number:]
+        cursor = json.loads(json.dumps(items[number - 1][0]))
+        assert list(source.read(cursor)) == items[number:]
     assert source.count() == 4000
 
 
@@ -152,11 +152,11 @@ def test_redirects_are_followed_and_take_no_password_to_another_server(web: Any)
     url = web.url("/moved.tsv").replace("http://", "http://me:pw@")
     web.moved = {"/moved.tsv": "/x.tsv"}
     assert read(url) == PAIRS
-    with web_files() as other:
-        other.files["/x.tsv"] = TSV
-        web.moved = {"/moved.tsv": other.url("/x.tsv")}
+    with web_files() as other_server:
+        other_server.files["/x.tsv"] = TSV
+        web.moved = {"/moved.tsv": other_server.url("/x.tsv")}
         assert read(url) == PAIRS
-        assert all("Authorization" not in headers for _, headers in other.requests)
+        assert all("Authorization" not in headers for _, headers in other_server.requests)
     web.moved = {"/moved.tsv": "file:///etc/passwd"}
     with pytest.raises(DataError, match="HTTP 302 .*'file:///etc/passwd' is not allowed"):
         read(url)

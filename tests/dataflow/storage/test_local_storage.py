@@ -41,9 +41,9 @@ def test_reading_begins_at_any_byte(tmp_path: Path) -> None:
         with storage.open(file, offset) as opened:
             assert opened.read(1000) == bytes(range(offset, 100))
     with SeekableFile(storage, file) as sought:
-        for offset, whence, place in ((-10, os.SEEK_END, 90), (5, os.SEEK_SET, 5), (7, os.SEEK_CUR, 15)):
-            assert sought.seek(offset, whence) == place
-            assert sought.read(3) == bytes(range(place, place + 3))
+        for offset, whence, position in ((-10, os.SEEK_END, 90), (5, os.SEEK_SET, 5), (7, os.SEEK_CUR, 15)):
+            assert sought.seek(offset, whence) == position
+            assert sought.read(3) == bytes(range(position, position + 3))
         assert sought.read() == bytes(range(18, 100))
         assert sought.read(5) == b""
 

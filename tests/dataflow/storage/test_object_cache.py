@@ -162,11 +162,11 @@ def test_processes_share_a_small_cache_without_a_wrong_byte(tmp_path: Path) -> N
     workers = [context.Process(target=_work, args=(tmp_path, seed, results)) for seed in range(4)]
     for worker in workers:
         worker.start()
-    found = dict(results.get(timeout=300) for _ in workers)
+    content_by_worker = dict(results.get(timeout=300) for _ in workers)
     for worker in workers:
         worker.join()
     # Space is freed before it is allocated; a count without the lock may see a file before and after its rename.
-    assert all(isinstance(most, int) for most in found.values()), found
+    assert all(isinstance(most, int) for most in content_by_worker.values()), content_by_worker
     assert ObjectCache(tmp_path, 3 * SIZE).bytes() <= 3 * SIZE
 
 

@@ -67,7 +67,7 @@ def test_a_cut_range_is_asked_for_again_from_the_byte_where_it_was_cut(fault_pro
     fault_proxy.applies = is_body
     fault_proxy.script = [Cut(1 << 16)]
     assert read(S3Storage(fault_proxy.url, chunk_bytes=200_000), name) == data
-    ranges = [seen.range for seen in fault_proxy.seen if is_body(seen.method, seen.path)]
+    ranges = [request.range for request in fault_proxy.seen if is_body(request.method, request.path)]
     assert ranges[:3] == ["bytes=0-199999", "bytes=65536-199999", "bytes=200000-399999"]
 
 

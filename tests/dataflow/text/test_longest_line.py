@@ -29,15 +29,15 @@ class Endless(io.RawIOBase):
     """A stream of NULs, which counts what was read of it."""
 
     def __init__(self) -> None:
-        self.given = 0
+        self.pairs_read = 0
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         buffer[:] = bytes(len(buffer))      # the part that was read may contain a line end
-        self.given += len(buffer)
-        assert self.given < 4 * text_lines.LONGEST_LINE, "a reader does not stop"
+        self.pairs_read += len(buffer)
+        assert self.pairs_read < 4 * text_lines.LONGEST_LINE, "a reader does not stop"
         return len(buffer)
 
 

@@ -11,8 +11,8 @@ from itertools import pairwise, product
 def segmentations(word: str) -> list[list[str]]:
     """Return all segmentations, in subwords of any length."""
     cuts = product((False, True), repeat=len(word) - 1)
-    ends = [[0, *(place for place, cut in enumerate(choice, 1) if cut), len(word)] for choice in cuts]
-    return [[word[begin:end] for begin, end in pairwise(places)] for places in ends]
+    ends = [[0, *(end for end, cut in enumerate(choice, 1) if cut), len(word)] for choice in cuts]
+    return [[word[begin:end] for begin, end in pairwise(ends_of_pieces)] for ends_of_pieces in ends]
 
 
 def dropout_probabilities(symbols: Sequence[str], rank: Callable[[str, str], float | None], dropout: float
@@ -26,23 +26,24 @@ def dropout_probabilities(symbols: Sequence[str], rank: Callable[[str, str], flo
     finished: Counter[tuple[str, ...]] = Counter()
     open_ = {tuple(symbols): 1.0}
     while open_:
-        now, share = open_.popitem()
-        ranks = [(found, place) for place, pair in enumerate(pairwise(now)) if (found := rank(*pair)) is not None]
-        for kept in product((False, True), repeat=len(ranks)):
-            part = share * math.prod(1 - dropout if one else dropout for one in kept)
-            left = [one for one, keep in zip(ranks, kept, strict=True) if keep]
-            if not left:
-                finished[now] += part
+        state, share = open_.popitem()
+        ranks = [(merge_rank, index) for index, pair in enumerate(pairwise(state))
+                 if (merge_rank := rank(*pair)) is not None]
+        for choice in product((False, True), repeat=len(ranks)):
+            share_of_choice = share * math.prod(1 - dropout if keep else dropout for keep in choice)
+            possible = [ranked for ranked, keep in zip(ranks, choice, strict=True) if keep]
+            if not possible:
+                finished[state] += share_of_choice
                 continue
-            place = min(left)[1]
-            merged = (*now[:place], now[place] + now[place + 1], *now[place + 2:])
-            open_[merged] = open_.get(merged, 0.0) + part
+            index = min(possible)[1]
+            merged = (*state[:index], state[index] + state[index + 1], *state[index + 2:])
+            open_[merged] = open_.get(merged, 0.0) + share_of_choice
     return finished
 
 
 def rank_by(scores: dict[str, float]) -> Callable[[str, str], float | None]:
     """Return the rank of a merge of two pieces: better for a higher score of the merged piece."""
-    return lambda left, right: -scores[left + right] if left + right in scores else None
+    return lambda first, second: -scores[first + second] if first + second in scores else None
 
 
 def chi_square(counts: Counter[tuple[str, ...]], shares: dict[tuple[str, ...], float]) -> float:
@@ -51,6 +52,6 @@ def chi_square(counts: Counter[tuple[str, ...]], shares: dict[tuple[str, ...], f
     assert set(counts) <= set(shares)
     cells = [(counts[key], draws * share) for key, share in shares.items() if draws * share >= 5]
     seldom = [(counts[key], draws * share) for key, share in shares.items() if draws * share < 5]
-    cells += [(sum(one for one, _ in seldom), sum(two for _, two in seldom))] if seldom else []
-    value = sum((found - expected) ** 2 / expected for found, expected in cells if expected > 1e-9)
+    cells += [(sum(count for count, _ in seldom), sum(share for _, share in seldom))] if seldom else []
+    value = sum((count - expected) ** 2 / expected for count, expected in cells if expected > 1e-9)
     return (value - len(cells) + 1) / math.sqrt(2 * max(1, len(cells) - 1))

@@ -49,8 +49,8 @@ def other_model(**options: object) -> SentencePieceVocabulary:
 
 @given(words=st.lists(st.tuples(any_words, learned_words, learned_words), max_size=6))
 def test_words_may_hold_the_separator_and_factors_are_the_last_fields(words: list[tuple[str, str, str]]) -> None:
-    found, factors = split_factors(" ".join("|".join(word) for word in words), 2)
-    assert found == [word for word, _, _ in words]
+    texts, factors = split_factors(" ".join("|".join(word) for word in words), 2)
+    assert texts == [word for word, _, _ in words]
     assert factors == [[word[k] for word in words] for k in (1, 2)]
 
 
@@ -71,9 +71,9 @@ def test_each_piece_is_of_the_word_that_it_is_cut_from(kind: str, words: list[st
     alone = [vocabulary.encode(word) for word in words]
     text = " ".join(words)
     assume(vocabulary.encode(text) == [id for ids in alone for id in ids])  # with equal scores, it may differ
-    ids, found = vocabulary.encode_with_words([text, text])
+    ids, word_indices = vocabulary.encode_with_words([text, text])
     assert ids == vocabulary.encode_batch([text, text])
-    assert found == [[word for word, ids in enumerate(alone) for _ in ids]] * 2
+    assert word_indices == [[word for word, ids in enumerate(alone) for _ in ids]] * 2
 
 
 @pytest.mark.parametrize("kind", ("unigram", "bpe", "bpe-codes"))
@@ -82,13 +82,13 @@ def test_each_piece_is_of_the_word_that_it_is_cut_from(kind: str, words: list[st
 def test_the_pieces_of_a_word_drawn_at_random_spell_it(kind: str, texts: list[list[str]], seed: int) -> None:
     vocabulary = VOCABULARIES[kind]
     lines = [" ".join(words) for words in texts]
-    ids, found = vocabulary.sample_with_words(lines, Sampling(), seed)
+    ids, word_indices = vocabulary.sample_with_words(lines, Sampling(), seed)
     assert ids == vocabulary.sample_batch(lines, Sampling(), seed)
-    for words, pieces, places in zip(texts, ids, found, strict=True):
-        assert sorted(set(places)) == list(range(len(words)))
+    for words, pieces, indices in zip(texts, ids, word_indices, strict=True):
+        assert sorted(set(indices)) == list(range(len(words)))
         for number, word in enumerate(words):
-            own = [id for id, place in zip(pieces, places, strict=True) if place == number]
-            assert UNK in own or vocabulary.decode(own) == word
+            word_ids = [id for id, index in zip(pieces, indices, strict=True) if index == number]
+            assert UNK in word_ids or vocabulary.decode(word_ids) == word
 
 
 @pytest.mark.parametrize("kind", ("unigram", "bpe"))
@@ -97,11 +97,12 @@ def test_the_pieces_of_a_word_drawn_at_random_spell_it(kind: str, texts: list[li
 def test_whatever_the_text_holds_words_never_fall_and_are_there(kind: str, texts: list[list[str]], seed: int) -> None:
     vocabulary = VOCABULARIES[kind]
     lines = [" ".join(words) for words in texts]
-    for ids, found in (vocabulary.encode_with_words(lines), vocabulary.sample_with_words(lines, Sampling(), seed)):
-        for line, pieces, places in zip(lines, ids, found, strict=True):
-            assert len(pieces) == len(places)
-            assert places == sorted(places)
-            assert all(0 <= place < len(line.split()) for place in places)
+    for ids, word_indices in (vocabulary.encode_with_words(lines),
+                              vocabulary.sample_with_words(lines, Sampling(), seed)):
+        for line, pieces, indices in zip(lines, ids, word_indices, strict=True):
+            assert len(pieces) == len(indices)
+            assert indices == sorted(indices)
+            assert all(0 <= index < len(line.split()) for index in indices)
 
 
 def test_a_piece_of_several_words_is_of_the_first() -> None:
@@ -161,10 +162,10 @@ def test_factors_are_saved_beside_the_vocabularies_and_former_ones_removed(share
     save_vocabularies(source, target, tmp_path)
     assert {path.name for path in tmp_path.glob("source_factor*")} == {
         "source_factor_1.words", "source_factor_2.words"}
-    loaded, other, same = load_vocabularies(tmp_path)
-    assert isinstance(loaded, FactoredVocabulary)
-    assert same is shared and (loaded.words is other) is shared
-    assert loaded.encode("abc|V|x") == source.encode("abc|V|x")
+    loaded_source, loaded_target, is_shared = load_vocabularies(tmp_path)
+    assert isinstance(loaded_source, FactoredVocabulary)
+    assert is_shared is shared and (loaded_source.words is loaded_target) is shared
+    assert loaded_source.encode("abc|V|x") == source.encode("abc|V|x")
     save_vocabularies(target, target, tmp_path)
     assert not list(tmp_path.glob("source_factor*"))
     assert load_vocabularies(tmp_path)[0].streams == 1

@@ -125,14 +125,14 @@ def test_each_segmentation_of_each_word_comes_as_often_as_it_is_probable(name: s
     vocabulary, draws = vocabulary_of(name), 20_000
     scores = PieceModel(vocabulary.files()[".model"]).scores
     words = ["rechten", "Menschen", "geboren"]
-    found: list[Counter[tuple[str, ...]]] = [Counter() for _ in words]
+    counts_of_words: list[Counter[tuple[str, ...]]] = [Counter() for _ in words]
     for ids in redrawn(vocabulary, [" ".join(words)] * draws, alpha):
         pieces = [vocabulary.id_to_piece(id) for id in ids]
-        begins = [*(place for place, piece in enumerate(pieces) if piece[0] == "\u2581"), len(pieces)]
-        for counts, (begin, end) in zip(found, pairwise(begins), strict=True):
+        begins = [*(index for index, piece in enumerate(pieces) if piece[0] == "\u2581"), len(pieces)]
+        for counts, (begin, end) in zip(counts_of_words, pairwise(begins), strict=True):
             counts[tuple(pieces[begin:end])] += 1
 
-    for word, counts in zip(words, found, strict=True):
+    for word, counts in zip(words, counts_of_words, strict=True):
         shares = (unigram_probabilities("\u2581" + word, scores, alpha) if name == "unigram" else
                   dropout_probabilities("\u2581" + word, rank_by(scores), alpha))
         assert len(shares) >= 4 and chi_square(counts, shares) < 4
@@ -142,11 +142,11 @@ def test_merges_of_codes_are_left_out_as_the_paper_has_it() -> None:
     pytest.importorskip("subword_nmt")
     merges = [("a", "b"), ("ab", "c"), ("b", "c"), ("c", "a"), ("ab", "c</w>"), ("c", "ab"), ("ab", "cab")]
     ranks = {pair: float(rank) for rank, pair in enumerate(merges)}
-    text = "#version: 0.2\n" + "".join(f"{left} {right}\n" for left, right in merges)
+    text = "#version: 0.2\n" + "".join(f"{first} {second}\n" for first, second in merges)
     symbols = ("a", "b", "c", "ab", "abc", "bc", "ca", "cab", "abcab")
-    vocabulary = BpeCodesVocabulary(text.encode(), ["<pad>", "<s>", "</s>", "<unk>", *(f"{one}@@" for one in symbols),
-                                                    "c", "abc"])
-    shares = {tuple(f"{one}@@" for one in pieces[:-1]) + (pieces[-1].removesuffix("</w>"),): share
+    vocabulary = BpeCodesVocabulary(text.encode(), [
+        "<pad>", "<s>", "</s>", "<unk>", *(f"{symbol}@@" for symbol in symbols), "c", "abc"])
+    shares = {tuple(f"{symbol}@@" for symbol in pieces[:-1]) + (pieces[-1].removesuffix("</w>"),): share
               for pieces, share in dropout_probabilities(
                   ["a", "b", "c", "a", "b", "c</w>"], lambda *pair: ranks.get(pair), 0.3).items()}
     counts = Counter(tuple(map(vocabulary.id_to_piece, ids)) for ids in redrawn(vocabulary, ["abcabc"] * 20_000, 0.3))
@@ -157,8 +157,8 @@ def test_a_word_keeps_its_segmentation_where_a_drawn_one_is_not_in_the_list_of_p
     pytest.importorskip("subword_nmt")
     text = "#version: 0.2\na b\nab c</w>\n"
     vocabulary = BpeCodesVocabulary(text.encode(), ["<pad>", "<s>", "</s>", "<unk>", "abc", "ab@@", "c"])
-    found = Counter(tuple(map(vocabulary.id_to_piece, ids)) for ids in redrawn(vocabulary, ["abc"] * 1000, 0.5))
-    assert set(found) == {("abc",), ("ab@@", "c")}  # and never a@@ b@@ c
+    counts = Counter(tuple(map(vocabulary.id_to_piece, ids)) for ids in redrawn(vocabulary, ["abc"] * 1000, 0.5))
+    assert set(counts) == {("abc",), ("ab@@", "c")}  # and never a@@ b@@ c
 
 
 @pytest.mark.parametrize("name", ["unigram", "bpe", "codes", "bpe with bytes"])
@@ -167,13 +167,13 @@ def test_draws_depend_on_the_key_and_not_on_what_is_remembered(name: str, monkey
     texts = [" ".join(chance.choices(WORDS, k=chance.randint(0, 9))) for _ in range(300)]
     monkeypatch.setattr(resegmentation, "_SLICE", 70)
     once = Resegmenter(vocabulary.stored_words(Sampling(0.3)))
-    first, other = (once.resegment(*encoded(vocabulary, texts), [key], 10**6) for key in (1, 2))
+    first, second = (once.resegment(*encoded(vocabulary, texts), [key], 10**6) for key in (1, 2))
     again = once.resegment(*encoded(vocabulary, texts), [1], 10**6)
     monkeypatch.setattr(resegmentation, "_CACHE_BYTES", 0)
     forgetful = Resegmenter(vocabulary.stored_words(Sampling(0.3))).resegment(*encoded(vocabulary, texts), [1], 10**6)
-    assert sentences(first) == sentences(again) == sentences(forgetful) != sentences(other)
-    for place in range(4):
-        assert np.array_equal(first[place], forgetful[place])
+    assert sentences(first) == sentences(again) == sentences(forgetful) != sentences(second)
+    for index in range(4):
+        assert np.array_equal(first[index], forgetful[index])
     assert len({str(ids) for ids in redrawn(vocabulary, ["Gewissen begabt"] * 200, 0.3)}) > 3     # a new sample each
 
 
@@ -222,9 +222,9 @@ def test_a_long_text_without_spaces_is_drawn_too(name: str) -> None:
 def test_a_long_word_is_drawn_as_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = vocabulary_of("bpe")
     texts = TEXT * 5
-    kept = redrawn(vocabulary, texts, 0.3)
+    short_segmentations = redrawn(vocabulary, texts, 0.3)
     monkeypatch.setattr("towernmt.dataflow.vocabulary.batch_sampling._LONGEST_CACHED", 4)
-    assert redrawn(vocabulary, texts, 0.3) == kept
+    assert redrawn(vocabulary, texts, 0.3) == short_segmentations
 
 
 def test_words_have_one_segmentation() -> None:

@@ -91,9 +91,9 @@ def test_at_an_alpha_without_end_unigram_is_what_the_library_encodes(name: str, 
     model, sampler = PieceModel(vocabulary.files()[".model"]), vocabulary._sampler(Sampling(1e30))
     texts = [clean(text) for text in texts]
     for text, ids, pieces in zip(texts, sampler.ids(texts, 3, 0), sampler.piece_names(texts, 3, 0), strict=True):
-        best = processor.encode(text)
-        if ids != best:  # only where another segmentation is as probable, to the precision of the library's sums
-            theirs = model.score(best, processor.encode(text, out_type=str))
+        encoded = processor.encode(text)
+        if ids != encoded:  # only where another segmentation is as probable, to the precision of the library's sums
+            theirs = model.score(encoded, processor.encode(text, out_type=str))
             assert model.score(ids, pieces) == pytest.approx(theirs, abs=1e-3)
 
 
@@ -115,20 +115,20 @@ def test_a_unigram_lattice_has_the_probabilities_of_all_segmentations(word: str,
     model = PieceModel(learned("unigram", False).files()[".model"])
     scores = {}
     for pieces in segmentations(word):
-        known = [model.scores.get(piece, model.unknown_score if len(piece) == 1 else None) for piece in pieces]
-        if None not in known:
-            scores[tuple(pieces)] = alpha * sum(known)
+        piece_scores = [model.scores.get(piece, model.unknown_score if len(piece) == 1 else None) for piece in pieces]
+        if None not in piece_scores:
+            scores[tuple(pieces)] = alpha * sum(piece_scores)
     total = math.log(sum(math.exp(score) for score in scores.values()))
     lattice = UnigramSampler(model, alpha).lattice(word)
     assert len(scores) > 1
     for pieces, score in scores.items():
-        found, end = 0.0, len(word)
+        log_probability, end = 0.0, len(word)
         for piece in reversed(pieces):
             bounds, choices = lattice[end]
-            place = choices.index(piece)
-            found += math.log(([*bounds, 1.0])[place] - ([0.0, *bounds])[place])
+            index = choices.index(piece)
+            log_probability += math.log(([*bounds, 1.0])[index] - ([0.0, *bounds])[index])
             end -= len(piece)
-        assert found == pytest.approx(score - total, abs=1e-9)
+        assert log_probability == pytest.approx(score - total, abs=1e-9)
 
 
 def drawn(sampler: BpeDropout | UnigramSampler, word: str, draws: int) -> Counter[tuple[str, ...]]:
@@ -162,13 +162,13 @@ def test_among_the_best_each_is_drawn_by_its_probability() -> None:
     vocabulary, text, draws = learned("unigram", False), "equal rights", 3000
     processor = sentencepiece.SentencePieceProcessor(model_proto=vocabulary.files()[".model"])
     model = PieceModel(vocabulary.files()[".model"])
-    best = processor.nbest_encode(text, nbest_size=3, out_type=str)
-    weights = [math.exp(0.5 * sum(model.scores[piece] for piece in pieces)) for pieces in best]
+    segmentations = processor.nbest_encode(text, nbest_size=3, out_type=str)
+    weights = [math.exp(0.5 * sum(model.scores[piece] for piece in pieces)) for pieces in segmentations]
     shares = {tuple(map(processor.piece_to_id, pieces)): weight / sum(weights)
-              for pieces, weight in zip(best, weights, strict=True)}
+              for pieces, weight in zip(segmentations, weights, strict=True)}
     assert len(shares) == 3
-    found = Counter(map(tuple, vocabulary.sample_batch([text] * draws, Sampling(0.5, 3), 1)))
-    assert chi_square(found, shares) < 4
+    counts = Counter(map(tuple, vocabulary.sample_batch([text] * draws, Sampling(0.5, 3), 1)))
+    assert chi_square(counts, shares) < 4
 
 
 def test_numbers_are_uniform_and_stay_what_they_are() -> None:

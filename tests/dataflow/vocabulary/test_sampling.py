@@ -86,12 +86,12 @@ def test_a_stream_resumed_in_another_process_gives_the_batches_of_the_one_never_
     corpora.write_text(yaml.safe_dump({"sources": [{"uri": uri, "on_end": "drop"} for uri in uris]}))
     model = learn_sentence_piece(TEXTS, "unigram", 250).save(tmp_path / "shared")[0]
 
-    whole = in_a_process("1", "batches", corpora, model)[:-1]
-    places = [3, len(whole) // 3, len(whole) // 2, len(whole) - 3]
-    positions = [whole[place].rsplit(" ", 1)[0] for place in places]
+    uninterrupted = in_a_process("1", "batches", corpora, model)[:-1]
+    starts = [3, len(uninterrupted) // 3, len(uninterrupted) // 2, len(uninterrupted) - 3]
+    positions = [uninterrupted[start].rsplit(" ", 1)[0] for start in starts]
     resumed = "\n".join(in_a_process("2", "batches", corpora, model, *positions)).split("\n\n")
-    assert len(whole) > 60
-    assert [part.splitlines() for part in resumed if part] == [whole[place + 1:] for place in places]
+    assert len(uninterrupted) > 60
+    assert [part.splitlines() for part in resumed if part] == [uninterrupted[start + 1:] for start in starts]
 
 
 def in_a_process(hash_seed: str, *arguments: str | Path) -> list[str]:
@@ -102,35 +102,35 @@ def in_a_process(hash_seed: str, *arguments: str | Path) -> list[str]:
 
 
 def test_a_pair_is_segmented_alike_whatever_the_window(memory_source) -> None:
-    vocabulary, found = sampled_vocabulary(), []
+    vocabulary, segmentations = sampled_vocabulary(), []
     for window in (50, 77, 1000):
         mixture = Mixture([Ingredient(memory_source("a", 120))], report=lambda _: None)
         settings = StreamBatchSettings(batch_tokens=10**6, window=window, subword_sampling=True)
         stream = StreamBatches(mixture, vocabulary, vocabulary, settings, epochs=2, report=lambda _: None)
         batches = [[sorted(ids[ids != 0].tolist() for ids in batch.source)] for _, batch in stream.read()]
-        found.append(sorted(ids for batch in batches for rows in batch for ids in rows))
-    assert found[0] == found[1] == found[2]
+        segmentations.append(sorted(ids for batch in batches for rows in batch for ids in rows))
+    assert segmentations[0] == segmentations[1] == segmentations[2]
 
 
 def test_a_draw_is_another_segmentation_of_the_same_text(vocabulary: Vocabulary) -> None:
     drawn = vocabulary.sample_batch(TEXTS, Sampling(0.2), 5)
     assert [vocabulary.decode(ids) for ids in drawn] == TEXTS
-    assert sum(ids != best for ids, best in zip(drawn, vocabulary.encode_batch(TEXTS), strict=True)) > 100
+    assert sum(ids != encoded for ids, encoded in zip(drawn, vocabulary.encode_batch(TEXTS), strict=True)) > 100
 
 
 def test_draws_in_several_threads_do_not_disturb_each_other(vocabulary: Vocabulary) -> None:
     expected = {seed: vocabulary.sample_batch(TEXTS[:50], Sampling(0.2), seed) for seed in range(6)}
-    found: dict[int, list[list[int]]] = {}
+    segmentations: dict[int, list[list[int]]] = {}
 
     def draw(seed: int) -> None:
-        found[seed] = vocabulary.sample_batch(TEXTS[:50], Sampling(0.2), seed)
+        segmentations[seed] = vocabulary.sample_batch(TEXTS[:50], Sampling(0.2), seed)
 
     threads = [threading.Thread(target=draw, args=(seed,)) for seed in expected]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == expected
+    assert segmentations == expected
 
 
 def test_dropout_has_the_ends_that_the_paper_names() -> None:
@@ -138,16 +138,16 @@ def test_dropout_has_the_ends_that_the_paper_names() -> None:
     vocabulary = learn_bpe_codes(TEXTS, 250)
     assert vocabulary.sample_batch(TEXTS, Sampling(0.0), 1) == vocabulary.encode_batch(TEXTS)
     drawn = zip(WORDS, vocabulary.sample_batch(WORDS, Sampling(1.0), 1), vocabulary.encode_batch(WORDS), strict=True)
-    in_letters = [len(ids) == len(word) for word, ids, best in drawn if ids != best]
+    in_letters = [len(ids) == len(word) for word, ids, encoded in drawn if ids != encoded]
     assert len(in_letters) > 200 and all(in_letters)
 
 
 def test_no_word_becomes_unknown_by_chance() -> None:
     pytest.importorskip("subword_nmt")
     vocabulary = learn_bpe_codes(TEXTS, 60)
-    best, drawn = (sum(ids.count(3) for ids in found) for found in (
+    encoded, drawn = (sum(ids.count(3) for ids in segmentations) for segmentations in (
         vocabulary.encode_batch(TEXTS), vocabulary.sample_batch(TEXTS, Sampling(0.5), 1)))
-    assert drawn == best
+    assert drawn == encoded
 
 
 def test_symbols_are_pieces_of_their_own() -> None:
@@ -157,8 +157,8 @@ def test_symbols_are_pieces_of_their_own() -> None:
 
 
 @hypothesis_settings(max_examples=15, deadline=None)
-@given(place=st.integers(0, 60), readers=st.integers(1, 3))
-def test_a_resumed_stream_draws_what_the_one_never_stopped_drew(memory_source, place: int, readers: int) -> None:
+@given(start=st.integers(0, 60), readers=st.integers(1, 3))
+def test_a_resumed_stream_draws_what_the_one_never_stopped_drew(memory_source, start: int, readers: int) -> None:
     vocabulary = sampled_vocabulary()
 
     def make() -> StreamBatches:
@@ -166,12 +166,13 @@ def test_a_resumed_stream_draws_what_the_one_never_stopped_drew(memory_source, p
         settings = StreamBatchSettings(batch_tokens=40, window=50, subword_sampling=True)
         return StreamBatches(mixture, vocabulary, vocabulary, settings, epochs=2, report=lambda _: None)
 
-    whole = [(position, [a.tobytes() for a in batch.arrays()]) for position, batch in make().read()]
-    place = min(place, len(whole) - 1)
+    uninterrupted = [(position, [a.tobytes() for a in batch.arrays()]) for position, batch in make().read()]
+    start = min(start, len(uninterrupted) - 1)
     again = make()
-    parts = [again.read(whole[place][0], index, readers) for index in range(readers)]
-    rest = [next(parts[number % readers]) for number in range(len(whole) - place - 1)]
-    assert [(position, [a.tobytes() for a in batch.arrays()]) for position, batch in rest] == whole[place + 1:]
+    parts = [again.read(uninterrupted[start][0], index, readers) for index in range(readers)]
+    resumed = [next(parts[number % readers]) for number in range(len(uninterrupted) - start - 1)]
+    contents = [(position, [a.tobytes() for a in batch.arrays()]) for position, batch in resumed]
+    assert contents == uninterrupted[start + 1:]
 
 
 def test_epochs_draw_anew(memory_source) -> None:

@@ -66,9 +66,9 @@ def test_streams_copy_the_facts_next_to_their_vocabulary(data: PreparedData, tmp
 
 
 def test_a_given_vocabulary_brings_its_facts_along(data: PreparedData, tmp_path: Path) -> None:
-    given = str(Path(data.directory) / "vocabulary" / "source.model")
-    new = prepared(tmp_path / "new", ["Der Garten", "der Garten"], vocab_size=None, source_vocab=given,
-                   target_vocab=given)
+    vocabulary_file = str(Path(data.directory) / "vocabulary" / "source.model")
+    new = prepared(tmp_path / "new", ["Der Garten", "der Garten"], vocab_size=None, source_vocab=vocabulary_file,
+                   target_vocab=vocabulary_file)
     assert new.source_text.words[0] in ("Garten", "Haus") and new.source_text.marked == 0
     assert set(new.source_text.words) == {"Garten", "Der", "der", *data.source_text.words}
 

@@ -179,7 +179,7 @@ def test_byte_fallback_leaves_nothing_unknown() -> None:
 
 
 NUMBERS = [f"{text} {number}{unit}" for text, number, unit in zip(
-    SENTENCES, [str(11 * place % 70 * 11) for place in range(400)], ["", "kg", "%", "th"] * 100, strict=True)]
+    SENTENCES, [str(11 * index % 70 * 11) for index in range(400)], ["", "kg", "%", "th"] * 100, strict=True)]
 NUMBERS += [f"x{number} \u0663\u0663 \u0967\u0968\u0969kg" for number in (20, 2020)] * 50
 
 
@@ -320,11 +320,11 @@ def test_long_lines_are_learned_from_as_their_sentences_are(kind: str) -> None:
                       min_size=1, max_size=12), repeat=st.integers(1, 90))
 def test_the_parts_of_a_long_line_are_its_text_within_the_limit(parts: list[str], repeat: int) -> None:
     text = "".join(parts) * repeat
-    found = list(_learnable(text))
-    assert "".join(found) == text
-    assert all(0 < len(part.encode()) <= LONGEST_SENTENCE for part in found) or text == ""
+    chunks = list(_learnable(text))
+    assert "".join(chunks) == text
+    assert all(0 < len(part.encode()) <= LONGEST_SENTENCE for part in chunks) or text == ""
     if len(text.encode()) > LONGEST_SENTENCE and " " not in text and "\u0301\u0301" not in text:
-        assert not any(unicodedata.combining(part[0]) for part in found[1:])
+        assert not any(unicodedata.combining(part[0]) for part in chunks[1:])
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])

@@ -45,7 +45,7 @@ class _Cells(NamedTuple):
         entry: int32 `[cells]`, entry of the table for each pair.
         starts: int64 `[target tokens]`, first cell of each target token.
         lengths: int32 `[target tokens]`, number of cells of each target token.
-        place: float32 `[target tokens]`, relative position of each target token in its sentence, between 0 and 1.
+        position: float32 `[target tokens]`, relative position of each target token in its sentence, between 0 and 1.
     """
 
     entry: NDArray[np.int32]

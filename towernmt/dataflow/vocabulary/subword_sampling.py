@@ -39,11 +39,11 @@ class _State:
     Attributes:
         begins: index at which each symbol begins, and the end of the word.
         merges: the possible merges, the best first.
-        best: the cached state after the best merge, or None.
+        next_state: the cached state after the best merge, or None.
         pieces: the cached text of the symbols, or None.
     """
 
-    __slots__ = ("begins", "best", "merges", "pieces")
+    __slots__ = ("begins", "merges", "next_state", "pieces")
 
     def __init__(self, begins: list[int], merges: list[Merge]) -> None:
         self.begins, self.merges = begins, merges
