@@ -26,7 +26,7 @@ from towernmt.documents.segments import Document, Mark
 from towernmt.predict.lines.hypotheses import Hypothesis
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.output_file import check_apart, output_file
-from towernmt.predict.ranges.job import NAME, check_writable_output
+from towernmt.predict.ranges.job import NAME_PLACEHOLDER, check_writable_output
 
 if TYPE_CHECKING:
     from towernmt.predict.line_translator import LineTranslator
@@ -145,12 +145,12 @@ def _outputs(args: argparse.Namespace) -> list[str]:
     if not args.output:
         raise SettingsError("--document needs --output: pass a file or a directory.")
     pattern = args.output
-    if NAME not in pattern and (pattern.endswith("/") or Path(pattern).is_dir()):
-        pattern = f"{pattern.rstrip('/')}/{NAME}"
-    if len(args.document) > 1 and NAME not in pattern:
+    if NAME_PLACEHOLDER not in pattern and (pattern.endswith("/") or Path(pattern).is_dir()):
+        pattern = f"{pattern.rstrip('/')}/{NAME_PLACEHOLDER}"
+    if len(args.document) > 1 and NAME_PLACEHOLDER not in pattern:
         raise SettingsError(f"--output {args.output}: for {len(args.document)} documents, pass a directory such as "
-                            f"out/, or derived names such as out/en-{NAME}.")
-    outputs = [pattern.replace(NAME, Path(name).name) for name in args.document]
+                            f"out/, or derived names such as out/en-{NAME_PLACEHOLDER}.")
+    outputs = [pattern.replace(NAME_PLACEHOLDER, Path(name).name) for name in args.document]
     for name, output in zip(args.document, outputs, strict=True):
         if outputs.count(output) > 1:
             raise SettingsError(f"{name} and another document would both be written to {output}: translate them one "

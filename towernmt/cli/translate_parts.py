@@ -38,10 +38,10 @@ from towernmt.farm.ray_workers import connect_workers
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.output_file import check_apart
 from towernmt.predict.ranges.job import (
-    NAME,
-    PartJob,
-    PartResult,
-    PartWork,
+    NAME_PLACEHOLDER,
+    RangeJob,
+    RangeResult,
+    RangeTask,
     check_writable_output,
     is_per_text,
     is_remote,
@@ -49,7 +49,7 @@ from towernmt.predict.ranges.job import (
     translation_farm,
     without_options,
 )
-from towernmt.predict.ranges.plan import FileText, PartReader, Plan, Text, is_plan_of, make_plan, open_texts
+from towernmt.predict.ranges.plan import FileText, Plan, RangeReader, Text, is_plan_of, make_plan, open_texts
 from towernmt.predict.ranges.work_directory import WorkDirectory
 from towernmt.predict.search.search_settings import StreamSettings
 
@@ -132,26 +132,27 @@ class CommandPartTranslator:
         self.description = {**task_of(argparse.Namespace(**{**vars(args), "threads": 0}), self._translator),
                             **{name: "a file" for name in beside}}
 
-    def __call__(self, work: PartWork) -> PartResult:
+    def __call__(self, work: RangeTask) -> RangeResult:
         """Translate a range of lines."""
         text, links = io.BytesIO(), io.BytesIO()
         separate = self._args.alignments not in (None, APPENDED)
         faults = self._translator.faults = FaultCounts(work.name)
-        given = LinesToTranslate(work.lines.lines, work.name, work.part.first, self._options(work), work.part.before)
+        given = LinesToTranslate(work.lines.lines, work.name, work.line_range.first_line, self._options(work),
+                                 work.line_range.lines_before)
         answers = json_answers if self._args.json else text_answers
         for lines in answers(self._args, self._translator, given, self._alignments(*[links] if separate else ())):
             text.writelines(line.encode("utf-8") + b"\n" for line in lines)
         files = [text.getvalue(), links.getvalue()] if separate else [text.getvalue()]
-        return PartResult(files, faults.tokens, faults.as_json())
+        return RangeResult(files, faults.tokens, faults.as_json())
 
     def _alignments(self, *files: io.BytesIO) -> AlignmentOutput:
         return AlignmentOutput(self._args, files, None)
 
-    def _options(self, work: PartWork) -> Any:
+    def _options(self, work: RangeTask) -> Any:
         """Return the requests of each line from the files with one line for each input line."""
-        first = work.part.before + work.part.first
+        first = work.line_range.lines_before + work.line_range.first_line
         found: dict[str, Any] = {}
-        for (name, file), lines in zip(self._beside.items(), work.lines.beside, strict=True):
+        for (name, file), lines in zip(self._beside.items(), work.lines.parallel, strict=True):
             found[name] = (clean_lines(lines, file, first) if name == "--prefix"
                            else Chunk(file, first, len(lines), b"".join(lines)).decode())
         return options_by_lines(found.get("--prefix"), found.get("--constraints"))
@@ -183,7 +184,7 @@ def translate_parts(args: argparse.Namespace) -> int:
 
     def stop() -> None:
         farm.stop()
-        if directory.is_there:
+        if directory.in_progress:
             print(f"{directory.path} contains the finished parts: the same command resumes with them.",
                   file=sys.stderr)
 
@@ -278,7 +279,7 @@ def _by_file(names: Iterable[str]) -> dict[tuple[int, int], str]:
 
 def _work_directory(output: str) -> Path:
     """Return the default work directory: next to a local output, or in the current directory for one in S3."""
-    name = without_options(output).rstrip("/").replace(NAME, "all") + ".parts"
+    name = without_options(output).rstrip("/").replace(NAME_PLACEHOLDER, "all") + ".parts"
     return Path(name.rpartition("/")[2]) if is_remote(output) else Path(name)
 
 
@@ -300,12 +301,12 @@ def _plan(args: argparse.Namespace, directory: WorkDirectory, texts: Sequence[Te
     if old is not None:
         print(f"The inputs have changed since {directory.path} was created: parts with changed lines are translated "
               "again.", file=sys.stderr)
-    return make_plan(texts, beside, outputs.of_texts, args.window, old.units if old else None)
+    return make_plan(texts, beside, outputs.of_texts, args.window, old.units_per_range if old else None)
 
 
 def _translate(directory: WorkDirectory, plan: Plan, texts: Sequence[Text], beside: Sequence[Text], outputs: _Outputs,
                farm: Farm, task: Mapping[str, Any]) -> None:
-    job = PartJob(directory, plan, PartReader(plan, texts, beside), [text.name for text in texts], outputs.files,
+    job = RangeJob(directory, plan, RangeReader(plan, texts, beside), [text.name for text in texts], outputs.files,
                   farm, sys.stderr)
     if job.lines_done:
         print(f"{directory.path}: resuming; {job.lines_done:,} of {plan.lines:,} lines are done.", file=sys.stderr)

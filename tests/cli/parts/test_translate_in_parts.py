@@ -20,7 +20,7 @@ from towernmt.farm.farm import Event, Ready, call
 from towernmt.predict.lines.faults import counted
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import line_requests
-from towernmt.predict.ranges.job import PartWork
+from towernmt.predict.ranges.job import RangeTask
 from towernmt.predict.search.search_settings import SearchSettings
 
 LINES = 2345
@@ -56,7 +56,7 @@ class WorkersHere:
         self._made[number] = self._make(number)
         self._events.append((number, Ready(self._made[number].description)))
 
-    def submit(self, number: int, work: PartWork) -> None:
+    def submit(self, number: int, work: RangeTask) -> None:
         self._events.append((number, call(lambda: self._made[number](work))))
 
     def wait(self, seconds: float) -> list[tuple[int, Event]]:

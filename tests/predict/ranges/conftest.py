@@ -12,7 +12,7 @@ import pytest
 
 from towernmt.farm.farm import Event, Lost, Ready, Result
 from towernmt.predict.lines.faults import FaultCounts
-from towernmt.predict.ranges.job import PartResult, PartWork
+from towernmt.predict.ranges.job import RangeResult, RangeTask
 
 TASK = {"model": "a"}
 
@@ -25,17 +25,17 @@ class FakeWorkers:
     """`Workers` within this thread; results may come in another order than the tasks."""
 
     def __init__(self, count: int, seed: int = 0, losses: float = 0.0,
-                 stop_at: int | None = None, answer: Callable[[PartWork], Event] | None = None) -> None:
+                 stop_at: int | None = None, answer: Callable[[RangeTask], Event] | None = None) -> None:
         self.count, self._random, self._losses, self._stop_at = count, random.Random(seed), losses, stop_at
         self._answer = answer or (lambda work: Result(self.translate(work)))
         self.waiting: deque[tuple[int, Event]] = deque()
-        self.asked: list[PartWork] = []
+        self.asked: list[RangeTask] = []
         self.stopped = False
 
     def start(self, number: int) -> None:
         self.waiting.append((number, Ready(TASK)))
 
-    def submit(self, number: int, work: PartWork) -> None:
+    def submit(self, number: int, work: RangeTask) -> None:
         self.asked.append(work)
         lost = self._random.random() < self._losses
         self.waiting.append((number, Lost("killed") if lost else self._answer(work)))
@@ -52,14 +52,14 @@ class FakeWorkers:
         self.stopped = True
 
     @staticmethod
-    def translate(work: PartWork) -> PartResult:
-        return PartResult([b"".join(map(translated, work.lines.lines))], len(work.lines.lines),
-                          FaultCounts(work.name).as_json())
+    def translate(work: RangeTask) -> RangeResult:
+        return RangeResult([b"".join(map(translated, work.lines.lines))], len(work.lines.lines),
+                           FaultCounts(work.name).as_json())
 
 
 @pytest.fixture
 def texts(tmp_path: Path) -> list[Path]:
-    """Write three files: one with several parts, one with a line without a line end, and an empty one."""
+    """Write three files: one with several ranges, one with a line without a line end, and an empty one."""
     made = []
     for name, lines in (("a.de", 5230), ("b.de", 1), ("c.de", 0)):
         path = tmp_path / name

@@ -16,8 +16,8 @@ from towernmt.core.directories import LOCK_FILE
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.farm.farm import Event, Failed, Lost, Result
 from towernmt.predict.ranges import work_directory
-from towernmt.predict.ranges.job import PartJob, PartResult, PartWork, translation_farm
-from towernmt.predict.ranges.plan import Part, PartReader, make_plan, open_texts
+from towernmt.predict.ranges.job import RangeJob, RangeResult, RangeTask, translation_farm
+from towernmt.predict.ranges.plan import LineRange, RangeReader, make_plan, open_texts
 from towernmt.predict.ranges.work_directory import Done, WorkDirectory
 
 TASK = {"model": "a"}
@@ -35,15 +35,15 @@ class Setting:
         self.outputs = [place / "all.en"] if together else [place / f"{path.stem}.en" for path in texts]
         self.directory = place / "work"
 
-    def command(self, workers: Any, task: dict[str, Any] = TASK) -> PartJob:
+    def command(self, workers: Any, task: dict[str, Any] = TASK) -> RangeJob:
         """Run the job like the command line."""
         directory, texts = WorkDirectory(self.directory), open_texts(list(map(str, self.paths)))
         plan = make_plan(texts, [], [0, 0, 0] if self.together else [0, 1, 2], 500)
         farm = translation_farm(workers, directory.path)
         farm.wait_for_first()
         directory.begin(task, plan)
-        job = PartJob(directory, plan, PartReader(plan, texts, []), [text.name for text in texts],
-                      [[str(path)] for path in self.outputs], farm, self.stream)
+        job = RangeJob(directory, plan, RangeReader(plan, texts, []), [text.name for text in texts],
+                       [[str(path)] for path in self.outputs], farm, self.stream)
         job.run(TASK)
         return job
 
@@ -80,7 +80,7 @@ def test_any_order_of_losses_and_stops_gives_each_line_once_in_its_place(
         except KeyboardInterrupt:
             stops += 1
             continue
-        except DataError as error:      # three workers were lost with one part
+        except DataError as error:      # three workers were lost with one range
             assert "workers were lost with it" in str(error)
             continue
         break
@@ -117,10 +117,12 @@ def test_a_part_that_is_claimed_while_another_command_removes_all_is_not_done(
         setting: Setting, fake_workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = WorkDirectory.done
 
-    def done(directory: WorkDirectory, part: Part) -> Done | None:
-        if (directory._place(part) / LOCK_FILE).exists():       # called by a claim
+    def done(directory: WorkDirectory, line_range: LineRange) -> Done | None:
+        if (directory._folder(line_range) / LOCK_FILE).exists():       # called by a claim
+            for output in setting.outputs:
+                output.touch()
             shutil.rmtree(directory.path.rename(directory.path.with_name("removed")))
-        return real(directory, part)
+        return real(directory, line_range)
 
     monkeypatch.setattr(WorkDirectory, "done", done)
     workers = fake_workers(2)
@@ -155,7 +157,7 @@ def test_what_is_done_is_not_done_again(setting: Setting, fake_workers: Any) -> 
         setting.command(first)
     second = fake_workers(2)
     setting.command(second)
-    done = [work.part.number for work in (*first.asked, *second.asked)]
+    done = [work.line_range.number for work in (*first.asked, *second.asked)]
     assert len(done) == len(set(done)) + 1      # the one that was being translated
     assert "going" not in setting.stream.getvalue() and "5,231 of 5,231 lines" in setting.stream.getvalue()
     setting.check()
@@ -163,23 +165,23 @@ def test_what_is_done_is_not_done_again(setting: Setting, fake_workers: Any) -> 
 
 def test_after_a_fault_the_other_parts_are_done_and_kept_and_a_mended_text_costs_its_own_part_alone(
         setting: Setting, fake_workers: Any) -> None:
-    def answer(work: PartWork) -> Event:
-        for number, line in enumerate(work.lines.lines, start=work.part.first):
+    def answer(work: RangeTask) -> Event:
+        for number, line in enumerate(work.lines.lines, start=work.line_range.first_line):
             if b"broken" in line:
                 return Failed(DataError(f"{work.name} line {number}: it is broken."))
-        result: PartResult = fake_workers.translate(work)
+        result: RangeResult = fake_workers.translate(work)
         return Result(result)
 
     whole = setting.paths[0].read_bytes()
     setting.paths[0].write_bytes(whole.replace(b"\n2222 ", b"\nbroken "))
     first = fake_workers(2, answer=answer)
-    with pytest.raises(DataError, match=r"1 of 12 parts could not be translated: .*a.de line 2223: it is broken\. "):
+    with pytest.raises(DataError, match=r"1 of 12 ranges could not be translated: .*a.de line 2223: it is broken\. "):
         setting.command(first)
     assert len(first.asked) == 12
     setting.paths[0].write_bytes(whole)
     second = fake_workers(2, answer=answer)
     setting.command(second)
-    assert [work.part.first for work in second.asked] == [2001]
+    assert [work.line_range.first_line for work in second.asked] == [2001]
     setting.check()
 
 
@@ -196,7 +198,7 @@ def test_too_many_losses_end_it_with_a_sentence(setting: Setting, fake_workers: 
     with pytest.raises(TowerNMTError, match=r"6 workers were lost in a row, the last one with .* \(killed\)"):
         setting.command(fake_workers(2, losses=1.0))
     lost_with_one = fake_workers(2)
-    lost_with_one._answer = lambda work: (Result(fake_workers(1).translate(work)) if work.part.first != 1001
+    lost_with_one._answer = lambda work: (Result(fake_workers(1).translate(work)) if work.line_range.first_line != 1001
                                           else Lost("SIGKILL"))
     with pytest.raises(DataError, match=r"a.de lines 1001 to 1500: 5 workers were lost with it"):
         setting.command(lost_with_one)
@@ -209,6 +211,31 @@ def test_an_error_that_is_no_lines_fault_ends_it_at_once(setting: Setting, fake_
     with pytest.raises(SettingsError, match="a setting"):
         setting.command(workers)
     assert workers.stopped and len(workers.asked) <= 2
+
+
+def test_a_removed_work_directory_does_not_pass_for_a_finished_translation(setting: Setting, fake_workers: Any) -> None:
+    def answer(work: RangeTask) -> Event:
+        shutil.rmtree(setting.directory, ignore_errors=True)
+        return Result(fake_workers.translate(work))
+
+    with pytest.raises(DataError, match=r"\.en was not written, because .*work was removed during the translation"):
+        setting.command(fake_workers(1, answer=answer))
+    setting.command(fake_workers(1))
+    setting.check()
+
+
+def test_a_folder_that_another_process_removes_at_the_end_does_no_harm(
+        setting: Setting, fake_workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = Path.iterdir
+
+    def removed_before(path: Path) -> Any:
+        if path.name in ("parts", "joined") and not any(listed(path)):
+            path.rmdir()
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", removed_before)
+    setting.command(fake_workers(2))
+    setting.check()
 
 
 def tree(place: Path) -> dict[str, bytes | None]:
@@ -316,10 +343,10 @@ def test_a_part_that_is_damaged_while_the_others_are_done_is_translated_again_by
         setting: Setting, fake_workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = WorkDirectory.join
 
-    def join(directory: WorkDirectory, output: int, parts: Any, write: Any) -> bool:
-        if parts and not output:
-            flip(directory._place(parts[0]) / "0", random.Random(1))
-        return real(directory, output, parts, write)
+    def join(directory: WorkDirectory, output: int, ranges: Any, write: Any) -> bool:
+        if ranges and not output:
+            flip(directory._folder(ranges[0]) / "0", random.Random(1))
+        return real(directory, output, ranges, write)
 
     with monkeypatch.context() as patch:
         patch.setattr(WorkDirectory, "join", join)

@@ -11,19 +11,19 @@ import pytest
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.predict.ranges.job import (
-    PartJob,
+    RangeJob,
     check_writable_output,
     is_per_text,
     output_paths,
     translation_farm,
     write_joined,
 )
-from towernmt.predict.ranges.plan import PartReader, make_plan, open_texts
-from towernmt.predict.ranges.work_directory import PartFile, WorkDirectory
+from towernmt.predict.ranges.plan import RangeReader, make_plan, open_texts
+from towernmt.predict.ranges.work_directory import ResultFile, WorkDirectory
 
 
-def result(path: Path) -> PartFile:
-    return PartFile(path, hashlib.sha256(path.read_bytes()).hexdigest())
+def result(path: Path) -> ResultFile:
+    return ResultFile(path, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 def test_a_folder_or_a_name_in_braces_gives_each_text_a_file_of_its_own(texts: list[Path], tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_an_output_takes_the_place_of_the_old_one_when_it_is_whole(tmp_path: Pat
     (tmp_path / "0").write_text("a\n")
     check_writable_output(str(tmp_path / "new/folder/out"))
     with pytest.raises(DataError, match="missing: cannot read"):
-        write_joined(str(tmp_path / "old"), [result(tmp_path / "0"), PartFile(tmp_path / "missing", "")])
+        write_joined(str(tmp_path / "old"), [result(tmp_path / "0"), ResultFile(tmp_path / "missing", "")])
     assert (tmp_path / "old").read_text() == "old" and not (tmp_path / "old.tmp").exists()
     write_joined(str(tmp_path / "old"), [result(tmp_path / "0"), result(tmp_path / "0")])
     assert (tmp_path / "old").read_text() == "a\na\n"
@@ -74,8 +74,9 @@ def test_texts_in_s3_are_translated_to_objects(s3: Any, texts: list[Path], tmp_p
     workers, directory = fake_workers(3, seed=1, losses=0.05), WorkDirectory(tmp_path / "work")
     farm = translation_farm(workers, directory.path)
     directory.begin(farm.wait_for_first(), plan)
-    PartJob(directory, plan, PartReader(plan, found, []), [text.name for text in found], [[place] for place in outputs],
-            farm, io.StringIO()).run({"model": "a"})
+    job = RangeJob(directory, plan, RangeReader(plan, found, []), [text.name for text in found],
+                   [[output] for output in outputs], farm, io.StringIO())
+    job.run({"model": "a"})
     for path in texts:
         written = s3.client().get_object(Bucket=bucket, Key=f"back/{path.name}.en")["Body"].read()
         assert written == b"".join(b" ".join(reversed(line.split())) + b"\n" for line in path.read_bytes().splitlines())

@@ -13,8 +13,8 @@ import pytest
 
 from towernmt.farm.ray_workers import connect_workers
 from towernmt.predict.lines.faults import FaultCounts
-from towernmt.predict.ranges.job import PartJob, PartResult, PartWork, translation_farm
-from towernmt.predict.ranges.plan import PartReader, make_plan, open_texts
+from towernmt.predict.ranges.job import RangeJob, RangeResult, RangeTask, translation_farm
+from towernmt.predict.ranges.plan import RangeReader, make_plan, open_texts
 from towernmt.predict.ranges.work_directory import WorkDirectory
 
 ray = pytest.importorskip("ray", reason="needs towernmt[ray]")
@@ -35,16 +35,16 @@ def test_actors_translate_parts_and_a_killed_one_is_started_again(
     monkeypatch.chdir(tmp_path)
 
     class Upper:
-        """Kills its own process, like `kill -9`, at the first attempt to translate some parts."""
+        """Kills its own process, like `kill -9`, at the first attempt to translate some ranges."""
 
         description = {"model": "a"}
 
-        def __call__(self, work: PartWork) -> PartResult:
-            mark = Path("killed", str(work.part.number))    # the directory is that of the command
-            if work.part.number % 2 == 0 and not mark.exists():
+        def __call__(self, work: RangeTask) -> RangeResult:
+            mark = Path("killed", str(work.line_range.number))    # the directory is that of the command
+            if work.line_range.number % 2 == 0 and not mark.exists():
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            return PartResult([b"".join(work.lines.lines).upper()], 1, FaultCounts(work.name).as_json())
+            return RangeResult([b"".join(work.lines.lines).upper()], 1, FaultCounts(work.name).as_json())
 
     found = open_texts([str(texts[0])])
     plan = make_plan(found, [], [0], 500)
@@ -53,8 +53,8 @@ def test_actors_translate_parts_and_a_killed_one_is_started_again(
         directory = WorkDirectory(tmp_path / "work")
         task: Any = farm.wait_for_first()
         directory.begin(task, plan)
-        PartJob(directory, plan, PartReader(plan, found, []), [found[0].name], [[str(tmp_path / "out")]], farm,
-                io.StringIO()).run(task)
+        RangeJob(directory, plan, RangeReader(plan, found, []), [found[0].name], [[str(tmp_path / "out")]], farm,
+                 io.StringIO()).run(task)
     finally:
         farm.stop()
     assert len(list(killed.iterdir())) == 6

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, cast
+from typing import Any, NamedTuple, NoReturn, TextIO, cast
 
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
@@ -24,27 +24,27 @@ from towernmt.dataflow.text.text_lines import report_interval
 from towernmt.farm.farm import Failed, Farm, FarmEvent, Lost, Ready, Result, Workers
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.output_file import descriptor_of, reporting_write_errors
-from towernmt.predict.ranges.plan import Part, PartLines, PartReader, Plan, Text, short_name
-from towernmt.predict.ranges.work_directory import PartFile, WorkDirectory
+from towernmt.predict.ranges.plan import LineRange, Plan, RangeLines, RangeReader, Text, short_name
+from towernmt.predict.ranges.work_directory import ResultFile, WorkDirectory
 
 
-class PartWork(NamedTuple):
-    """The task of a worker: a part to translate.
+class RangeTask(NamedTuple):
+    """The task of a worker: a range to translate.
 
     Attributes:
-        part: the part.
+        range: the range.
         name: name of its text, for messages.
         lines: its lines.
     """
 
-    part: Part
+    line_range: LineRange
     name: str
-    lines: PartLines
+    lines: RangeLines
 
 
 @dataclass(frozen=True)
-class PartResult:
-    """The translation of a part.
+class RangeResult:
+    """The translation of a range.
 
     Attributes:
         files: content for each file of the output.
@@ -57,7 +57,7 @@ class PartResult:
     faults: Mapping[str, Any]
 
 
-class PartProgress:
+class RangeProgress:
     """Writes the number of translated lines, the rates of lines and tokens, and the remaining time.
 
     Args:
@@ -67,15 +67,15 @@ class PartProgress:
     """
 
     def __init__(self, total: int, done: int, stream: TextIO) -> None:
-        self._total, self._before, self._stream = total, done, stream
+        self._total, self._done_before, self._stream = total, done, stream
         self._terminal = stream.isatty()
         self._interval = report_interval(self._terminal)
-        self._start = self._last = time.monotonic()
+        self._start = self._last_report = time.monotonic()
 
     @property
     def is_due(self) -> bool:
         """Whether the interval since the last report is over."""
-        return time.monotonic() - self._last >= self._interval
+        return time.monotonic() - self._last_report >= self._interval
 
     def report(self, lines: int, tokens: int, workers: int, last: bool = False) -> None:
         """Write a report.
@@ -86,9 +86,9 @@ class PartProgress:
             workers: number of workers of this process.
             last: whether the work has ended.
         """
-        self._last = time.monotonic()
-        seconds = max(self._last - self._start, 1e-9)
-        rate = (lines - self._before) / seconds
+        self._last_report = time.monotonic()
+        seconds = max(self._last_report - self._start, 1e-9)
+        rate = (lines - self._done_before) / seconds
         left = "" if last or not rate else f", ETA {_clock((self._total - lines) / rate)}"
         clear, end = ("\x1b[K", "\n" if last else "\r") if self._terminal else ("", "\n")
         self._stream.write(f"translating: {lines:,} of {self._total:,} lines, {_clock(seconds)}, {rate:,.1f} lines/s, "
@@ -102,13 +102,15 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
 
 
-NAME = "{name}"
+NAME_PLACEHOLDER = "{name}"
 """In the name of an output: the name of the text, without directories and the suffix of a compression."""
 
 
 def is_per_text(path: str) -> bool:
     """Return whether an output is a file for each text: it contains `{name}`, or is a directory."""
-    return NAME in path or without_options(path).endswith("/") or (not is_remote(path) and Path(path).is_dir())
+    if NAME_PLACEHOLDER in path or without_options(path).endswith("/"):
+        return True
+    return not is_remote(path) and Path(path).is_dir()
 
 
 def is_remote(path: str) -> bool:
@@ -133,17 +135,17 @@ def output_paths(path: str, texts: Sequence[Text]) -> list[str]:
     """
     if not is_per_text(path):
         return [path for _ in texts]
-    if NAME not in path:
-        place = without_options(path)
-        path = f"{place.rstrip('/')}/{NAME}{path[len(place):]}"
-    paths = [path.replace(NAME, short_name(text)) for text in texts]
-    first: dict[str, Text] = {}
-    for place, text in zip(paths, texts, strict=True):
-        if place in first:
-            raise SettingsError(f"{first[place].name} and {text.name} would both be written to {place}: translate them "
-                                "by separate commands, to different outputs.")
-        first[place] = text
-    return paths
+    if NAME_PLACEHOLDER not in path:
+        directory = without_options(path)
+        path = f"{directory.rstrip('/')}/{NAME_PLACEHOLDER}{path[len(directory):]}"
+    outputs = [path.replace(NAME_PLACEHOLDER, short_name(text)) for text in texts]
+    text_of_output: dict[str, Text] = {}
+    for output, text in zip(outputs, texts, strict=True):
+        if output in text_of_output:
+            raise SettingsError(f"{text_of_output[output].name} and {text.name} would both be written to {output}: "
+                                "translate them by separate commands, to different outputs.")
+        text_of_output[output] = text
+    return outputs
 
 
 def check_writable_output(path: str) -> None:
@@ -156,21 +158,21 @@ def check_writable_output(path: str) -> None:
         storage, name = open_storage(path)
         check_object_writable(cast(S3Storage, storage).options, name)
         return
-    place = Path(path)
-    if descriptor_of(path) is not None or (place.exists() and not place.is_file()):
+    file = Path(path)
+    if descriptor_of(path) is not None or (file.exists() and not file.is_file()):
         raise DataError(f"{path} is not a regular file: pass the path of one.")
     with reporting_write_errors(path):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if not os.access(place.parent, os.W_OK):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(file.parent, os.W_OK):
             raise PermissionError(13, "Permission denied")
 
 
-def write_joined(path: str, results: Sequence[PartFile]) -> None:
-    """Write the results of parts, one after the other. They replace `path` when all are on the disk.
+def write_joined(path: str, results: Sequence[ResultFile]) -> None:
+    """Write the results of ranges, one after the other. They replace `path` when all are on the disk.
 
     Args:
         path: a file, or s3://bucket/key.
-        results: the result of each part.
+        results: the result of each range.
 
     Raises:
         DataError: the output cannot be written, or a result is damaged. The old output is untouched.
@@ -184,7 +186,7 @@ def write_joined(path: str, results: Sequence[PartFile]) -> None:
         file.writelines(_content(results))
 
 
-def _content(results: Sequence[PartFile]) -> Iterator[bytes]:
+def _content(results: Sequence[ResultFile]) -> Iterator[bytes]:
     """Yield the content of results in blocks.
 
     Raises:
@@ -223,10 +225,10 @@ class _BlockReader(io.RawIOBase):
 
 log = logging.getLogger(__name__)
 
-LOSSES_OF_A_PART = 5
-"""Number of workers that are lost with a part before it is abandoned."""
-MOST_FAULTS = 10
-"""Number of parts that cannot be translated before no more parts begin."""
+MAX_WORKER_LOSSES = 5
+"""Number of workers that are lost with a range before it is abandoned."""
+MAX_FAILED_RANGES = 10
+"""Number of ranges that cannot be translated before no more ranges begin."""
 _POLL = 1.0         # seconds between two polls of the work directory while a worker is idle,
 _SLOW_POLL = 10.0   # and while all workers are busy
 
@@ -235,137 +237,156 @@ def translation_farm(workers: Workers, directory: Path) -> Farm:
     """Make the farm of a translation.
 
     Args:
-        workers: backend of the farm; its workers turn a `PartWork` into a `PartResult`.
+        workers: backend of the farm; its workers turn a `RangeTask` into a `RangeResult`.
         directory: path of the work directory.
     """
     return Farm(workers, f"What is done is kept in {directory}: the same command resumes, for example with fewer "
                 "--workers.", log.warning)
 
 
-class PartJob:
-    """Translates the parts of a plan with the workers of a farm, and writes the outputs.
+class RangeJob:
+    """Translates the ranges of a plan with the workers of a farm, and writes the outputs.
 
     Attributes:
-        _outputs: parts of each output that is not written.
-        _open: parts that are not done.
-        _waiting: open parts that no worker of the farm has; another process may have some.
-        _held: lock of each part that a worker has, by the number of the part.
+        _unwritten: ranges of each output that is not written.
+        _open: ranges that are not done.
+        _waiting: open ranges that no worker of the farm has; another process may have some.
+        _locks: lock of each range that a worker has, by the number of the range.
 
     Args:
-        directory: work directory, in which parts are claimed and committed.
+        directory: work directory, in which ranges are claimed and committed.
         plan: plan of the texts.
-        reader: reads the lines of parts.
+        reader: reads the lines of ranges.
         names: names of the texts.
         outputs: files of each output.
         farm: the farm, of which worker 0 is ready.
         stream: destination of the progress.
     """
 
-    def __init__(self, directory: WorkDirectory, plan: Plan, reader: PartReader, names: Sequence[str],
+    def __init__(self, directory: WorkDirectory, plan: Plan, reader: RangeReader, names: Sequence[str],
                  outputs: Sequence[Sequence[str]], farm: Farm, stream: TextIO) -> None:
         self._directory, self._plan, self._reader, self._names = directory, plan, reader, names
         self._files, self._farm = outputs, farm
-        of_output = {output: list(parts) for output, parts in groupby(plan.parts, lambda part: part.output)}
-        self._parts_of = {output: of_output.get(output, []) for output in range(len(outputs))}
-        self._outputs = dict(self._parts_of)
-        self._open = {part.number: part for part in plan.parts}
-        self._waiting = deque(plan.parts)
-        self._held: dict[int, DirectoryLock] = {}
+        self._ranges_of: dict[int, list[LineRange]] = {output: [] for output in range(len(outputs))}
+        for line_range in plan.ranges:
+            self._ranges_of[line_range.output].append(line_range)
+        self._unwritten = dict(self._ranges_of)
+        self._open = {line_range.number: line_range for line_range in plan.ranges}
+        self._waiting = deque(plan.ranges)
+        self._locks: dict[int, DirectoryLock] = {}
         self._losses: Counter[int] = Counter()
         self._tokens, self._polled = 0, 0.0
-        self._faults: list[str] = []
+        self._failures: list[str] = []
         self._poll()
-        self._progress = PartProgress(plan.lines, self.lines_done, stream)
+        self._progress = RangeProgress(plan.lines, self.lines_done, stream)
 
     @property
     def lines_done(self) -> int:
-        """Number of lines of the parts that are done, by this process or by another one."""
-        return self._plan.lines - sum(part.lines for part in self._open.values())
+        """Number of lines of the ranges that are done, by this process or by another one."""
+        return self._plan.lines - sum(line_range.num_lines for line_range in self._open.values())
 
     def run(self, task: Mapping[str, Any]) -> None:
-        """Translate all parts and write all outputs, and wait for those of other processes.
+        """Translate all ranges and write all outputs, and wait for those of other processes.
 
         Args:
             task: options that determine the translations of worker 0; those of the other workers must be equal.
 
         Raises:
-            DataError: some parts cannot be translated; all others are done and kept.
+            DataError: some ranges cannot be translated; all others are done and kept.
             TowerNMTError: a worker cannot make its translator, or too many were lost.
         """
         self._farm.start(self._farm.count)
         try:
-            self._join()
-            while self._outputs and self._directory.is_there and not self._is_stuck():
+            self._write_finished_outputs()
+            while self._unwritten and self._directory.in_progress and not self._is_stuck():
                 self._assign()
                 for event in self._farm.events():
                     self._handle(event, task)
                 if time.monotonic() - self._polled > (_POLL if self._farm.idle else _SLOW_POLL):
                     self._poll()
-                self._join()
+                self._write_finished_outputs()
                 if self._progress.is_due:
                     self._report()
         finally:
             self._farm.stop()
-            for lock in self._held.values():
+            for lock in self._locks.values():
                 lock.release()
-        if self._faults:
-            raise DataError(f"{len(self._faults)} of {len(self._plan.parts)} parts could not be translated: "
-                            f"{' '.join(self._faults)} What is done is kept in {self._directory.path}; fix that, and "
-                            "start the same command again.")
+        if self._failures:
+            self._raise_failures()
+        self._check_outputs()
         self._report(last=True)
-        self._directory.remove(self._parts_of)
+        self._directory.remove(self._ranges_of)
+
+    def _raise_failures(self) -> NoReturn:
+        raise DataError(f"{len(self._failures)} of {len(self._plan.ranges)} ranges could not be translated: "
+                        f"{' '.join(self._failures)} What is done is kept in {self._directory.path}; fix that, and "
+                        "start the same command again.")
+
+    def _check_outputs(self) -> None:
+        """Refuse to end without the outputs that another process should have written.
+
+        Raises:
+            DataError: an output is missing, because the work directory was removed during the translation.
+        """
+        for output in self._unwritten:
+            for path in self._files[output]:
+                if not is_remote(path) and not Path(path).exists():
+                    raise DataError(f"{path} was not written, because {self._directory.path} was removed during the "
+                                    "translation: start the same command again, and leave that directory in place.")
 
     def _is_stuck(self) -> bool:
-        """Return whether only parts that cannot be translated are left."""
-        return bool(self._faults) and not self._held and (not self._waiting or len(self._faults) >= MOST_FAULTS)
+        """Return whether only ranges that cannot be translated are left."""
+        return bool(self._failures) and not self._locks and (
+            not self._waiting or len(self._failures) >= MAX_FAILED_RANGES)
 
     def _assign(self) -> None:
-        """Give a part to each idle worker, except parts that other processes have."""
+        """Give a range to each idle worker, except ranges that other processes have."""
         while self._farm.idle:
-            if len(self._faults) >= MOST_FAULTS or (claimed := self._claim()) is None:
+            if len(self._failures) >= MAX_FAILED_RANGES or (claimed := self._claim()) is None:
                 return
-            part, lock = claimed
-            self._held[part.number] = lock
+            line_range, lock = claimed
+            self._locks[line_range.number] = lock
             try:
-                lines = self._reader.read(part)
+                lines = self._reader.read(line_range)
             except DataError as error:
-                self._give_up(part, str(error))
+                self._give_up(line_range, str(error))
                 continue
-            self._farm.assign(part.number, PartWork(part, self._names[part.text], lines),
-                              self._name(part))
+            self._farm.assign(line_range.number, RangeTask(line_range, self._names[line_range.text], lines),
+                              self._name(line_range))
 
-    def _claim(self) -> tuple[Part, DirectoryLock] | None:
-        """Take a waiting part for this process; None if other processes have all of them, or none is left."""
+    def _claim(self) -> tuple[LineRange, DirectoryLock] | None:
+        """Take a waiting range for this process; None if other processes have all of them, or none is left."""
         for _ in range(len(self._waiting)):
-            part = self._waiting.popleft()
-            if part.number not in self._open:
+            line_range = self._waiting.popleft()
+            if line_range.number not in self._open:
                 continue
-            lock = self._directory.claim(part)
+            lock = self._directory.claim(line_range)
             if lock is None:        # another process has it and may be lost, or has done it
-                self._waiting.append(part)
-            elif self._directory.is_joined(part.output, self._outputs[part.output]):
+                self._waiting.append(line_range)
+            elif self._directory.is_joined(line_range.output, self._unwritten[line_range.output]):
                 lock.release()
-                self._finish(part.output)
+                self._mark_written(line_range.output)
             elif not lock.in_place:     # another process has written and removed everything
                 lock.release()
-                self._waiting.append(part)
+                self._waiting.append(line_range)
             else:
-                return part, lock
+                return line_range, lock
         return None
 
     def _poll(self) -> None:
         """Update the state with the work of other processes."""
         self._polled = time.monotonic()
-        for output, parts in list(self._outputs.items()):
-            if self._directory.is_joined(output, parts):
-                self._finish(output)
-        for part in [part for part in self._open.values() if self._directory.done(part) is not None]:
-            del self._open[part.number]
+        for output, ranges in list(self._unwritten.items()):
+            if self._directory.is_joined(output, ranges):
+                self._mark_written(output)
+        for line_range in list(self._open.values()):
+            if self._directory.done(line_range) is not None:
+                del self._open[line_range.number]
 
-    def _finish(self, output: int) -> None:
+    def _mark_written(self, output: int) -> None:
         """Record that an output is written."""
-        for part in self._outputs.pop(output):
-            self._open.pop(part.number, None)
+        for line_range in self._unwritten.pop(output):
+            self._open.pop(line_range.number, None)
 
     def _handle(self, event: FarmEvent, task: Mapping[str, Any]) -> None:
         """Act on an event of the farm."""
@@ -374,54 +395,55 @@ class PartJob:
                                 "meanwhile?): name one by --checkpoint step-N, and start the same command again.")
         if event.task is None:
             return
-        part = self._plan.parts[event.task]
+        line_range = self._plan.ranges[event.task]
         if isinstance(event.event, Result):
-            self._commit(part, event.event.value)
+            self._commit(line_range, event.event.value)
         elif isinstance(event.event, Lost):
-            self._lose(part, event.event.why)
+            self._lose(line_range, event.event.why)
         elif isinstance(event.event, Failed):
             error = event.event.error
             if isinstance(error, OSError):
                 error = DataError(f"{error.filename or 'a worker'}: {error.strerror or error}.")
             if not isinstance(error, DataError):
                 raise error
-            self._give_up(part, str(error))
+            self._give_up(line_range, str(error))
 
-    def _commit(self, part: Part, result: PartResult) -> None:
-        with self._held.pop(part.number):
-            self._directory.commit(part, result.files, result.tokens, result.faults)
-        del self._open[part.number]
+    def _commit(self, line_range: LineRange, result: RangeResult) -> None:
+        with self._locks.pop(line_range.number):
+            self._directory.commit(line_range, result.files, result.tokens, result.faults)
+        del self._open[line_range.number]
         self._tokens += result.tokens
 
-    def _lose(self, part: Part, why: str) -> None:
-        """Queue the part of a lost worker again, unless too many workers were lost with it."""
-        self._losses[part.number] += 1
-        if self._losses[part.number] >= LOSSES_OF_A_PART:
-            self._give_up(part, f"{self._name(part)}: {LOSSES_OF_A_PART} workers were lost with it ({why}).")
+    def _lose(self, line_range: LineRange, why: str) -> None:
+        """Queue the range of a lost worker again, unless too many workers were lost with it."""
+        self._losses[line_range.number] += 1
+        if self._losses[line_range.number] >= MAX_WORKER_LOSSES:
+            self._give_up(line_range,
+                          f"{self._name(line_range)}: {MAX_WORKER_LOSSES} workers were lost with it ({why}).")
         else:
-            self._held.pop(part.number).release()
-            self._waiting.append(part)      # last, because the part itself may be the reason
+            self._locks.pop(line_range.number).release()
+            self._waiting.append(line_range)      # last, because the range itself may be the reason
 
-    def _give_up(self, part: Part, why: str) -> None:
-        self._held.pop(part.number).release()
-        log.warning("not translated: %s", why)
-        self._faults.append(why)
+    def _give_up(self, line_range: LineRange, reason: str) -> None:
+        self._locks.pop(line_range.number).release()
+        log.warning("not translated: %s", reason)
+        self._failures.append(reason)
 
-    def _name(self, part: Part) -> str:
-        return f"{self._names[part.text]} lines {part.first} to {part.first + part.lines - 1}"
+    def _name(self, line_range: LineRange) -> str:
+        return f"{self._names[line_range.text]} lines {line_range.first_line} to {line_range.last_line}"
 
-    def _join(self) -> None:
-        """Write each output whose parts are all done."""
-        unfinished = {part.output for part in self._open.values()}
-        for output in self._outputs.keys() - unfinished:
-            parts = self._outputs[output]
-            if self._directory.join(output, parts, partial(self._write, output, parts)):
-                self._finish(output)
+    def _write_finished_outputs(self) -> None:
+        """Write each output whose ranges are all done."""
+        unfinished = {line_range.output for line_range in self._open.values()}
+        for output in self._unwritten.keys() - unfinished:
+            ranges = self._unwritten[output]
+            if self._directory.join(output, ranges, partial(self._write, output, ranges)):
+                self._mark_written(output)
 
-    def _write(self, output: int, parts: Sequence[Part]) -> None:
+    def _write(self, output: int, ranges: Sequence[LineRange]) -> None:
         for number, path in enumerate(self._files[output]):
-            write_joined(path, [self._directory.results(part, number) for part in parts])
-        for text, group in groupby(parts, lambda part: part.text):
+            write_joined(path, [self._directory.results(line_range, number) for line_range in ranges])
+        for text, group in groupby(ranges, lambda line_range: line_range.text):
             counts = FaultCounts(self._names[text])
             for done in filter(None, map(self._directory.done, group)):
                 counts.merge(done.faults)

@@ -22,25 +22,25 @@ from towernmt.core.errors import DataError, DirectoryInUseError
 from towernmt.core.files import replacing, write_text
 from towernmt.core.structured_files import JSONError, Natural, load_json, typed_value
 from towernmt.predict.lines.resumable import check_same_task
-from towernmt.predict.ranges.plan import Part, Plan
+from towernmt.predict.ranges.plan import LineRange, Plan
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FORMAT: Literal[1] = 1
+FORMAT: Literal[2] = 2
 MADE, PLAN, FINISHED, DONE = "made-by-towernmt", "plan.json", "finished.json", "done.json"
 PARTS, JOINED = "parts", "joined"
-_OF_A_PART = re.compile(rf"(\d+|{re.escape(DONE)})(\.tmp)?|{re.escape(LOCK_FILE)}")
-"""Names of the files in the folder of a part, and in those of the locks in `joined`."""
-_OF_JOINED = re.compile(r"\d+\.json(\.tmp)?")
+_FILES_OF_RANGE = re.compile(rf"(\d+|{re.escape(DONE)})(\.tmp)?|{re.escape(LOCK_FILE)}")
+"""Names of the files in the folder of a range, and in those of the locks in `joined`."""
+_FILES_OF_JOINED = re.compile(r"\d+\.json(\.tmp)?")
 _REMOVED = ".removed-"
 """In the last name of a directory that this program made."""
 _WAIT = 0.5     # seconds between two attempts to take a lock that another process holds
 
 
-class PartFile(NamedTuple):
-    """A result of a part.
+class ResultFile(NamedTuple):
+    """A result of a range.
 
     Attributes:
         path: the file.
@@ -53,7 +53,7 @@ class PartFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Done:
-    """The record of a part that is done.
+    """The record of a range that is done.
 
     Attributes:
         fingerprint: fingerprint of the lines that were translated.
@@ -69,16 +69,16 @@ class Done:
 
 
 @dataclass(frozen=True)
-class _Begun:
+class _PlanFile:
     """The content of plan.json."""
 
-    format: Literal[1]
+    format: Literal[2]
     task: dict[str, Any]
     plan: Plan
 
 
 class WorkDirectory:
-    """Claims, commits and results of the parts of one translation.
+    """Claims, commits and results of the ranges of one translation.
 
     Attributes:
         path: path of the directory.
@@ -90,7 +90,7 @@ class WorkDirectory:
         self._damaged: set[int] = set()
 
     @property
-    def is_there(self) -> bool:
+    def in_progress(self) -> bool:
         """Whether a translation was begun in the directory and is not finished."""
         return (self.path / PLAN).is_file()
 
@@ -102,7 +102,7 @@ class WorkDirectory:
         """
         if os.path.lexists(self.path) and not self.path.is_dir():
             raise DataError(f"{self.path} is not a directory: pass a different one as --work-directory.")
-        if self.is_there or (self.path / FINISHED).is_file() or not self.path.is_dir():
+        if self.in_progress or (self.path / FINISHED).is_file() or not self.path.is_dir():
             return
         foreign = next(filter(_is_foreign, sorted(self.path.iterdir())), None)
         if foreign is not None:
@@ -115,7 +115,7 @@ class WorkDirectory:
         Raises:
             DataError: plan.json is damaged.
         """
-        return self._begun().plan if self.is_there else None
+        return self._read_plan_file().plan if self.in_progress else None
 
     def task(self) -> dict[str, Any] | None:
         """Return the task of the translation that was begun, or None.
@@ -123,7 +123,7 @@ class WorkDirectory:
         Raises:
             DataError: plan.json is damaged.
         """
-        return self._begun().task if self.is_there else None
+        return self._read_plan_file().task if self.in_progress else None
 
     def begin(self, task: Mapping[str, Any], plan: Plan) -> None:
         """Begin a translation, or resume the one that was begun.
@@ -131,118 +131,120 @@ class WorkDirectory:
         Raises:
             DataError: another task was begun in this directory, or it holds other files (see `check`).
         """
-        with self._alone():
+        with self._exclusive():
             self.check()
             # The last process may have been killed while it removed the files of a finished translation.
             if (self.path / FINISHED).is_file():
                 _remove_files(self.path)
-            for going in self.path.parent.glob(f"{escape(self.path.name)}{_REMOVED}*") if self.path.name else ():
-                _discard(going)
-            begun = self._begun() if self.is_there else None
-            if begun is not None:
-                check_same_task(str(self.path), begun.task, task, "remove that directory to begin anew")
-            wanted = _Begun(FORMAT, dict(task), plan)
-            if begun != wanted:
-                write_text(self.path / PLAN, _with_checksum(dataclasses.asdict(wanted)))
+            for removed in self.path.parent.glob(f"{escape(self.path.name)}{_REMOVED}*") if self.path.name else ():
+                _discard(removed)
+            current = self._read_plan_file() if self.in_progress else None
+            if current is not None:
+                check_same_task(str(self.path), current.task, task, "remove that directory to begin anew")
+            plan_file = _PlanFile(FORMAT, dict(task), plan)
+            if current != plan_file:
+                write_text(self.path / PLAN, _with_checksum(dataclasses.asdict(plan_file)))
 
-    def done(self, part: Part) -> Done | None:
-        """Return the record of a part that is done, or None if the part must be translated.
+    def done(self, line_range: LineRange) -> Done | None:
+        """Return the record of a range that is done, or None if the range must be translated.
 
-        A part counts as done only if its results have their checksums.
+        A range counts as done only if its results have their checksums.
         """
-        if part.number not in self._known:
-            done = self._read_done(part)
+        if line_range.number not in self._known:
+            done = self._read_done(line_range)
             if done is None:
                 return None
-            self._known[part.number] = done
-        return self._known[part.number]
+            self._known[line_range.number] = done
+        return self._known[line_range.number]
 
-    def _read_done(self, part: Part) -> Done | None:
-        place = self._place(part)
+    def _read_done(self, line_range: LineRange) -> Done | None:
+        folder = self._folder(line_range)
         try:
-            done = _without_checksum((place / DONE).read_bytes(), Done)
-            if done.fingerprint != part.fingerprint:
+            done = _without_checksum((folder / DONE).read_bytes(), Done)
+            if done.fingerprint != line_range.fingerprint:
                 return None
-            whole = all(_sha256(place / str(number)) == expected for number, expected in enumerate(done.sha256))
+            is_intact = all(_sha256(folder / str(number)) == expected for number, expected in enumerate(done.sha256))
         except FileNotFoundError:
             return None
         except JSONError:
-            whole = False
-        if not whole and part.number not in self._damaged:
-            self._damaged.add(part.number)
-            log.warning("%s is damaged: its content is not what was written. Its lines are translated again.", place)
-        return done if whole else None
+            is_intact = False
+        if not is_intact and line_range.number not in self._damaged:
+            self._damaged.add(line_range.number)
+            log.warning("%s is damaged: its content is not what was written. Its lines are translated again.", folder)
+        return done if is_intact else None
 
-    def claim(self, part: Part) -> DirectoryLock | None:
-        """Take a part for this process.
+    def claim(self, line_range: LineRange) -> DirectoryLock | None:
+        """Take a range for this process.
 
         Returns:
-            The lock to release when the part is done or given up; None if another process has the part, if it is done,
-            or if the whole translation is finished.
+            The lock to release when the range is done or given up; None if another process has the range, if it is
+            done, or if the whole translation is finished.
         """
-        lock = self._lock(self._place(part))
+        lock = self._lock(self._folder(line_range))
         if lock is None:
             return None
-        if self.is_there and self.done(part) is None:
+        if self.in_progress and self.done(line_range) is None:
             return lock
         lock.release()
-        self._sweep()
+        self._remove_empty_folders()
         return None
 
-    def commit(self, part: Part, results: Sequence[bytes], tokens: int, faults: Mapping[str, Any]) -> None:
-        """Keep the results of a part.
+    def commit(self, line_range: LineRange, results: Sequence[bytes], tokens: int, faults: Mapping[str, Any]) -> None:
+        """Keep the results of a range.
 
         Args:
-            part: the part.
-            results: content for each file of the part's output.
+            line_range: the range.
+            results: content for each file of the range's output.
             tokens: number of tokens; see `Done`.
             faults: faults of the lines.
 
         Raises:
             OSError: a file cannot be written.
         """
-        place = self._place(part)
-        done = Done(part.fingerprint, [hashlib.sha256(content).hexdigest() for content in results], tokens,
+        folder = self._folder(line_range)
+        done = Done(line_range.fingerprint, [hashlib.sha256(content).hexdigest() for content in results], tokens,
                     dict(faults))
-        (place / DONE).unlink(missing_ok=True)      # of the lines before the text was fixed
+        if not self.in_progress:        # another process has finished the translation, or removed the directory
+            return
+        (folder / DONE).unlink(missing_ok=True)      # of the lines before the text was fixed
         for number, content in enumerate(results):
-            with replacing(place / str(number)) as file:
+            with replacing(folder / str(number)) as file:
                 file.write(content)
         try:
-            write_text(place / DONE, _with_checksum(dataclasses.asdict(done)))
+            write_text(folder / DONE, _with_checksum(dataclasses.asdict(done)))
         except FileNotFoundError:
-            if place.exists():
+            if folder.exists():
                 raise
-        if not self.is_there:   # without locks, another process may have finished the translation meanwhile
-            _clear(place)
-        self._known[part.number] = done
+        if not self.in_progress:   # without locks, another process may have finished the translation meanwhile
+            _clear(folder)
+        self._known[line_range.number] = done
 
-    def results(self, part: Part, number: int) -> PartFile:
-        """Return the result of a part that is done for one file of its output.
+    def results(self, line_range: LineRange, number: int) -> ResultFile:
+        """Return the result of a range that is done for one file of its output.
 
         Raises:
-            DataError: the part is not done.
+            DataError: the range is not done.
         """
-        done, path = self.done(part), self._place(part) / str(number)
+        done, path = self.done(line_range), self._folder(line_range) / str(number)
         if done is None or number >= len(done.sha256):
             raise DataError(f"{path} is missing: start the same command again, which translates its lines again.")
-        return PartFile(path, done.sha256[number])
+        return ResultFile(path, done.sha256[number])
 
-    def is_joined(self, output: int, parts: Sequence[Part]) -> bool:
-        """Return whether an output was written from these parts."""
+    def is_joined(self, output: int, ranges: Sequence[LineRange]) -> bool:
+        """Return whether an output was written from these ranges."""
         try:
-            found = typed_value(load_json(self._joined(output).read_bytes()), list[str])
+            fingerprints = typed_value(load_json(self._joined_file(output).read_bytes()), list[str])
         except (FileNotFoundError, JSONError):
             return False
-        return found == [part.fingerprint for part in parts]
+        return fingerprints == [line_range.fingerprint for line_range in ranges]
 
-    def join(self, output: int, parts: Sequence[Part], write: Callable[[], None]) -> bool:
-        """Write an output whose parts are done, unless another process writes it.
+    def join(self, output: int, ranges: Sequence[LineRange], write: Callable[[], None]) -> bool:
+        """Write an output whose ranges are done, unless another process writes it.
 
         Args:
             output: index of the output.
-            parts: all parts of the output, all done.
-            write: writes the output from the results of the parts.
+            ranges: all ranges of the output, all done.
+            write: writes the output from the results of the ranges.
 
         Returns:
             Whether this call wrote the output.
@@ -251,89 +253,90 @@ class WorkDirectory:
         if lock is None:
             return False
         with lock:
-            wanted = self.is_there and not self.is_joined(output, parts)
-            if wanted:
+            is_missing = self.in_progress and not self.is_joined(output, ranges)
+            if is_missing:
                 write()
-                write_text(self._joined(output), json.dumps([part.fingerprint for part in parts]))
-                for part in parts:
-                    _clear(self._place(part))
-        if not wanted:
-            self._sweep()
-        return wanted
+                write_text(self._joined_file(output), json.dumps([line_range.fingerprint for line_range in ranges]))
+                for line_range in ranges:
+                    _clear(self._folder(line_range))
+        if not is_missing:
+            self._remove_empty_folders()
+        return is_missing
 
-    def remove(self, outputs: Mapping[int, Sequence[Part]]) -> None:
+    def remove(self, outputs: Mapping[int, Sequence[LineRange]]) -> None:
         """Remove the files of a finished translation, and the directory if this program made it."""
         lock = self._lock(self.path)
         if lock is None:        # another process removes them, or has begun anew
             return
-        going: Path | None = None
+        removed: Path | None = None
         with lock:
             # If another process was faster, a third may have begun anew; that one has not written its outputs yet.
-            if self.is_there and all(self._is_at_rest(output, parts) for output, parts in outputs.items()):
+            if self.in_progress and all(self._is_complete(output, ranges) for output, ranges in outputs.items()):
                 (self.path / PLAN).replace(self.path / FINISHED)
                 _remove_files(self.path)
                 if any(map(_is_foreign, self.path.iterdir())):
                     (self.path / MADE).unlink(missing_ok=True)      # the user has files there now
                 elif (self.path / MADE).is_file():
                     # A process that waits for the lock sees by the name that it must make a new directory.
-                    going = self.path.rename(self.path.with_name(f"{self.path.name}{_REMOVED}{token_hex(4)}"))
-        if going is not None:
-            _discard(going)
-        self._sweep()
+                    removed = self.path.rename(self.path.with_name(f"{self.path.name}{_REMOVED}{token_hex(4)}"))
+        if removed is not None:
+            _discard(removed)
+        self._remove_empty_folders()
 
-    def _is_at_rest(self, output: int, parts: Sequence[Part]) -> bool:
+    def _is_complete(self, output: int, ranges: Sequence[LineRange]) -> bool:
         """Return whether an output is complete and no other process is finalising it.
 
         A process that is still finalising it removes the directory afterwards.
         """
-        lock = self._lock(self.path / JOINED / str(output)) if self.is_joined(output, parts) else None
+        lock = self._lock(self.path / JOINED / str(output)) if self.is_joined(output, ranges) else None
         if lock is None:
             return False
         lock.release()
         return True
 
-    def _sweep(self) -> None:
+    def _remove_empty_folders(self) -> None:
         """Remove the empty folders that locks have made after another process finished the translation."""
-        if self.is_there:
+        if self.in_progress:
             return
-        folders = [self.path / PARTS, self.path / JOINED]
-        inner = [place for folder in folders if folder.is_dir() for place in folder.iterdir()]
-        for place in (*inner, *folders):
+        parents = [self.path / PARTS, self.path / JOINED]
+        subfolders = [folder for parent in parents for folder in _entries(parent)]
+        for folder in (*subfolders, *parents):
             with suppress(OSError):     # not empty, or gone
-                place.rmdir()
+                folder.rmdir()
 
-    def _begun(self) -> _Begun:
+    def _read_plan_file(self) -> _PlanFile:
         path, advice = self.path / PLAN, "pass another --work-directory, or remove this one to begin anew."
         try:
             content = path.read_bytes()
         except OSError as reason:
             raise DataError(f"{path}: cannot be read ({reason.strerror}); {advice}") from reason
         try:
-            return _without_checksum(content, _Begun)
+            return _without_checksum(content, _PlanFile)
         except JSONError as reason:
             raise DataError(f"{path} is not the plan of a translation, or it is damaged ({reason}); {advice}") from None
 
-    def _place(self, part: Part) -> Path:
-        return self.path / PARTS / f"{part.number:06d}"
+    def _folder(self, line_range: LineRange) -> Path:
+        return self.path / PARTS / f"{line_range.number:06d}"
 
-    def _joined(self, output: int) -> Path:
+    def _joined_file(self, output: int) -> Path:
         return self.path / JOINED / f"{output}.json"
 
-    def _lock(self, place: Path) -> DirectoryLock | None:
+    def _lock(self, folder: Path) -> DirectoryLock | None:
         """Take the lock of a folder, which is made if only this folder is missing, or return None."""
-        lock = DirectoryLock(place, "towernmt translate", make=False)
+        lock = DirectoryLock(folder, "towernmt translate", make=False)
         try:
-            if place != self.path:
-                place.parent.mkdir(exist_ok=True)
-                place.mkdir(exist_ok=True)
+            if folder != self.path:
+                folder.parent.mkdir(exist_ok=True)
+                folder.mkdir(exist_ok=True)
             lock.acquire()
-        except (DirectoryInUseError, FileNotFoundError, FileExistsError):   # or it was removed while the lock was made
-            self._sweep()       # which may have made some of its folders
+        except (DirectoryInUseError, FileNotFoundError, FileExistsError):   # in use, or removed meanwhile
+            self._remove_empty_folders()    # this call may have made some of them
             return None
         return lock
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
+        """Create the directory if it is missing, and hold its lock in the block."""
         while True:
             self.check()
             with suppress(FileExistsError, FileNotFoundError):      # made or removed by another process meanwhile
@@ -347,49 +350,57 @@ class WorkDirectory:
             yield
 
 
+def _entries(folder: Path) -> list[Path]:
+    """Return the sorted entries of a folder; none if it is missing, because another process may remove it."""
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def _remove_files(directory: Path) -> None:
     """Remove all files of a finished translation; finished.json, by which the others are known, is the last one."""
     for folder in (directory / PARTS, directory / JOINED):
-        for place in sorted(folder.iterdir()) if folder.is_dir() else ():
-            if place.is_dir():
-                _clear(place)
-            elif _OF_JOINED.fullmatch(place.name) and folder.name == JOINED:
-                place.unlink(missing_ok=True)
+        for entry in _entries(folder):
+            if entry.is_dir():
+                _clear(entry)
+            elif _FILES_OF_JOINED.fullmatch(entry.name) and folder.name == JOINED:
+                entry.unlink(missing_ok=True)
         with suppress(OSError):     # not there, or not empty: another process has a lock there, and removes it
             folder.rmdir()
     for name in (f"{PLAN}.tmp", FINISHED):
         (directory / name).unlink(missing_ok=True)
 
 
-def _discard(going: Path) -> None:
+def _discard(removed: Path) -> None:
     """Remove a directory that this program made and moved out of the way; files of the user stay there."""
-    if (going / MADE).is_file():
-        _remove_files(going)
+    if (removed / MADE).is_file():
+        _remove_files(removed)
         for name in (LOCK_FILE, MADE):
-            (going / name).unlink(missing_ok=True)
+            (removed / name).unlink(missing_ok=True)
     with suppress(OSError):     # not empty, or gone
-        going.rmdir()
+        removed.rmdir()
 
 
-def _is_foreign(place: Path) -> bool:
+def _is_foreign(entry: Path) -> bool:
     """Return whether an entry of a directory without a plan is not what a killed process leaves there."""
-    if place.name in (MADE, LOCK_FILE, f"{PLAN}.tmp"):
-        return not place.is_file()
-    if place.name not in (PARTS, JOINED) or place.is_symlink() or not place.is_dir():
+    if entry.name in (MADE, LOCK_FILE, f"{PLAN}.tmp"):
+        return not entry.is_file()
+    if entry.name not in (PARTS, JOINED) or entry.is_symlink() or not entry.is_dir():
         return True
-    return any(inner.name != LOCK_FILE for inner in place.rglob("*") if inner.is_symlink() or not inner.is_dir())
+    return any(nested.name != LOCK_FILE for nested in entry.rglob("*") if nested.is_symlink() or not nested.is_dir())
 
 
-def _clear(place: Path) -> None:
-    """Remove the folder of a part with the files that were written for it; other files stay, and so does the folder."""
-    if place.is_symlink():
+def _clear(folder: Path) -> None:
+    """Remove the files that were written for a range, and its folder unless it contains other files."""
+    if folder.is_symlink():
         return
     with suppress(FileNotFoundError):
-        for file in place.iterdir():
-            if _OF_A_PART.fullmatch(file.name) and not file.is_dir():
+        for file in folder.iterdir():
+            if _FILES_OF_RANGE.fullmatch(file.name) and not file.is_dir():
                 file.unlink(missing_ok=True)
     with suppress(OSError):     # not empty, or gone
-        place.rmdir()
+        folder.rmdir()
 
 
 def _sha256(path: Path) -> str:
