@@ -176,7 +176,7 @@ def figures(**changes):
     scalars = {"nll": 4.0312, "loss": 4.9, "perplexity": 56.33, "learning_rate": 1.9e-3, "gradient_norm": 0.81,
                "target_tokens_per_second": 21405.0, "tokens_per_second": 42000.0, "steps_per_second": 40.0}
     return Figures(**{"step": 120_000, "steps": 250_000, "epoch": 3, "scalars": scalars, "seconds_left": 45296.0,
-                      "done": 0.48, "seconds": 41000.0, **changes})
+                      "fraction_done": 0.48, "seconds": 41000.0, **changes})
 
 
 def drawn(bar, width):
@@ -196,7 +196,7 @@ def test_the_bar_has_step_loss_speed_and_eta_in_one_line_of_any_terminal(width):
 
 
 def test_the_bar_without_a_limit_tells_how_long_it_has_trained():
-    line = drawn(Bar(figures(steps=None, seconds_left=None, done=None)), 80)
+    line = drawn(Bar(figures(steps=None, seconds_left=None, fraction_done=None)), 80)
     assert line.startswith("step 120000 ") and "for 11:23:20" in line and "━" not in line
 
 

@@ -52,7 +52,7 @@ class AttentionPictures(Callback):
         self._model, self._averaged, self._score = model, averaged, score
         self._vocabularies = source_vocabulary, target_vocabulary
         self._text = source_lines, target_lines
-        self._sentences, self._seen = sentences, 0
+        self._sentences, self._drawn_validations = sentences, 0
         self._weights: Tensor | None = None
 
     def _setup_graph(self) -> None:
@@ -90,8 +90,8 @@ class AttentionPictures(Callback):
 
     def _draw_if_validated(self) -> None:
         validations = len(self.trainer.monitors.get_history(self._score))
-        if self._weights is not None and validations > self._seen:
-            self._seen = validations
+        if self._weights is not None and validations > self._drawn_validations:
+            self._drawn_validations = validations
             self.draw()
 
     def draw(self) -> None:
@@ -103,8 +103,8 @@ class AttentionPictures(Callback):
             target_ids, _ = pad_sentences([target])
             (weights,) = self._session.run(
                 self._weights, dict(zip(self._inputs, (source_ids, length, target_ids), strict=True)))
-            words = source_ids[0] if source_ids.ndim == 2 else source_ids[0, :, 0]
-            picture = heat_map(weights, self._pieces(1, target_ids[0]), self._pieces(0, words),
+            word_ids = source_ids[0] if source_ids.ndim == 2 else source_ids[0, :, 0]
+            picture = heat_map(weights, self._subwords(1, target_ids[0]), self._subwords(0, word_ids),
                                f"step {self.global_step}: source above, target at the left")
             self.trainer.monitors.put_summary(image_summary(f"attention/{number}", picture))
 
@@ -114,8 +114,8 @@ class AttentionPictures(Callback):
         pairs = list(zip(*(vocabulary.encode_batch(lines) for vocabulary, lines in
                            zip(self._vocabularies, texts, strict=True)), strict=True))
         readable = [pair for pair in pairs if all(5 <= len(side) <= _LONGEST for side in pair)]
-        others = sorted((pair for pair in pairs if all(pair)), key=lambda pair: max(map(len, pair)))
-        return (readable + [pair for pair in others if pair not in readable])[:self._sentences]
+        by_length = sorted((pair for pair in pairs if all(pair)), key=lambda pair: max(map(len, pair)))
+        return (readable + [pair for pair in by_length if pair not in readable])[:self._sentences]
 
-    def _pieces(self, side: int, ids: np.ndarray) -> list[str]:
+    def _subwords(self, side: int, ids: np.ndarray) -> list[str]:
         return ["</s>" if id == EOS else self._vocabularies[side].id_to_piece(int(id)) for id in ids]

@@ -57,8 +57,8 @@ class BestCheckpoints(ScoreWatcher):
         self.directory, self._keep, self._saver = Path(directory), keep, saver
         self._sign = 1.0 if mode == "max" else -1.0
         self._entries: list[Entry] = []
-        self._last: Entry | None = None  # the last evaluation, kept or not
-        self._ready = False
+        self._last_evaluation: Entry | None = None  # also if its checkpoint was not kept
+        self._reconciled = False
         self._end: EndOfTraining | None = None
 
     @property
@@ -67,13 +67,13 @@ class BestCheckpoints(ScoreWatcher):
         return [dict(entry) for entry in self._entries]
 
     def state(self) -> dict[str, Any]:
-        return {"entries": self._entries, "last": self._last}
+        return {"entries": self._entries, "last": self._last_evaluation}
 
     def restore_state(self, state: dict[str, Any]) -> None:
         self._entries = [asdict(entry) for entry in typed_value(state["entries"], list[BestEntry], "entries")]
-        last = state["last"]        # its score may be NaN
-        self._last = None if last is None else {
-            "step": int(last["step"]), "score": float(last["score"]), "metric": str(last["metric"])}
+        evaluation = state["last"]        # its score may be NaN
+        self._last_evaluation = None if evaluation is None else {
+            "step": int(evaluation["step"]), "score": float(evaluation["score"]), "metric": str(evaluation["metric"])}
 
     def _setup_graph(self) -> None:
         self._saver = self._saver or find_saver(self.trainer)
@@ -84,32 +84,32 @@ class BestCheckpoints(ScoreWatcher):
         self._end = EndOfTraining()
 
     def _before_epoch(self) -> None:
-        self._make_ready()  # the step and the state of a resumed run are final only now
+        self._reconcile_once()  # the step and the state of a resumed run are final only now
         self.observe()
 
     def _after_train(self) -> None:
         if self._end is not None and not self._end.by_error():
             # The pending validation of a resumed run may have ended training before this callback's first epoch.
-            self._make_ready()
+            self._reconcile_once()
             self.observe()  # the validation at the end, or one that ended training at once
             self._restore_removed()
 
-    def _make_ready(self) -> None:
-        if not self._ready:
+    def _reconcile_once(self) -> None:
+        if not self._reconciled:
             self._reconcile()
-            self._ready = True
+            self._reconciled = True
 
     def _on_score(self, step: int, score: float) -> None:
         entry = {"step": step, "score": score, "metric": self.metric}
         self._restore_removed()
         ranked = self._best_of([*self._entries, entry])
-        self._last = entry
+        self._last_evaluation = entry
         if entry in ranked:
-            dropped, self._entries = self._entries, ranked
+            previous_entries, self._entries = self._entries, ranked
             # The checkpoint already contains the new record, so a kill at any later moment loses nothing.
             checkpoint = self._saver.save_now()
             if checkpoint is None:
-                self._entries = dropped
+                self._entries = previous_entries
                 return
             _link_tree(Path(checkpoint), self._path(step))
             self._write_record()
@@ -123,42 +123,43 @@ class BestCheckpoints(ScoreWatcher):
 
     def _reconcile(self) -> None:
         """Bring record, log and directories into line with the step that training starts from."""
-        now = self.global_step
+        start_step = self.global_step
         recorded = [asdict(entry) for entry in read_record(self.directory)]
-        known = [entry for entry in [*recorded, *self._entries]
-                 if entry["step"] <= now and entry["metric"] == self.metric]
-        other = next((entry["metric"] for entry in recorded if entry["metric"] != self.metric), None)
-        if other is not None:
-            self._set_aside(f"the best checkpoints by {other}")
-        elif now == 0 and not known and (self.directory / RECORD).exists():
+        candidates = [entry for entry in [*recorded, *self._entries]
+                 if entry["step"] <= start_step and entry["metric"] == self.metric]
+        recorded_metric = next((entry["metric"] for entry in recorded if entry["metric"] != self.metric), None)
+        if recorded_metric is not None:
+            self._set_aside(f"the best checkpoints by {recorded_metric}")
+        elif start_step == 0 and not candidates and (self.directory / RECORD).exists():
             self._set_aside("the best checkpoints of another run")
-        self._entries = self._present(self._best_of(known))
-        if self.directory.is_dir() or self._last is not None:
+        self._entries = self._existing_entries(self._best_of(candidates))
+        if self.directory.is_dir() or self._last_evaluation is not None:
             self._write_record()
             self._remove_unlisted()
-            log = [line for line in self._read_log() if _step_of(line) <= now]
-            if self._last is not None and all(_step_of(line) != self._last["step"] for line in log):
-                log.append(_log_line(self._last))
+            log = [line for line in self._read_log() if _step_of(line) <= start_step]
+            evaluation = self._last_evaluation
+            if evaluation is not None and all(_step_of(line) != evaluation["step"] for line in log):
+                log.append(_log_line(evaluation))
             self._write_log(log)
 
-    def _present(self, entries: list[Entry]) -> list[Entry]:
+    def _existing_entries(self, entries: list[Entry]) -> list[Entry]:
         """Link removed checkpoints again if possible, and return the entries whose checkpoint exists."""
-        present = []
+        existing = []
         for entry in entries:
             path, source = self._path(entry["step"]), self._checkpoints() / f"step-{entry['step']}"
             if not path.is_dir() and source.is_dir():
                 _link_tree(source, path)
             if path.is_dir():
-                present.append(entry)
+                existing.append(entry)
             else:
                 logger.warning(f"{path} was removed, so it is no longer listed among the best checkpoints.")
-        return present
+        return existing
 
     def _restore_removed(self) -> None:
         """Write the record again if the record or one of its checkpoints was removed."""
         paths = [self._path(entry["step"]) for entry in self._entries]
         if paths and not all(path.exists() for path in (self.directory / RECORD, *paths)):
-            self._entries = self._present(self._entries)
+            self._entries = self._existing_entries(self._entries)
             self._write_record()
 
     def _checkpoints(self) -> Path:

@@ -38,7 +38,7 @@ def figures(outcome: ValidationOutcome, training_nll: float | None) -> str:
         outcome: the outcome of the set.
         training_nll: negative log-likelihood of recent training batches, in nats per target token; None: not known.
     """
-    parts = []
+    texts = []
     for name, metric in METRICS.items():
         value = metric.value(outcome)
         if value is not None:
@@ -46,8 +46,8 @@ def figures(outcome: ValidationOutcome, training_nll: float | None) -> str:
             if training_nll is not None and name in OF_LOSS:
                 training = metric.value(ValidationOutcome((), outcome.scores, training_nll))
             of_training = "" if training is None else f" (training {metric.text(training)})"
-            parts.append(f"{metric.label} {metric.text(value)}{of_training}")
-    return ", ".join(parts)
+            texts.append(f"{metric.label} {metric.text(value)}{of_training}")
+    return ", ".join(texts)
 
 
 def sample_numbers(sentences: int, samples: int, step: int, seed: int) -> list[int]:
@@ -172,8 +172,8 @@ class BleuValidator(StatefulCallback):
     def restore_state(self, state: dict[str, Any]) -> None:
         self._last_step = int(state["last_step"])
         if state["metric"] == self.metric:
-            best = state["best_score"]
-            self.best_score, self.best_step = None if best is None else float(best), int(state["best_step"])
+            best_score = state["best_score"]
+            self.best_score, self.best_step = None if best_score is None else float(best_score), int(state["best_step"])
 
     def _setup_graph(self) -> None:
         self._towers.build(self.trainer, self._with_loss)
@@ -206,7 +206,7 @@ class BleuValidator(StatefulCallback):
 
     def validate(self) -> None:
         """Validate now, and record the scores. A signal to stop ends the validation without scores."""
-        started = time.monotonic()
+        start_time = time.monotonic()
         try:
             outcomes = [self._towers.outcome(validation) for validation in self._sets]
         except StoppedError:
@@ -216,8 +216,8 @@ class BleuValidator(StatefulCallback):
             self.trainer.diverged = True
             raise
         self._last_step = self.global_step
-        self._put(dict(zip(self._tags, outcomes, strict=True)))
-        self._report(outcomes, time.monotonic() - started)
+        self._record_scalars(dict(zip(self._tags, outcomes, strict=True)))
+        self._report(outcomes, time.monotonic() - start_time)
         self._period.restart()
 
     @property
@@ -227,7 +227,7 @@ class BleuValidator(StatefulCallback):
         return [metric.scalar(tag) for tag in tags for name, metric in METRICS.items()
                 if self._with_loss or name not in OF_LOSS]
 
-    def _put(self, outcomes: dict[str, ValidationOutcome]) -> None:
+    def _record_scalars(self, outcomes: dict[str, ValidationOutcome]) -> None:
         """Record the scalars of all sets, by their names, and remember the best value of `metric`."""
         for scalar, value in scores_of_sets(outcomes, self._with_mean).items():
             self.trainer.monitors.put_scalar(scalar, value)
@@ -237,9 +237,9 @@ class BleuValidator(StatefulCallback):
 
     def _report(self, outcomes: Sequence[ValidationOutcome], seconds: float) -> None:
         step = self.global_step
-        best = "the best so far"
+        best_text = "the best so far"
         if self.best_score is not None and self.best_step != step:
-            best = f"best {self._metric.label} {self._metric.text(self.best_score)} at step {self.best_step}"
+            best_text = f"best {self._metric.label} {self._metric.text(self.best_score)} at step {self.best_step}"
         training = self.trainer.monitors.get_history("nll")
         for tag, validation, outcome in zip(self._tags, self._sets, outcomes, strict=True):
             numbers = sample_numbers(len(validation.source), self._samples, step, self._seed)
@@ -247,8 +247,8 @@ class BleuValidator(StatefulCallback):
             set_name = f" of {validation.name}" if validation.name else ""
             ending = ""
             if validation is self._sets[0]:
-                total = sum(len(one.source) for one in self._sets)
-                ending = f" ({best}); {total} sentences in {duration(seconds)}"
+                total = sum(len(validation_set.source) for validation_set in self._sets)
+                ending = f" ({best_text}); {total} sentences in {duration(seconds)}"
             logger.info(f"Validation{set_name} at step {step}: {text}{ending}; {outcome.scores.signature}")
             for line in sample_lines(validation, outcome.translations, numbers):
                 logger.info(line)
@@ -277,9 +277,9 @@ def _scalar(metric: str, set_name: str, sets: Sequence[ValidationSet], loss: boo
     if metric not in METRICS:
         raise SettingsError(f"validation.metric={metric} is not one of {', '.join(METRICS)}.")
     if set_name and set_name not in (*names, MEAN_OF_SETS):
-        others = ", ".join(filter(None, names))
+        choices = ", ".join(filter(None, names))
         raise SettingsError(f"validation.metric_set={set_name}: no validation set has this name; leave it empty for "
-                            "the first set" + (f", or choose one of {others}, or {MEAN_OF_SETS}." if others else "."))
+                            "the first set" + (f", or choose one of {choices}, or {MEAN_OF_SETS}." if choices else "."))
     if not loss and metric in OF_LOSS:
         raise SettingsError(f"validation.metric={metric} needs the loss of the validation set, which is not computed "
                             "for this model: choose bleu or chrf.")

@@ -30,7 +30,7 @@ def heat_map(weights: np.ndarray, rows: Sequence[str], columns: Sequence[str], t
         title: text above the picture.
     """
     font = _font()
-    rows, columns = [_short(name) for name in rows], [_short(name) for name in columns]
+    rows, columns = [_shortened_label(name) for name in rows], [_shortened_label(name) for name in columns]
     left = _MARGIN + max(int(font.getlength(name)) for name in rows) + 8
     top = _MARGIN + _FONT + 14 + max(int(font.getlength(name)) for name in columns) + 8
     right = left + _CELL * len(columns)
@@ -81,7 +81,7 @@ def _draw_scale(picture: Image.Image, draw: Any, left: int, top: int, height: in
     draw.text((left + 18, top + height), "0", _INK, font, anchor="lb")
 
 
-def _short(name: str) -> str:
+def _shortened_label(name: str) -> str:
     return name if len(name) <= _LONGEST_LABEL else name[:_LONGEST_LABEL - 1] + "…"
 
 

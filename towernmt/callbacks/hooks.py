@@ -102,8 +102,8 @@ class HookTrainer(Trainer):
                     callback.after_train()
                 except Exception as error:
                     errors.append(error)
-        for later in errors[1:]:
-            logger.error(f"At the end of training: {later}")
+        for further_error in errors[1:]:
+            logger.error(f"At the end of training: {further_error}")
         if errors:
             raise errors[0]
 
@@ -232,8 +232,8 @@ class CallbackToHook(tf1.train.SessionRunHook):
         self._runs = [runs_of(callback) for callback in self._callbacks]
         self.belongs_to = tuple(dict.fromkeys(run for runs in self._runs for run in runs))
         self.feeds = [tensor for callback in callbacks for tensor in declared_feeds(callback)]
-        self._present: list[Callback] = []
-        self._ended = False
+        self._active_callbacks: list[Callback] = []
+        self._has_ended = False
 
     def begin(self) -> None:
         self._trainer.setup()
@@ -250,12 +250,12 @@ class CallbackToHook(tf1.train.SessionRunHook):
         fetches: dict[int, Any] = {}
         feeds: dict[Tensor | str, Any] = {}
         options, ledger = tf1.RunOptions(), FeedLedger()
-        self._present = []
+        self._active_callbacks = []
         with self._trainer.entered():
             for index, callback in enumerate(self._callbacks):
                 if not is_among(self._runs[index], run_context.original_args.fetches):
                     continue
-                self._present.append(callback)
+                self._active_callbacks.append(callback)
                 request = self._request_of(callback, run_context)
                 if request is None:
                     continue
@@ -275,13 +275,13 @@ class CallbackToHook(tf1.train.SessionRunHook):
             raise tf.errors.OutOfRangeError(None, None, str(stop)) from stop
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        if not self._present:
+        if not self._active_callbacks:
             return
         with self._trainer.entered():
             stepped = self._trainer.count_step(run_context.session)
             try:
                 for index, callback in enumerate(self._callbacks):
-                    if callback in self._present:
+                    if callback in self._active_callbacks:
                         callback.after_run(run_context, tf1.train.SessionRunValues(
                             run_values.results.get(index), run_values.options, run_values.run_metadata))
                 if stepped:
@@ -292,8 +292,8 @@ class CallbackToHook(tf1.train.SessionRunHook):
 
     def end(self, session: Session) -> None:
         """Call the callbacks' `after_train`, and raise the first exception after all of them have ended."""
-        if not self._ended:
-            self._ended = True
+        if not self._has_ended:
+            self._has_ended = True
             self._trainer.leave()
 
     def __enter__(self) -> CallbackToHook:

@@ -87,7 +87,7 @@ class Progress(StatefulCallback):
         self._knows_totals = self._restored or self._first_step == 0
         self._run_seconds = 0.0
         self._interval = _Interval()
-        self._last: _Interval | None = None
+        self._last_interval: _Interval | None = None
         self._began = self._resumed = self._clock()
         self._status.open()
 
@@ -110,20 +110,21 @@ class Progress(StatefulCallback):
         if self.global_step % self._log_steps == 0:
             self._report()
         elif self._status.due():
-            few = self._interval.steps * 4 < self._log_steps      # the mean of few batches is too noisy
-            self._status.show(Bar(self._figures(self._last if few and self._last else self._interval)))
+            is_noisy = self._interval.steps * 4 < self._log_steps       # a mean of few batches
+            interval = self._last_interval if is_noisy and self._last_interval else self._interval
+            self._status.show(Bar(self._figures(interval)))
 
     def _trigger_step(self) -> None:
         self._resumed = self._clock()
 
     def _report(self) -> None:
-        self._put(self._interval.scalars())
+        self._record_scalars(self._interval.scalars())
         figures = self._figures(self._interval)
-        self._last, self._interval = self._interval, _Interval()
+        self._last_interval, self._interval = self._interval, _Interval()
         logger.info(figures.line(), extra={"short": figures.line})
         self._status.show(Bar(figures))
 
-    def _put(self, scalars: dict[str, float]) -> None:
+    def _record_scalars(self, scalars: dict[str, float]) -> None:
         totals = self.state()
         if totals.get("target_tokens"):
             scalars = {**scalars, "target_tokens_trained": totals["target_tokens"]}
@@ -138,33 +139,34 @@ class Progress(StatefulCallback):
         return 0.0 if self._began is None else self._clock() - self._began
 
     def _figures(self, interval: _Interval) -> Figures:
-        left, limit = self._nearest_limit()
-        done = None if left is None else self._spent / max(self._spent + left, 1e-9)
-        return Figures(self.global_step, limit, self.epoch_num, interval.scalars(), left, done, self._elapsed)
+        seconds_left, limit = self._nearest_limit()
+        fraction_done = None if seconds_left is None else self._spent / max(self._spent + seconds_left, 1e-9)
+        return Figures(self.global_step, limit, self.epoch_num, interval.scalars(), seconds_left, fraction_done,
+                       self._elapsed)
 
     @property
     def _spent(self) -> float:
         """Seconds of training, assuming that steps before the resume took as long as those after it."""
-        done = self.global_step - self._first_step
-        return self._elapsed * self.global_step / done if done > 0 else 0.0
+        steps_done = self.global_step - self._first_step
+        return self._elapsed * self.global_step / steps_done if steps_done > 0 else 0.0
 
     def _nearest_limit(self) -> tuple[float | None, int | None]:
         """Return the seconds until the nearest limit, callbacks included, and the last update if that is the limit."""
-        done = self.global_step - self._first_step
-        if done <= 0:
+        steps_done = self.global_step - self._first_step
+        if steps_done <= 0:
             return None, None
-        a_step = self._elapsed / done
+        seconds_per_step = self._elapsed / steps_done
         ends: list[int] = [limit.steps for limit in self._limits]
         epochs_left = self.trainer.max_epoch - self.epoch_num
         if epochs_left < _NO_LIMIT_EPOCHS:
             ends.append(self._epoch_end + epochs_left * self._steps_per_epoch)
-        left: list[tuple[float, int | None]] = [((end - self.global_step) * a_step, end) for end in ends]
-        left += [(60 * clock.minutes - clock.elapsed_seconds, None) for clock in self._clocks]
+        limits: list[tuple[float, int | None]] = [((end - self.global_step) * seconds_per_step, end) for end in ends]
+        limits += [(60 * clock.minutes - clock.elapsed_seconds, None) for clock in self._clocks]
         if self._expected_end:
-            left.append(((self._expected_end - self.global_step) * a_step, None))
-        if not left:
+            limits.append(((self._expected_end - self.global_step) * seconds_per_step, None))
+        if not limits:
             return None, None
-        seconds, end = min(left, key=lambda entry: entry[0])
+        seconds, end = min(limits, key=lambda entry: entry[0])
         return max(0.0, seconds), end
 
     def _after_train(self) -> None:
@@ -180,7 +182,7 @@ class Progress(StatefulCallback):
             text += f"; at most {memory / 1e9:.1f} GB of memory"
         logger.info(f"{text}; the last step is {self.global_step}.")
         if self._interval.steps:    # the last steps have not been logged
-            self._put({})
+            self._record_scalars({})
         if self._knows_totals:
             self.restore_state(self.state())    # the callback may be used for further training
         self._target_total, self._began = 0.0, None
@@ -197,20 +199,20 @@ class _Interval:
         self._weight = self._seconds = self._target = self._source = 0.0
         self.steps = 0
         self._sums: dict[str, float] = {}
-        self._last: dict[str, float] = {}
+        self._latest_values: dict[str, float] = {}
 
     def add(self, values: dict[str, Any], seconds: float, cycle: int) -> float:
         """Add one update, and return its target tokens (0 if they are not known)."""
         target = float(values.get("target_tokens", 0.0)) * cycle
         weight = target or 1.0
-        made = not values.get("skipped", False)
+        is_applied = not values.get("skipped", False)
         for name in ("loss", "nll"):
-            if name in values and made:
+            if name in values and is_applied:
                 self._sums[name] = self._sums.get(name, 0.0) + float(values[name]) * weight
         for name in ("learning_rate", "gradient_norm"):
-            if name in values and (made or name == "learning_rate"):
-                self._last[name] = float(values[name])
-        self._weight += weight * made
+            if name in values and (is_applied or name == "learning_rate"):
+                self._latest_values[name] = float(values[name])
+        self._weight += weight * is_applied
         self._seconds += seconds
         self._target += target
         self._source += float(values.get("source_tokens", 0.0)) * cycle
@@ -224,7 +226,7 @@ class _Interval:
         if "nll" in means:
             result["nll"] = means["nll"]
             result["perplexity"] = perplexity_from_loss(means["nll"])
-        result.update(self._last)
+        result.update(self._latest_values)
         if self._target:
             result["target_tokens_per_second"] = self._target / seconds
             if self._source:

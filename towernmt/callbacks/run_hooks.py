@@ -33,7 +33,7 @@ class RunHook(tf1.train.SessionRunHook):
 
     def __init__(self, hook: Any, ledger: FeedLedger) -> None:
         self.wrapped, self._runs, self._ledger = hook, runs_of(hook), ledger
-        self._present: Any = None
+        self._run_context: Any = None
 
     def begin(self) -> None:
         self.wrapped.begin()
@@ -42,17 +42,17 @@ class RunHook(tf1.train.SessionRunHook):
         self.wrapped.after_create_session(session, coord)
 
     def before_run(self, run_context: Any) -> Any:
-        self._present = None
+        self._run_context = None
         if not is_among(self._runs, run_context.original_args.fetches):
             return None
-        self._present = run_context
+        self._run_context = run_context
         request = self.wrapped.before_run(run_context)
         if request is not None and request.feed_dict:
             self._ledger.enter(run_context, self.wrapped, request.feed_dict)
         return request
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        if self._present is run_context:
+        if self._run_context is run_context:
             self.wrapped.after_run(run_context, run_values)
 
     def end(self, session: Session) -> None:
@@ -150,9 +150,9 @@ class FeedLedger:
                     "variable with tf1.get_variable(..., use_resource=False), or assign to it.")
 
 
-def _conflict(one: str, other: str, tensor: str) -> str:
-    return (f"{one} and {other} both feed the tensor '{tensor}': remove one of them, or let them belong to "
-            "different runs (belong_to).")
+def _conflict(first_feeder: str, second_feeder: str, tensor: str) -> str:
+    return (f"{first_feeder} and {second_feeder} both feed the tensor '{tensor}': remove one of them, or let them "
+            "belong to different runs (belong_to).")
 
 
 def _name(tensor: Tensor | str) -> str:

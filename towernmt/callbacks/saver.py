@@ -78,9 +78,9 @@ class CheckpointSaver(Callback):
             CheckpointError: `state.json` is damaged, or the checkpoint has a different vocabulary or data.
         """
         state, file = read_state(checkpoint), checkpoint / STATE
-        for what, fingerprint in self.made_from.items():
-            if state.made_from.get(what, fingerprint) != fingerprint:
-                raise CheckpointError(f"{checkpoint} was made with a different {what}: pass the same {what}, or "
+        for name, fingerprint in self.made_from.items():
+            if state.made_from.get(name, fingerprint) != fingerprint:
+                raise CheckpointError(f"{checkpoint} was made with a different {name}: pass the same {name}, or "
                                       "train in another directory.")
         if hasattr(self.data, "start_from"):
             self._check_position_settings(state, file)
@@ -147,7 +147,7 @@ class CheckpointSaver(Callback):
             self._lock.release()
             raise
         if self.data is None:   # tensorpack's TrainConfig does not set it
-            self.data = next((one.data for one in find_callbacks(self.trainer, InputCallback)), None)
+            self.data = next((callback.data for callback in find_callbacks(self.trainer, InputCallback)), None)
         self._identity = _identity(self.directory)
         self._run_files = RunFiles(self.directory.parent)
         remove_unfinished(self.directory)
@@ -217,13 +217,13 @@ class CheckpointSaver(Callback):
         session = self.trainer.sess
         # A step that failed may have been counted already, but the parameters are those of `step`.
         session.run(self._set_step, {self._step_value: step})
-        started = time.monotonic()
+        start_time = time.monotonic()
         state = self._state(step)
         write_checkpoint(self._saver, session, self.directory, step, state)
         keep_last(self.directory, self.keep)
         self._saved_step, self._saved_state = step, state
         self._period.restart()
-        logger.info(f"Saved {checkpoint_path(self.directory, step)} ({time.monotonic() - started:.1f} s).",
+        logger.info(f"Saved {checkpoint_path(self.directory, step)} ({time.monotonic() - start_time:.1f} s).",
                     extra=DETAIL if step == 0 else None)
 
     def _state(self, step: int) -> dict[str, Any]:

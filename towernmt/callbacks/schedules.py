@@ -124,10 +124,10 @@ def budget(learning_rate: float, steps: int = 0, elapsed: Callable[[], float] | 
                             "for a stream, whose epochs have no known size) train.epochs.")
 
     def rate(step: int) -> float:
-        done = (step - 1) / steps if steps else 0.0
+        used_share = (step - 1) / steps if steps else 0.0
         if elapsed is not None:
-            done = max(done, elapsed())
-        return (learning_rate + (end_learning_rate - learning_rate) * min(1.0, done)) * warm(step)
+            used_share = max(used_share, elapsed())
+        return (learning_rate + (end_learning_rate - learning_rate) * min(1.0, used_share)) * warm(step)
 
     return rate
 

@@ -109,7 +109,7 @@ class Patience:
         mode: 'max' if higher scores are better, 'min' if lower ones are.
 
     Attributes:
-        best: the best score so far; None before the first.
+        best_score: the best score so far; None before the first.
         best_step: the step of the best score.
         failures: number of scores since then.
 
@@ -126,14 +126,15 @@ class Patience:
                 "validations, and min_delta to 0 or more.")
         self._patience, self._min_delta = patience, min_delta
         self._sign = 1.0 if mode == "max" else -1.0
-        self.best: float | None = None
+        self.best_score: float | None = None
         self.best_step = 0
         self.failures = 0
 
     def add(self, step: int, score: float) -> None:
         """Add the score of a validation; NaN never counts as an improvement."""
-        if not math.isnan(score) and (self.best is None or self._sign * (score - self.best) > self._min_delta):
-            self.best, self.best_step, self.failures = score, step, 0
+        if not math.isnan(score) and (
+                self.best_score is None or self._sign * (score - self.best_score) > self._min_delta):
+            self.best_score, self.best_step, self.failures = score, step, 0
         else:
             self.failures += 1
 
@@ -143,10 +144,10 @@ class Patience:
         return self.failures >= self._patience
 
     def state(self) -> dict[str, Any]:
-        return {"best": self.best, "best_step": self.best_step, "failures": self.failures}
+        return {"best": self.best_score, "best_step": self.best_step, "failures": self.failures}
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        self.best = None if state["best"] is None else float(state["best"])
+        self.best_score = None if state["best"] is None else float(state["best"])
         self.best_step, self.failures = int(state["best_step"]), int(state["failures"])
 
 

@@ -34,7 +34,7 @@ class Figures:
         epoch: the current epoch, from 1.
         scalars: the scalars of `Progress`; any may be missing.
         seconds_left: seconds until the nearest limit; None without a limit.
-        done: the finished share of training, 0 to 1; None without a limit.
+        fraction_done: the finished share of training, 0 to 1; None without a limit.
         seconds: seconds of training so far.
     """
 
@@ -43,39 +43,39 @@ class Figures:
     epoch: int
     scalars: Mapping[str, float]
     seconds_left: float | None
-    done: float | None
+    fraction_done: float | None
     seconds: float
 
-    def first(self) -> list[Forms]:
+    def main_figures(self) -> list[Forms]:
         """Return the most important figures: step, loss, speed, and the remaining time."""
-        parts: list[Forms] = [(f"step {self.step}", f"step {self.step}", str(self.step), str(self.step))]
+        figures: list[Forms] = [(f"step {self.step}", f"step {self.step}", str(self.step), str(self.step))]
         name = "nll" if "nll" in self.scalars else "loss"
         if name in self.scalars:
             value = self.scalars[name]
-            parts.append((f"{name} {value:.4f}", f"{name} {value:.3f}", *(f"{name} {value:.2f}",) * 2))
-        parts.append(_speed(self.scalars))
+            figures.append((f"{name} {value:.4f}", f"{name} {value:.3f}", *(f"{name} {value:.2f}",) * 2))
+        figures.append(_speed(self.scalars))
         if self.seconds_left is not None:
-            parts.append((f"ETA {duration(self.seconds_left)}",) * _LENGTHS)
+            figures.append((f"ETA {duration(self.seconds_left)}",) * _LENGTHS)
         else:
-            parts.append((f"for {duration(self.seconds)}",) * _LENGTHS)
-        return parts
+            figures.append((f"for {duration(self.seconds)}",) * _LENGTHS)
+        return figures
 
-    def more(self) -> list[str]:
+    def further_figures(self) -> list[str]:
         """Return the other figures, the most important first."""
         scalars = self.scalars
         formats = [("perplexity", "perplexity {:.2f}"), ("learning_rate", "learning rate {:.3e}"),
                    ("gradient_norm", "gradient norm {:.3f}"),
                    *([("loss", "loss as trained {:.4f}")] if "nll" in scalars else []),
                    ("tokens_per_second", "{:,.0f} tokens/s with source")]
-        parts = [text.format(scalars[name]) for name, text in formats if name in scalars]
-        return [*parts, f"epoch {self.epoch}"]
+        figures = [text.format(scalars[name]) for name, text in formats if name in scalars]
+        return [*figures, f"epoch {self.epoch}"]
 
     def line(self, width: int | None = None) -> str:
         """Return all figures, or those that fit into `width` columns, with the first ones shortened if necessary."""
-        chosen = _shortened(self.first(), ", ", width)
-        for part in self.more():
-            if width is None or cell_len(", ".join([*chosen, part])) <= width:
-                chosen.append(part)
+        chosen = _shortened(self.main_figures(), ", ", width)
+        for figure in self.further_figures():
+            if width is None or cell_len(", ".join([*chosen, figure])) <= width:
+                chosen.append(figure)
         return ", ".join(chosen)
 
 
@@ -87,36 +87,36 @@ class Bar:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = max(10, options.max_width - 1)      # some terminals wrap a full line
-        step, *others = self.figures.first()
+        step, *further_figures = self.figures.main_figures()
         if self.figures.steps:
-            here = f"{self.figures.step}/{self.figures.steps}"
-            step = (f"step {here}", f"step {here}", here, step[-1])
-        chosen = _shortened([step, *others], "  ", width)
-        bar = _bar_width(self.figures.done, chosen, width)
-        for part in self.figures.more():
-            if cell_len("  ".join([*chosen, part])) + (bar + 2 if bar else 0) <= width:
-                chosen.append(part)
-        if not bar or self.figures.done is None:
+            progress = f"{self.figures.step}/{self.figures.steps}"
+            step = (f"step {progress}", f"step {progress}", progress, step[-1])
+        chosen = _shortened([step, *further_figures], "  ", width)
+        bar = _bar_width(self.figures.fraction_done, chosen, width)
+        for figure in self.figures.further_figures():
+            if cell_len("  ".join([*chosen, figure])) + (bar + 2 if bar else 0) <= width:
+                chosen.append(figure)
+        if not bar or self.figures.fraction_done is None:
             yield Segment("  ".join(chosen)[:width])
             return
         yield Segment(f"{chosen[0]}  ")
-        yield from console.render(ProgressBar(total=1.0, completed=self.figures.done, width=bar), options)
+        yield from console.render(ProgressBar(total=1.0, completed=self.figures.fraction_done, width=bar), options)
         yield Segment("  ".join(["", *chosen[1:]]))
 
 
-def _bar_width(done: float | None, parts: list[str], width: int) -> int:
-    """Return the columns that `parts` leave for the bar; 0: no bar."""
-    columns = width - cell_len("  ".join(parts)) - 2
-    return min(_LONGEST_BAR, columns) if done is not None and columns >= _SHORTEST_BAR else 0
+def _bar_width(fraction_done: float | None, texts: list[str], width: int) -> int:
+    """Return the columns that `texts` leave for the bar; 0: no bar."""
+    columns = width - cell_len("  ".join(texts)) - 2
+    return min(_LONGEST_BAR, columns) if fraction_done is not None and columns >= _SHORTEST_BAR else 0
 
 
-def _shortened(parts: list[Forms], between: str, width: int | None) -> list[str]:
+def _shortened(figures: list[Forms], separator: str, width: int | None) -> list[str]:
     """Return the longest forms that fit into `width` together, or as many of the shortest as fit."""
     for length in range(_LENGTHS):
-        chosen = [forms[length] for forms in parts]
-        if width is None or cell_len(between.join(chosen)) <= width:
+        chosen = [forms[length] for forms in figures]
+        if width is None or cell_len(separator.join(chosen)) <= width:
             return chosen
-    while len(chosen) > 1 and width is not None and cell_len(between.join(chosen)) > width:
+    while len(chosen) > 1 and width is not None and cell_len(separator.join(chosen)) > width:
         chosen.pop()
     return chosen
 
@@ -136,11 +136,12 @@ def _thousands(value: float) -> str:
 
 def duration(seconds: float) -> str:
     """Return seconds as `1 d 02:03:04`, `1:02:03` or `2:03`."""
-    whole = int(seconds + 0.5)
-    days, hours, minutes, rest = whole // 86400, whole // 3600 % 24, whole // 60 % 60, whole % 60
+    total_minutes, second = divmod(int(seconds + 0.5), 60)
+    total_hours, minute = divmod(total_minutes, 60)
+    days, hour = divmod(total_hours, 24)
     if days:
-        return f"{days} d {hours:02}:{minutes:02}:{rest:02}"
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+        return f"{days} d {hour:02}:{minute:02}:{second:02}"
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
 
 
 class StatusLine:

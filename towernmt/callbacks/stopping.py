@@ -78,20 +78,20 @@ class StopAfterMinutes(StatefulCallback):
             raise SettingsError(f"train.minutes={minutes}: set a limit above 0, or no limit.")
         self.minutes = minutes
         self._clock = clock
-        self._before = 0.0
-        self._started: float | None = None
+        self._previous_seconds = 0.0
+        self._start_time: float | None = None
 
     @property
     def elapsed_seconds(self) -> float:
         """Seconds of training so far, those before a resume included."""
-        return self._before + (0.0 if self._started is None else self._clock() - self._started)
+        return self._previous_seconds + (0.0 if self._start_time is None else self._clock() - self._start_time)
 
     def share_used(self) -> float:
         """Return the used share of the limit, from 0. All processes must call it, and all get the same value."""
         return present_world().agree(self.elapsed_seconds) / (60 * self.minutes)
 
     def _before_train(self) -> None:
-        self._started = self._clock()
+        self._start_time = self._clock()
 
     def _before_epoch(self) -> None:
         self._stop_if_reached()
@@ -100,7 +100,7 @@ class StopAfterMinutes(StatefulCallback):
         self._stop_if_reached()
 
     def _after_train(self) -> None:
-        self._before, self._started = self.elapsed_seconds, None
+        self._previous_seconds, self._start_time = self.elapsed_seconds, None
 
     def _stop_if_reached(self) -> None:
         if self.elapsed_seconds >= 60 * self.minutes:
@@ -110,7 +110,7 @@ class StopAfterMinutes(StatefulCallback):
         return {"elapsed_seconds": self.elapsed_seconds}
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        self._before = float(state["elapsed_seconds"])
+        self._previous_seconds = float(state["elapsed_seconds"])
 
 
 class EarlyStopping(ScoreWatcher):
@@ -144,10 +144,10 @@ class EarlyStopping(ScoreWatcher):
         """Pass on new scores, and end training if the patience is exhausted."""
         super().observe()
         if self._patience.exhausted:
-            best = "every score was NaN" if self._patience.best is None else (
-                f"its best was {self._patience.best:.4g} at step {self._patience.best_step}")
+            best_text = "every score was NaN" if self._patience.best_score is None else (
+                f"its best was {self._patience.best_score:.4g} at step {self._patience.best_step}")
             raise StopTraining(
-                f"{self.metric} did not improve in the last {self._patience.failures} validations; {best}")
+                f"{self.metric} did not improve in the last {self._patience.failures} validations; {best_text}")
 
     def state(self) -> dict[str, Any]:
         return {**self._patience.state(), "metric": self.metric}
@@ -311,7 +311,7 @@ class NaNGuard(Callback):
         self._variables = [f"variable {v.op.name}" for v in variables]
         with tf1.name_scope("variables"):
             self._variable_flags = all_finite(variables) if variables else None
-        self._seen: np.ndarray | None = None
+        self._last_flags: np.ndarray | None = None
         self.trainer.diverged = False
 
     def _before_train(self) -> None:
@@ -321,11 +321,11 @@ class NaNGuard(Callback):
         return [self._flags]
 
     def _after_run(self, _: Any, values: Any) -> None:
-        self._seen = values.results[0]  # bool [watched tensors]
+        self._last_flags = values.results[0]  # bool [watched tensors]
 
     def _trigger_step(self) -> None:
-        if self._seen is not None:
-            self._refuse_bad(self._watched, self._seen, self._hint)
+        if self._last_flags is not None:
+            self._refuse_bad(self._watched, self._last_flags, self._hint)
         if self._check_steps and self.global_step % self._check_steps == 0:
             self.check_variables()
 
@@ -375,8 +375,9 @@ class NaNGuard(Callback):
         return watched
 
 
-def _by_tower(what: str, tensors: list[Tensor]) -> list[tuple[str, Tensor]]:
-    return [(f"{what} of tower {index}" if len(tensors) > 1 else what, tensor) for index, tensor in enumerate(tensors)]
+def _by_tower(label: str, tensors: list[Tensor]) -> list[tuple[str, Tensor]]:
+    return [(f"{label} of tower {index}" if len(tensors) > 1 else label, tensor)
+            for index, tensor in enumerate(tensors)]
 
 
 def _is_cost(output: Any) -> bool:

@@ -48,9 +48,9 @@ def hyper_parameters(settings: Mapping[str, Any], run: Path) -> Any:
         run: the directory of the run, which identifies it.
     """
     # An HParamsPluginData with a SessionStartInfo, whose map `hparams` is field 1 (tensorboard/plugins/hparams).
-    entries = b"".join(_part(1, _part(1, name.encode()) + _part(2, _value(value).SerializeToString()))
+    entries = b"".join(_field(1, _field(1, name.encode()) + _field(2, _value(value).SerializeToString()))
                        for name, value in settings.items())
-    content = _part(3, entries + _part(4, str(run).encode()))
+    content = _field(3, entries + _field(4, str(run).encode()))
     return _of_plugin("hparams", "_hparams_/session_start_info", tf.make_tensor_proto(0.0, tf.float32, [0]), content)
 
 
@@ -61,9 +61,9 @@ def charts(curves: Mapping[str, Sequence[str]]) -> Any:
         curves: the title of each chart, mapped to regular expressions that match the tags of its scalars.
     """
     # A Layout: categories (2) with title (1) and charts (2) with title (1) and the tags (1) of many lines (2).
-    drawn = b"".join(_part(2, _part(1, title.encode()) + _part(2, b"".join(_part(1, tag.encode()) for tag in tags)))
+    drawn = b"".join(_field(2, _field(1, title.encode()) + _field(2, b"".join(_field(1, tag.encode()) for tag in tags)))
                      for title, tags in curves.items())
-    layout = _part(2, _part(1, b"training and validation") + drawn)
+    layout = _field(2, _field(1, b"training and validation") + drawn)
     return _of_plugin("custom_scalars", "custom_scalars__config__", tf.make_tensor_proto(layout, tf.string, []))
 
 
@@ -75,7 +75,7 @@ def _value(value: Any) -> Value:
     return Value(string_value=str(value))
 
 
-def _part(field: int, content: bytes) -> bytes:
+def _field(field: int, content: bytes) -> bytes:
     """Encode a length-delimited protocol buffer field, such as a text or a message."""
     length, size = b"", len(content)
     while size > 127:
@@ -128,10 +128,10 @@ class Histograms(Callback):
             self.trainer.monitors.put_summary(self.trainer.sess.run(self._parameters))
 
 
-def _merged(kind: str, named: Sequence[tuple[str, Tensor]]) -> Tensor:
+def _merged(kind: str, named_tensors: Sequence[tuple[str, Tensor]]) -> Tensor:
     """Return the histograms of all tensors as one serialized `tf.Summary`, string `[]`."""
     return tf1.summary.merge([tf.raw_ops.HistogramSummary(tag=f"{kind}/{name}", values=_finite(tensor))
-                              for name, tensor in named], collections=[])
+                              for name, tensor in named_tensors], collections=[])
 
 
 def _finite(tensor: Tensor) -> Tensor:

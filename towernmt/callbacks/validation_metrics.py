@@ -48,9 +48,9 @@ class Metric:
         """Return the name of the scalar; for the first validation set, `set_name` is empty."""
         return f"validation_{self.name}/{set_name}" if set_name else f"validation_{self.name}"
 
-    def at_least_as_good(self, score: float, other: float) -> bool:
-        """Return whether `score` is at least as good as `other`."""
-        return score >= other if self.mode == "max" else score <= other
+    def at_least_as_good(self, score: float, other_score: float) -> bool:
+        """Return whether `score` is at least as good as `other_score`."""
+        return score >= other_score if self.mode == "max" else score <= other_score
 
     def text(self, score: float) -> str:
         """Return a score as text for reports."""

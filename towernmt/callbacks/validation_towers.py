@@ -83,16 +83,16 @@ def map_over_processes(function: Callable[[A], B], batches: Iterable[A]) -> Iter
     world = present_world()
     if world.processes == 1:
         return map(function, batches)
-    own: dict[int, B] = {}
+    own_results: dict[int, B] = {}
     error: Exception | None = None
     try:
         for number, batch in enumerate(batches):
             if number % world.processes == world.process:
-                own[number] = function(batch)
+                own_results[number] = function(batch)
     except (DivergenceError, StoppedError) as raised:
         error = raised
     results: dict[int, B] = {}
-    for message in world.exchange(pickle.dumps((own, error))):
+    for message in world.exchange(pickle.dumps((own_results, error))):
         received, failure = pickle.loads(message)
         if failure is not None:
             raise failure
@@ -136,10 +136,10 @@ class ValidationTowers:
         """
         if shortlist := self._search.shortlist:
             Lexicon.load(shortlist).check_vocabularies(self._source_vocabulary, self._target_vocabulary, shortlist)
-        self._device = place = _device_of(trainer)
-        self._predictor = build_search_predictor(self._model, self._search, place)
+        self._device = device_name = _device_of(trainer)
+        self._predictor = build_search_predictor(self._model, self._search, device_name)
         if loss and training_towers(trainer):
-            device = int(place.rpartition(":")[2]) if place and "gpu" in place else -1
+            device = int(device_name.rpartition(":")[2]) if device_name and "gpu" in device_name else -1
             names = [spec.name for spec in self._model.inputs() if spec.name != ALIGNMENT]
             with averaged_weights() if self._search.averaged else nullcontext():
                 self._loss = trainer.get_predictor(names, ["nll"], device)
