@@ -29,7 +29,7 @@ from typing import Any
 from tensorpack.callbacks import Callback
 
 from towernmt import Settings, SettingsError, Translator, tf, tf1, train
-from towernmt.checkpoint import HeldCheckpoint
+from towernmt.checkpoint import OpenCheckpoint
 from towernmt.cli import add_run_arguments, gpu_numbers, run_command, settings_sources
 from towernmt.dataflow import TrainingData, open_training_data
 from towernmt.models import NMTModel, architecture, shift_right
@@ -67,7 +67,7 @@ class LoadTeacher(Callback):
     """Callback that loads the teacher's parameters (moving averages, if present), also when a run resumes."""
 
     def __init__(self, checkpoint: str) -> None:
-        self.checkpoint, self._held = checkpoint, HeldCheckpoint(checkpoint)
+        self.checkpoint, self._held = checkpoint, OpenCheckpoint(checkpoint)
 
     def _setup_graph(self) -> None:
         saved = self._held.shapes()

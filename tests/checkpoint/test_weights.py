@@ -11,7 +11,7 @@ from tensorpack.train.model_desc import ModelDesc
 
 from towernmt.checkpoint.averaging import average_checkpoints
 from towernmt.checkpoint.checkpoint_files import state_text
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.restore import RestoreCheckpoint, StartFrom
 from towernmt.checkpoint.weights import weights_by_slots, weights_of_checkpoint, weights_of_graph, weights_of_model
 from towernmt.core.errors import CheckpointError
@@ -50,7 +50,7 @@ def save(place, names, optimizer, listed=True):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_slots_averages_and_clocks_are_no_weights(tmp_path, optimizer, listed):
     prefix = save(tmp_path / "step-1", ["a/kernel", "a/bias", "extra"], optimizer, listed)
-    assert weights_of_checkpoint(HeldCheckpoint(prefix)) == ["a/bias", "a/kernel", "extra"]
+    assert weights_of_checkpoint(OpenCheckpoint(prefix)) == ["a/bias", "a/kernel", "extra"]
 
 
 def test_the_weights_of_a_checkpoint_without_slots_are_all_but_the_bookkeeping():
@@ -130,9 +130,9 @@ def test_checkpoints_of_another_model_are_not_averaged(tmp_path, monkeypatch):
                           tf.train.load_checkpoint(made).get_tensor("a"))
     save(tmp_path / "step-3", ["a", "head"], "adam")
     mean = average_checkpoints(run, [tmp_path / "step-3"], tmp_path / "mean")
-    assert {"a", "head"} <= set(HeldCheckpoint(mean / "model").shapes())
+    assert {"a", "head"} <= set(OpenCheckpoint(mean / "model").shapes())
     mean = average_checkpoints(run, [tmp_path / "step-2", tmp_path / "step-3"], tmp_path / "other")
-    assert "head" not in HeldCheckpoint(mean / "model").shapes()    # not all have it
+    assert "head" not in OpenCheckpoint(mean / "model").shapes()    # not all have it
 
 
 def test_a_weight_that_only_aligning_uses_is_one_of_predicting_where_a_checkpoint_has_it():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tensorpack.predict import PredictConfig
 
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.checkpoint.weights import training_tower, weights_of_model
 from towernmt.cli.main import main
@@ -109,7 +109,7 @@ def run(request, tmp_path_factory, prepare_pairs) -> Path:
 
 
 def names_in(checkpoint: Path) -> set[str]:
-    return set(HeldCheckpoint(checkpoint / "model").shapes())
+    return set(OpenCheckpoint(checkpoint / "model").shapes())
 
 
 def other_model(run: Path, name: str, tmp_path: Path) -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from towernmt.checkpoint.checkpoint_files import checkpoint_path, checkpoint_steps, step_of, write_values
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.records import MADE_FROM, check_vocabulary_of, read_record, vocabulary_fingerprint
 from towernmt.checkpoint.saved_run import SavedRun, check_average_output
 from towernmt.checkpoint.weights import KEY as WEIGHTS
@@ -30,7 +30,7 @@ def last_checkpoints(run: SavedRun, count: int) -> list[Path]:
         CheckpointError: the run has fewer checkpoints.
     """
     steps = checkpoint_steps(run.checkpoints)
-    _enough(run, "checkpoints", "checkpoint.keep", count, len(steps))
+    _check_count(run, "checkpoints", "checkpoint.keep", count, len(steps))
     return [checkpoint_path(run.checkpoints, step) for step in steps[-count:]]
 
 
@@ -42,7 +42,7 @@ def best_checkpoints(run: SavedRun, count: int) -> list[Path]:
         CheckpointError: the run has fewer best checkpoints.
     """
     entries = read_record(run.best)
-    _enough(run, "best checkpoints", "checkpoint.keep_best", count, len(entries))
+    _check_count(run, "best checkpoints", "checkpoint.keep_best", count, len(entries))
     return [checkpoint_path(run.best, entry.step) for entry in entries[:count]]
 
 
@@ -61,11 +61,11 @@ def checkpoints_between(run: SavedRun, first: int, last: int) -> list[Path]:
     return [paths[step] for step in sorted(paths)]
 
 
-def _enough(run: SavedRun, what: str, setting: str, count: int, available: int) -> None:
+def _check_count(run: SavedRun, plural: str, setting: str, count: int, available: int) -> None:
     if count < 1:
-        raise SettingsError(f"{count} {what} cannot be averaged: request 1 or more.")
+        raise SettingsError(f"{count} {plural} cannot be averaged: request 1 or more.")
     if available < count:
-        raise CheckpointError(f"{run.path} has {available} {what}, fewer than {count}: request {available}, or train "
+        raise CheckpointError(f"{run.path} has {available} {plural}, fewer than {count}: request {available}, or train "
                               f"with a larger {setting}.")
 
 
@@ -93,22 +93,22 @@ def average_checkpoints(run: SavedRun, checkpoints: Sequence[Path], output: Path
     """
     steps = [step_of(path) for path in checkpoints]
     check_average_output(output, max(steps))
-    held = [HeldCheckpoint(path / "model") for path in checkpoints]
+    open_checkpoints = [OpenCheckpoint(path / "model") for path in checkpoints]
     run.check_vocabulary()
-    for one in held:
-        check_vocabulary_of(one, run.vocabulary)
-    shapes = [one.shapes() for one in held]
+    for checkpoint in open_checkpoints:
+        check_vocabulary_of(checkpoint, run.vocabulary)
+    shapes = [checkpoint.shapes() for checkpoint in open_checkpoints]
     values: dict[str, np.ndarray] = {}
     model = run.load_model(model)
-    needed = weights_of_model(model)
-    for one in held:
-        refuse_unknown(one, needed, "average checkpoints of one model.", model=model)
-    in_all = set.intersection(*(set(weights_of_checkpoint(one)) for one in held))
-    weights = [*needed, *sorted(in_all - set(needed))]
+    required_names = weights_of_model(model)
+    for checkpoint in open_checkpoints:
+        refuse_unknown(checkpoint, required_names, "average checkpoints of one model.", model=model)
+    in_all = set.intersection(*(set(weights_of_checkpoint(checkpoint)) for checkpoint in open_checkpoints))
+    weights = [*required_names, *sorted(in_all - set(required_names))]
     for name in weights:
-        for full in (name, name + AVERAGE_SUFFIX):
-            if full == name or all(full in shape for shape in shapes):
-                values[full] = _mean(held, full)
+        for variable_name in (name, name + AVERAGE_SUFFIX):
+            if variable_name == name or all(variable_name in shape for shape in shapes):
+                values[variable_name] = _mean(open_checkpoints, variable_name)
     state: dict[str, Any] = {"step": max(steps), "position": None, "callbacks": {},
                              "mean_of": sorted(steps), WEIGHTS: sorted(weights),
                              MADE_FROM: {"vocabulary": vocabulary_fingerprint(run.vocabulary)}}
@@ -116,7 +116,7 @@ def average_checkpoints(run: SavedRun, checkpoints: Sequence[Path], output: Path
         return write_values(values, output, max(steps), state)
 
 
-def _mean(checkpoints: Sequence[HeldCheckpoint], name: str) -> np.ndarray:
+def _mean(checkpoints: Sequence[OpenCheckpoint], name: str) -> np.ndarray:
     """Return the mean over the checkpoints, summed in float64; for integers the value of the last checkpoint."""
     last = checkpoints[-1].value(name)
     if not np.issubdtype(last.dtype, np.floating):

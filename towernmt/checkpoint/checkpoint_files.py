@@ -192,9 +192,9 @@ def reason_of(error: Exception, path: Path) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    named = [line for line in lines if str(path) in line]
+    naming_lines = [line for line in lines if str(path) in line]
     below_node = [below for above, below in pairwise(lines) if above.startswith("Node: ")]
-    return (named or below_node or lines)[0].split("; ")[-1][:200]
+    return (naming_lines or below_node or lines)[0].split("; ")[-1][:200]
 
 
 STATE = "state.json"
@@ -239,9 +239,10 @@ class CheckpointState:
 
     def changes(self, settings: Mapping[str, Any]) -> str:
         """Return the differences of `position_settings` from `settings`, as `NAME changed from OLD to NEW, ...`."""
-        now = json.loads(json.dumps(settings))      # tuples become lists, as in the file
-        return ", ".join(f"{name} changed from {_shown(old)} to {_shown(now[name])}"
-                         for name, old in self.position_settings.items() if name in now and now[name] != old)
+        current = json.loads(json.dumps(settings))      # tuples become lists, as in the file
+        return ", ".join(f"{name} changed from {_as_text(saved)} to {_as_text(current[name])}"
+                         for name, saved in self.position_settings.items()
+                         if name in current and current[name] != saved)
 
 
 def read_state(checkpoint: Path) -> CheckpointState:
@@ -297,7 +298,7 @@ def parse_state(content: bytes, checkpoint: Path) -> CheckpointState:
         raise CheckpointError(f"{checkpoint / STATE}: {error}. {_advice(checkpoint)}") from None
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
 
 

@@ -33,7 +33,7 @@ class CheckpointRemoved(CheckpointError):
     """The checkpoint does not exist, or was removed while it was opened."""
 
 
-class HeldCheckpoint:
+class OpenCheckpoint:
     """A checkpoint that is open for reading until `close` or garbage collection.
 
     Args:
@@ -53,11 +53,11 @@ class HeldCheckpoint:
         path = Path(prefix)
         self.name = str(path.parent) if path.name == "model" else str(path)
         self.original = self.prefix = str(prefix)
-        self._close: Callable[[], object] = _nothing
+        self._close: Callable[[], object] = _close_nothing
         if _DESCRIPTORS.is_dir():
             self._hold(path)
         elif not Path(f"{path}.index").is_file():
-            raise self._gone()
+            raise self._removed_error()
         elif _PATTERN & set(str(path)):
             raise CheckpointError(f"{self.name}: TensorFlow treats [, ], *, ? and \\ in a file name as a pattern: "
                                   "rename the directory.")
@@ -127,7 +127,7 @@ class HeldCheckpoint:
         return CheckpointError(f"{self.name}: the checkpoint is damaged or incomplete ({reason}). Remove it to "
                                "use the previous checkpoint, or choose a different one.")
 
-    def _gone(self) -> CheckpointRemoved:
+    def _removed_error(self) -> CheckpointRemoved:
         return CheckpointRemoved(f"{self.name}: the checkpoint does not exist; a running training removes its oldest "
                               "checkpoints. Run the same command again, or choose another checkpoint.")
 
@@ -138,7 +138,7 @@ class HeldCheckpoint:
         except (FileNotFoundError, NotADirectoryError) as error:
             if path.name == "model" and path.parent.is_dir():
                 raise self._damaged(error) from None
-            raise self._gone() from None
+            raise self._removed_error() from None
         except OSError as error:
             raise CheckpointError(f"{self.name}: the checkpoint cannot be read ({error.strerror}). Fix the "
                                   "cause, or choose another checkpoint.") from error
@@ -149,9 +149,9 @@ class HeldCheckpoint:
         self.prefix = os.path.join(links, path.name)
 
 
-def held_checkpoint(checkpoint: str | Path | HeldCheckpoint) -> HeldCheckpoint:
-    """Return `checkpoint` itself if it is open already, else a new `HeldCheckpoint`."""
-    return checkpoint if isinstance(checkpoint, HeldCheckpoint) else HeldCheckpoint(checkpoint)
+def as_open_checkpoint(checkpoint: str | Path | OpenCheckpoint) -> OpenCheckpoint:
+    """Return `checkpoint` itself if it is open already, else a new `OpenCheckpoint`."""
+    return checkpoint if isinstance(checkpoint, OpenCheckpoint) else OpenCheckpoint(checkpoint)
 
 
 def repeat_if_removed(action: Callable[[], T]) -> T:
@@ -200,5 +200,5 @@ def _errors() -> tuple[type[Exception], ...]:
     return tf.errors.OpError, ValueError, RuntimeError, IndexError
 
 
-def _nothing() -> None:
+def _close_nothing() -> None:
     """Do nothing, because no files are open."""

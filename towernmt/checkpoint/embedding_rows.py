@@ -15,7 +15,7 @@ from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 from tensorpack.utils import logger
 
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.records import MADE_FROM
 from towernmt.checkpoint.weights import (
     KEY as WEIGHTS,
@@ -44,30 +44,30 @@ TABLES = {"embedding": "source", "source_embedding": "source", "target_embedding
 source factors are named `source_factor_1_embedding` and so on, and their vocabularies `source_factor_1`.)"""
 
 
-def common_rows(old: Vocabulary, new: Vocabulary) -> np.ndarray:
-    """Return the id in `old` of each subword of `new`, -1 if `old` does not have it: int64 `[new size]`.
+def common_rows(old_vocabulary: Vocabulary, new_vocabulary: Vocabulary) -> np.ndarray:
+    """Return the old id of each subword of the new vocabulary, -1 for a new subword: int64 `[new size]`.
 
     Raises:
         SettingsError: the vocabularies are of different kinds, which spell their subwords differently.
     """
-    if old.kind != new.kind:
-        raise SettingsError(f"the run has a {old.kind} vocabulary, but the new one is of kind {new.kind}: prepare the "
-                            "data with the same --vocab-kind.")
-    rows = np.array([old.piece_to_id(new.id_to_piece(id)) for id in range(new.size)])
+    if old_vocabulary.kind != new_vocabulary.kind:
+        raise SettingsError(f"the run has a {old_vocabulary.kind} vocabulary, but the new one is of kind "
+                            f"{new_vocabulary.kind}: prepare the data with the same --vocab-kind.")
+    rows = np.array([old_vocabulary.piece_to_id(new_vocabulary.id_to_piece(id)) for id in range(new_vocabulary.size)])
     rows[rows == UNK] = -1
     rows[:UNK + 1] = range(UNK + 1)
     return rows
 
 
-def grow_checkpoint(held: HeldCheckpoint, model: NMTModel, rows: Mapping[str, np.ndarray], output: Path, seed: int,
-                    made_from: dict[str, str]) -> Path:
+def grow_checkpoint(checkpoint: OpenCheckpoint, model: NMTModel, rows: Mapping[str, np.ndarray], output: Path,
+                    seed: int, made_from: dict[str, str]) -> Path:
     """Write the weights of a checkpoint as `step-0` of a model with other vocabularies.
 
     Each row of a table is the row of the same subword; the row of a new subword is as in an untrained model. If a
     weight has a moving average, the average is written. Weights that only training uses are kept.
 
     Args:
-        held: the checkpoint.
+        checkpoint: the checkpoint.
         model: the model with the sizes of the new vocabularies.
         rows: `common_rows` for "source", "target", "source_factor_1" and so on.
         output: the directory in which `step-0` is written.
@@ -80,42 +80,42 @@ def grow_checkpoint(held: HeldCheckpoint, model: NMTModel, rows: Mapping[str, np
     Raises:
         CheckpointError: the checkpoint is damaged or of another model, or the new one cannot be written.
     """
-    state: dict[str, Any] = {"step": 0, "position": None, "callbacks": {}, "grown_from": held.name}
+    state: dict[str, Any] = {"step": 0, "position": None, "callbacks": {}, "grown_from": checkpoint.name}
     fix = "grow a run of the model that the checkpoint was trained with."
-    needed, saved = weights_of_model(model), held.shapes()
-    for name in needed:
+    required_names, saved = weights_of_model(model), checkpoint.shapes()
+    for name in required_names:
         if name not in saved:
-            refuse_missing(held, name, fix, model)
-    refuse_unknown(held, needed, fix, model=model)
-    with_training = not {*weights_of_checkpoint(held)} <= {*needed}
+            refuse_missing(checkpoint, name, fix, model)
+    refuse_unknown(checkpoint, required_names, fix, model=model)
+    with_training = not {*weights_of_checkpoint(checkpoint)} <= {*required_names}
     with BUILDING, tf.Graph().as_default(), tf1.Session(config=session_config(on_cpu=True)) as session:
         set_seed(seed)
         tf1.set_random_seed(seed)
         inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in model.inputs()]
         with TrainTowerContext("") if with_training else PredictTowerContext(""):
             model.build_graph(*inputs)
-        weights = {*needed, *(name for name in weights_of_graph() if name in saved)}
+        weights = {*required_names, *(name for name in weights_of_graph() if name in saved)}
         variables = [variable for variable in tf1.global_variables() if variable.op.name in weights]
         state |= {WEIGHTS: sorted(weights), MADE_FROM: made_from}
         for variable in variables:
-            _load(variable, held, rows, session)
+            _load(variable, checkpoint, rows, session)
         return write_checkpoint(tf1.train.Saver(variables), session, output, 0, state)
 
 
-def _load(variable: Variable, held: HeldCheckpoint, rows: Mapping[str, np.ndarray], session: Session) -> None:
+def _load(variable: Variable, checkpoint: OpenCheckpoint, rows: Mapping[str, np.ndarray], session: Session) -> None:
     name, shape = variable.op.name, variable.shape.as_list()
-    value = read_weight(held, name)
-    last = name.split("/")[-1]
-    side = TABLES.get(last, last.removesuffix("_embedding"))
+    value = read_weight(checkpoint, name)
+    table_name = name.split("/")[-1]
+    side = TABLES.get(table_name, table_name.removesuffix("_embedding"))
     if list(value.shape[side in rows:]) != shape[side in rows:]:
-        raise CheckpointError(f"{held.name}: variable '{name}' has shape {list(value.shape)} in this checkpoint but "
-                              f"{shape} in the grown model: choose another checkpoint of the run. In a custom model, "
-                              f"name a table with one row per subword as one of {', '.join(TABLES)}.")
+        raise CheckpointError(f"{checkpoint.name}: variable '{name}' has shape {list(value.shape)} in this checkpoint "
+                              f"but {shape} in the grown model: choose another checkpoint of the run. In a custom "
+                              f"model, name a table with one row per subword as one of {', '.join(TABLES)}.")
     if side in rows:
         session.run(variable.initializer)
-        old_rows, old = rows[side], value
+        old_rows, saved_value = rows[side], value
         value = session.run(variable)
-        value[old_rows >= 0] = old[old_rows[old_rows >= 0]]
+        value[old_rows >= 0] = saved_value[old_rows[old_rows >= 0]]
     variable.load(value, session)
 
 
@@ -163,30 +163,30 @@ def _read_text(path: str | Path, vocabulary: Vocabulary, depth: int) -> tuple[np
     ids_by_piece = {vocabulary.id_to_piece(id): id for id in range(vocabulary.size)}
     vectors: dict[int, np.ndarray] = {}
     with open(path, "rb") as stream:
-        for number, line in enumerate(bounded_lines(stream, str(path)), 1):
-            piece, *values = line.decode("utf-8", errors="surrogateescape").rstrip("\n ").rsplit(" ", depth)
-            if number == 1 and len(values) == 1 and piece.isdecimal() and values[0].isdecimal():
+        for line_number, line in enumerate(bounded_lines(stream, str(path)), 1):
+            subword, *values = line.decode("utf-8", errors="surrogateescape").rstrip("\n ").rsplit(" ", depth)
+            if line_number == 1 and len(values) == 1 and subword.isdecimal() and values[0].isdecimal():
                 if int(values[0]) != depth:
                     raise SettingsError(f"{path}: the vectors have {values[0]} values, but the model's embeddings have "
                                         f"{depth}: set that depth, or use other vectors.")
                 continue
             if len(values) != depth:
-                raise DataError(f"{path} line {number}: got {len(values)} values; the model's embeddings need {depth}. "
-                                "Write a subword and its values, separated by single spaces.")
-            id = ids_by_piece.get(piece)
+                raise DataError(f"{path} line {line_number}: got {len(values)} values; the model's embeddings need "
+                                f"{depth}. Write a subword and its values, separated by single spaces.")
+            id = ids_by_piece.get(subword)
             if id is not None and id not in vectors:
-                vectors[id] = _vector(values, f"{path} line {number}")
+                vectors[id] = _vector(values, f"{path} line {line_number}")
     ids = np.array(sorted(vectors), np.int64)
     return ids, np.array([vectors[id] for id in ids.tolist()], np.float32).reshape(-1, depth)
 
 
-def _vector(values: list[str], where: str) -> np.ndarray:
+def _vector(values: list[str], location: str) -> np.ndarray:
     try:
         vector = np.array(values, np.float32)
     except ValueError as error:
-        raise DataError(f"{where}: not a vector of numbers ({error}): fix or remove the line.") from error
+        raise DataError(f"{location}: not a vector of numbers ({error}): fix or remove the line.") from error
     if not np.isfinite(vector).all():
-        raise DataError(f"{where}: a value is not finite: fix or remove the line.")
+        raise DataError(f"{location}: a value is not finite: fix or remove the line.")
     return vector
 
 

@@ -238,7 +238,7 @@ def _decode_weight(info: WeightInfo, content: bytes, scales: bytes | None) -> np
     if (info.stored == "int8") != (factors is not None):
         raise ValueError("int8 needs scales, and other precisions have none")
     if factors is not None and (factors.dtype != np.float32 or factors.ndim != values.ndim or any(
-            size not in (1, full) for size, full in zip(factors.shape, values.shape, strict=True))):
+            size not in (1, dimension) for size, dimension in zip(factors.shape, values.shape, strict=True))):
         raise ValueError(f"its scales are {factors.dtype.name} {list(factors.shape)}")
     return restore(StoredWeight(info.stored, values, factors))
 
@@ -369,8 +369,8 @@ class Package:
         for name, member in members.items():
             checked_name(name, str(self.path))
             if name not in self._entries or self._entries[name].file_size != member.bytes:
-                what = "has another size" if name in self._entries else "is missing"
-                raise CheckpointError(f"{self.path}: {name} {what}: {_AGAIN}")
+                problem = "has another size" if name in self._entries else "is missing"
+                raise CheckpointError(f"{self.path}: {name} {problem}: {_AGAIN}")
             if name not in _FILES and not ("/" in name and name.partition("/")[0] in _FOLDERS):
                 raise CheckpointError(f"{self.path} contains {name}, which does not belong into a package: {_AGAIN}")
         unknown = sorted(self._entries.keys() - members.keys() - {MANIFEST})

@@ -26,7 +26,7 @@ from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.structured_files import Natural, read_json
 
 if TYPE_CHECKING:
-    from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+    from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
     from towernmt.dataflow.batches.training_data import TrainingData
     from towernmt.dataflow.text.validation_set import ValidationSet
 
@@ -71,16 +71,16 @@ class KeptAverage:
         """The score of `metric`."""
         return self.scores[self.metric]
 
-    def is_before(self, best: BestEntry) -> bool:
+    def is_before(self, best_entry: BestEntry) -> bool:
         """Return whether the mean is used instead of the best checkpoint.
 
         The mean has already won against best checkpoints up to its own step. Against a later one the score decides; of
         equal scores the later step wins. If the later one has another metric, the mean is no longer used.
         """
-        if best.step <= self.step:
+        if best_entry.step <= self.step:
             return True
-        better = self.score > best.score if self.mode == "max" else self.score < best.score
-        return best.metric == self.metric and better
+        better = self.score > best_entry.score if self.mode == "max" else self.score < best_entry.score
+        return best_entry.metric == self.metric and better
 
 
 @dataclass(frozen=True)
@@ -152,13 +152,15 @@ def fingerprints(data: TrainingData) -> dict[str, str]:
     """Return the fingerprints of the vocabularies of `data`, and of the data if they have one."""
     with tempfile.TemporaryDirectory() as directory:
         data.copy_vocabularies(directory)
-        known = {"vocabulary": vocabulary_fingerprint(Path(directory)), "data": getattr(data, "fingerprint", None)}
-    return {name: value for name, value in known.items() if value}
+        vocabulary = vocabulary_fingerprint(Path(directory))
+    values = {"vocabulary": vocabulary, "data": getattr(data, "fingerprint", None)}
+    return {name: value for name, value in values.items() if value}
 
 
 def validation_fingerprint(sets: Iterable[ValidationSet]) -> str:
     """Return 32 hexadecimal digits for the names and texts of validation sets; "" if there are none."""
-    content = [(one.name, list(one.source), [list(lines) for lines in one.references]) for one in sets]
+    content = [(validation.name, list(validation.source), [list(lines) for lines in validation.references])
+               for validation in sets]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32] if content else ""
 
 
@@ -183,19 +185,19 @@ def recorded_fingerprints(content: dict[str, Any]) -> dict[str, str]:
     return {name: str(content[key]) for name in ("vocabulary", "data") if (key := f"{MADE_FROM}.{name}") in content}
 
 
-def check_vocabulary_of(held: HeldCheckpoint, vocabulary: Path) -> None:
+def check_vocabulary_of(checkpoint: OpenCheckpoint, vocabulary: Path) -> None:
     """Refuse a checkpoint that was trained with a different vocabulary, whose ids stand for different words.
 
     Args:
-        held: the checkpoint.
+        checkpoint: the checkpoint.
         vocabulary: the vocabulary directory of the run.
 
     Raises:
         SettingsError: the vocabularies differ.
         CheckpointError: the `state.json` of the checkpoint is damaged.
     """
-    state = held.state()
+    state = checkpoint.state()
     recorded = state.made_from.get("vocabulary") if state is not None else None
     if recorded is not None and recorded != vocabulary_fingerprint(vocabulary):
-        raise SettingsError(f"{held.name} was not trained with the vocabulary in {vocabulary}: restore the vocabulary "
-                            "of the run, or choose a checkpoint of this run.")
+        raise SettingsError(f"{checkpoint.name} was not trained with the vocabulary in {vocabulary}: restore the "
+                            "vocabulary of the run, or choose a checkpoint of this run.")

@@ -13,7 +13,7 @@ from pathlib import Path
 from tensorpack.tfutils.sessinit import SessionInit
 from tensorpack.utils import logger
 
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint, held_checkpoint
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint, as_open_checkpoint
 from towernmt.checkpoint.packaged_run import open_run
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.checkpoint.weights import refuse_missing, refuse_unknown, saved_name
@@ -40,7 +40,7 @@ class RestoreCheckpoint(SessionInit):
 
     Args:
         checkpoint: the prefix of TensorFlow's files, such as "runs/de-en/checkpoints/step-1000/model"; or a
-            `HeldCheckpoint`, which its owner closes.
+            `OpenCheckpoint`, which its owner closes.
         averaged: restore a weight from its moving average, if the checkpoint has one.
         scope: the variable scope to restore; names in the checkpoint are without it. "": all variables.
         model: the model of a prediction graph; None for a training graph.
@@ -50,14 +50,14 @@ class RestoreCheckpoint(SessionInit):
             neither the graph nor the training tower of `model` has a weight of the checkpoint.
     """
 
-    def __init__(self, checkpoint: str | Path | HeldCheckpoint, averaged: bool = False, scope: str = "",
+    def __init__(self, checkpoint: str | Path | OpenCheckpoint, averaged: bool = False, scope: str = "",
                  model: NMTModel | None = None) -> None:
-        self.held, self._is_ours = held_checkpoint(checkpoint), not isinstance(checkpoint, HeldCheckpoint)
-        self.name, self.averaged, self._prefix = self.held.name, averaged, f"{scope}/" if scope else ""
+        self._checkpoint, self._is_ours = as_open_checkpoint(checkpoint), not isinstance(checkpoint, OpenCheckpoint)
+        self.name, self.averaged, self._prefix = self._checkpoint.name, averaged, f"{scope}/" if scope else ""
         self._model = model
 
     def _setup_graph(self) -> None:
-        saved = self.held.shapes()
+        saved = self._checkpoint.shapes()
         variables = self._check({v.op.name.removeprefix(self._prefix): v for v in tf1.global_variables()
                                  if v.op.name.startswith(self._prefix)}, saved)
         self._saver = tf1.train.Saver({saved_name(name, saved, self.averaged): v for name, v in variables.items()})
@@ -68,18 +68,19 @@ class RestoreCheckpoint(SessionInit):
         for name, variable in variables.items():
             shape = variable.shape.as_list()
             if name not in saved:
-                refuse_missing(self.held, name, _FIX, self._model)
+                refuse_missing(self._checkpoint, name, _FIX, self._model)
             if saved[name] != shape:
                 raise CheckpointError(f"{self.name}: variable '{name}' has shape {saved[name]} in this "
                                       f"checkpoint but {shape} in the model; {_FIX}")
-        refuse_unknown(self.held, variables.keys(), _NO_MODEL if self._model is None else _MODEL, model=self._model)
+        fix = _NO_MODEL if self._model is None else _MODEL
+        refuse_unknown(self._checkpoint, variables.keys(), fix, model=self._model)
         return variables
 
     def _run_init(self, sess: Session) -> None:
         logger.info(f"Restoring {self.name} ...", extra=DETAIL)
-        self.held.restore(self._saver, sess)
+        self._checkpoint.restore(self._saver, sess)
         if self._is_ours:
-            self.held.close()
+            self._checkpoint.close()
 
 
 def initial_checkpoint(location: str | Path) -> tuple[SavedRun, str]:
@@ -121,19 +122,19 @@ class StartFrom(SessionInit):
             trained variable.
     """
 
-    def __init__(self, checkpoint: str | HeldCheckpoint, new: Sequence[str] = (), left_out: Sequence[str] = ()) -> None:
-        self.held, self.new, self.left_out = held_checkpoint(checkpoint), list(new), list(left_out)
-        self.name = self.held.name
+    def __init__(self, checkpoint: str | OpenCheckpoint, new: Sequence[str] = (), left_out: Sequence[str] = ()) -> None:
+        self._checkpoint, self.new, self.left_out = as_open_checkpoint(checkpoint), list(new), list(left_out)
+        self.name = self._checkpoint.name
 
     def _setup_graph(self) -> None:
-        saved = self.held.shapes()
+        saved = self._checkpoint.shapes()
         weights = {v.op.name: v for v in [*tf1.trainable_variables(), *tf1.model_variables()]}
         self._savers = [tf1.train.Saver(variables) for variables in (
             self._by_saved_name(weights, saved), self._by_saved_name(averages(), saved)) if variables]
         if not self._savers:
             raise CheckpointError(f"{self.name} has none of the model's variables: set another run in "
                                   "init.checkpoint.")
-        refuse_unknown(self.held, {v.op.name for v in tf1.global_variables()},
+        refuse_unknown(self._checkpoint, {v.op.name for v in tf1.global_variables()},
                        "train that model, or add the name to init.left_out to ignore the variable.", self.left_out)
 
     def _by_saved_name(self, variables: dict[str, Variable], saved: dict[str, list[int]]) -> dict[str, Variable]:
@@ -155,5 +156,5 @@ class StartFrom(SessionInit):
     def _run_init(self, sess: Session) -> None:
         logger.info(f"Starting from the parameters of {self.name} ...")
         for saver in self._savers:
-            self.held.restore(saver, sess)
-        self.held.close()
+            self._checkpoint.restore(saver, sess)
+        self._checkpoint.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from towernmt.checkpoint.checkpoint_files import checkpoint_path, checkpoint_steps, latest_checkpoint, read_state
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint, repeat_if_removed
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint, repeat_if_removed
 from towernmt.checkpoint.records import read_average_record, read_record, recorded_fingerprints, vocabulary_fingerprint
 from towernmt.core.directories import PREPARATION, directory_kind
 from towernmt.core.errors import CheckpointError, SettingsError
@@ -202,20 +202,20 @@ class SavedRun:
         return str(self._checkpoint_directory(which) / "model")
 
     def _checkpoint_directory(self, which: str | None) -> Path:
-        best = next(iter(read_record(self.best)), None)
-        if which is None and best is not None:
+        best_entry = next(iter(read_record(self.best)), None)
+        if which is None and best_entry is not None:
             record = read_average_record(self.averaged)
-            kept = None if record is None else record.kept
-            if kept is not None and kept.is_before(best):
-                path = checkpoint_path(self.averaged, kept.step)
+            average = None if record is None else record.kept
+            if average is not None and average.is_before(best_entry):
+                path = checkpoint_path(self.averaged, average.step)
                 if (path / "model.index").is_file():
                     return path
-        if which in (None, "best") and best is not None:
-            return checkpoint_path(self.best, best.step)
+        if which in (None, "best") and best_entry is not None:
+            return checkpoint_path(self.best, best_entry.step)
         if which in (None, "last"):
-            last = latest_checkpoint(self.checkpoints)
-            if last is not None:
-                return last
+            latest = latest_checkpoint(self.checkpoints)
+            if latest is not None:
+                return latest
         elif which != "best":
             for candidate in (self.checkpoints / str(which), self.best / str(which), Path(str(which))):
                 if (candidate / "model.index").is_file():
@@ -237,15 +237,15 @@ def run_around(path: Path) -> SavedRun | None:
 def _named_inside(run: SavedRun, path: Path) -> str:
     """Return the end of a message that names the run, and the checkpoint if any, for a path inside the run."""
     depth = len(path.absolute().relative_to(run.path).parts)
-    shown = path.parents[depth - 1] if len(path.parents) >= depth else run.path
-    name = next((part for part in (path.name, path.parent.name) if re.fullmatch(r"step-\d+", part)), None)
+    run_path = path.parents[depth - 1] if len(path.parents) >= depth else run.path
+    name = next((name for name in (path.name, path.parent.name) if re.fullmatch(r"step-\d+", name)), None)
     if name is None:
-        return f"inside the run {shown}: pass the run's directory, {shown}."
-    return (f"a checkpoint of the run {shown}: pass the run's directory, {shown}, with --checkpoint {name} if "
+        return f"inside the run {run_path}: pass the run's directory, {run_path}."
+    return (f"a checkpoint of the run {run_path}: pass the run's directory, {run_path}, with --checkpoint {name} if "
             "the command has this option.")
 
 
-def hold_checkpoint(run: SavedRun, which: str | HeldCheckpoint | None = None) -> HeldCheckpoint:
+def open_run_checkpoint(run: SavedRun, which: str | OpenCheckpoint | None = None) -> OpenCheckpoint:
     """Open a checkpoint of a run.
 
     Args:
@@ -255,10 +255,10 @@ def hold_checkpoint(run: SavedRun, which: str | HeldCheckpoint | None = None) ->
     Raises:
         CheckpointError: the checkpoint does not exist.
     """
-    if isinstance(which, HeldCheckpoint):
+    if isinstance(which, OpenCheckpoint):
         return which
     prefix = which if which is not None and Path(which + ".index").is_file() else None
-    return repeat_if_removed(lambda: HeldCheckpoint(prefix or run.checkpoint(which)))
+    return repeat_if_removed(lambda: OpenCheckpoint(prefix or run.checkpoint(which)))
 
 
 log = logging.getLogger(__name__)
@@ -276,9 +276,9 @@ class RunFiles:
         self._contents: dict[Path, bytes] = {}
         if self._run.exists():
             records = (file for pattern in ("*.yaml", "*.json") for file in run.glob(pattern))
-            others = (file for folder in (self._run.vocabulary, self._run.code) for file in folder.rglob("*")
+            copied_files = (file for folder in (self._run.vocabulary, self._run.code) for file in folder.rglob("*")
                    if "__pycache__" not in file.parts)
-            self._contents = {file: file.read_bytes() for file in (*records, *others) if file.is_file()}
+            self._contents = {file: file.read_bytes() for file in (*records, *copied_files) if file.is_file()}
 
     def restore(self) -> None:
         """Write missing files, and vocabularies and code that differ, again; edited settings are kept.

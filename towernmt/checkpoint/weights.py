@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.core.errors import CheckpointError
 from towernmt.core.graph_state import BUILDING
 from towernmt.core.tensors import Variable
@@ -54,10 +54,10 @@ def weights_of_model(model: NMTModel, saved: Container[str] = ()) -> list[str]:
         sentence_log_probabilities(model, memory, target, target_length)
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             model.decode_step(tf.zeros([tf.shape(source[0])[0]], tf.int32), model.start_state(memory, 1))
-            needed = [variable.op.name for variable in tf1.global_variables()]
+            required_names = [variable.op.name for variable in tf1.global_variables()]
             if saved and model.gives_attention:
                 model.decode_with_attention(memory, target)
-        return [name for v in tf1.global_variables() if (name := v.op.name) in needed or name in saved]
+        return [name for v in tf1.global_variables() if (name := v.op.name) in required_names or name in saved]
 
 
 class TrainingTower(NamedTuple):
@@ -94,22 +94,22 @@ def saved_name(weight: str, saved: Container[str], averaged: bool = True) -> str
     return weight + AVERAGE_SUFFIX if averaged and weight + AVERAGE_SUFFIX in saved else weight
 
 
-def read_weight(held: HeldCheckpoint, weight: str, averaged: bool = True) -> np.ndarray:
+def read_weight(checkpoint: OpenCheckpoint, weight: str, averaged: bool = True) -> np.ndarray:
     """Return the value of a weight in a checkpoint, chosen as by `saved_name`.
 
     Raises:
         CheckpointError: the weight is missing, or the checkpoint is damaged.
     """
-    return held.value(saved_name(weight, held.shapes(), averaged))
+    return checkpoint.value(saved_name(weight, checkpoint.shapes(), averaged))
 
 
-def weights_of_checkpoint(held: HeldCheckpoint) -> list[str]:
+def weights_of_checkpoint(checkpoint: OpenCheckpoint) -> list[str]:
     """Return the names of the weights in a checkpoint.
 
     Raises:
         CheckpointError: the checkpoint is damaged.
     """
-    saved, state = held.shapes(), held.state()
+    saved, state = checkpoint.shapes(), checkpoint.state()
     if state is not None and state.weights is not None:
         return sorted(set(state.weights) & set(saved))
     return weights_by_slots(saved)
@@ -120,19 +120,19 @@ def weights_by_slots(names: Collection[str]) -> list[str]:
 
     Variables of the bookkeeping of training are never weights.
     """
-    known = set(names)
-    owners = {name: [parent for parent in _parents(name) if parent in known] for name in known}
+    variable_names = set(names)
+    owners = {name: [parent for parent in _parents(name) if parent in variable_names] for name in variable_names}
     with_slots = {parent for parents in owners.values() for parent in parents}
-    return sorted(name for name in with_slots or known if not owners[name] and not _BOOKKEEPING.match(name))
+    return sorted(name for name in with_slots or variable_names if not owners[name] and not _BOOKKEEPING.match(name))
 
 
-def refuse_unknown(held: HeldCheckpoint, known: Collection[str], fix: str, left_out: Sequence[str] = (),
+def refuse_unknown(checkpoint: OpenCheckpoint, known_names: Collection[str], fix: str, left_out: Sequence[str] = (),
                    model: NMTModel | None = None) -> None:
     """Refuse a checkpoint with weights that the model does not have.
 
     Args:
-        held: the checkpoint.
-        known: the names of the variables in the graph.
+        checkpoint: the checkpoint.
+        known_names: the names of the variables in the graph.
         fix: how the user can fix the problem, for the message.
         left_out: regular expressions for names of weights that may be unknown.
         model: the model of a prediction graph. Weights that only its training tower uses are accepted.
@@ -140,23 +140,23 @@ def refuse_unknown(held: HeldCheckpoint, known: Collection[str], fix: str, left_
     Raises:
         CheckpointError: a weight is unknown, or has another shape than in the training tower.
     """
-    unknown = [name for name in weights_of_checkpoint(held)
-               if name not in known and not any(re.search(pattern, name) for pattern in left_out)]
+    unknown = [name for name in weights_of_checkpoint(checkpoint)
+               if name not in known_names and not any(re.search(pattern, name) for pattern in left_out)]
     if unknown and model is not None:
-        trained = _training_tower(held, model, unknown[0]).weights
-        _check_shapes(held, {name: trained[name] for name in unknown if name in trained})
+        trained = _training_tower(checkpoint, model, unknown[0]).weights
+        _check_shapes(checkpoint, {name: trained[name] for name in unknown if name in trained})
         unknown = [name for name in unknown if name not in trained]
     if unknown:
-        others = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-        raise CheckpointError(f"{held.name} has the trained variable '{unknown[0]}'{others}, "
+        ending = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+        raise CheckpointError(f"{checkpoint.name} has the trained variable '{unknown[0]}'{ending}, "
                               f"which the model does not have, so it belongs to another model; {fix}")
 
 
-def refuse_missing(held: HeldCheckpoint, name: str, fix: str, model: NMTModel | None = None) -> NoReturn:
+def refuse_missing(checkpoint: OpenCheckpoint, name: str, fix: str, model: NMTModel | None = None) -> NoReturn:
     """Refuse a checkpoint that lacks a variable of the graph.
 
     Args:
-        held: the checkpoint.
+        checkpoint: the checkpoint.
         name: the name of the variable.
         fix: how the user can fix the problem, for the message.
         model: the model of a prediction graph; the message says if its training tower does not create the variable.
@@ -164,36 +164,36 @@ def refuse_missing(held: HeldCheckpoint, name: str, fix: str, model: NMTModel | 
     Raises:
         CheckpointError: always.
     """
-    if model is not None and name not in _training_tower(held, model, name).variables:
-        raise CheckpointError(f"{held.name}: translation uses the variable '{name}', which the training tower of "
+    if model is not None and name not in _training_tower(checkpoint, model, name).variables:
+        raise CheckpointError(f"{checkpoint.name}: translation uses the variable '{name}', which the training tower of "
                               f"{type(model).__name__} does not create, so no checkpoint has a value for it; create "
                               "the variable in `build_graph` too, and train again (`towernmt check` shows its line).")
-    raise CheckpointError(f"{held.name}: variable '{name}' is not in this checkpoint, which belongs to another model "
-                          f"or optimizer; {fix}")
+    raise CheckpointError(f"{checkpoint.name}: variable '{name}' is not in this checkpoint, which belongs to another "
+                          f"model or optimizer; {fix}")
 
 
-def _training_tower(held: HeldCheckpoint, model: NMTModel, name: str) -> TrainingTower:
+def _training_tower(checkpoint: OpenCheckpoint, model: NMTModel, name: str) -> TrainingTower:
     """Return `training_tower(model)`, for a checkpoint whose variables differ from the graph in `name`."""
     try:
         return training_tower(model)
     except Exception as error:      # whatever a user's `build_graph` raises
         reason = (str(error).strip().splitlines() or [""])[0]
-        raise CheckpointError(f"{held.name}: the checkpoint and the translation graph differ in the variable "
+        raise CheckpointError(f"{checkpoint.name}: the checkpoint and the translation graph differ in the variable "
                               f"'{name}', and the training tower of {type(model).__name__}, which shows whether the "
                               f"checkpoint belongs to the model, cannot be built ({type(error).__name__}: {reason}); "
                               "fix its `build_graph`.") from error
 
 
-def _check_shapes(held: HeldCheckpoint, trained: Mapping[str, list[int | None] | None]) -> None:
+def _check_shapes(checkpoint: OpenCheckpoint, trained: Mapping[str, list[int | None] | None]) -> None:
     """Refuse a weight whose shape differs in the training tower."""
-    saved = held.shapes()
+    saved = checkpoint.shapes()
     for name, shape in trained.items():
         if shape is not None and not tf.TensorShape(shape).is_compatible_with(saved[name]):
-            raise CheckpointError(f"{held.name}: variable '{name}' has shape {saved[name]} in this checkpoint but "
-                                  f"{shape} in the model's training tower; use the settings of its training, or "
+            raise CheckpointError(f"{checkpoint.name}: variable '{name}' has shape {saved[name]} in this checkpoint "
+                                  f"but {shape} in the model's training tower; use the settings of its training, or "
                                   "another run.")
 
 
 def _parents(name: str) -> list[str]:
-    parts = name.split("/")
-    return ["/".join(parts[:i]) for i in range(1, len(parts))]
+    components = name.split("/")
+    return ["/".join(components[:i]) for i in range(1, len(components))]

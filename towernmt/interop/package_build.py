@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 
 from towernmt import __version__
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.package_reader import (
     CARD,
     CARD_TEXT,
@@ -308,7 +308,7 @@ def check_run(run: SavedRun) -> None:
 
 def _gathered(trained: TrainedModel, settings: dict[str, Any], precision: Precision) -> _Parts:
     weights, files = weight_members(trained.weights(), precision, trained.checkpoint)
-    held = HeldCheckpoint(trained.checkpoint)
+    held = OpenCheckpoint(trained.checkpoint)
     saved = held.shapes()
     step = held.state()
     averaged = trained.averaged and any(saved_name(name, saved) != name for name in weights)

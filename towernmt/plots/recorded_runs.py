@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from towernmt.checkpoint.records import MADE_FROM, MADE_WITH
-from towernmt.checkpoint.saved_run import SavedRun, hold_checkpoint
+from towernmt.checkpoint.saved_run import SavedRun, open_run_checkpoint
 from towernmt.core.directories import is_written
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.dataflow.text.text_lines import one_line
@@ -47,7 +47,7 @@ def _between(rows: list[dict[str, float]], name: str) -> None:
 def parameters(path: Path) -> int | None:
     """Return the number of parameters in the weights of a run's checkpoint; None without a readable checkpoint."""
     try:
-        held = hold_checkpoint(SavedRun(path))
+        held = open_run_checkpoint(SavedRun(path))
         from towernmt.checkpoint.weights import weights_of_checkpoint  # imports TensorFlow
 
         shapes = held.shapes()

@@ -17,10 +17,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 from towernmt.checkpoint.records import check_vocabulary_of
-from towernmt.checkpoint.saved_run import SavedRun, hold_checkpoint
+from towernmt.checkpoint.saved_run import SavedRun, open_run_checkpoint
 from towernmt.core.errors import SettingsError, TowerNMTError
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.line_translator import DividingSearch, Search, SearchArguments, TrainedSearch
@@ -223,9 +223,9 @@ def _checkpoint_of(run: SavedRun, checkpoint: Any, averaged: bool) -> tuple[str,
         SettingsError: the vocabulary does not belong to the run, or the run does not have the requested weights.
     """
     run.check_weights(averaged)
-    if isinstance(run, PackagedRun) and not isinstance(checkpoint, HeldCheckpoint):
+    if isinstance(run, PackagedRun) and not isinstance(checkpoint, OpenCheckpoint):
         return run.checkpoint_prefix(checkpoint), checkpoint      # its files are written when the graph needs them
-    held = hold_checkpoint(run, checkpoint)
+    held = open_run_checkpoint(run, checkpoint)
     check_vocabulary_of(held, run.vocabulary)
     return held.original, held
 

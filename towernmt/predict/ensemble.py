@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 from tensorpack.predict import OfflinePredictor
 from tensorpack.tfutils.sessinit import ChainInit
 
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.core.tensors import Tensor, TensorSpec
@@ -239,7 +239,7 @@ class TrainedEnsemble:
         self.close()
 
 
-def open_trained(runs: Sequence[SavedRun | str | Path], checkpoints: Sequence[str | HeldCheckpoint | None] = (None,),
+def open_trained(runs: Sequence[SavedRun | str | Path], checkpoints: Sequence[str | OpenCheckpoint | None] = (None,),
                  models: Sequence[Any] = (None,), *, ensemble: EnsembleSettings | None = None,
                  device: str | None = None, averaged: bool = True,
                  precision: str = PRECISIONS[0]) -> TrainedModel | TrainedEnsemble:

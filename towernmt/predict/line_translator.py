@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
 import numpy as np
 
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
@@ -71,7 +71,7 @@ class SearchArguments:
     """
 
     runs: Sequence[SavedRun]
-    checkpoints: Sequence[str | HeldCheckpoint | None]
+    checkpoints: Sequence[str | OpenCheckpoint | None]
     models: Sequence[Any]
     ensemble: EnsembleSettings | None
     device: str | None

@@ -14,11 +14,11 @@ import numpy as np
 from tensorpack.predict import OfflinePredictor, PredictConfig
 from tensorpack.tfutils.sessinit import SessionInit
 
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.packaged_run import open_run
 from towernmt.checkpoint.records import check_vocabulary_of
 from towernmt.checkpoint.restore import RestoreCheckpoint
-from towernmt.checkpoint.saved_run import SavedRun, hold_checkpoint
+from towernmt.checkpoint.saved_run import SavedRun, open_run_checkpoint
 from towernmt.checkpoint.weights import read_weight, weights_of_model
 from towernmt.core.errors import SettingsError
 from towernmt.core.gpus import chosen_gpus
@@ -63,7 +63,7 @@ class TrainedModel:
         SettingsError: not a run, a different vocabulary, or a missing GPU or precision.
     """
 
-    def __init__(self, run: SavedRun | str | Path, checkpoint: str | HeldCheckpoint | None = None, *,
+    def __init__(self, run: SavedRun | str | Path, checkpoint: str | OpenCheckpoint | None = None, *,
                  device: str | None = None, averaged: bool = True, model: NMTModel | type | None = None,
                  precision: str = PRECISIONS[0], trust_code: bool = False) -> None:
         if precision not in PRECISIONS:
@@ -73,7 +73,7 @@ class TrainedModel:
         self.run.check_weights(averaged)
         self.averaged = averaged
         self.model = self.run.load_model(model)
-        self._held = hold_checkpoint(self.run, checkpoint)
+        self._held = open_run_checkpoint(self.run, checkpoint)
         self.checkpoint = self._held.original
         self.source_vocabulary, self.target_vocabulary = self.run.vocabularies()
         check_vocabulary_of(self._held, self.run.vocabulary)

@@ -32,7 +32,7 @@ from towernmt.callbacks.stopping import EarlyStopping, NaNGuard, StopAfterMinute
 from towernmt.callbacks.summaries import Histograms, LossScaleMonitor
 from towernmt.callbacks.validation_metrics import mode_of
 from towernmt.checkpoint.checkpoint_files import latest_checkpoint
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint, repeat_if_removed
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint, repeat_if_removed
 from towernmt.checkpoint.embedding_rows import PretrainedEmbeddings
 from towernmt.checkpoint.records import check_vocabulary_of, fingerprints
 from towernmt.checkpoint.restore import StartFrom, initial_checkpoint
@@ -113,9 +113,9 @@ def _by_cooccurrence(settings: InitSettings, data: TrainingData, seed: int) -> C
 
 
 def _start_from(settings: InitSettings, data: TrainingData) -> StartFrom:
-    def opened() -> tuple[SavedRun, HeldCheckpoint]:
+    def opened() -> tuple[SavedRun, OpenCheckpoint]:
         run, prefix = initial_checkpoint(settings.checkpoint)
-        return run, HeldCheckpoint(prefix)
+        return run, OpenCheckpoint(prefix)
 
     run, held = repeat_if_removed(opened)
     run.check_vocabulary()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tensorpack.utils import logger
 
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint, repeat_if_removed
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint, repeat_if_removed
 from towernmt.checkpoint.embedding_rows import common_rows, grow_checkpoint
 from towernmt.checkpoint.records import check_vocabulary_of, provenance, vocabulary_fingerprint
 from towernmt.checkpoint.saved_run import check_run_output
@@ -60,7 +60,7 @@ def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Pat
     rows = {name: common_rows(old[name], new[name]) for name in new}
     for side, indices in rows.items():
         logger.info(f"{side}: {int((indices >= 0).sum())} of {len(indices)} rows are kept.")
-    held = repeat_if_removed(lambda: HeldCheckpoint(run.checkpoint(checkpoint)))
+    held = repeat_if_removed(lambda: OpenCheckpoint(run.checkpoint(checkpoint)))
     check_vocabulary_of(held, run.vocabulary)
     with grown.making("towernmt grow"):
         save_vocabularies(source, target, grown.vocabulary)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.checkpoint.packaged.conftest import write_package
 from towernmt.checkpoint import packaged_run
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.package_reader import restore, store
 from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 from towernmt.core.directories import DirectoryLock
@@ -84,7 +84,7 @@ def test_a_damaged_file_of_the_cache_is_unpacked_again(package: Path, own_cache:
 def test_a_damaged_checkpoint_of_the_cache_is_written_again(package: Path, caplog: pytest.LogCaptureFixture,
                                                             name: str, damage: Callable[[Path], None]) -> None:
     def weights() -> dict[str, np.ndarray]:
-        held = HeldCheckpoint(PackagedRun(package).checkpoint())
+        held = OpenCheckpoint(PackagedRun(package).checkpoint())
         found = {one: held.value(one) for one in held.shapes()}
         held.close()
         return found
@@ -125,7 +125,7 @@ def test_where_nothing_can_be_kept_it_is_unpacked_for_the_time_being(
 
 def test_its_checkpoint_has_the_weights_dequantised(package: Path, weights: dict[str, np.ndarray]) -> None:
     run = PackagedRun(package)
-    held = HeldCheckpoint(run.checkpoint("step-7"))
+    held = OpenCheckpoint(run.checkpoint("step-7"))
     state = held.state()
     assert state is not None and state.step == 7 and state.weights == sorted(weights)
     for name, value in weights.items():
@@ -139,9 +139,9 @@ def test_a_package_that_was_replaced_is_opened_with_its_new_weights(
         package: Path, weights: dict[str, np.ndarray], tmp_path: Path) -> None:
     place, other = tmp_path / "served.towernmt.zip", {name: 2 * value for name, value in weights.items()}
     shutil.copy(package, place)
-    before = HeldCheckpoint(PackagedRun(place).checkpoint())
+    before = OpenCheckpoint(PackagedRun(place).checkpoint())
     os.replace(write_package(tmp_path, other), place)
-    now = HeldCheckpoint(PackagedRun(place).checkpoint())
+    now = OpenCheckpoint(PackagedRun(place).checkpoint())
     for held, values in ((before, weights), (now, other)):
         for name, value in values.items():
             assert np.array_equal(held.value(name), restore(store(value, "int8")))
@@ -151,9 +151,9 @@ def test_a_package_that_was_replaced_is_opened_with_its_new_weights(
 @pytest.mark.processes
 def test_processes_that_open_it_at_once_find_the_same_whole_checkpoint(package: Path, own_cache: Path) -> None:
     program = ("import sys\nfrom towernmt.checkpoint.packaged_run import PackagedRun\n"
-               "from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint\n"
+               "from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint\n"
                "sys.stdin.readline()\n"
-               "held = HeldCheckpoint(PackagedRun(sys.argv[1]).checkpoint())\n"
+               "held = OpenCheckpoint(PackagedRun(sys.argv[1]).checkpoint())\n"
                "print(sum(float(abs(held.value(name)).sum()) for name in sorted(held.shapes())))")
     started = [subprocess.Popen([sys.executable, "-c", program, str(package)], stdin=subprocess.PIPE,
                                 stdout=subprocess.PIPE, text=True) for _ in range(3)]

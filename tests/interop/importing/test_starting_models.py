@@ -13,7 +13,7 @@ import yaml
 from tests.interop.importing import opus
 from tests.interop.importing.opennmt_tf import test_opennmt_tf as opennmt_tf
 from tests.interop.importing.thumt import test_thumt as thumt
-from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.files import PLACE_VARIABLE
 from towernmt.interop.foreign_model import ImportRequest
@@ -67,7 +67,7 @@ def test_a_model_of_another_system_is_imported_once_with_exactly_its_weights(mak
     location = str(make_opus())
     start = open_starting_model(location, "--start")
     assert start.name == location and Path(start.location).parent == cache / "imported"
-    held, model = HeldCheckpoint(start.run.checkpoint()), read_marian(ImportRequest(Path(location)))
+    held, model = OpenCheckpoint(start.run.checkpoint()), read_marian(ImportRequest(Path(location)))
     assert set(held.shapes()) >= set(model.weights)
     for name, value in model.weights.items():
         np.testing.assert_array_equal(held.value(name), value)

@@ -44,11 +44,11 @@ def pack(run: Path, output: Path, *arguments: str) -> dict[str, Any]:
 def averaged_run(original_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run with random moving averages and an optimizer slot in its checkpoint."""
     from towernmt.checkpoint.checkpoint_files import write_values
-    from towernmt.checkpoint.checkpoint_reader import HeldCheckpoint
+    from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
     from towernmt.optim.optimizer import AVERAGE_SUFFIX
 
     path = Path(shutil.copytree(original_run, tmp_path_factory.mktemp("averaged") / "run"))
-    held = HeldCheckpoint(open_run(path).checkpoint())
+    held = OpenCheckpoint(open_run(path).checkpoint())
     values = {name: held.value(name) for name in held.shapes()}
     random = np.random.default_rng(9)
     names = sorted(name for name in values if values[name].dtype == np.float32)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from towernmt.checkpoint.checkpoint_files import checkpoint_path, keep_last, latest_checkpoint, write_checkpoint
-from towernmt.checkpoint.checkpoint_reader import CheckpointRemoved, HeldCheckpoint, repeat_if_removed
+from towernmt.checkpoint.checkpoint_reader import CheckpointRemoved, OpenCheckpoint, repeat_if_removed
 from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.core.errors import CheckpointError
 from towernmt.core.tf_compat import tf, tf1
@@ -27,7 +27,7 @@ def write(directory: Path, step: int) -> Path:
         return write_checkpoint(tf1.train.Saver(), session, directory, step, state)
 
 
-def restored(checkpoint: HeldCheckpoint | Path) -> float:
+def restored(checkpoint: OpenCheckpoint | Path) -> float:
     with tf.Graph().as_default(), tf1.Session() as session:
         v = tf1.get_variable("v", [1000])
         init = RestoreCheckpoint(checkpoint / "model" if isinstance(checkpoint, Path) else checkpoint)
@@ -41,11 +41,11 @@ def test_a_directory_may_have_any_name(tmp_path, name):
     made = write(tmp_path / name / "checkpoints", 3)
     assert latest_checkpoint(tmp_path / name / "checkpoints") == made
     assert restored(made) == 3.0
-    assert HeldCheckpoint(made / "model").value("v")[0] == 3.0
+    assert OpenCheckpoint(made / "model").value("v")[0] == 3.0
 
 
 def test_a_checkpoint_that_is_removed_while_it_is_read_is_read_to_its_end(tmp_path):
-    held = HeldCheckpoint(write(tmp_path, 1) / "model")
+    held = OpenCheckpoint(write(tmp_path, 1) / "model")
     write(tmp_path, 2)
     keep_last(tmp_path, 1)
     assert not checkpoint_path(tmp_path, 1).exists()
@@ -56,19 +56,19 @@ def test_a_checkpoint_that_is_removed_before_it_is_opened_is_chosen_anew(tmp_pat
     write(tmp_path, 1)
     steps = iter([2, 3])
 
-    def choose_as_a_run_goes_on() -> HeldCheckpoint:
+    def choose_as_a_run_goes_on() -> OpenCheckpoint:
         chosen = latest_checkpoint(tmp_path)
         if step := next(steps, None):
             write(tmp_path, step)
             keep_last(tmp_path, 1)
-        return HeldCheckpoint(chosen / "model")
+        return OpenCheckpoint(chosen / "model")
 
     assert restored(repeat_if_removed(choose_as_a_run_goes_on)) == 3.0
 
 
 def test_a_checkpoint_that_is_not_there_is_never_called_damaged(tmp_path):
     with pytest.raises(CheckpointRemoved, match="step-7: the checkpoint does not exist") as error:
-        repeat_if_removed(lambda: HeldCheckpoint(tmp_path / "step-7" / "model"))
+        repeat_if_removed(lambda: OpenCheckpoint(tmp_path / "step-7" / "model"))
     assert "remove it" not in str(error.value)
 
 
@@ -80,7 +80,7 @@ def test_what_was_opened_is_closed_when_the_values_are_there(tmp_path):
         tf1.get_variable("v", [1000])
         init._setup_graph()
         init._run_init(session)
-    assert not Path(init.held.prefix).parent.exists()
+    assert not Path(init._checkpoint.prefix).parent.exists()
     assert not [link for link in Path("/proc/self/fd").iterdir() if str(made) in os.path.realpath(link)]
 
 
@@ -106,7 +106,7 @@ def test_a_checkpoint_without_its_data_file_is_damaged(tmp_path):
 def test_files_of_two_checkpoints_that_changed_places_are_never_mixed(tmp_path):
     """The directory is opened once, and its files are opened in it."""
     first, second = write(tmp_path / "a", 5), write(tmp_path / "b", 6)
-    held = HeldCheckpoint(first / "model")
+    held = OpenCheckpoint(first / "model")
     shutil.rmtree(first)
     second.rename(first)
     assert restored(held) == 5.0
