@@ -23,7 +23,7 @@ def broken_line(model) -> int:
 def test_a_decoder_that_contradicts_itself_is_told_how_and_where(beast):
     (breach,) = check_tower(beast.model())
     assert (breach.rule, breach.message) == (beast.rule, beast.message)
-    assert breach.where.endswith(f"decoder_zoo.py:{broken_line(beast.model)}")
+    assert breach.location.endswith(f"decoder_zoo.py:{broken_line(beast.model)}")
 
 
 def test_every_rule_of_decoders_has_a_beast():
@@ -71,7 +71,7 @@ def test_a_variant_of_the_transformer_that_changes_one_form_alone_is_told():
     settings = TransformerSettings(hidden_size=8, filter_size=8, heads=2, encoder_layers=1, decoder_layers=1,
                                    source_vocab_size=9, target_vocab_size=9, source_factor_vocab_sizes=[6])
     (breach,) = check_tower(Louder(settings))
-    assert breach.rule == "stepwise" and "test_stepwise_rule.py:" in breach.where
+    assert breach.rule == "stepwise" and "test_stepwise_rule.py:" in breach.location
 
 
 def test_the_check_leaves_the_callers_graph_alone(graph):

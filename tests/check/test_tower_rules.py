@@ -31,8 +31,8 @@ def test_a_broken_tower_function_is_told_its_rule_its_variable_and_its_line(beas
     assert [(breach.rule, breach.variable) for breach in breaches] == list(beast.breaches)
     assert breaches[0].message == beast.message
     if beast.model is not tower_zoo.OutsideTheScope:
-        assert breaches[0].where == broken_line(beast.model)
-    assert breaches[-1].where == broken_line(beast.model)
+        assert breaches[0].location == broken_line(beast.model)
+    assert breaches[-1].location == broken_line(beast.model)
 
 
 def test_every_rule_has_a_beast():
@@ -99,7 +99,7 @@ def test_a_function_that_cannot_be_built_at_all_is_told_where_it_fails():
 
     (breach,) = check_tower(Fails())
     assert breach.rule == "fails" and "a training tower alone cannot be built: ValueError: " in breach.message
-    assert "test_tower_rules.py:" in breach.where
+    assert "test_tower_rules.py:" in breach.location
 
 
 def test_what_is_no_model_is_refused():

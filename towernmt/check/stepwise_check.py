@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from towernmt.check.tower_builds import Scratch, where_defined, where_raised
+from towernmt.check.tower_builds import Scratch, location_of_definition, location_of_error
 from towernmt.check.tower_rules import Breach
 from towernmt.core.tensors import Session, Tensor
 from towernmt.core.tf_compat import tf, tf1
@@ -47,22 +47,22 @@ class _StepDecoder(NamedTuple):
 
     Attributes:
         source, source_length, target_in: placeholders of the teacher-forced form, a row a hypothesis.
-        whole: float32 `[rows, STEPS, target vocabulary]`.
+        forced_logits: float32 `[rows, STEPS, target vocabulary]`.
         sentences, sentence_length: placeholders of the stepwise form, a row a sentence.
         words: placeholder int32 `[STEPS, rows]`, the word before each step.
         parents: placeholder int32 `[STEPS - 1, rows]`.
-        stepped: float32 `[STEPS, rows, target vocabulary]`.
+        step_logits: float32 `[STEPS, rows, target vocabulary]`.
     """
 
     source: Tensor
     source_length: Tensor
     target_in: Tensor
-    whole: Tensor
+    forced_logits: Tensor
     sentences: Tensor
     sentence_length: Tensor
     words: Tensor
     parents: Tensor
-    stepped: Tensor
+    step_logits: Tensor
 
 
 def stepwise(model: NMTModel) -> Iterator[Breach]:
@@ -84,33 +84,35 @@ def stepwise(model: NMTModel) -> Iterator[Breach]:
         text = (str(build.error).strip().splitlines() or [""])[0]
         yield Breach("fails", "", f"{STEPS} steps of decode_step with {BEAM} hypotheses a sentence, reordered as beam "
                                   f"search does, fail: {type(build.error).__name__}: {text}",
-                     where_raised(build.error) or where_defined(model.decode_step))
+                     location_of_error(build.error) or location_of_definition(model.decode_step))
 
 
 def _breaches(model: NMTModel, session: Session, decoder: _StepDecoder, rng: np.random.Generator) -> Iterator[Breach]:
-    straight, reordered = _case(model, rng, reorder=False), _case(model, rng, reorder=True)
-    logits = _whole(session, decoder, straight, model, rng)
-    decode, decode_step = where_defined(model.decode_hidden), where_defined(model.decode_step)
+    in_order, reordered = _case(model, rng, reorder=False), _case(model, rng, reorder=True)
+    logits = _forced_logits(session, decoder, in_order, model, rng)
+    decode, decode_step = location_of_definition(model.decode_hidden), location_of_definition(model.decode_step)
     if not np.isfinite(logits).all():
         yield Breach("stepwise", "", "decode returns logits that are not finite with random parameters: fix its "
                                      "formula.", decode)
-    elif at := _differs(logits, _whole(session, decoder, straight, model, rng)):
+    elif step := _differs(logits, _forced_logits(session, decoder, in_order, model, rng)):
         yield Breach("causal", "", (
-            f"decode gives other logits for target position {at} when later target words change: hide later "
+            f"decode gives other logits for target position {step} when later target words change: hide later "
             "positions from it, or training sees what translating cannot."), decode)
-    elif at := _differs(logits, _whole(session, decoder, straight, model, rng, EXTRA_PADDING)):
+    elif step := _differs(logits, _forced_logits(session, decoder, in_order, model, rng, EXTRA_PADDING)):
         yield Breach("padding", "", (
             f"a sentence has other logits when its source has {EXTRA_PADDING} more columns of padding (at target "
-            f"position {at}): mask padding by source_length, or a translation depends on its neighbours in the batch."),
-            where_defined(model.encode))
-    elif at := _differs(logits, _stepped(session, decoder, straight)):
+            f"position {step}): mask padding by source_length, or a translation depends on its neighbours in the "
+            "batch."),
+            location_of_definition(model.encode))
+    elif step := _differs(logits, _stepwise_logits(session, decoder, in_order)):
         yield Breach("stepwise", "", (
-            f"decode_step gives other logits than decode for target position {at} of the same words: make both the "
+            f"decode_step gives other logits than decode for target position {step} of the same words: make both the "
             "same function, or what translates is not what was trained."), decode_step)
-    elif at := _differs(_whole(session, decoder, reordered, model, rng), _stepped(session, decoder, reordered)):
+    elif step := _differs(_forced_logits(session, decoder, reordered, model, rng),
+                          _stepwise_logits(session, decoder, reordered)):
         yield Breach("stepwise", "", (
-            f"decode_step gives other logits than decode for target position {at} once hypotheses were reordered: keep "
-            "what belongs to a hypothesis in the cache, a row each, and nothing of it elsewhere."), decode_step)
+            f"decode_step gives other logits than decode for target position {step} once hypotheses were reordered: "
+            "keep what belongs to a hypothesis in the cache, a row each, and nothing of it elsewhere."), decode_step)
 
 
 def _case(model: NMTModel, rng: np.random.Generator, reorder: bool) -> _Case:
@@ -141,13 +143,13 @@ def _build(model: NMTModel) -> _StepDecoder:
         return tf1.placeholder(tf.int32, dimensions)
 
     source, source_length, target_in = placeholder(*shape), placeholder(None), placeholder(None, STEPS)
-    whole = model.decode(model.encode(source, source_length), target_in)
+    forced_logits = model.decode(model.encode(source, source_length), target_in)
 
     sentences, sentence_length = placeholder(*shape), placeholder(None)
     words, parents = placeholder(STEPS, None), placeholder(STEPS - 1, None)
     memory = model.encode(sentences, sentence_length)
     state = model.start_state(memory, BEAM)
-    stepped = []
+    step_logits = []
     for step in range(STEPS):
         cache, blocks = state.cache, state.blocks
         if step:
@@ -156,12 +158,12 @@ def _build(model: NMTModel) -> _StepDecoder:
             blocks = blocks.reordered(tf.reshape(rows % BEAM, [-1, BEAM])) if blocks else ()
         logits, state = model.decode_step(words[step], DecoderState(memory, cache, state.step, blocks))
         tf.nest.assert_same_structure((cache, blocks), (state.cache, state.blocks))
-        stepped.append(tf.cast(logits, tf.float32))
-    return _StepDecoder(source, source_length, target_in, tf.cast(whole, tf.float32), sentences, sentence_length, words,
-                    parents, tf.stack(stepped))
+        step_logits.append(tf.cast(logits, tf.float32))
+    return _StepDecoder(source, source_length, target_in, tf.cast(forced_logits, tf.float32), sentences,
+                        sentence_length, words, parents, tf.stack(step_logits))
 
 
-def _whole(session: Session, decoder: _StepDecoder, case: _Case, model: NMTModel, rng: np.random.Generator,
+def _forced_logits(session: Session, decoder: _StepDecoder, case: _Case, model: NMTModel, rng: np.random.Generator,
            padding: int = 0) -> np.ndarray:
     """Return the logits of `decode` after the prefixes of each step.
 
@@ -183,7 +185,7 @@ def _whole(session: Session, decoder: _StepDecoder, case: _Case, model: NMTModel
     for step, prefix in enumerate(case.prefixes):
         targets[step, :, :step + 1] = prefix
     source = np.pad(case.source, [(0, 0), (0, padding), (0, 0)][:case.source.ndim], constant_values=PAD)
-    logits = session.run(decoder.whole, {
+    logits = session.run(decoder.forced_logits, {
         decoder.source: np.concatenate([np.repeat(source, BEAM, 0)] * STEPS),
         decoder.source_length: np.concatenate([np.repeat(case.source_length, BEAM)] * STEPS),
         decoder.target_in: targets.reshape(STEPS * rows, STEPS)})
@@ -191,9 +193,9 @@ def _whole(session: Session, decoder: _StepDecoder, case: _Case, model: NMTModel
     return np.stack([by_step[step, :, step] for step in range(STEPS)])
 
 
-def _stepped(session: Session, decoder: _StepDecoder, case: _Case) -> np.ndarray:
-    """Return the logits of `decode_step`, called as beam search calls it, with the shape of `_whole`."""
-    return session.run(decoder.stepped, {
+def _stepwise_logits(session: Session, decoder: _StepDecoder, case: _Case) -> np.ndarray:
+    """Return the logits of `decode_step`, called as beam search calls it, with the shape of `_forced_logits`."""
+    return session.run(decoder.step_logits, {
         decoder.sentences: case.source, decoder.sentence_length: case.source_length,
         decoder.words: np.stack([prefix[:, -1] for prefix in case.prefixes]),
         decoder.parents: np.stack(case.parents)})

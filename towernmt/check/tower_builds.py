@@ -24,30 +24,30 @@ _HERE = str(Path(__file__).parent) + os.sep
 _OURS = str(Path(__file__).parents[1]) + os.sep
 
 
-def where_made(thing: Any) -> str:
+def location_of_creation(item: Any) -> str:
     """Return the `file:line` that created a variable, tensor or operation; "" for other objects."""
-    operation = getattr(thing, "op", thing)
+    operation = getattr(item, "op", item)
     frames = getattr(operation, "traceback", None)
-    return "" if frames is None else _place(frames)
+    return "" if frames is None else _user_location(frames)
 
 
-def where_raised(error: BaseException) -> str:
+def location_of_error(error: BaseException) -> str:
     """Return the last `file:line` of the user's code in the traceback of an exception."""
-    return _place(traceback.extract_tb(error.__traceback__))
+    return _user_location(traceback.extract_tb(error.__traceback__))
 
 
-def where_now() -> str:
+def location_of_caller() -> str:
     """Return the `file:line` of the user's code that called the calling function."""
-    return _place(traceback.extract_stack()[:-2])
+    return _user_location(traceback.extract_stack()[:-2])
 
 
-def where_defined(function: Any) -> str:
+def location_of_definition(function: Any) -> str:
     """Return `file:line` of a Python function or method, or "" for other objects."""
     code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return "" if code is None else _shown(code.co_filename, code.co_firstlineno)
+    return "" if code is None else _relative_location(code.co_filename, code.co_firstlineno)
 
 
-def where_grown(owner: Any, attribute: str) -> str:
+def location_of_growth(owner: Any, attribute: str) -> str:
     """Return the `file:line` in the class of `owner` that adds an item to an attribute; "" if unknown."""
     growth = re.compile(rf"\b\w+\.{re.escape(attribute)}\b\s*"
                         r"(\.(append|extend|add|update|insert|setdefault|appendleft)\(|\[[^]]*\]\s*=[^=]|\+=)")
@@ -55,22 +55,22 @@ def where_grown(owner: Any, attribute: str) -> str:
         file = getattr(sys.modules.get(kind.__module__), "__file__", None)
         if file is None or _is_library(file):
             continue
-        for number, line in enumerate(Path(file).read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        for line_number, line in enumerate(Path(file).read_text(encoding="utf-8", errors="replace").splitlines(), 1):
             if growth.search(line):
-                return _shown(file, number)
+                return _relative_location(file, line_number)
     return ""
 
 
-def _place(frames: Iterable[Any]) -> str:
+def _user_location(frames: Iterable[Any]) -> str:
     """Return the innermost frame of user code inside the tower function; for a built-in model, its innermost frame."""
     inside: list[Any] = []
     for frame in frames:
         inside = [] if frame.filename.startswith(_HERE) else [*inside, frame]
     users = [f for f in inside if not _is_library(f.filename)]
-    own = [f for f in users if not f.filename.startswith(_installed())]     # before other packages' layers
-    for chosen in (own, users, [f for f in inside if f.filename.startswith(_OURS)]):
+    written_here = [f for f in users if not f.filename.startswith(_installed())]     # before other packages' layers
+    for chosen in (written_here, users, [f for f in inside if f.filename.startswith(_OURS)]):
         if chosen:
-            return _shown(chosen[-1].filename, chosen[-1].lineno)
+            return _relative_location(chosen[-1].filename, chosen[-1].lineno)
     return ""
 
 
@@ -97,7 +97,7 @@ def _is_library(file: str) -> bool:
             or (file.startswith(standard) and "site-packages" not in file))
 
 
-def _shown(file: str, line: int) -> str:
+def _relative_location(file: str, line: int) -> str:
     path = Path(file)
     if path.is_relative_to(Path.cwd()):
         path = path.relative_to(Path.cwd())
@@ -113,46 +113,46 @@ def sizes_of_attributes(subject: Any) -> dict[str, int]:
 
     For a plain function, these are the containers in its closure.
     """
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     owner = getattr(subject, "__self__", subject)
-    _visit(owner, "self", found, set(), 0)
-    for kind in type(owner).__mro__:
-        if kind.__module__.partition(".")[0] not in _QUIET:
-            _visit_all(vars(kind), "self", found, set(), 0)
+    _visit(owner, "self", sizes, set(), 0)
+    for owner_class in type(owner).__mro__:
+        if owner_class.__module__.partition(".")[0] not in _QUIET:
+            _visit_all(vars(owner_class), "self", sizes, set(), 0)
     code, cells = getattr(subject, "__code__", None), getattr(subject, "__closure__", None) or ()
     for name, cell in zip(code.co_freevars if code else (), cells, strict=True):
-        _visit(cell.cell_contents, name, found, set(), 0)
-    return found
+        _visit(cell.cell_contents, name, sizes, set(), 0)
+    return sizes
 
 
 _QUIET = {"builtins", "tensorpack", "tensorflow", "abc", "typing"}
 
 
-def _visit(thing: Any, path: str, found: dict[str, int], seen: set[int], depth: int) -> None:
-    if id(thing) in seen or depth > _DEEPEST:
+def _visit(value: Any, path: str, sizes: dict[str, int], visited: set[int], depth: int) -> None:
+    if id(value) in visited or depth > _DEEPEST:
         return
-    seen.add(id(thing))
-    if isinstance(thing, _CONTAINERS) or (isinstance(thing, Sized) and hasattr(thing, "append")):
-        found[path] = len(thing)
-        if isinstance(thing, dict):
-            for key, value in list(thing.items()):
-                _visit(value, f"{path}[{key!r}]", found, seen, depth + 1)
-        elif isinstance(thing, (list, tuple)):
-            for index, value in enumerate(thing[:64]):
-                _visit(value, f"{path}[{index}]", found, seen, depth + 1)
-    elif hasattr(thing, "__dict__") and not isinstance(thing, type) and _is_plain(thing):
-        _visit_all(vars(thing), path, found, seen, depth + 1)
+    visited.add(id(value))
+    if isinstance(value, _CONTAINERS) or (isinstance(value, Sized) and hasattr(value, "append")):
+        sizes[path] = len(value)
+        if isinstance(value, dict):
+            for key, item in list(value.items()):
+                _visit(item, f"{path}[{key!r}]", sizes, visited, depth + 1)
+        elif isinstance(value, (list, tuple)):
+            for index, item in enumerate(value[:64]):
+                _visit(item, f"{path}[{index}]", sizes, visited, depth + 1)
+    elif hasattr(value, "__dict__") and not isinstance(value, type) and _is_plain(value):
+        _visit_all(vars(value), path, sizes, visited, depth + 1)
 
 
-def _visit_all(attributes: Any, path: str, found: dict[str, int], seen: set[int], depth: int) -> None:
+def _visit_all(attributes: Any, path: str, sizes: dict[str, int], visited: set[int], depth: int) -> None:
     for name, value in list(attributes.items()):
         if not name.startswith("__") and not callable(value):
-            _visit(value, f"{path}.{name}", found, seen, depth)
+            _visit(value, f"{path}.{name}", sizes, visited, depth)
 
 
-def _is_plain(thing: Any) -> bool:
+def _is_plain(value: Any) -> bool:
     """Return whether an object does not belong to a library whose objects grow with the graph."""
-    return type(thing).__module__.partition(".")[0] not in {"tensorflow", "tensorpack", "numpy"}
+    return type(value).__module__.partition(".")[0] not in {"tensorflow", "tensorpack", "numpy"}
 
 
 KEYS = tf1.GraphKeys
@@ -160,7 +160,7 @@ Function = Callable[..., Any]
 
 
 @dataclass
-class Made:
+class VariableRecord:
     """A variable that a tower created.
 
     Attributes:
@@ -178,7 +178,7 @@ class Made:
     collections: set[str]
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         return self.key[0]
 
     @property
@@ -192,7 +192,7 @@ class Build:
 
     Attributes:
         title: name of the tower in messages.
-        made: created variables.
+        variables: created variables.
         trainables: items added to TRAINABLE_VARIABLES.
         grown: graph collections that grew, each with one added item.
         attributes: sizes of the model's attributes before and after the call.
@@ -203,7 +203,7 @@ class Build:
     """
 
     title: str
-    made: list[Made] = field(default_factory=list)
+    variables: list[VariableRecord] = field(default_factory=list)
     trainables: list[Any] = field(default_factory=list)
     grown: dict[str, Any] = field(default_factory=dict)
     attributes: tuple[dict[str, int], dict[str, int]] = ({}, {})
@@ -247,7 +247,7 @@ class Scratch:
                 stack.enter_context(tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE))
             stack.enter_context(_Training(scope, variables, index, total) if training
                                 else _Predicting(scope, variables))
-            with _noted(build, self.subject):
+            with _recorded_effects(build, self.subject):
                 build.result = function(self.subject)(*tensors)
         return build
 
@@ -285,37 +285,37 @@ class _Predicting(_CreatingTower, PredictTowerContext):
 
 
 @contextmanager
-def _noted(build: Build, subject: Any) -> Iterator[None]:
+def _recorded_effects(build: Build, subject: Any) -> Iterator[None]:
     """Record the effects of the tower function that is called inside the block, and its exception."""
     graph = tf1.get_default_graph()
-    before = _collections(graph)
-    attributes = sizes_of_attributes(subject)
-    operations = len(graph.get_operations())
-    with noted_reuse(build):
+    items_before = _collections(graph)
+    sizes_before = sizes_of_attributes(subject)
+    operation_count = len(graph.get_operations())
+    with recorded_reuse(build):
         try:
             yield
         except Exception as error:
             build.error = error
-    after = _collections(graph)
-    added = {key: items[len(before.get(key, [])):] for key, items in after.items()}
-    build.trainables = added.get(KEYS.TRAINABLE_VARIABLES, [])
-    build.made = variables_made(graph, added)
-    build.grown = {key: items[-1] for key, items in added.items() if items}
-    build.attributes = attributes, sizes_of_attributes(subject)
-    build.operations = graph.get_operations()[operations:]
+    items_after = _collections(graph)
+    added_items = {key: items[len(items_before.get(key, [])):] for key, items in items_after.items()}
+    build.trainables = added_items.get(KEYS.TRAINABLE_VARIABLES, [])
+    build.variables = variable_records(graph, added_items)
+    build.grown = {key: items[-1] for key, items in added_items.items() if items}
+    build.attributes = sizes_before, sizes_of_attributes(subject)
+    build.operations = graph.get_operations()[operation_count:]
 
 
 @contextmanager
-def noted_reuse(build: Build) -> Iterator[None]:
+def recorded_reuse(build: Build) -> Iterator[None]:
     """Record a call of `reuse_variables` on the current variable scope; the call still takes effect."""
     scope = tf1.get_variable_scope()
     switch = scope.reuse_variables
 
-    def noted() -> None:
-        build.switched = where_now()
+    def recorded_switch() -> None:
+        build.switched = location_of_caller()
         switch()
 
-    scope.reuse_variables = noted
+    scope.reuse_variables = recorded_switch
     try:
         yield
     finally:
@@ -327,31 +327,33 @@ def is_variable(item: Any) -> bool:
     return isinstance(item, (tf.Variable, tf1.Variable))
 
 
-def variables_made(graph: Graph, added: dict[str, list[Any]], places: bool = True) -> list[Made]:
+def variable_records(graph: Graph, added_items: dict[str, list[Any]], with_locations: bool = True
+                     ) -> list[VariableRecord]:
     """Return the variables that were added to collections, in the order of their creation.
 
     Args:
         graph: the graph.
-        added: the items that were added to each collection.
-        places: whether to find the line of code that created each variable, which takes most of the time. Without
-            it, the lines in the keys are "".
+        added_items: the items that were added to each collection.
+        with_locations: whether to find the line of code that created each variable, which takes most of the time.
+            Without it, the lines in the keys are "".
     """
     store = graph.get_collection(("__variable_store",))
     stored = store[0]._vars if store else {}
     collections: dict[int, set[str]] = {}
     variables: dict[int, Variable] = {}
-    for key, items in added.items():
+    for key, items in added_items.items():
         for item in items:
             if is_variable(item):
                 variables[id(item)] = item
                 collections.setdefault(id(item), set()).add(key)
-    made: list[Made] = []
+    records: list[VariableRecord] = []
     counts: dict[str, int] = {}
-    for number, variable in variables.items():
-        where, name = where_made(variable) if places else "", variable.op.name
-        counts[where] = counts.get(where, -1) + 1
-        made.append(Made(variable, name, (where, counts[where]), stored.get(name) is variable, collections[number]))
-    return made
+    for identity, variable in variables.items():
+        location, name = location_of_creation(variable) if with_locations else "", variable.op.name
+        counts[location] = counts.get(location, -1) + 1
+        records.append(VariableRecord(variable, name, (location, counts[location]), stored.get(name) is variable,
+                                      collections[identity]))
+    return records
 
 
 def _collections(graph: Graph) -> dict[str, list[Any]]:

@@ -16,12 +16,12 @@ from towernmt.check import stepwise_check, tower_rules
 from towernmt.check.tower_builds import (
     KEYS,
     Build,
-    Made,
     Scratch,
-    noted_reuse,
-    variables_made,
-    where_made,
-    where_raised,
+    VariableRecord,
+    location_of_creation,
+    location_of_error,
+    recorded_reuse,
+    variable_records,
 )
 from towernmt.check.tower_rules import (
     DECODER_RULES,
@@ -58,12 +58,12 @@ class TowerWatch:
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a tower function that also checks each of its calls."""
         def watched(*inputs: Tensor) -> Any:
-            began = time.perf_counter()
+            start_time = time.perf_counter()
             graph, build = tf1.get_default_graph(), Build("")
             trainable = graph.get_collection_ref(KEYS.TRAINABLE_VARIABLES)
             count = len(trainable)
-            with noted_reuse(build):
-                self.seconds += time.perf_counter() - began
+            with recorded_reuse(build):
+                self.seconds += time.perf_counter() - start_time
                 try:
                     result = function(*inputs)
                 except ValueError as error:
@@ -72,51 +72,53 @@ class TowerWatch:
                         raise
                     del trainable[count:]       # tensorpack's assertion on the way out would hide the sentence
                     raise explained from error
-            began = time.perf_counter()
+            start_time = time.perf_counter()
             build.trainables = trainable[count:]
-            build.made = variables_made(graph, {KEYS.TRAINABLE_VARIABLES: build.trainables}, places=False)
-            self._look(build)
-            self.seconds += time.perf_counter() - began
+            added_items = {KEYS.TRAINABLE_VARIABLES: build.trainables}
+            build.variables = variable_records(graph, added_items, with_locations=False)
+            self._check_build(build)
+            self.seconds += time.perf_counter() - start_time
             return result
 
         return watched
 
-    def _look(self, build: Build) -> None:
+    def _check_build(self, build: Build) -> None:
         if build.switched is not None:
             _refuse(Breach("reuse", "", (
                 "it switches on reuse (reuse_variables) in a variable scope that is not its own: open a scope, "
                 "tf1.variable_scope(name, reuse=True), for what is to be shared"), build.switched))
         context = get_current_tower_context()
         if not context.has_own_variables:
-            if build.made:
+            if build.variables:
                 del tf1.get_collection_ref(KEYS.TRAINABLE_VARIABLES)[-len(build.trainables):]
-                _refuse(_made_again(build.made[0], context.is_training))
+                _refuse(_created_again(build.variables[0], context.is_training))
             return
         for item, problem in not_trainable(build.trainables):
             _refuse(in_trainable_collection(item, problem))
-        for made in build.made:
-            for breach in _oddities(made):
+        for record in build.variables:
+            for breach in _oddities(record):
                 logger.warning(f"The tower function breaks a rule: {breach}")
 
 
-def _made_again(made: Made, training: bool) -> Breach:
+def _created_again(record: VariableRecord, training: bool) -> Breach:
+    location = location_of_creation(record.variable)
     if training:
-        return Breach("second-tower", made.name, (
-            f"the second training tower makes the trainable variable '{made.name}' instead of reusing one of the "
-            "first: make it by tf1.get_variable, with the same name in every call"), where_made(made.variable))
-    return Breach("mode", made.name, (
-        f"the predicting tower makes the trainable variable '{made.name}', which no training tower has: make it by "
-        "tf1.get_variable, with the same name in training"), where_made(made.variable))
+        return Breach("second-tower", record.name, (
+            f"the second training tower makes the trainable variable '{record.name}' instead of reusing one of the "
+            "first: make it by tf1.get_variable, with the same name in every call"), location)
+    return Breach("mode", record.name, (
+        f"the predicting tower makes the trainable variable '{record.name}', which no training tower has: make it by "
+        "tf1.get_variable, with the same name in training"), location)
 
 
-def _oddities(made: Made) -> list[Breach]:
+def _oddities(record: VariableRecord) -> list[Breach]:
     breaches = []
-    if not made.from_store:
-        breaches.append(Breach("name-scope", made.name, (
-            f"the trainable variable '{made.name}' is named by its name scope and made anew by each tower: make it by "
-            "tf1.get_variable."), where_made(made.variable)))
-    if "tower" in made.name:
-        breaches.append(tower_in_name("variable", made.name, where_made(made.variable)))
+    if not record.from_store:
+        breaches.append(Breach("name-scope", record.name, (
+            f"the trainable variable '{record.name}' is named by its name scope and made anew by each tower: make it "
+            "by tf1.get_variable."), location_of_creation(record.variable)))
+    if "tower" in record.name:
+        breaches.append(tower_in_name("variable", record.name, location_of_creation(record.variable)))
     return breaches
 
 
@@ -129,13 +131,14 @@ def _explained(error: ValueError) -> TowerRuleError | None:
     name = text.removeprefix("Variable ").split(" ")[0]
     tower = f"training tower {context.index}" if context.is_training else "a predicting tower"
     return TowerRuleError(
-        f"The tower function breaks a rule: {where_raised(error) or '?'}: [second-tower] {tower} asks for the variable "
-        f"'{name}', which the first training tower did not make: name variables by variable scopes alone (not by name "
-        "scopes, tensors or the tower's number), and make each of them when training; check_tower(model) tells more.")
+        f"The tower function breaks a rule: {location_of_error(error) or '?'}: [second-tower] {tower} asks for the "
+        f"variable '{name}', which the first training tower did not make: name variables by variable scopes alone "
+        "(not by name scopes, tensors or the tower's number), and create each of them in training; "
+        "check_tower(model) reports more.")
 
 
 def _refuse(breach: Breach) -> None:
-    raise TowerRuleError(f"The tower function breaks a rule: {str(breach).rstrip('.')}; check_tower(model) tells more.")
+    raise TowerRuleError(f"The tower function breaks a rule: {str(breach).rstrip('.')}; check_tower(model) reports more.")
 
 
 def check_tower(model: Any) -> list[Breach]:
@@ -194,16 +197,16 @@ def _build(subject: Any, signature: Sequence[TensorSpec], function: Callable[[An
     lone.find_untrained(alone)
     first = side.build(function, "the first of two training towers", "tower0", 0, 2, inputs="share_0")
     second = side.build(function, "the second of two training towers", "tower1", 1, 2, reuse=True, inputs="share_1")
-    predict, again = (side.build(function, "a predicting tower next to the training towers", f"tower-pred-{i}",
+    predict, second_predict = (side.build(function, "a predicting tower next to the training towers", f"tower-pred-{i}",
                                  training=False, reuse=True, inputs=f"predict_{i}") for i in range(2))
     return tower_rules.Builds(
-        subject, function(subject), alone, first, second, predict, again,
+        subject, function(subject), alone, first, second, predict, second_predict,
         uses={use: side.build(tower, title, f"tower-{use}", training=False, reuse=True, inputs=use)
               for use, (title, tower) in _uses(subject).items()},
-        named=scratch().build(function, "a training tower in the name scope 'outer_names/inner'", "outer_names/inner",
-                              inputs="outer_inputs"),
-        scoped=scratch().build(function, f"a training tower in the variable scope '{tower_rules.ENCLOSING}'",
-                               "outer_names", variables=tower_rules.ENCLOSING),
+        in_name_scope=scratch().build(function, "a training tower in the name scope 'outer_names/inner'",
+                                      "outer_names/inner", inputs="outer_inputs"),
+        in_variable_scope=scratch().build(function, f"a training tower in the variable scope '{tower_rules.ENCLOSING}'",
+                                          "outer_names", variables=tower_rules.ENCLOSING),
         predict_alone=scratch().build(function, "a predicting tower alone", training=False))
 
 

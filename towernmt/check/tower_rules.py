@@ -12,12 +12,12 @@ from tensorpack.utils.naming import MOVING_SUMMARY_OPS_KEY
 from towernmt.check.tower_builds import (
     KEYS,
     Build,
-    Made,
+    VariableRecord,
     is_variable,
-    where_defined,
-    where_grown,
-    where_made,
-    where_raised,
+    location_of_creation,
+    location_of_definition,
+    location_of_error,
+    location_of_growth,
 )
 
 RULES = {
@@ -51,16 +51,16 @@ class Breach(NamedTuple):
         variable: name of the variable in a single training tower; for some rules a scope, a collection or an
             attribute; "" means the function itself.
         message: one sentence: what is wrong, and how to fix it.
-        where: position in the user's code, `file:line`; "" if unknown.
+        location: position in the user's code, `file:line`; "" if unknown.
     """
 
     rule: str
     variable: str
     message: str
-    where: str
+    location: str
 
     def __str__(self) -> str:
-        return f"{self.where or '?'}: [{self.rule}] {self.message}"
+        return f"{self.location or '?'}: [{self.rule}] {self.message}"
 
 
 ENCLOSING = "outer_variables"
@@ -76,11 +76,11 @@ class Builds:
     Attributes:
         alone: a single training tower.
         first, second: two training towers.
-        predict, again: two predicting towers in the same graph.
+        predict, second_predict: two predicting towers in the same graph.
         uses: towers that commands build with an `NMTModel` in the same graph, by their use ("translating"); empty for
             other models.
-        named: a training tower in an outer name scope.
-        scoped: a training tower in the variable scope `ENCLOSING`.
+        in_name_scope: a training tower in an outer name scope.
+        in_variable_scope: a training tower in the variable scope `ENCLOSING`.
         predict_alone: a predicting tower alone, as in a predictor.
     """
 
@@ -90,85 +90,85 @@ class Builds:
     first: Build
     second: Build
     predict: Build
-    again: Build
+    second_predict: Build
     uses: dict[str, Build]
-    named: Build
-    scoped: Build
+    in_name_scope: Build
+    in_variable_scope: Build
     predict_alone: Build
 
-    def all(self) -> list[Build]:
-        return [self.alone, self.named, self.scoped, self.first, self.second, self.predict, self.again,
-                *self.uses.values(), self.predict_alone]
+    def all_builds(self) -> list[Build]:
+        return [self.alone, self.in_name_scope, self.in_variable_scope, self.first, self.second, self.predict,
+                self.second_predict, *self.uses.values(), self.predict_alone]
 
-    def name_of(self, made: Made) -> str:
+    def name_of(self, record: VariableRecord) -> str:
         """Return the name of a variable in the training tower alone."""
-        return next((other.name for other in self.alone.made if other.key == made.key), made.name)
+        return next((candidate.name for candidate in self.alone.variables if candidate.key == record.key), record.name)
 
 
 def fails(builds: Builds) -> Iterator[Breach]:
     """Yield builds that raised an error; equal messages are reported once."""
     reported = set()
-    for build in builds.all():
+    for build in builds.all_builds():
         if build.error is None:
             continue
         text = (str(build.error).strip().splitlines() or [""])[0]
         if text not in reported:
             reported.add(text)
             yield Breach("fails", "", f"{build.title} cannot be built: {type(build.error).__name__}: {text}",
-                         where_raised(build.error))
+                         location_of_error(build.error))
 
 
 def enclosing_scope(builds: Builds) -> Iterator[Breach]:
     """Yield trainable variables whose names do not start with the enclosing variable scope."""
-    for made in _trainable(builds.scoped):
-        if not made.name.startswith(f"{ENCLOSING}/"):
-            name = builds.name_of(made)
+    for record in _trainable(builds.in_variable_scope):
+        if not record.name.startswith(f"{ENCLOSING}/"):
+            name = builds.name_of(record)
             yield Breach("enclosing-scope", name, (
-                f"the trainable variable '{name}' is called '{made.name}' inside the variable scope '{ENCLOSING}', "
-                "whose name it must start with: make it by tf1.get_variable in the present scope."), made.where)
+                f"the trainable variable '{name}' is called '{record.name}' inside the variable scope '{ENCLOSING}', "
+                "whose name it must start with: make it by tf1.get_variable in the present scope."), record.location)
 
 
 def scope_twice(builds: Builds) -> Iterator[Breach]:
     """Yield trainable variables whose names contain the enclosing variable scope twice."""
-    for made in _trainable(builds.scoped):
-        if made.name.split("/").count(ENCLOSING) > 1:
-            name = builds.name_of(made)
+    for record in _trainable(builds.in_variable_scope):
+        if record.name.split("/").count(ENCLOSING) > 1:
+            name = builds.name_of(record)
             yield Breach("scope-twice", name, (
-                f"the trainable variable '{name}' is called '{made.name}' inside the variable scope '{ENCLOSING}', "
+                f"the trainable variable '{name}' is called '{record.name}' inside the variable scope '{ENCLOSING}', "
                 "whose name it repeats: open scopes with fixed names, not with the name of the current scope."),
-                made.where)
+                record.location)
 
 
 def names(builds: Builds) -> Iterator[Breach]:
     """Yield trainable variables whose names change with the name scope, or with the names of tensors."""
     reported = set()
-    for build in (builds.named, builds.first):
-        for made in _trainable(build):
-            name = builds.name_of(made)
-            if made.name == name or made.key in reported:
+    for build in (builds.in_name_scope, builds.first):
+        for record in _trainable(build):
+            name = builds.name_of(record)
+            if record.name == name or record.key in reported:
                 continue
-            reported.add(made.key)
-            tensor = _tensor_in_name(made, build) if made.from_store else None
-            rule, what = ("name-scope", "a name scope") if tensor is None else ("tensor-name", "the name of a tensor")
+            reported.add(record.key)
+            tensor = _tensor_in_name(record, build) if record.from_store else None
+            rule, cause = ("name-scope", "a name scope") if tensor is None else ("tensor-name", "the name of a tensor")
             yield Breach(rule, name, (
-                f"the trainable variable '{name}' is called '{made.name}' in {build.title}: its name depends on {what}"
-                f"{'' if tensor is None else f' ({tensor})'}; create it by tf1.get_variable with a fixed name."),
-                made.where)
+                f"the trainable variable '{name}' is called '{record.name}' in {build.title}: its name depends on "
+                f"{cause}{'' if tensor is None else f' ({tensor})'}; create it by tf1.get_variable with a fixed name."),
+                record.location)
 
 
 def second_tower(builds: Builds) -> Iterator[Breach]:
     """Yield trainable variables that the second training tower creates."""
-    for made in _trainable(builds.second):
-        name = builds.name_of(made)
+    for record in _trainable(builds.second):
+        name = builds.name_of(record)
         yield Breach("second-tower", name, (
-            f"the second training tower makes the trainable variable '{made.name}' instead of reusing '{name}': the "
+            f"the second training tower makes the trainable variable '{record.name}' instead of reusing '{name}': the "
             "towers would train different variables; make it by tf1.get_variable, with the same name in every call."),
-            made.where)
+            record.location)
 
 
 def reuse(builds: Builds) -> Iterator[Breach]:
     """Yield a call that switches on reuse in the enclosing scope."""
-    switched = next((build.switched for build in builds.all() if build.switched is not None), None)
+    switched = next((build.switched for build in builds.all_builds() if build.switched is not None), None)
     if switched is not None:
         yield Breach("reuse", "", (
             "the function switches on reuse (reuse_variables) in the variable scope that encloses it, which is not its "
@@ -182,7 +182,7 @@ def trainable_collection(builds: Builds) -> Iterator[Breach]:
         reported.append(item)
         yield in_trainable_collection(item, problem)
     for item in builds.alone.untrained:
-        if not any(item is other for other in reported):
+        if not any(item is reported_item for reported_item in reported):
             yield in_trainable_collection(item, "the cost has no gradient for it")
 
 
@@ -191,7 +191,7 @@ def not_trainable(items: list[Any]) -> Iterator[tuple[Any, str]]:
     for index, item in enumerate(items):
         if not is_variable(item):
             yield item, "it is not a variable"
-        elif any(item is other for other in items[:index]):
+        elif any(item is earlier_item for earlier_item in items[:index]):
             yield item, "it occurs twice and would be updated twice"
         elif not item.dtype.is_floating:
             yield item, f"it is of type {item.dtype.base_dtype.name}"
@@ -204,64 +204,64 @@ def in_trainable_collection(item: Any, problem: str) -> Breach:
     name = getattr(getattr(item, "op", None), "name", repr(item))
     return Breach("trainable-collection", name, (
         f"'{name}' is in TRAINABLE_VARIABLES, but {problem}: make what gradient descent does not train with "
-        "trainable=False, and add nothing to that collection yourself."), where_made(item))
+        "trainable=False, and add nothing to that collection yourself."), location_of_creation(item))
 
 
 def model_variables(builds: Builds) -> Iterator[Breach]:
     """Yield untrained variables that a predicting tower needs but that are not in MODEL_VARIABLES."""
-    for made in builds.predict_alone.made:
-        if made.trainable or KEYS.GLOBAL_VARIABLES not in made.collections or made.name == "global_step":
+    for record in builds.predict_alone.variables:
+        if record.trainable or KEYS.GLOBAL_VARIABLES not in record.collections or record.name == "global_step":
             continue
-        if KEYS.MODEL_VARIABLES not in made.collections:
-            yield Breach("model-variables", made.name, (
-                f"'{made.name}' is not trained but predicting needs it, and it is not in MODEL_VARIABLES: add it with "
-                "tf1.add_to_collection(tf1.GraphKeys.MODEL_VARIABLES, variable)."), made.where)
+        if KEYS.MODEL_VARIABLES not in record.collections:
+            yield Breach("model-variables", record.name, (
+                f"'{record.name}' is not trained but predicting needs it, and it is not in MODEL_VARIABLES: add it "
+                "with tf1.add_to_collection(tf1.GraphKeys.MODEL_VARIABLES, variable)."), record.location)
 
 
 def tower_word(builds: Builds) -> Iterator[Breach]:
     """Yield variables and scopes with the word `tower` in their names."""
     reported = set()
-    for made in builds.alone.made:
-        if "tower" in made.name:
-            reported.add(made.name)
-            yield tower_in_name("variable", made.name, made.where)
+    for record in builds.alone.variables:
+        if "tower" in record.name:
+            reported.add(record.name)
+            yield tower_in_name("variable", record.name, record.location)
     for operation in builds.alone.operations:
-        parts = operation.name.split("/")[:-1]
-        for depth, part in enumerate(parts, 1):
-            scope = "/".join(parts[:depth])
-            if "tower" in part and not any(f"{name}/".startswith(f"{scope}/") for name in reported):
+        components = operation.name.split("/")[:-1]
+        for depth, component in enumerate(components, 1):
+            scope = "/".join(components[:depth])
+            if "tower" in component and not any(f"{name}/".startswith(f"{scope}/") for name in reported):
                 reported.add(scope)
-                yield tower_in_name("scope", scope, where_made(operation))
+                yield tower_in_name("scope", scope, location_of_creation(operation))
 
 
-def tower_in_name(kind: str, name: str, where: str) -> Breach:
+def tower_in_name(kind: str, name: str, location: str) -> Breach:
     """Return the breach of a variable or scope with a name like tensorpack's scopes."""
     return Breach("tower-word", name, (
         f"the {kind} '{name}' has the word 'tower' in its name, by which tensorpack knows its own scopes: call it "
-        "otherwise."), where)
+        "otherwise."), location)
 
 
 def grows(builds: Builds) -> Iterator[Breach]:
     """Yield collections and attributes that grew in the first call and again in the second."""
-    function = where_defined(builds.function)
+    function = location_of_definition(builds.function)
     collections: dict[str, Any] = {}
     attributes: dict[str, str] = {}
-    for build, before in ((builds.second, builds.first), (builds.again, builds.predict)):
+    for build, first_build in ((builds.second, builds.first), (builds.second_predict, builds.predict)):
         for key, item in build.grown.items():
-            if key in before.grown and key not in MAY_GROW:
+            if key in first_build.grown and key not in MAY_GROW:
                 collections.setdefault(key, item)
         for path, size in build.attributes[1].items():
-            first, last = before.attributes
-            if path in last and first.get(path, 0) < last[path] < size:
-                attributes.setdefault(path, where_grown(builds.subject, path.split(".")[-1].split("[")[0]))
+            sizes_before, sizes_after = first_build.attributes
+            if path in sizes_after and sizes_before.get(path, 0) < sizes_after[path] < size:
+                attributes.setdefault(path, location_of_growth(builds.subject, path.split(".")[-1].split("[")[0]))
     for key, item in collections.items():
         yield Breach("grows", key, (
             f"the graph collection '{key}' grows with each call of the function: add to it in the first tower only "
-            "(get_current_tower_context().is_main_training_tower)."), where_made(item) or function)
-    for path, where in attributes.items():
+            "(get_current_tower_context().is_main_training_tower)."), location_of_creation(item) or function)
+    for path, location in attributes.items():
         yield Breach("grows", path, (
             f"'{path}' grows with each call of the function: towers are built many times, so keep nothing of one call "
-            "for the next."), where or function)
+            "for the next."), location or function)
 
 
 def mode(builds: Builds) -> Iterator[Breach]:
@@ -272,38 +272,39 @@ def mode(builds: Builds) -> Iterator[Breach]:
     training, predicting = builds.alone, builds.predict_alone
     if training.error or predicting.error:
         return
-    for made in _unshared([m for m in predicting.made if KEYS.GLOBAL_VARIABLES in m.collections], training):
-        yield _mode(made.name, "is made only when predicting: nothing trains it, and no checkpoint has it", made.where)
-    shapes = {made.name: made.variable.shape for made in training.made}
-    for made in predicting.made:
-        shape = shapes.get(made.name, made.variable.shape)
-        if shape.as_list() != made.variable.shape.as_list():
-            yield _mode(made.name, f"has the shape {shape.as_list()} when training and {made.variable.shape.as_list()} "
-                                   "when predicting", made.where)
+    for record in _unshared([m for m in predicting.variables if KEYS.GLOBAL_VARIABLES in m.collections], training):
+        yield _mode(record.name, "is made only when predicting: nothing trains it, and no checkpoint has it",
+                    record.location)
+    shapes = {record.name: record.variable.shape for record in training.variables}
+    for record in predicting.variables:
+        shape = shapes.get(record.name, record.variable.shape)
+        if shape.as_list() != record.variable.shape.as_list():
+            yield _mode(record.name, f"has the shape {shape.as_list()} when training and "
+                                   f"{record.variable.shape.as_list()} when predicting", record.location)
     for use, build in builds.uses.items():
-        for made in build.made:
-            yield _mode(made.name, f"is made only for {use} ({build.title}): no training tower has it, so {use} with a "
-                                   "checkpoint will not work", made.where)
+        for record in build.variables:
+            yield _mode(record.name, f"is made only for {use} ({build.title}): no training tower has it, so {use} "
+                                   "with a checkpoint will not work", record.location)
 
 
-def _mode(name: str, what: str, where: str) -> Breach:
-    return Breach("mode", name, f"the variable '{name}' {what}; make the variable when training, too.", where)
+def _mode(name: str, problem: str, location: str) -> Breach:
+    return Breach("mode", name, f"the variable '{name}' {problem}; make the variable when training, too.", location)
 
 
-def _unshared(made: list[Made], other: Build) -> list[Made]:
-    keys, known = {m.key for m in other.made}, {m.name for m in other.made}
-    return [m for m in made if m.key not in keys and m.name not in known]
+def _unshared(records: list[VariableRecord], other_build: Build) -> list[VariableRecord]:
+    keys, names = {m.key for m in other_build.variables}, {m.name for m in other_build.variables}
+    return [m for m in records if m.key not in keys and m.name not in names]
 
 
-def _trainable(build: Build) -> list[Made]:
-    return [made for made in build.made if made.trainable]
+def _trainable(build: Build) -> list[VariableRecord]:
+    return [record for record in build.variables if record.trainable]
 
 
-def _tensor_in_name(made: Made, build: Build) -> str | None:
+def _tensor_in_name(record: VariableRecord, build: Build) -> str | None:
     """Return the tensor whose name a variable's name contains, with slashes unchanged or replaced."""
-    name = f"/{made.name.replace('_', '/')}/"
-    for operation in made.variable.graph.get_operations():
-        if operation.name != made.name and f"/{operation.name.replace('_', '/')}/" in name:
+    name = f"/{record.name.replace('_', '/')}/"
+    for operation in record.variable.graph.get_operations():
+        if operation.name != record.name and f"/{operation.name.replace('_', '/')}/" in name:
             return str(operation.name)
     return None
 
