@@ -41,7 +41,7 @@ def in_processes(count: int, function: Callable[[int], Any], batches: list[int])
             ends[process] = error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "present_world", lambda: here.world)
+        patch.setattr(module, "current_world", lambda: here.world)
         threads = [threading.Thread(target=run, args=(process,)) for process in range(count)]
         for thread in threads:
             thread.start()

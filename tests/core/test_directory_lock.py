@@ -58,7 +58,7 @@ def test_a_second_writer_may_wait_for_the_first(tmp_path: Path) -> None:
     waiting.start()
     first.release()
     waiting.join()
-    assert second.held
+    assert second.is_held
     second.release()
 
 
@@ -68,7 +68,7 @@ def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:
     process.communicate()
     assert (tmp_path / LOCK_FILE).exists()
     with DirectoryLock(tmp_path, "towernmt train") as lock:
-        assert lock.held
+        assert lock.is_held
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
@@ -77,7 +77,7 @@ def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(tmp_path: Path
     process.kill()
     process.wait()
     with DirectoryLock(tmp_path, "towernmt train") as lock:
-        assert lock.held
+        assert lock.is_held
     process.communicate("")
 
 
@@ -95,7 +95,7 @@ def test_two_objects_of_one_process_exclude_each_other(tmp_path: Path) -> None:
         with pytest.raises(DirectoryInUseError, match=f"process {os.getpid()} "):
             second.acquire()
     with second:
-        assert second.held and not first.held
+        assert second.is_held and not first.is_held
 
 
 def test_another_writers_lock_in_a_directory_made_anew_is_left_alone(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_another_writers_lock_in_a_directory_made_anew_is_left_alone(tmp_path: P
     first.acquire()
     assert first.in_place
     (tmp_path / "run").rename(tmp_path / "away")
-    assert first.held and not first.in_place
+    assert first.is_held and not first.in_place
     with DirectoryLock(tmp_path / "run", "towernmt train") as second:
         assert second.in_place and not first.in_place
         first.release()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from towernmt.core.errors import SettingsError
-from towernmt.core.world import Decision, TowerPlace, World, in_world, present_world
+from towernmt.core.world import Decision, TowerPlace, World, current_world, in_world
 
 
 def test_one_process_is_a_world_that_writes_and_decides_alone() -> None:
-    world = present_world()
+    world = current_world()
     assert (world.process, world.processes, world.is_chief) == (0, 1, True)
     assert [world.tower(i, 2) for i in range(2)] == [TowerPlace(0, 2), TowerPlace(1, 2)]
     assert [world.agree(decision) for decision in Decision] == list(Decision)
@@ -24,9 +24,9 @@ def test_towers_are_counted_over_all_processes() -> None:
 
 def test_a_world_holds_until_it_is_left_also_by_an_error() -> None:
     with pytest.raises(KeyError), in_world(World(1, 2)) as world:
-        assert present_world() is world
+        assert current_world() is world
         raise KeyError
-    assert present_world().processes == 1
+    assert current_world().processes == 1
 
 
 @pytest.mark.parametrize("process, processes", [(2, 2), (-1, 2), (0, 0)])

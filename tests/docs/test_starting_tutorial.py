@@ -15,7 +15,7 @@ import pytest
 
 from tests.interop.importing import opus
 from towernmt.cli.main import main
-from towernmt.core.files import PLACE_VARIABLE
+from towernmt.core.files import CACHE_VARIABLE
 from towernmt.core.tf_compat import tf
 
 pytestmark = pytest.mark.thorough
@@ -34,7 +34,7 @@ def run_line(line: str) -> int:
 
 def test_the_first_commands_of_the_page_adapt_a_public_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(PLACE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     opus.write_opus(tmp_path / "opus-mt-de-en")
     for domain, lines in (("medical", slice(0, 4)), ("news", slice(2, 7))):
         for language, text in (("de", opus.GERMAN), ("en", opus.ENGLISH)):

@@ -23,7 +23,7 @@ from towernmt.callbacks.validation_metrics import (
 )
 from towernmt.callbacks.validation_towers import StoppedError, ValidationTowers
 from towernmt.core.errors import DivergenceError, SettingsError
-from towernmt.core.world import present_world
+from towernmt.core.world import current_world
 from towernmt.dataflow.text.text_lines import line_hash
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -192,7 +192,7 @@ class BleuValidator(StatefulCallback):
 
     def _after_train(self) -> None:
         broken = self._end.by_error() or getattr(self.trainer, "diverged", False)
-        if self.global_step > self._last_step and not broken and not present_world().agree(self._signalled()):
+        if self.global_step > self._last_step and not broken and not current_world().agree(self._signalled()):
             self.validate()
 
     def _validate_if_due(self) -> None:
@@ -202,7 +202,7 @@ class BleuValidator(StatefulCallback):
     def _due(self) -> bool:
         """Return whether a validation is due; all processes agree on it, because their clocks differ."""
         due = self._period.due(self.global_step)
-        return present_world().agree(due) if self._period.minutes else due
+        return current_world().agree(due) if self._period.minutes else due
 
     def validate(self) -> None:
         """Validate now, and record the scores. A signal to stop ends the validation without scores."""

@@ -162,7 +162,7 @@ class CheckpointSaver(Callback):
             self.save_now()
 
     def _after_train(self) -> None:
-        if not self._lock.held:     # training has not started
+        if not self._lock.is_held:     # training has not started
             return
         try:
             saved = self.save_now()

@@ -24,7 +24,7 @@ from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.core.world import present_world
+from towernmt.core.world import current_world
 from towernmt.optim.gradients import all_finite, named_gradients, watch_gradients
 
 
@@ -88,7 +88,7 @@ class StopAfterMinutes(StatefulCallback):
 
     def share_used(self) -> float:
         """Return the used share of the limit, from 0. All processes must call it, and all get the same value."""
-        return present_world().agree(self.elapsed_seconds) / (60 * self.minutes)
+        return current_world().agree(self.elapsed_seconds) / (60 * self.minutes)
 
     def _before_train(self) -> None:
         self._start_time = self._clock()

@@ -19,7 +19,7 @@ from towernmt.callbacks.validation_metrics import ValidationOutcome
 from towernmt.core.errors import DivergenceError
 from towernmt.core.runs import Run
 from towernmt.core.session import count_gpus
-from towernmt.core.world import present_world
+from towernmt.core.world import current_world
 from towernmt.dataflow.batches.batch import pad_sentences
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -80,7 +80,7 @@ def map_over_processes(function: Callable[[A], B], batches: Iterable[A]) -> Iter
     Raises:
         DivergenceError, StoppedError: in every process, if one process raised it.
     """
-    world = present_world()
+    world = current_world()
     if world.processes == 1:
         return map(function, batches)
     own_results: dict[int, B] = {}

@@ -138,7 +138,8 @@ def _explained(error: ValueError) -> TowerRuleError | None:
 
 
 def _refuse(breach: Breach) -> None:
-    raise TowerRuleError(f"The tower function breaks a rule: {str(breach).rstrip('.')}; check_tower(model) reports more.")
+    raise TowerRuleError(f"The tower function breaks a rule: {str(breach).rstrip('.')}; check_tower(model) reports "
+                         "more.")
 
 
 def check_tower(model: Any) -> list[Breach]:

@@ -20,7 +20,7 @@ from towernmt.checkpoint.package_reader import CARD, EXPORTS, SHORTLIST, WEIGHTS
 from towernmt.checkpoint.records import MADE_FROM
 from towernmt.checkpoint.saved_run import SavedRun, run_around
 from towernmt.core.errors import CheckpointError, SettingsError
-from towernmt.core.files import PLACE_VARIABLE, is_undamaged, path_inside, sha256_of, user_cache, write_checksums
+from towernmt.core.files import CACHE_VARIABLE, is_undamaged, path_inside, sha256_of, user_cache, write_checksums
 from towernmt.core.structured_files import read_json
 from towernmt.core.temporary_directories import complete_directory
 from towernmt.models.architectures import ARCHITECTURES
@@ -182,7 +182,7 @@ def unpacked(package: Package, user: object, cache: Path | None = None) -> Path:
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         log.warning("%s: the cache for the unpacked package cannot be written (%s), so each process unpacks it again. "
-                    "Set %s to a writable folder.", package.path, reason, PLACE_VARIABLE)
+                    "Set %s to a writable folder.", package.path, reason, CACHE_VARIABLE)
     temporary = Path(tempfile.mkdtemp(prefix="towernmt-"))
     weakref.finalize(user, shutil.rmtree, temporary, ignore_errors=True)
     try:

@@ -16,7 +16,7 @@ from typing import Any
 
 from towernmt.cluster.cluster_description import Cluster, cluster_from_environment
 from towernmt.core.errors import DivergenceError, SettingsError
-from towernmt.core.world import World, in_world, present_world
+from towernmt.core.world import World, current_world, in_world
 
 MISSING = "(nothing)"
 _joined: dict[Cluster, Any] = {}
@@ -41,8 +41,8 @@ def joined_world(timeout: float, cpu_towers: int = 1) -> Iterator[World]:
         WorkerLostError: another process was lost.
     """
     cluster = cluster_from_environment(os.environ)
-    if cluster is None or present_world().processes > 1:
-        yield present_world()
+    if cluster is None or current_world().processes > 1:
+        yield current_world()
         return
     from tensorpack.utils import logger  # imports TensorFlow
 
@@ -74,7 +74,7 @@ def refuse_differences(facts: Mapping[str, object]) -> None:
 
     from towernmt.cluster.tensorflow_world import TensorFlowWorld
 
-    world = present_world()
+    world = current_world()
     if not isinstance(world, TensorFlowWorld):
         return
     task = "writes the run" if world.is_chief else f"does not write; worker 0 ({world.cluster.workers[0]}) does"

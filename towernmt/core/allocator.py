@@ -46,10 +46,10 @@ def _tbb_malloc() -> list[str]:
     except metadata.PackageNotFoundError:
         return []
     paths = {file.name: os.path.normpath(file.locate()) for file in files}
-    wanted = [paths.get(name, "") for name in ("libtbbmalloc.so.2", "libtbbmalloc_proxy.so.2")]
+    libraries = [paths.get(name, "") for name in ("libtbbmalloc.so.2", "libtbbmalloc_proxy.so.2")]
     # LD_PRELOAD has no way to write a path with a blank or a colon.
-    loadable = all(os.path.exists(path) and not set(" :") & set(path) for path in wanted)
-    return wanted if loadable else []
+    loadable = all(os.path.exists(path) and not set(" :") & set(path) for path in libraries)
+    return libraries if loadable else []
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ _BUSY = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 _POLL = 0.1     # seconds
 _WINDOWS_BYTE = 1 << 30  # Windows does not let others read locked bytes: lock one after the text
 
-_held: set[int] = set()  # descriptors of this process
+_locked_descriptors: set[int] = set()  # descriptors of this process
 
 
 class DirectoryLock:
@@ -54,7 +54,7 @@ class DirectoryLock:
         self.enforced = True
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether this object holds the lock."""
         return self._descriptor is not None
 
@@ -97,7 +97,7 @@ class DirectoryLock:
                 os.close(descriptor)
                 raise
             os.close(descriptor)
-        _held.add(descriptor)
+        _locked_descriptors.add(descriptor)
         self._descriptor = descriptor
         try:
             os.ftruncate(descriptor, 0)
@@ -111,13 +111,13 @@ class DirectoryLock:
     def release(self) -> None:
         """Release the lock and remove its file. Does nothing if it is not held."""
         descriptor, self._descriptor = self._descriptor, None
-        if descriptor is None or descriptor not in _held:  # the latter in a forked child
+        if descriptor is None or descriptor not in _locked_descriptors:  # the latter in a forked child
             return
         try:
             if os.name != "nt" and _same_file(descriptor, self._path):  # Windows removes no file that is open
                 self._path.unlink(missing_ok=True)
         finally:
-            _held.discard(descriptor)
+            _locked_descriptors.discard(descriptor)
             os.close(descriptor)
 
     def __enter__(self) -> DirectoryLock:
@@ -200,9 +200,9 @@ def _holder(descriptor: int) -> str:
 
 def _forget_in_child() -> None:
     # A forked child shares the lock and would hold it beyond the end of the parent.
-    for descriptor in _held:
+    for descriptor in _locked_descriptors:
         os.close(descriptor)
-    _held.clear()
+    _locked_descriptors.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -258,21 +258,21 @@ def directory_kind(directory: Path) -> str | None:
         return None
 
 
-def refuse_foreign_directory(output: str, place: Path, owned: Collection[str] = ()) -> None:
+def refuse_foreign_directory(output: str, path: Path, owned: Collection[str] = ()) -> None:
     """Refuse to write into a run, a preparation, an export, a checkpoint or an unpacked package.
 
     Args:
         output: what the user calls it, for the message.
-        place: the resolved path of the file or directory that would be written.
-        owned: kinds that `place` itself may be; with `AVERAGES`, it may also lie in the averages of a run.
+        path: the resolved path of the file or directory that would be written.
+        owned: kinds that `path` itself may be; with `AVERAGES`, it may also lie in the averages of a run.
 
     Raises:
         SettingsError: it is such a directory, or lies in one.
     """
-    for directory in (place, *place.parents):
+    for directory in (path, *path.parents):
         kind = directory_kind(directory)
-        if kind is None or (directory == place and kind in owned):
+        if kind is None or (directory == path and kind in owned):
             continue
-        if not (kind == RUN and AVERAGES in owned and directory / AVERAGES_FOLDER in (place, *place.parents)):
+        if not (kind == RUN and AVERAGES in owned and directory / AVERAGES_FOLDER in (path, *path.parents)):
             raise SettingsError(f"{output} lies in {kind} ({directory}) and would damage it: write to a different "
                                 "path.")

@@ -37,23 +37,23 @@ def remedy(error: OSError, otherwise: str) -> str:
         error: the error of the operating system.
         otherwise: the advice if the file itself is missing or damaged.
     """
-    known = _REMEDIES.get(error.errno or 0)
-    return otherwise if known is None else f"{known}, and start the same command again."
+    advice = _REMEDIES.get(error.errno or 0)
+    return otherwise if advice is None else f"{advice}, and start the same command again."
 
 
 ALMOST_EQUAL = 0.8
 """Similarity of a word and its probable misspelling."""
 
 
-def nearest(word: str, known: Iterable[str], similarity: float = 0.6) -> str | None:
+def nearest(word: str, names: Iterable[str], similarity: float = 0.6) -> str | None:
     """Return the known word that is most similar to `word`, for a message; None if none is similar.
 
     Args:
         word: the unknown word; its case is ignored.
-        known: accepted words.
+        names: accepted words.
         similarity: minimum ratio of equal characters, 0 to 1.
     """
-    by_lower_case = {one.lower(): one for one in known}
+    by_lower_case = {name.lower(): name for name in names}
     close = difflib.get_close_matches(word.lower(), by_lower_case, 1, similarity)
     return by_lower_case[close[0]] if close else None
 
@@ -62,21 +62,21 @@ _LISTED = 30
 """Maximum number of known names in a message."""
 
 
-def suggestion(word: str, known: Iterable[str], plural: str = "") -> str:
+def suggestion(word: str, names: Iterable[str], plural: str = "") -> str:
     """Return a sentence for a message that suggests a known name, with a space before it; "" if none is similar.
 
     Args:
         word: unknown name.
-        known: accepted names.
+        names: accepted names.
         plural: kind of the names, such as "options": they are listed if none is similar; "" for no list.
     """
-    names = list(known)
-    close = nearest(word, names)
+    candidates = list(names)
+    close = nearest(word, candidates)
     if close:
         return f" Did you mean '{close}'?"
-    if not plural or not names:
+    if not plural or not candidates:
         return ""
-    return f" The {plural} are: {', '.join(names[:_LISTED])}{' and more' if len(names) > _LISTED else ''}."
+    return f" The {plural} are: {', '.join(candidates[:_LISTED])}{' and more' if len(candidates) > _LISTED else ''}."
 
 
 class TowerNMTError(Exception):
@@ -158,8 +158,8 @@ def exhausted_resource(error: BaseException, smaller: Sequence[str] = ()) -> str
         return f"{_THREADS}."
     # A write to a pipe that does not block has the number of a fork that failed, and its own text.
     if isinstance(error, OSError) and error.errno in _BY_NUMBER and error.strerror == os.strerror(error.errno):
-        place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{_BY_NUMBER[error.errno]}."
+        prefix = f"{error.filename}: " if error.filename else ""
+        return f"{prefix}{_BY_NUMBER[error.errno]}."
     return None
 
 
@@ -250,31 +250,31 @@ def is_secret_name(name: str) -> bool:
 
 
 def _masked(text: str, value: str) -> str:
-    before, *parts = _EACH_URI.split(text)
-    shown = [before]
-    for scheme, rest in zip(parts[::2], parts[1::2], strict=True):
-        shown += [scheme, _without_values(_without_user(rest), value)]
-    return "".join(shown)
+    text_before, *addresses = _EACH_URI.split(text)
+    masked = [text_before]
+    for scheme, address in zip(addresses[::2], addresses[1::2], strict=True):
+        masked += [scheme, _without_values(_without_user(address), value)]
+    return "".join(masked)
 
 
-def _without_user(rest: str) -> str:
+def _without_user(address: str) -> str:
     """Return the part of a URI after `scheme://` with user and password masked."""
-    if rest.startswith(("USER@", "USER:PASSWORD@")):
-        return rest     # words of a message on how to write a URI
-    query = re.search(r"(?i)(\?|%3F)(?=[\w.~-]+(=|%3D))", rest)
-    end = query.start() if query else len(rest)
-    place = re.sub("(?i)%40", "@", re.sub("(?i)%3A", ":", re.sub("(?i)%2F", "/", rest[:end])))
-    authority = re.split(r"[/#\s]", place, maxsplit=1)[0]
+    if address.startswith(("USER@", "USER:PASSWORD@")):
+        return address     # words of a message on how to write a URI
+    query = re.search(r"(?i)(\?|%3F)(?=[\w.~-]+(=|%3D))", address)
+    end = query.start() if query else len(address)
+    decoded = re.sub("(?i)%40", "@", re.sub("(?i)%3A", ":", re.sub("(?i)%2F", "/", address[:end])))
+    authority = re.split(r"[/#\s]", decoded, maxsplit=1)[0]
     if "@" not in authority and _PORT.fullmatch(authority):
-        return rest     # a host: an @ after it belongs to a path or an option
-    if "@" not in place:
-        end = len(rest)     # what looks like options may be part of a password
-    last = max(rest.rfind("@", 0, end), rest.rfind("%40", 0, end))
-    return HIDDEN + rest[last:] if last >= 0 else rest
+        return address     # a host: an @ after it belongs to a path or an option
+    if "@" not in decoded:
+        end = len(address)     # what looks like options may be part of a password
+    last = max(address.rfind("@", 0, end), address.rfind("%40", 0, end))
+    return HIDDEN + address[last:] if last >= 0 else address
 
 
-def _without_values(rest: str, value: str) -> str:
-    def hide(found: re.Match[str]) -> str:
-        return found[0] if not is_secret_name(found[2]) else f"{found[1]}{found[2]}{found[3]}{HIDDEN}"
+def _without_values(address: str, value: str) -> str:
+    def hide(match: re.Match[str]) -> str:
+        return match[0] if not is_secret_name(match[2]) else f"{match[1]}{match[2]}{match[3]}{HIDDEN}"
 
-    return re.sub(f"(?i){_PARAMETER}{value}", hide, rest)
+    return re.sub(f"(?i){_PARAMETER}{value}", hide, address)

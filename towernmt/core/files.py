@@ -124,8 +124,8 @@ def checked_name(name: str, origin: str) -> str:
     Raises:
         DataError: it is empty, absolute, has a drive or a backslash, goes up (".."), or holds control characters.
     """
-    parts = name.split("/")
-    if "\\" in name or ":" in name or _CONTROL.search(name) or any(part in ("", ".", "..") for part in parts):
+    goes_outside = any(component in ("", ".", "..") for component in name.split("/"))
+    if goes_outside or "\\" in name or ":" in name or _CONTROL.search(name):
         raise DataError(f"{origin} names the file {name[:200]!r}, which may lie outside its directory: do not use it, "
                         "and ask where it comes from.")
     return name
@@ -151,7 +151,7 @@ def fixed_entry(name: str, compression: int = zipfile.ZIP_STORED) -> zipfile.Zip
     return entry
 
 
-PLACE_VARIABLE = "TOWERNMT_CACHE"
+CACHE_VARIABLE = "TOWERNMT_CACHE"
 
 
 def user_cache() -> Path:
@@ -160,5 +160,7 @@ def user_cache() -> Path:
     Raises:
         RuntimeError: none of them is set, and the user has no home.
     """
-    named = os.environ.get(PLACE_VARIABLE)
-    return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "towernmt"
+    configured = os.environ.get(CACHE_VARIABLE)
+    if configured:
+        return Path(configured)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "towernmt"

@@ -50,17 +50,17 @@ def visible_gpus(devices: Path = Path("/dev")) -> list[str]:
     Args:
         devices: directory of the driver's device files.
     """
-    there = _nvidia_devices(devices)
-    if not there and (devices / "dxg").exists():        # Windows lends its GPUs to Linux (WSL 2) without such files
-        there = len(cuda_driver().gpus)
-        return [str(number) for number in range(there)]
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not there or shown is None:
-        return [str(number) for number in range(there)]
-    named = [name.strip() for name in shown.split(",")]
-    hidden = (place for place, name in enumerate(named)     # CUDA ignores what follows an invalid name
-              if name in ("", "-1") or name.isdecimal() and int(name) >= there)
-    return named[:next(hidden, len(named))]
+    count = _nvidia_devices(devices)
+    if not count and (devices / "dxg").exists():        # Windows lends its GPUs to Linux (WSL 2) without such files
+        count = len(cuda_driver().gpus)
+        return [str(number) for number in range(count)]
+    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if not count or variable is None:
+        return [str(number) for number in range(count)]
+    names = [name.strip() for name in variable.split(",")]
+    hidden = (index for index, name in enumerate(names)     # CUDA ignores what follows an invalid name
+              if name in ("", "-1") or name.isdecimal() and int(name) >= count)
+    return names[:next(hidden, len(names))]
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,8 @@ def smallest_memory(gpus: Sequence[int] | None) -> int:
     Args:
         gpus: CUDA's numbers of the GPUs.
     """
-    known = cuda_driver().gpus if gpus else ()
-    return min((known[gpu].memory for gpu in gpus or () if gpu < len(known)), default=0)
+    visible = cuda_driver().gpus if gpus else ()
+    return min((visible[gpu].memory for gpu in gpus or () if gpu < len(visible)), default=0)
 
 
 def driver_version() -> str:
@@ -158,8 +158,8 @@ def driver_version() -> str:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
-    found = re.search(r"\b\d{3,}(\.\d+)+", text)
-    return found[0] if found else ""
+    match = re.search(r"\b\d{3,}(\.\d+)+", text)
+    return match[0] if match else ""
 
 
 def why_missing(build: Mapping[str, Any], root: Path = Path("/"), loads: Callable[[str], bool] | None = None,
@@ -181,9 +181,9 @@ def why_missing(build: Mapping[str, Any], root: Path = Path("/"), loads: Callabl
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.split(",")[0].strip() in ("", "-1"):
         return f"the GPU is there, but CUDA_VISIBLE_DEVICES={hidden or chr(39) * 2} hides it"
-    found = driver()
-    return (_why_driver_fails(found, build) or _why_libraries_fail(build, _loads if loads is None else loads)
-            or _why_gpus_fail(found, build)
+    report = driver()
+    return (_why_driver_fails(report, build) or _why_libraries_fail(build, _loads if loads is None else loads)
+            or _why_gpus_fail(report, build)
             or "driver and libraries are there, but TensorFlow uses no GPU: `towernmt devices` shows its reason")
 
 
@@ -277,8 +277,8 @@ def has_nccl() -> bool:
 def _pip_libraries(pattern: str) -> Iterable[Path]:
     """Yield the libraries in pip's NVIDIA packages (nvidia-cublas-cu12 and so on) that match a pattern of names."""
     spec = importlib.util.find_spec("nvidia")
-    for place in (spec.submodule_search_locations or []) if spec else []:
-        yield from sorted(Path(place).glob(f"*/lib/{pattern}"))
+    for directory in (spec.submodule_search_locations or []) if spec else []:
+        yield from sorted(Path(directory).glob(f"*/lib/{pattern}"))
 
 
 def load_cuda_libraries() -> None:
@@ -321,9 +321,9 @@ _TENSORFLOWS_NUMBER = re.compile(r"(\bgpu[:_])(\d+)", re.IGNORECASE)
 
 def with_gpu_numbers(text: str) -> str:
     """Return a message of TensorFlow with CUDA's numbers of the chosen GPUs: `GPU:0` is `GPU:3` after `--gpu 3`."""
-    def number(found: re.Match[str]) -> str:
-        index = int(found[2])
-        return f"{found[1]}{_chosen[index] if index < len(_chosen) else index}"
+    def number(match: re.Match[str]) -> str:
+        index = int(match[2])
+        return f"{match[1]}{_chosen[index] if index < len(_chosen) else index}"
 
     return _TENSORFLOWS_NUMBER.sub(number, text)
 

@@ -38,8 +38,8 @@ def has_fast_bfloat16() -> bool:
 
 def processors() -> int:
     """Return the number of processors that this process may use."""
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return there if _share is None else min(there, _share)
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return count if _share is None else min(count, _share)
 
 
 def limit_processors(count: int) -> None:
@@ -135,7 +135,7 @@ def cleanup_on_signal(clean: Callable[[], None]) -> Iterator[None]:
     former = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(reader, numbers, clean), name="signals", daemon=True).start()
     for number in numbers:
-        signal.signal(number, _nothing)
+        signal.signal(number, _ignore_signal)
         _installed.append(number)
     try:
         yield
@@ -154,7 +154,7 @@ def _watch(reader: int, numbers: Sequence[int], clean: Callable[[], None]) -> No
                     os._exit(128 + data[0])
 
 
-def _nothing(number: int, frame: object) -> None:
+def _ignore_signal(number: int, frame: object) -> None:
     """Handle a signal without effect on the main thread."""
 
 

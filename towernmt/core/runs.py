@@ -111,9 +111,9 @@ def name_of(hook: Any) -> str:
 def _inner(hook: Any) -> Any:
     """Return the wrapped hook of a wrapper of towernmt or tensorpack, or None."""
     for attribute in ("wrapped", "_cb", "_hook", "cb"):
-        held = getattr(hook, attribute, None)
-        if hasattr(held, "before_run"):
-            return held
+        inner = getattr(hook, attribute, None)
+        if hasattr(inner, "before_run"):
+            return inner
     return None
 
 

@@ -22,7 +22,7 @@ from towernmt.core.graph_state import graph_state
 from towernmt.core.machine import is_processor_limited, processors, refuse_second_process
 from towernmt.core.tensors import Session
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.core.world import present_world
+from towernmt.core.world import current_world
 
 _WAITING = frozenset(("Unstage", "MapUnstage", "MapUnstageNoKey", "OrderedMapUnstage", "OrderedMapUnstageNoKey",
                       "PyFunc", "EagerPyFunc", "ZMQPull"))
@@ -54,13 +54,13 @@ def missing_gpu(gpus: Sequence[int]) -> str:
     Args:
         gpus: CUDA's numbers of the GPUs.
     """
-    found = count_gpus()
-    missing = [gpu for gpu in gpus if not 0 <= gpu < found]
+    count = count_gpus()
+    missing = [gpu for gpu in gpus if not 0 <= gpu < count]
     if not missing:
         return ""
-    numbers = "GPU 0" if found == 1 else f"the GPUs 0 to {found - 1}"
-    why = f"TensorFlow sees {numbers}" if found else why_missing(tf.sysconfig.get_build_info())
-    return f"GPU {missing[0]} was not found ({why})"
+    numbers = "GPU 0" if count == 1 else f"the GPUs 0 to {count - 1}"
+    reason = f"TensorFlow sees {numbers}" if count else why_missing(tf.sysconfig.get_build_info())
+    return f"GPU {missing[0]} was not found ({reason})"
 
 
 def use_gpus(gpus: Sequence[int]) -> list[str]:
@@ -72,12 +72,12 @@ def use_gpus(gpus: Sequence[int]) -> list[str]:
     Args:
         gpus: CUDA's numbers of the GPUs, for which `missing_gpu` returns "".
     """
-    known = chosen_gpus()
+    chosen_before = chosen_gpus()
     numbers = choose_gpus(gpus)
     chosen = chosen_gpus()
-    if chosen != known and chosen == sorted(chosen):
+    if chosen != chosen_before and chosen == sorted(chosen):
         _show_to_context(chosen)
-    for gpu in sorted(set(chosen) - set(known)):
+    for gpu in sorted(set(chosen) - set(chosen_before)):
         driver = cuda_driver()
         if gpu < len(driver.gpus) and (warning := needs_compilation(driver.gpus[gpu], tf.sysconfig.get_build_info())):
             logger.warning(f"GPU {gpu}: {warning}")
@@ -99,9 +99,9 @@ def _show_to_context(gpus: Sequence[int]) -> None:
     Args:
         gpus: CUDA's numbers of the GPUs, in ascending order.
     """
-    found = tf.config.list_physical_devices("GPU") if count_gpus() else []
+    devices = tf.config.list_physical_devices("GPU") if count_gpus() else []
     with suppress(RuntimeError, ValueError):    # the context exists, with the GPUs that were chosen then
-        tf.config.set_visible_devices([found[gpu] for gpu in gpus], "GPU")
+        tf.config.set_visible_devices([devices[gpu] for gpu in gpus], "GPU")
 
 
 def session_config(cpu_towers: int = 1, runs_in_caller: bool = False, on_cpu: bool = False) -> Any:
@@ -175,7 +175,7 @@ class SessionCreator(tf1.train.SessionCreator):
         if graph_state().settings.xla:
             rewrites = config.graph_options.rewrite_options
             rewrites.remapping = rewrites.OFF       # puts fused operations into the towers, which XLA does not know
-        target = present_world().session_target(config)
+        target = current_world().session_target(config)
         add_threads(config, waiting_operations(tf1.get_default_graph()), own_pool=not target)
         session = tf1.Session(target, config=config)
         session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer(), tf1.tables_initializer()])

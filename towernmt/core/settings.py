@@ -83,9 +83,9 @@ def apply_overrides(settings: T, overrides: Mapping[str, Any], origin: str = "--
     Raises:
         SettingsError: unknown key, wrong type, a number out of its range, or a text that is not one of the choices.
     """
-    known = all_keys(settings)
-    others: Mapping[str, str] = getattr(settings, "names_of_other_toolkits", {})
-    spellings = {key: key for key in known} | {name: key for name, key in others.items() if key in known}
+    keys = all_keys(settings)
+    key_by_other_name: Mapping[str, str] = getattr(settings, "names_of_other_toolkits", {})
+    spellings = {key: key for key in keys} | {name: key for name, key in key_by_other_name.items() if key in keys}
     for key, value in overrides.items():
         settings = _replace(settings, key, key.split("."), value, origin, spellings)
     return settings
@@ -95,7 +95,7 @@ def _assignment(key: str, value: Any) -> str:
     return f"{key}={value}"
 
 
-def check_ranges(settings: Any, prefix: str = "", shown: Callable[[str, Any], str] = _assignment) -> None:
+def check_ranges(settings: Any, prefix: str = "", format_value: Callable[[str, Any], str] = _assignment) -> None:
     """Refuse values out of range in a nest of dataclasses with `setting` fields; the message names all of them.
 
     `apply_overrides` checks the values that it sets. This function checks settings that a program has constructed.
@@ -103,23 +103,23 @@ def check_ranges(settings: Any, prefix: str = "", shown: Callable[[str, Any], st
     Args:
         settings: the outermost dataclass.
         prefix: prefix of the names in the message, such as "model.".
-        shown: function that formats a name and a value for the message.
+        format_value: function that formats a name and a value for the message.
 
     Raises:
         SettingsError: a number out of its range, or a text that is not one of the choices.
     """
-    breaches = list(_breaches(settings, prefix, shown))
+    breaches = list(_breaches(settings, prefix, format_value))
     if breaches:
         raise SettingsError(f"{'; '.join(breaches)}.")
 
 
-def _breaches(settings: Any, prefix: str, shown: Callable[[str, Any], str]) -> Iterator[str]:
+def _breaches(settings: Any, prefix: str, format_value: Callable[[str, Any], str]) -> Iterator[str]:
     for field in dataclasses.fields(settings):
         value, key = getattr(settings, field.name), prefix + field.name
         if dataclasses.is_dataclass(value):
-            yield from _breaches(value, f"{key}.", shown)
+            yield from _breaches(value, f"{key}.", format_value)
         elif breach := _breach(field, value):
-            yield f"{shown(key, value)} {breach}"
+            yield f"{format_value(key, value)} {breach}"
 
 
 def _breach(field: dataclasses.Field[Any], value: Any) -> str:
@@ -211,9 +211,9 @@ def describe(settings: Any, prefix: str = "") -> list[tuple[str, Any, str]]:
     return rows
 
 
-def save_yaml(settings: Any, path: Path, others: Mapping[str, Any] | None = None) -> None:
+def save_yaml(settings: Any, path: Path, further_values: Mapping[str, Any] | None = None) -> None:
     """Write nested dataclasses, followed by other keys, as YAML; the file is replaced atomically."""
-    write_text(path, yaml.safe_dump({**dataclasses.asdict(settings), **(others or {})}, sort_keys=False))
+    write_text(path, yaml.safe_dump({**dataclasses.asdict(settings), **(further_values or {})}, sort_keys=False))
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -264,10 +264,10 @@ def _replace(settings: Any, full_key: str, path: list[str], value: Any, origin: 
     if name not in fields or is_group != (len(path) > 1):
         raise SettingsError(f"{origin}: there is no setting '{full_key}'.{_nearest(full_key, spellings)}")
     if is_group:
-        new = _replace(current, full_key, path[1:], value, origin, spellings)
+        new_value = _replace(current, full_key, path[1:], value, origin, spellings)
     else:
-        new = _convert(type(settings), fields[name], full_key, value, origin)
-    return dataclasses.replace(settings, **{name: new})
+        new_value = _convert(type(settings), fields[name], full_key, value, origin)
+    return dataclasses.replace(settings, **{name: new_value})
 
 
 def _nearest(key: str, spellings: Mapping[str, str]) -> str:

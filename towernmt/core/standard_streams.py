@@ -85,21 +85,22 @@ def _forward(reader: int, real: int) -> None:
     os.close(real)
 
 
-_asked: list[bool] = []
+_stderr_requested = False
 
 
 def log_to_stderr() -> None:
     """Send tensorpack's log, whose default is stdout, to stderr, because stdout is for the translations."""
-    loaded = sys.modules.get("towernmt.core.terminal_log")
-    if loaded is not None:
-        loaded.move_to_stderr()
+    global _stderr_requested
+    terminal_log = sys.modules.get("towernmt.core.terminal_log")
+    if terminal_log is not None:
+        terminal_log.move_to_stderr()
     else:
-        _asked.append(True)
+        _stderr_requested = True
 
 
 def is_stderr_requested() -> bool:
     """Return whether `log_to_stderr` was called before the log was created."""
-    return bool(_asked)
+    return _stderr_requested
 
 
 def open_missing_streams() -> set[str]:

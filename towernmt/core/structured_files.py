@@ -98,70 +98,72 @@ def load_json(content: bytes) -> Any:
         raise JSONError(f"cannot be read ({' '.join(str(reason).split())})") from reason
 
 
-def typed_value(value: Any, kind: type[T], place: str = "") -> T:
-    """Return a value of JSON as this type; `place` is the name of its field, for messages.
+def typed_value(value: Any, kind: type[T], field_path: str = "") -> T:
+    """Return a value of JSON as this type; `field_path` is the name of its field, for messages.
 
     Raises:
         JSONError: the value does not have this type.
     """
-    return typing.cast(T, _typed(value, kind, place))
+    return typing.cast(T, _typed(value, kind, field_path))
 
 
-def _typed(value: Any, kind: Any, place: str) -> Any:
+def _typed(value: Any, kind: Any, field_path: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value
     if origin is Annotated:
-        return _in_range(_typed(value, arguments[0], place), arguments[1], place)
+        return _in_range(_typed(value, arguments[0], field_path), arguments[1], field_path)
     if origin is Literal:
         if any(value == choice and type(value) is type(choice) for choice in arguments):
             return value
-        raise _wrong(place, value, " or ".join(map(_shown, arguments)))
+        raise _mismatch(field_path, value, " or ".join(map(_value_text, arguments)))
     if origin in (typing.Union, types.UnionType):
-        return _one_of(value, arguments, place)
+        return _one_of(value, arguments, field_path)
     if origin is list and isinstance(value, list):
-        return [_typed(item, arguments[0], f"{place}[{index}]") for index, item in enumerate(value)]
+        return [_typed(item, arguments[0], f"{field_path}[{index}]") for index, item in enumerate(value)]
     if origin is dict and isinstance(value, dict):
-        return {key: _typed(item, arguments[1], f"{place}.{key}" if place else key) for key, item in value.items()}
+        return {key: _typed(item, arguments[1], f"{field_path}.{key}" if field_path else key)
+                for key, item in value.items()}
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
-        return _instance(value, kind, place)
+        return _instance(value, kind, field_path)
     if kind is float and type(value) is int:
-        return float(value) if abs(value) < 1 << 1000 else _refuse(place, value, "a number")
+        return float(value) if abs(value) < 1 << 1000 else _refuse(field_path, value, "a number")
     if kind in (bool, int, str, types.NoneType, float, list, dict) and type(value) is kind:
-        return value if kind is not float or math.isfinite(value) else _refuse(place, value, "a finite number")
-    raise _wrong(place, value, _expected(kind))
+        return value if kind is not float or math.isfinite(value) else _refuse(field_path, value, "a finite number")
+    raise _mismatch(field_path, value, _expected(kind))
 
 
-def _one_of(value: Any, kinds: tuple[Any, ...], place: str) -> Any:
-    first: JSONError | None = None
+def _one_of(value: Any, kinds: tuple[Any, ...], field_path: str) -> Any:
+    first_error: JSONError | None = None
     for kind in kinds:
         try:
-            return _typed(value, kind, place)
+            return _typed(value, kind, field_path)
         except JSONError as reason:
             # A list or an object is reported against the first type that is not null.
-            first = first or (reason if kind is not types.NoneType and not isinstance(value, (int, str)) else None)
-    raise first or _wrong(place, value, " or ".join(map(_expected, kinds)))
+            if kind is not types.NoneType and not isinstance(value, (int, str)):
+                first_error = first_error or reason
+    raise first_error or _mismatch(field_path, value, " or ".join(map(_expected, kinds)))
 
 
-def _instance(value: dict[str, Any], kind: Any, place: str) -> Any:
+def _instance(value: dict[str, Any], kind: Any, field_path: str) -> Any:
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     for name in value:
         if name not in fields:
-            raise JSONError(f"{_at(place, name)} is not known")
+            raise JSONError(f"{_field_text(field_path, name)} is not known")
     for name, field in fields.items():
         if name not in value and field.default is dataclasses.MISSING and (
                 field.default_factory is dataclasses.MISSING):
-            raise JSONError(f"{_at(place, name)} is missing")
-    return kind(**{name: _typed(item, hints[name], f"{place}.{name}" if place else name)
+            raise JSONError(f"{_field_text(field_path, name)} is missing")
+    return kind(**{name: _typed(item, hints[name], f"{field_path}.{name}" if field_path else name)
                    for name, item in value.items()})
 
 
-def _in_range(number: Any, bounds: Between, place: str) -> Any:
+def _in_range(number: Any, bounds: Between, field_path: str) -> Any:
     if bounds.least is not None and number < bounds.least:
-        raise _wrong(place, number, f"{bounds.least} or more")
+        raise _mismatch(field_path, number, f"{bounds.least} or more")
     if bounds.most is not None and number > bounds.most:
-        raise _wrong(place, number, f"{bounds.most} or less")
+        raise _mismatch(field_path, number, f"{bounds.most} or less")
     return number
 
 
@@ -169,20 +171,20 @@ def _no_number(text: str) -> Any:
     raise JSONError(f"cannot be read ({text} is not JSON)")
 
 
-def _refuse(place: str, value: Any, expected: str) -> Any:
-    raise _wrong(place, value, expected)
+def _refuse(field_path: str, value: Any, expected: str) -> Any:
+    raise _mismatch(field_path, value, expected)
 
 
-def _wrong(place: str, value: Any, expected: str) -> JSONError:
-    where = f"the field `{place}` holds" if place else "it holds"
-    return JSONError(f"{where} {_shown(value)} where {expected} is expected")
+def _mismatch(field_path: str, value: Any, expected: str) -> JSONError:
+    subject = f"the field `{field_path}` holds" if field_path else "it holds"
+    return JSONError(f"{subject} {_value_text(value)} where {expected} is expected")
 
 
-def _at(place: str, name: str) -> str:
-    return f"the field `{place}.{name}`" if place else f"the field `{name}`"
+def _field_text(parent: str, name: str) -> str:
+    return f"the field `{parent}.{name}`" if parent else f"the field `{name}`"
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return "an object" if isinstance(value, dict) else "a list"
     try:
@@ -247,23 +249,23 @@ def load_strict(text: str) -> Any:
 
 class _StrictLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
+        keys: set[Any] = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, Hashable):       # the safe loader refuses the others itself
-                if key in seen:
+                if key in keys:
                     raise yaml.constructor.ConstructorError(None, None, f"the key '{key}' is there twice",
                                                             key_node.start_mark)
-                seen.add(key)
+                keys.add(key)
         return super().construct_mapping(node, deep)
 
 
-def _size(node: yaml.Node, known: dict[int, int]) -> int:
+def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
     """Return the number of nodes with all aliases expanded. A node that contains itself raises RecursionError."""
-    if id(node) not in known:
+    if id(node) not in sizes:
         inner = node.value if isinstance(node.value, list) else []
         children = [child for item in inner for child in (item if isinstance(item, tuple) else (item,))]
-        known[id(node)] = 1 + sum(_size(child, known) for child in children)
-    return known[id(node)]
+        sizes[id(node)] = 1 + sum(_size(child, sizes) for child in children)
+    return sizes[id(node)]

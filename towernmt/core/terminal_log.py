@@ -29,7 +29,7 @@ from towernmt.core.standard_streams import is_stderr_requested, redirect_to_null
 DETAIL = {"detail": True}
 """`logger.info(text, extra=DETAIL)`: for the log file, and for terminals only with `--verbose`."""
 _TENSORPACK = os.path.dirname(os.path.dirname(os.path.abspath(logger.__file__)))
-_SETUP = tuple(os.path.join(_TENSORPACK, *place.split("/")) for place in (
+_SETUP = tuple(os.path.join(_TENSORPACK, *path.split("/")) for path in (
     "train/", "tfutils/", "input_source/", "graph_builder/", "predict/", "utils/", "callbacks/summary.py",
     "callbacks/graph.py"))
 """Files of tensorpack that log the steps of the setup; its other callbacks log results."""
@@ -111,11 +111,11 @@ class _TerminalFormatter(PlainFormatter):
         if not getattr(self._handler.stream, "isatty", lambda: False)():
             return super().format(record)
         width = max(20, shutil.get_terminal_size().columns - len(_INDENT) - 1)
-        short = getattr(record, "short", None)
-        text = short(width) if short is not None else _MARKS.get(record.levelno, "") + record.getMessage()
+        short_form = getattr(record, "short", None)
+        text = short_form(width) if short_form is not None else _MARKS.get(record.levelno, "") + record.getMessage()
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
-        lines = [part for line in text.split("\n") for part in _wrapped(line, width)]
+        lines = [piece for line in text.split("\n") for piece in _wrapped(line, width)]
         return self.formatTime(record, "%H:%M:%S") + " " + f"\n{_INDENT}".join(lines)
 
 

@@ -1,7 +1,7 @@
 """The world of a training: the processes that make each update together, which of them writes, and how they agree.
 
 Most trainings have one process, which is the world unless `in_world` names another. A process belongs to one world at
-a time. Call `present_world()` for it: no other function says which process writes or how many there are.
+a time. Call `current_world()` for it: no other function says which process writes or how many there are.
 """
 
 from __future__ import annotations
@@ -99,20 +99,20 @@ class World:
         return [data]
 
 
-_present = World()
+_current_world = World()
 
 
-def present_world() -> World:
+def current_world() -> World:
     """Return the world of this process: a world of one process unless `in_world` sets another."""
-    return _present
+    return _current_world
 
 
 @contextmanager
 def in_world(world: World) -> Iterator[World]:
     """Let all processes of `world` train together inside the block. Enter it before a run or trainer is created."""
-    global _present
-    before, _present = _present, world
+    global _current_world
+    enclosing, _current_world = _current_world, world
     try:
         yield world
     finally:
-        _present = before
+        _current_world = enclosing

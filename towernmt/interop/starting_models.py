@@ -24,7 +24,7 @@ from towernmt.checkpoint.restore import initial_checkpoint
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import directory_kind
 from towernmt.core.errors import SettingsError
-from towernmt.core.files import PLACE_VARIABLE, is_undamaged, user_cache, write_checksums
+from towernmt.core.files import CACHE_VARIABLE, is_undamaged, user_cache, write_checksums
 from towernmt.core.temporary_directories import complete_directory
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.vocabulary.base import SUFFIXES
@@ -155,7 +155,7 @@ def imported_once(model: ForeignModel) -> SavedRun:
     except (OSError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         log.warning("%s: the cache for imported models cannot be written (%s), so the model is imported into a "
-                    "temporary directory. Set %s to a writable folder.", model.origin, reason, PLACE_VARIABLE)
+                    "temporary directory. Set %s to a writable folder.", model.origin, reason, CACHE_VARIABLE)
     temporary = Path(tempfile.mkdtemp(prefix="towernmt-"))
     run = SavedRun(temporary / key)
     weakref.finalize(run, shutil.rmtree, temporary, ignore_errors=True)

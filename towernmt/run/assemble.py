@@ -43,7 +43,7 @@ from towernmt.core.graph_state import GraphSettings, LossScaling, configure_grap
 from towernmt.core.settings import flatten
 from towernmt.core.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf1
-from towernmt.core.world import present_world
+from towernmt.core.world import current_world
 from towernmt.dataflow.batches.mixed_data import MixedData
 from towernmt.dataflow.batches.training_data import StreamedCorpus, TrainingData, make_batches
 from towernmt.dataflow.preparation.prepared_data import PreparedData
@@ -106,7 +106,7 @@ def _by_cooccurrence(settings: InitSettings, data: TrainingData, seed: int) -> C
     if not isinstance(data, (PreparedData, MixedData)):
         raise SettingsError(f"{named} counts the pairs of prepared data, but {data.directory} is unprepared text: "
                             "prepare it, or use init.embeddings=random.")
-    if present_world().processes > 1:
+    if current_world().processes > 1:
         raise SettingsError(f"{named} supports one process, because the vectors of several may differ slightly: use "
                             "init.embeddings=random.")
     return CooccurrenceEmbeddings(data, seed)
@@ -432,6 +432,6 @@ class AutomaticSettingsRecord(Callback):
     def _before_train(self) -> None:
         for setting in self.automatic:
             logger.info(setting.sentence)
-        if present_world().is_chief:
+        if current_world().is_chief:
             content = {setting.key: {"value": setting.value, "reason": setting.reason} for setting in self.automatic}
             write_text(self._path, yaml.safe_dump(content, sort_keys=False))

@@ -18,7 +18,7 @@ from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
 from towernmt.core.settings import apply_overrides, save_yaml
-from towernmt.core.world import present_world
+from towernmt.core.world import current_world
 from towernmt.dataflow.preparation.manifest import MANIFEST
 from towernmt.dataflow.vocabulary.source_text import SOURCE_TEXT
 from towernmt.models import architectures
@@ -125,7 +125,7 @@ class RunDirectory(SavedRun):
         from towernmt.run.run_log import begin_log  # imports TensorFlow
 
         self.refuse_prepared_data()
-        if not present_world().is_chief:
+        if not current_world().is_chief:
             return
         self._refuse_other_vocabulary(data)
         data.copy_vocabularies(self.vocabulary)
@@ -147,7 +147,7 @@ class RunDirectory(SavedRun):
         Raises:
             DirectoryInUseError: another process or thread writes there.
         """
-        if not present_world().is_chief:
+        if not current_world().is_chief:
             yield
             return
         new = not self.path.exists()

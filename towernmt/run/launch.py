@@ -27,7 +27,7 @@ from towernmt.core.settings import check_ranges, flatten
 from towernmt.core.structured_files import Between, Natural, read_json
 from towernmt.core.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf
-from towernmt.core.world import present_world
+from towernmt.core.world import current_world
 from towernmt.dataflow.batches.training_data import TrainingData
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.kernels import is_slow_on_cpu
@@ -83,7 +83,7 @@ def with_rollbacks(settings: Settings, run: RunDirectory, attempt: Callable[[Set
     if not 0.0 < settings.recovery.rollback_rate < 1.0:
         raise SettingsError(f"recovery.rollback_rate={settings.recovery.rollback_rate} must be between 0 and 1.")
     rollbacks = recorded_rollbacks(run)
-    if latest_checkpoint(run.checkpoints) is None and present_world().is_chief:
+    if latest_checkpoint(run.checkpoints) is None and current_world().is_chief:
         _record_file(run).unlink(missing_ok=True)       # of a previous run in this directory
     elif rollbacks.rollbacks:
         lowered = with_lower_rate(settings, rollbacks.factor).optimizer.learning_rate
@@ -95,7 +95,7 @@ def with_rollbacks(settings: Settings, run: RunDirectory, attempt: Callable[[Set
             return attempt(with_lower_rate(settings, rollbacks.factor))
         except DivergenceError as error:
             rollbacks = _record_rollback(rollbacks, settings, run, error)
-            if received := present_world().agree(error.signal or 0):
+            if received := current_world().agree(error.signal or 0):
                 logger.info("A signal to stop was received: the next start resumes from that checkpoint.")
                 return 128 + received
 
@@ -128,13 +128,13 @@ def _record_rollback(previous: Rollbacks, settings: Settings, run: RunDirectory,
         DivergenceError: `error`, because the settings allow no rollback or the run has no checkpoint.
     """
     recovery, checkpoint = settings.recovery, latest_checkpoint(run.checkpoints)
-    if present_world().agree(recovery.on_divergence != "rollback" or checkpoint is None):
+    if current_world().agree(recovery.on_divergence != "rollback" or checkpoint is None):
         raise error
     if previous.rollbacks >= recovery.rollbacks:
         raise DivergenceError(f"{error} (Rollbacks made: {previous.rollbacks}; recovery.rollbacks={recovery.rollbacks} "
                               "allows no more.)") from error
     rollbacks = Rollbacks(previous.factor * recovery.rollback_rate, previous.rollbacks + 1)
-    if present_world().is_chief:
+    if current_world().is_chief:
         write_text(_record_file(run), json.dumps(dataclasses.asdict(rollbacks)) + "\n")
     lowered = with_lower_rate(settings, rollbacks.factor).optimizer.learning_rate
     logger.warning(f"{error}")
@@ -185,7 +185,7 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     world = joined_world(settings.train.worker_timeout, cpu_towers=(towers or 1) if gpus is None else 0)
     with one_training():
         with world, run.writing("towernmt train"):
-            is_chief = present_world().is_chief
+            is_chief = current_world().is_chief
             settings = with_vocabulary_sizes(settings, data)
             status = _train_alone(settings, data, run, gpus, towers, components)
         if is_chief and status == 0:    # the other processes have ended
@@ -238,7 +238,7 @@ def one_training() -> Iterator[None]:
 
 def _train_alone(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequence[int] | None,
                  towers: int | None, components: Components) -> int:
-    if present_world().processes > 1:
+    if current_world().processes > 1:
         refuse_differences(_facts(settings, data, run, len(gpus) if gpus is not None else towers or 1))
     check_resumable(run, _settings_to_record(settings, components))
     check_run_vocabulary(run, data)
@@ -249,7 +249,7 @@ def _train_alone(settings: Settings, data: TrainingData, run: RunDirectory, gpus
         return 0
     if wants_search(settings, run):
         check_memory_limit(run, settings)
-        if present_world().processes > 1:
+        if current_world().processes > 1:
             raise SettingsError(f"data.memory_gb={settings.data.memory_gb:g} needs a single process: start with one "
                                 "worker, or set data.batch_tokens and data.memory_gb=0.")
         if (components.model, components.trainer) != (model_from_settings, SyncMultiGPUTrainer):
@@ -283,11 +283,11 @@ def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDire
     with tf.Graph().as_default():
         config, stop = make_config(settings, data, run, components)
         trainer.model = config.model
-        present_world().agree(True)     # the chief replaces files below that all processes have now read
+        current_world().agree(True)     # the chief replaces files below that all processes have now read
         # Save the settings only now, so that the next start does not resume with settings that cannot work.
         recorded = saved if components.model is model_from_settings else settings_as_made(saved, config.model)
         run.begin(recorded, data)
-        if present_world().is_chief:
+        if current_world().is_chief:
             set_later_average_aside(run)
         if why_lost(recorded):
             logger.warning(why_lost(recorded))
@@ -301,13 +301,13 @@ def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDire
             error.signal = stop.received
             raise
     # A signal to one process ends all of them, with the same status.
-    received = present_world().agree(stop.received or 0)
+    received = current_world().agree(stop.received or 0)
     return 128 + received if received else 0
 
 
 def _over_processes(settings: TrainSettings) -> dict[str, Any]:
     """Return the trainer's argument for several processes; nothing for a single process."""
-    return {"reducer": AllReduce(settings.wire, settings.transport)} if present_world().processes > 1 else {}
+    return {"reducer": AllReduce(settings.wire, settings.transport)} if current_world().processes > 1 else {}
 
 
 def _between_gpus(settings: TrainSettings) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from towernmt.core.terminal_log import (
     configure_terminal_log,
     install_record_filter,
 )
-from towernmt.core.world import present_world
+from towernmt.core.world import current_world
 
 LOG_FILE = "log.log"
 _KEPT = 1000
@@ -53,7 +53,7 @@ class _LogFile(logging.FileHandler):
 def hold_log() -> None:
     """Buffer new records for the file that `begin_log` opens, in the process that writes the run."""
     _remove(*_early_handlers())
-    if present_world().is_chief:
+    if current_world().is_chief:
         _add(_Early())
 
 

@@ -45,7 +45,7 @@ class ServerLimits:
                                   above=0)
 
     def __post_init__(self) -> None:
-        check_ranges(self, shown=lambda name, value: f"--{name.replace('_', '-')} {value}")
+        check_ranges(self, format_value=lambda name, value: f"--{name.replace('_', '-')} {value}")
 
 
 class Refusal(TowerNMTError):

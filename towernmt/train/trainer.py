@@ -28,7 +28,7 @@ from towernmt.core.standard_streams import without_noise
 from towernmt.core.tensors import Operation, Optimizer, Session, Tensor
 from towernmt.core.terminal_log import configure_terminal_log, install_record_filter
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.core.world import Decision, present_world
+from towernmt.core.world import Decision, current_world
 from towernmt.input_source import GeneralQueueInput
 from towernmt.input_source.queue_input import innermost
 from towernmt.optim.gradients import (
@@ -117,7 +117,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         self.update_cycle = update_cycle
         self.trained = trained or TrainedVariables()
         self.staging = gpus is not None if staging is None else staging
-        self.world, self.reducer = present_world(), reducer or SumOverTowers()
+        self.world, self.reducer = current_world(), reducer or SumOverTowers()
         self.model: Any = None
         self.diverged = self.in_update = False
         self.loop = ResumableLoop()

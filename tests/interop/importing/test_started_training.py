@@ -16,7 +16,7 @@ from tests.interop.importing.opennmt_tf import test_opennmt_tf as opennmt_tf
 from tests.interop.importing.test_starting_models import write_bin
 from tests.interop.importing.thumt import test_thumt as thumt
 from towernmt.cli.main import main
-from towernmt.core.files import PLACE_VARIABLE
+from towernmt.core.files import CACHE_VARIABLE
 from towernmt.core.tf_compat import tf
 
 STEPS = ["--towers", "1", "--set", "train.precision=float32", "data.batch_tokens=60", "train.steps=2",
@@ -77,7 +77,7 @@ KINDS: dict[str, tuple[Callable[[Path], Path], list[str], list[str]]] = {
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's cache of a test."""
-    monkeypatch.setenv(PLACE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 

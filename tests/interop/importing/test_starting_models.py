@@ -15,7 +15,7 @@ from tests.interop.importing.opennmt_tf import test_opennmt_tf as opennmt_tf
 from tests.interop.importing.thumt import test_thumt as thumt
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.core.errors import CheckpointError, SettingsError
-from towernmt.core.files import PLACE_VARIABLE
+from towernmt.core.files import CACHE_VARIABLE
 from towernmt.interop.foreign_model import ImportRequest
 from towernmt.interop.import_formats import detect_system
 from towernmt.interop.marian_files import FLOAT16, INTGEMM8, MarianItem, binary_file, float_value, int8_items
@@ -28,7 +28,7 @@ Make = Callable[..., Path]
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's cache of a test."""
-    monkeypatch.setenv(PLACE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -86,7 +86,7 @@ def test_a_model_of_another_system_is_imported_once_with_exactly_its_weights(mak
 def test_a_model_is_opened_where_no_cache_can_be_written(make_opus: Make, tmp_path: Path,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(PLACE_VARIABLE, str(tmp_path / "file"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file"))
     start = open_starting_model(str(make_opus()), "--start")
     temporary = start.run.path
     assert start.run.exists() and start.run.checkpoint()

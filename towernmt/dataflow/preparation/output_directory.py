@@ -105,7 +105,7 @@ class OutputDirectory:
     def abandon(self) -> None:
         """End the block from another thread, right before the process ends, unless files are being exchanged."""
         self._ending.acquire()      # never released
-        if not self._lock.held:
+        if not self._lock.is_held:
             return
         if not (self.stage / MANIFEST).exists():
             self._keep_or_remove()

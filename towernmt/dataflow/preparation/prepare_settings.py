@@ -178,7 +178,7 @@ class PrepareSettings:
                 raise SettingsError(f"--{name} is missing: `towernmt prepare` needs --source (with --target, or a "
                                     "URI) and --output.")
         self._check_places()
-        check_ranges(self, shown=lambda key, value: f"--{key.replace('_', '-')} {value}")
+        check_ranges(self, format_value=lambda key, value: f"--{key.replace('_', '-')} {value}")
         self._check_annotations()
         self.pair_filter.texts.check()
         if self.duplicates == "near":

@@ -20,7 +20,7 @@ import numpy as np
 
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.structured_files import Between, JSONError, Natural, typed_value
-from towernmt.core.world import present_world
+from towernmt.core.world import current_world
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
 
 MIXES = ("weight", "temperature", "concatenate")
@@ -185,7 +185,7 @@ class Mixture(Source):
         if self.mix == "concatenate":
             raise SettingsError(f"set_weights: the sources of {self.name} are read one after another (mix: "
                                 "concatenate), so they have no weights. Use mix: by weight.")
-        if present_world().processes > 1:
+        if current_world().processes > 1:
             raise SettingsError("set_weights: with several workers the weights of a mixture cannot change during "
                                 "training. Train with one worker, or set the weights in corpora.yaml.")
         if isinstance(weights, Mapping):

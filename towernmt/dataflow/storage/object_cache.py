@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.files import PLACE_VARIABLE, flush_to_disk, user_cache
+from towernmt.core.files import CACHE_VARIABLE, flush_to_disk, user_cache
 
 DEFAULT_GB = 10.0
 SIZE_VARIABLE = "TOWERNMT_CACHE_GB"
@@ -169,9 +169,9 @@ class ObjectCache:
     def _explain(self, error: OSError, name: str, size: int) -> DataError:
         if error.errno in _FULL:
             return DataError(f"{self.directory}: the disk is full; {size:,} bytes for {name} do not fit. Free space, "
-                             f"or set {PLACE_VARIABLE} to a folder on another disk.")
+                             f"or set {CACHE_VARIABLE} to a folder on another disk.")
         return DataError(f"{self.directory}: the cache of {name} cannot be used ({error.strerror}). Check the folder, "
-                         f"or set {PLACE_VARIABLE} to another folder.")
+                         f"or set {CACHE_VARIABLE} to another folder.")
 
 
 def default_cache() -> ObjectCache:
@@ -227,7 +227,7 @@ def _wait_for_lock(file: BinaryIO, operation: str) -> None:
         elif time.monotonic() - since > PATIENCE_SECONDS:
             raise DataError(f"{file.name}: another process has locked this file of the cache and has not written to it "
                             f"for {PATIENCE_SECONDS:g} s. End that process (`fuser {file.name}` names it), or set "
-                            f"{PLACE_VARIABLE} to another folder.")
+                            f"{CACHE_VARIABLE} to another folder.")
         time.sleep(pause)
         pause = min(2 * pause, 0.5)
 
