@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.callbacks.validation_metrics import METRICS
-from towernmt.cli.tune import refuse_files_of_others
+from towernmt.cli.tune import refuse_foreign_files, trial_report
 from towernmt.core.errors import SettingsError
 from towernmt.jobs.trials import FAILED, FINISHED, STOPPED, TrialRow, TrialTable
 
@@ -51,6 +51,14 @@ def test_the_file_has_a_row_a_trial_with_its_settings_and_why_it_failed() -> Non
         "4\t\t0\tfailed\t0.004\ta\t\n")
 
 
+def test_the_line_of_a_trial_names_the_leading_trial_even_if_its_score_is_0() -> None:
+    table = TrialTable(METRICS["bleu"], [TrialRow(1, {}), TrialRow(2, {})])
+    table.add_score(table.rows[0], 10, 0.0)
+    table.rows[0].state = FINISHED
+    assert trial_report(table, table.rows[0]) == (
+        "trial 1 finished: 10 updates, best BLEU 0.00 (1/2 ended; so far trial 1 leads with 0.00)")
+
+
 def test_a_terminal_gets_the_table_and_a_line_for_each_failure() -> None:
     lines = table_of("bleu").as_text(80).splitlines()
     assert lines[0].split() == ["trial", "BLEU", "updates", "state", "rate", "kind"]
@@ -62,4 +70,4 @@ def test_a_terminal_gets_the_table_and_a_line_for_each_failure() -> None:
 def test_files_of_the_user_are_not_replaced(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("mine")
     with pytest.raises(SettingsError, match=f"{name} already exists and does not belong to a search"):
-        refuse_files_of_others(tmp_path)
+        refuse_foreign_files(tmp_path)

@@ -54,8 +54,9 @@ def run_adapt(options: argparse.Namespace) -> int:
     from towernmt.jobs.adaptation import AdaptationOrder, adapt_model  # imports TensorFlow
 
     model = open_starting_model(options.model, "--model", options.trust_code)
-    given = {name: getattr(options, name) for name in ("licence", "languages")}
-    card = card_text_of_package(model.run.card, given) if isinstance(model.run, PackagedRun) else card_text(None, given)
+    card_fields = {name: getattr(options, name) for name in ("licence", "languages")}
+    card = (card_text_of_package(model.run.card, card_fields) if isinstance(model.run, PackagedRun)
+            else card_text(None, card_fields))
     configure_terminal_log(verbose=False)
     work = Path(options.work_directory or f"{options.output}.work")
     order = AdaptationOrder(model, Path(options.corrections), tuple(options.test), Path(options.output), work, card,

@@ -42,9 +42,9 @@ def run_compare(args: argparse.Namespace) -> int:
     if args.html and not args.source:
         raise SettingsError("--html writes a page of the test set's translations: pass --source and --reference, too; "
                             "`towernmt plot RUN ... --output FILE.html` makes a page of the curves.")
-    runs, others = read_named_runs(args.runs)
-    if others:
-        print(f"No run in {', '.join(others)}.", file=sys.stderr)
+    runs, names_without_run = read_named_runs(args.runs)
+    if names_without_run:
+        print(f"No run in {', '.join(names_without_run)}.", file=sys.stderr)
     systems = [SystemArgument(run.name, str(run.path)) for run in runs]
     scores = evaluation_output(args, systems) if args.source else None
     sizes = [parameters(run.path) for run in runs]
@@ -52,7 +52,7 @@ def run_compare(args: argparse.Namespace) -> int:
         comparison: dict[str, Any] = comparison_as_json(runs, sizes)
         print(json.dumps(comparison if scores is None else {**comparison, "evaluation": scores}))
     else:
-        print("\n\n".join(part for part in (comparison_as_text(runs, sizes), scores) if isinstance(part, str)))
+        print("\n\n".join(text for text in (comparison_as_text(runs, sizes), scores) if isinstance(text, str)))
     return 0
 
 
@@ -86,9 +86,9 @@ def run_plot(args: argparse.Namespace) -> int:
         raise SettingsError(f"--output {args.output}: expected a file that ends in {', '.join(SUFFIXES)}.")
     if args.smooth < 0:
         raise SettingsError(f"--smooth {args.smooth}: expected at least 1 (no smoothing).")
-    runs, others = read_named_runs(args.runs)
-    if others:
-        print(f"No run in {', '.join(others)}.", file=sys.stderr)
+    runs, names_without_run = read_named_runs(args.runs)
+    if names_without_run:
+        print(f"No run in {', '.join(names_without_run)}.", file=sys.stderr)
     if suffix == ".html":
         from towernmt.plots.curve_page import write_page
 

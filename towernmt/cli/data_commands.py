@@ -186,7 +186,7 @@ def run_inspect(options: argparse.Namespace) -> int:
         reports = _inspect_sources(corpora, mixture, options)
         shares = _shares(mixture, reports)
     print(report_table(reports, shares), end="")
-    return 1 if any(one.errors for one in reports) else 0
+    return 1 if any(report.errors for report in reports) else 0
 
 
 def _inspect_sources(corpora: Corpora, mixture: Mixture, options: argparse.Namespace) -> list[SourceReport]:
@@ -203,7 +203,7 @@ def _inspect_sources(corpora: Corpora, mixture: Mixture, options: argparse.Names
 
 def _shares(mixture: Mixture, reports: list[SourceReport]) -> list[float | None]:
     """Return the share of each source in the mixture; None if it is unknown, or if the sources are concatenated."""
-    counts = [one.pairs for one in reports]
+    counts = [report.pairs for report in reports]
     if mixture.mix == "concatenate" or (mixture.mix == "temperature" and None in counts):
         return [None] * len(reports)
     weights = mixture.weights([count or 0 for count in counts])

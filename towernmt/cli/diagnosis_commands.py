@@ -88,27 +88,27 @@ def load_model(name: str, preset: str | None = None, assignments: Sequence[str] 
     if ":" not in name:
         raise SettingsError(f"check {name}: pass a file or module and a name in it, such as "
                             f"{model_location.SHAPES[0]}, or an architecture ({', '.join(ARCHITECTURES)}).")
-    thing = model_location.load_attribute(model_location.find_location(name))
-    parameters = inspect.signature(thing).parameters if callable(thing) else {}
-    needed = [p.name for p in parameters.values() if p.default is p.empty
+    model_or_factory = model_location.load_attribute(model_location.find_location(name))
+    parameters = inspect.signature(model_or_factory).parameters if callable(model_or_factory) else {}
+    required = [p.name for p in parameters.values() if p.default is p.empty
               and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    if "settings" in parameters and needed in ([], ["settings"]) and settings_class(thing) is not None:
-        return _with_few_words(thing, name, preset, assignments)
+    if "settings" in parameters and required in ([], ["settings"]) and settings_class(model_or_factory) is not None:
+        return _with_few_words(model_or_factory, name, preset, assignments)
     if preset is not None or assignments:
         raise SettingsError(f"check {name}: --preset and --set need a class with a settings dataclass: leave them out.")
-    return _model_of(thing() if callable(thing) and not needed else thing, name)
+    return _model_of(model_or_factory() if callable(model_or_factory) and not required else model_or_factory, name)
 
 
-def _model_of(thing: Any, name: str) -> Any:
-    """Return `thing` if it is a model.
+def _model_of(model: Any, name: str) -> Any:
+    """Return `model` if it is a model.
 
     Raises:
-        SettingsError: `thing` is not a model.
+        SettingsError: `model` is not a model.
     """
     from tensorpack.train.model_desc import ModelDescBase
 
-    if isinstance(thing, ModelDescBase):
-        return thing
+    if isinstance(model, ModelDescBase):
+        return model
     raise SettingsError(f"check {name}: not a model, and cannot make one without arguments: pass a class or function "
                         "that returns a tensorpack ModelDesc and takes no arguments, or only `settings` with a "
                         "dataclass as annotation.")
@@ -135,12 +135,12 @@ def run_devices(args: argparse.Namespace) -> int:
     from towernmt.core.session import count_gpus
     from towernmt.core.tf_compat import tf
 
-    build, found = tf.sysconfig.get_build_info(), count_gpus()
+    build, gpu_count = tf.sysconfig.get_build_info(), count_gpus()
     details = [tf.config.experimental.get_device_details(gpu) for gpu in tf.config.list_physical_devices("GPU")
-               ] if found else []
+               ] if gpu_count else []
     for line in _report(str(tf.__version__), build, details):
         print(line)
-    if messages and (args.verbose or found < len(cuda_driver().gpus)):
+    if messages and (args.verbose or gpu_count < len(cuda_driver().gpus)):
         print("TensorFlow reports:")
         for message in messages:
             print(f"  {message}")
@@ -166,13 +166,13 @@ def _report(version: str, build: Mapping[str, Any], details: Sequence[Mapping[st
     if has_gpu_driver() or driver.gpus:
         yield (f"Driver: {driver_version() or 'unknown version'}, supports CUDA "
                f"{'.'.join(map(str, driver.cuda)) if any(driver.cuda) else '(unknown)'}")
-    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if shown is not None:
-        yield f"CUDA_VISIBLE_DEVICES={shown or chr(39) * 2} selects the GPUs, which are numbered from 0"
+    visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible_devices is not None:
+        yield f"CUDA_VISIBLE_DEVICES={visible_devices or chr(39) * 2} selects the GPUs, which are numbered from 0"
     for number, detail in enumerate(details):
-        known = driver.gpus[number] if number < len(driver.gpus) else None
-        yield f"GPU {number}: {', '.join(_facts_of_gpu(detail, known))}"
-        if known and (warning := needs_compilation(known, build)):
+        gpu = driver.gpus[number] if number < len(driver.gpus) else None
+        yield f"GPU {number}: {', '.join(_facts_of_gpu(detail, gpu))}"
+        if gpu and (warning := needs_compilation(gpu, build)):
             yield f"  Warning: {warning}"
     if not details:
         yield f"No GPU: {why_missing(build)}."
@@ -182,20 +182,20 @@ def _report(version: str, build: Mapping[str, Any], details: Sequence[Mapping[st
            "products")
 
 
-def _facts_of_gpu(detail: Mapping[str, Any], known: Gpu | None) -> Iterator[str]:
+def _facts_of_gpu(detail: Mapping[str, Any], gpu: Gpu | None) -> Iterator[str]:
     """Yield name, capability and memory of a GPU.
 
     Args:
         detail: what TensorFlow reports.
-        known: what the driver reports; None if it reports fewer GPUs.
+        gpu: what the driver reports; None if it reports fewer GPUs.
     """
-    yield str(detail.get("device_name") or (known.name if known else "unknown name"))
-    capability = detail.get("compute_capability") or (known.capability if known else None)
+    yield str(detail.get("device_name") or (gpu.name if gpu else "unknown name"))
+    capability = detail.get("compute_capability") or (gpu.capability if gpu else None)
     if capability:
         yield f"compute capability {capability[0]}.{capability[1]}"
         yield "bfloat16 and TF32" if tuple(capability) >= (8, 0) else "no bfloat16"
-    if known:
-        yield f"{known.memory / 2 ** 30:.1f} GiB"
+    if gpu:
+        yield f"{gpu.memory / 2 ** 30:.1f} GiB"
 
 
 _ABOUT_GPUS = re.compile(r"^[IWE]\d{4} .*?\] (.*(cuda|gpu|dynamic library|dlopen|nvidia|PTX|driver).*)$", re.IGNORECASE)
@@ -218,5 +218,5 @@ def _messages_of_start(start: Callable[[], None]) -> list[str]:
             os.close(real)
         file.seek(0)
         lines = file.read().decode(errors="replace").splitlines()
-    found = [match[1] for line in lines if (match := _ABOUT_GPUS.match(line))]
-    return list(dict.fromkeys(found))
+    messages = [match[1] for line in lines if (match := _ABOUT_GPUS.match(line))]
+    return list(dict.fromkeys(messages))

@@ -61,19 +61,19 @@ class SystemArgument(NamedTuple):
     @property
     def runs(self) -> list[str]:
         """The runs and packages; empty for a file of translations."""
-        return [str(place.parents[1] if _is_checkpoint(place) else place) for place in self._places()]
+        return [str(path.parents[1] if _is_checkpoint(path) else path) for path in self._paths()]
 
     def checkpoints(self, default: str | None) -> list[str | None]:
         """Return the checkpoint of each run; `default` if the path names only the run."""
-        return [str(place / "model") if _is_checkpoint(place) else default for place in self._places()]
+        return [str(path / "model") if _is_checkpoint(path) else default for path in self._paths()]
 
-    def _places(self) -> list[Path]:
-        places = [Path(self.path)] if Path(self.path).exists() else [Path(part) for part in self.path.split("+")]
-        return places if all(place.is_dir() or is_package(place) for place in places) else []
+    def _paths(self) -> list[Path]:
+        paths = [Path(self.path)] if Path(self.path).exists() else [Path(text) for text in self.path.split("+")]
+        return paths if all(path.is_dir() or is_package(path) for path in paths) else []
 
 
-def _is_checkpoint(place: Path) -> bool:
-    return (place / "model.index").is_file()
+def _is_checkpoint(path: Path) -> bool:
+    return (path / "model.index").is_file()
 
 
 def parse_systems(texts: Sequence[str]) -> list[SystemArgument]:
@@ -84,7 +84,7 @@ def parse_systems(texts: Sequence[str]) -> list[SystemArgument]:
     """
     systems = [_parse(text) for text in texts]
     for i, system in enumerate(systems):
-        if any(other.name == system.name for other in systems[:i]):
+        if any(earlier_system.name == system.name for earlier_system in systems[:i]):
             raise SettingsError(f"--system {texts[i]}: two systems have the name '{system.name}': pass another name, "
                                 f"as in --system NAME={system.path}.")
     return systems
@@ -236,12 +236,12 @@ def evaluation_output(args: argparse.Namespace, arguments: Sequence[SystemArgume
         write_lines(args.html, [report_html(report, f"Translations of {Path(args.source or args.reference[0]).name}")])
     if arguments:
         return ({**report_as_json(report), **_terms_as_json(systems, terms)} if args.json
-                else "\n\n".join([score_table(report), *_more(args, report, terms)]))
+                else "\n\n".join([score_table(report), *_further_tables(args, report, terms)]))
     scores = {**_plain(systems[0], references, settings.metrics, source), **_terms_as_json(systems, terms)}
     if args.json:
         return {**scores, **(report_as_json(report) if _asks_for_more(args) else {})}
     names = [metric.name for metric in settings.metrics.custom]
-    return "\n\n".join([_readable(scores, names), *_more(args, report, terms)])
+    return "\n\n".join([_readable(scores, names), *_further_tables(args, report, terms)])
 
 
 def _settings(args: argparse.Namespace, several: bool) -> ReportSettings:
@@ -283,11 +283,12 @@ def _check(args: argparse.Namespace, systems: Sequence[SystemArgument]) -> None:
 
 def _check_has_text(args: argparse.Namespace, source: list[str] | None, references: list[list[str]]) -> None:
     """Refuse a test set without text, before the translation."""
-    named, fix = list(zip(args.reference, references, strict=True)), "pass a test set with text and its translations."
+    named_references = list(zip(args.reference, references, strict=True))
+    fix = "pass a test set with text and its translations."
     if source is not None:
-        check_has_text([(args.source, source), *named], fix)
-    for one in named:
-        check_has_text([one], fix)
+        check_has_text([(args.source, source), *named_references], fix)
+    for named_reference in named_references:
+        check_has_text([named_reference], fix)
 
 
 def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], source: list[str] | None,
@@ -298,15 +299,16 @@ def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], sour
                 raise DataError(f"{name} has {len(lines)} lines and {file} has {len(reference)}: they must be "
                                 "translations of each other, line by line.")
 
-    def translate(one: argparse.Namespace, name: str) -> System:
-        attends = bool(args.html) and (engine_of(one) == "ctranslate2" or _gives_attention(one.model, one.trust_code))
-        translator = make_translator(one, attention=attends, options=options_of_all_lines(one))
-        start, options = time.perf_counter(), options_of_each_line(one)
+    def translate(system_args: argparse.Namespace, name: str) -> System:
+        attends = bool(args.html) and (engine_of(system_args) == "ctranslate2"
+                                       or _gives_attention(system_args.model, system_args.trust_code))
+        translator = make_translator(system_args, attention=attends, options=options_of_all_lines(system_args))
+        start, options = time.perf_counter(), options_of_each_line(system_args)
         hypotheses, attention = [], []
-        for best, *_ in translator.translate_stream(source or [], args.source, options=options):
-            hypotheses.append(best.text)
+        for hypothesis, *_ in translator.translate_stream(source or [], args.source, options=options):
+            hypotheses.append(hypothesis.text)
             if attends:
-                attention.append(sentence_attention(best.details, translator.source_vocabulary,
+                attention.append(sentence_attention(hypothesis.details, translator.source_vocabulary,
                                                     translator.target_vocabulary))
         return System(name, hypotheses, translator.checkpoint, time.perf_counter() - start, attention or None)
 
@@ -326,9 +328,9 @@ def _robustness_output(args: argparse.Namespace, arguments: Sequence[SystemArgum
                              (written_language(args.source_language), settings.metrics.target_language))
     hypotheses: dict[str, list[list[str]]] = {}
 
-    def translate(one: argparse.Namespace, name: str) -> System:
-        translator = make_translator(one, options=options_of_all_lines(one))
-        hypotheses[name] = [[best.text for best, *_ in translator.translate_stream(
+    def translate(system_args: argparse.Namespace, name: str) -> System:
+        translator = make_translator(system_args, options=options_of_all_lines(system_args))
+        hypotheses[name] = [[hypothesis.text for hypothesis, *_ in translator.translate_stream(
             text.source, f"{args.source} ({text.name})")] for text in texts]
         return System(name, hypotheses[name][0], translator.checkpoint)
 
@@ -341,8 +343,8 @@ def _robustness_output(args: argparse.Namespace, arguments: Sequence[SystemArgum
         report = Report(systems, references, source, settings, *_frequencies(args))
         write_lines(args.html, [report_html(report, f"Translations of {Path(args.source).name}", scores)])
     if args.json:
-        return {"robustness": {name: [one._asdict() for one in each] for name, each in scores.items()}}
-    return "\n\n".join("\n".join([name, *aligned(robustness_rows(each))]) for name, each in scores.items())
+        return {"robustness": {name: [form._asdict() for form in forms] for name, forms in scores.items()}}
+    return "\n\n".join("\n".join([name, *aligned(robustness_rows(forms))]) for name, forms in scores.items())
 
 
 def _gives_attention(runs: Sequence[str], trust_code: bool) -> bool:
@@ -384,7 +386,7 @@ def _terms_as_json(systems: Sequence[System], terms: Sequence[TermAccuracy]) -> 
                       for system, accuracy in zip(systems, terms, strict=True)}}
 
 
-def _more(args: argparse.Namespace, report: Report, terms: Sequence[TermAccuracy]) -> list[str]:
+def _further_tables(args: argparse.Namespace, report: Report, terms: Sequence[TermAccuracy]) -> list[str]:
     return [*([term_table([system.name for system in report.systems], terms)] if terms else []),
             *([bucket_tables(report)] if args.buckets else []), *([example_list(report)] if args.examples else [])]
 
@@ -405,10 +407,10 @@ def _plain(system: System, references: list[list[str]], metrics: MetricSettings,
 
 
 def _readable(result: dict[str, Any], custom: Sequence[str]) -> str:
-    shown = (("BLEU", "bleu", "signature"), ("chrF", "chrf", "chrf_signature"), ("TER", "ter", "ter_signature"),
+    metric_keys = (("BLEU", "bleu", "signature"), ("chrF", "chrf", "chrf_signature"), ("TER", "ter", "ter_signature"),
              *((name, name, f"{name}_signature") for name in custom))
     lines = [f"{name} = {result[score]:.2f}  {result[signature]}"
-             for name, score, signature in shown if score in result]
+             for name, score, signature in metric_keys if score in result]
     if "seconds" in result:
         lines.append(f"{result['sentences']} sentences in {result['seconds']:.1f} s, "
                      f"{result['sentences_per_second']:.1f} sentences/s ({result['checkpoint']})")

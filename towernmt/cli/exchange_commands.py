@@ -99,7 +99,7 @@ def run_export(args: argparse.Namespace) -> int:
     """Export a model, print the written files, and return the exit status."""
     export_format(args.format)
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
-    given = search_options(args)
+    search_values = search_options(args)
     if bool(args.source_language) != bool(args.target_language):
         raise SettingsError("Pass both --source-language and --target-language, for example de:German, or neither.")
     languages = (args.source_language, args.target_language) if args.source_language else None
@@ -112,13 +112,13 @@ def run_export(args: argparse.Namespace) -> int:
     from towernmt.predict.trained_model import TrainedModel
 
     run_of_model = open_run(args.model, args.trust_code)
-    search = replace(run_of_model.group("search", SearchSettings()), **given)
+    search = replace(run_of_model.group("search", SearchSettings()), **search_values)
     # The graph of a GPU has other operations.
     with TrainedModel(run_of_model, args.checkpoint, device="cpu", averaged=search.averaged) as trained:
-        place = export_model(trained, args.format, args.output, precision=args.precision, search=search,
+        output = export_model(trained, args.format, args.output, precision=args.precision, search=search,
                              calibration=args.calibration, languages=languages, bergamot=args.bergamot)
-    size = sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
-    print(f"{place}: {args.format}, {size / 1e6:.1f} MB, of {args.model} {Path(trained.checkpoint).parent.name}.")
+    size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
+    print(f"{output}: {args.format}, {size / 1e6:.1f} MB, of {args.model} {Path(trained.checkpoint).parent.name}.")
     return 0
 
 
@@ -163,7 +163,7 @@ def add_package_arguments(parser: argparse.ArgumentParser) -> None:
 def run_package(args: argparse.Namespace) -> int:
     """Write a package, print its files, and return the exit status."""
     text = card_text(args.card, {name: getattr(args, name) for name in _GIVEN})
-    exports = [_export(given, text) for given in args.include]
+    exports = [_export(include, text) for include in args.include]
     for file in (*(file for pair in args.test for file in pair), *([args.calibration] if args.calibration else [])):
         check_readable(file)
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -191,20 +191,20 @@ def run_package(args: argparse.Namespace) -> int:
     return 0
 
 
-def _export(given: str, text: CardText) -> tuple[str, str | None]:
+def _export(include: str, text: CardText) -> tuple[str, str | None]:
     """Return format and precision of `FORMAT[:PRECISION]`."""
-    name, _, precision = given.partition(":")
+    name, _, precision = include.partition(":")
     kind = export_format(name)
     if precision and precision not in kind.precisions:
-        raise SettingsError(f"--include {given}: {name} has {', '.join(kind.precisions)}.")
+        raise SettingsError(f"--include {include}: {name} has {', '.join(kind.precisions)}.")
     if name == "argos" and text.pair() is None:
         raise SettingsError("--include argos needs the languages of the package: pass --languages, for example de-en.")
     return name, precision or None
 
 
 def _tell_what_is_missing(text: CardText) -> None:
-    missing: Sequence[tuple[str, bool]] = (
+    checks: Sequence[tuple[str, bool]] = (
         ("the languages (--languages de-en)", not text.languages),
         ("names and licences of the training data (`data` in the file of --card)", not text.data))
-    for what in (what for what, is_missing in missing if is_missing):
-        print(f"The card lacks {what}.", file=sys.stderr)
+    for field in (field for field, is_missing in checks if is_missing):
+        print(f"The card lacks {field}.", file=sys.stderr)

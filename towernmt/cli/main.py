@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from towernmt import __version__
 from towernmt.cli.commands import COMMANDS, function_of
-from towernmt.cli.other_toolkits import COMMANDS_OF_OTHERS, advice, advice_on_word
+from towernmt.cli.other_toolkits import COMMANDS_OF_OTHER_TOOLKITS, advice, advice_on_word
 from towernmt.cli.output_paths import check_output_paths
 from towernmt.core.errors import (
     SettingsError,
@@ -49,18 +49,18 @@ class Parser(argparse.ArgumentParser):
     """Parser that accepts complete option names only, because new options would change the meaning of abbreviations."""
 
     def __init__(self, *arguments: Any, example: str = "", advice: Mapping[str, str] | None = None,
-                 **others: Any) -> None:
+                 **keywords: Any) -> None:
         """Make a parser.
 
         Args:
             arguments: positional arguments of `argparse.ArgumentParser`.
             example: shell commands for the end of the help text.
             advice: replacement for each unknown option; see `other_toolkits.advice`.
-            others: keyword arguments of `argparse.ArgumentParser`.
+            keywords: keyword arguments of `argparse.ArgumentParser`.
         """
         epilog = "example:\n" + "\n".join(f"  {line}" for line in example.splitlines()) if example else None
         self._advice = advice or {}
-        super().__init__(*arguments, **{"formatter_class": _Help, "allow_abbrev": False, "epilog": epilog, **others})
+        super().__init__(*arguments, **{"formatter_class": _Help, "allow_abbrev": False, "epilog": epilog, **keywords})
 
     def error(self, message: str) -> NoReturn:
         """End the program with a usage error, in one sentence."""
@@ -88,41 +88,41 @@ class Parser(argparse.ArgumentParser):
 
     def refuse_unknown(self, arguments: Sequence[str]) -> None:
         """Refuse an unknown option, and name the right one, before other errors in the command line are reported."""
-        known = self.option_names
+        option_names = self.option_names
         for argument in itertools.takewhile(lambda argument: argument != "--", arguments):
-            found = _OPTION.match(argument)
-            if found and found[0] not in known and not re.search(r"\s", argument.partition("=")[0]):
-                self.error(f"there is no option {found[0]}{self._instead_of(found[0], known)}")
+            match = _OPTION.match(argument)
+            if match and match[0] not in option_names and not re.search(r"\s", argument.partition("=")[0]):
+                self.error(f"there is no option {match[0]}{self._suggested_option(match[0], option_names)}")
 
-    def _instead_of(self, option: str, known: Sequence[str]) -> str:
+    def _suggested_option(self, option: str, option_names: Sequence[str]) -> str:
         plain = option.lstrip("-").replace("_", "-")
-        if f"--{plain}" in known:
+        if f"--{plain}" in option_names:
             return f", did you mean --{plain}?"
         text = self._advice.get(plain) or self._advice.get(plain.lower())
-        return f"; {text}" if text else did_you_mean(option, known)
+        return f"; {text}" if text else did_you_mean(option, option_names)
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: str, names: Iterable[str]) -> str:
     """Return `, did you mean ...?` with the known word that is most similar to `word`, or ""."""
-    known, plain = list(known), word.strip("-")
-    longer = [name for name in known if len(plain) > 1 and name.strip("-").startswith(plain)]
-    close = " or ".join(longer) or nearest(word, known)
+    names, plain = list(names), word.strip("-")
+    longer = [name for name in names if len(plain) > 1 and name.strip("-").startswith(plain)]
+    close = " or ".join(longer) or nearest(word, names)
     return f", did you mean {close}?" if close else ""
 
 
-def refuse_unknown_command(word: str, commands: Iterable[str], others: Mapping[str, str]) -> None:
+def refuse_unknown_command(word: str, commands: Iterable[str], foreign_names: Mapping[str, str]) -> None:
     """End the program with an error if a command does not exist, and name the right one.
 
     Args:
         word: command on the command line.
         commands: names of the existing commands.
-        others: command by its name in other toolkits.
+        foreign_names: command by its name in other toolkits.
     """
     if word not in commands:
-        other = others.get(word.lower())
-        near = (f", did you mean {other}?" if other else
+        equivalent = foreign_names.get(word.lower())
+        suggestion = (f", did you mean {equivalent}?" if equivalent else
                 did_you_mean(word, commands) or f"; the commands are {', '.join(commands)}.")
-        print(f"towernmt: there is no command {word}{near}", file=sys.stderr)
+        print(f"towernmt: there is no command {word}{suggestion}", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -138,13 +138,13 @@ def refuse_undecodable(arguments: Iterable[str]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, and return the exit status: 0 only for success."""
-    closed = open_missing_streams()
+    closed_streams = open_missing_streams()
     escape_unencodable_output()
     try:
         status = run_handling_closed_pipe(
-            lambda: _main(list(sys.argv[1:] if arguments is None else arguments), closed))
+            lambda: _main(list(sys.argv[1:] if arguments is None else arguments), closed_streams))
     except SystemExit as ended:     # --help, --version, or a mistake on the command line
-        if ended.code in (0, None) and "stdout" in closed:
+        if ended.code in (0, None) and "stdout" in closed_streams:
             sys.exit(1)
         raise
     return _flushed(status)
@@ -162,11 +162,11 @@ def _flushed(status: int) -> int:
     return status
 
 
-def _main(arguments: list[str], closed: Collection[str]) -> int:
+def _main(arguments: list[str], closed_streams: Collection[str]) -> int:
     refuse_undecodable(arguments)
     name = next((argument for argument in arguments if not argument.startswith("-")), None)
     if name is not None:
-        refuse_unknown_command(name, COMMANDS, COMMANDS_OF_OTHERS)
+        refuse_unknown_command(name, COMMANDS, COMMANDS_OF_OTHER_TOOLKITS)
     parser, commands = make_parser([name] if name else [])
     parser.refuse_unknown(list(itertools.takewhile(lambda argument: argument != name, arguments)))
     if name is not None:
@@ -175,11 +175,11 @@ def _main(arguments: list[str], closed: Collection[str]) -> int:
     if words:
         commands[options.command].error(advice_on_word(options.command, words[0]))
     command = commands[options.command]
-    return run_command(lambda: _run(options, command, closed), _memory_options(command))
+    return run_command(lambda: _run(options, command, closed_streams), _memory_options(command))
 
 
-def _run(options: argparse.Namespace, parser: Parser, closed: Collection[str]) -> int:
-    check_output_paths(options.command, parser, options, closed)
+def _run(options: argparse.Namespace, parser: Parser, closed_streams: Collection[str]) -> int:
+    check_output_paths(options.command, parser, options, closed_streams)
     return function_of(options.command, "run_{}")(options)
 
 
@@ -192,12 +192,13 @@ def make_parser(complete: Iterable[str]) -> tuple[Parser, dict[str, Parser]]:
     parser = Parser(prog="towernmt", description="Neural machine translation with tower functions.")
     parser.add_argument("--version", action="version", version=f"towernmt {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    made = {name: commands.add_parser(name, help=command.help, description=command.help, example=command.example,
-                                      advice=advice(name))
-            for name, command in COMMANDS.items()}
+    command_parsers = {
+        name: commands.add_parser(name, help=command.help, description=command.help, example=command.example,
+                                  advice=advice(name))
+        for name, command in COMMANDS.items()}
     for name in complete:
-        function_of(name, "add_{}_arguments")(made[name])
-    return parser, made
+        function_of(name, "add_{}_arguments")(command_parsers[name])
+    return parser, command_parsers
 
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -258,8 +259,9 @@ _MEMORY_OPTIONS = ("--beam", "--n-best", "--batch-sentences", "--batch-tokens")
 
 
 def _memory_options(parser: Parser) -> list[str]:
-    known = parser.option_names
-    return [name for name in _MEMORY_OPTIONS if name in known] or ["data.batch_tokens"] * ("--set" in known)
+    option_names = parser.option_names
+    memory_options = [name for name in _MEMORY_OPTIONS if name in option_names]
+    return memory_options or ["data.batch_tokens"] * ("--set" in option_names)
 
 
 def _sentence(error: Exception, memory_options: Sequence[str]) -> str | None:
@@ -272,8 +274,8 @@ def _sentence(error: Exception, memory_options: Sequence[str]) -> str | None:
     if sentence is None and isinstance(error, UnicodeEncodeError):
         sentence = _of_file_names(error)
     if sentence is None and isinstance(error, OSError) and (error.filename or error.errno in _DISK_FULL):
-        place = f"{mask_uri(str(error.filename))}: " if error.filename else ""
-        sentence = f"{place}{error.strerror}; fix that, and start the same command again."
+        prefix = f"{mask_uri(str(error.filename))}: " if error.filename else ""
+        sentence = f"{prefix}{error.strerror}; fix that, and start the same command again."
     return sentence
 
 

@@ -208,13 +208,13 @@ _WORDS_WITHOUT_OPTION = {
     "average": "write --model RUN", "export": "write --model RUN", "package": "write --model RUN",
     "grow": "write --model RUN", "serve": "write --model RUN", "tune": "write --data DATA"}
 
-COMMANDS_OF_OTHERS = {other: command for others, command in {
+COMMANDS_OF_OTHER_TOOLKITS = {name: command for names, command in {
     "generate interactive infer inference decode predict translator": "translate",
     "preprocess prepare-data build-vocab vocab create-vocab spm-train learn-bpe binarize": "prepare",
     "test eval eval-lm bleu sacrebleu scorer-bleu": "evaluate",
     "scorer ppl rescore": "score", "convert": "export or import", "server rest-server rest_server api": "serve",
     "average-checkpoints average_checkpoints avg checkpoint-average": "average", "fit train-and-eval": "train",
-    "plot-curves tensorboard": "plot", "pack bundle": "package"}.items() for other in others.split()}
+    "plot-curves tensorboard": "plot", "pack bundle": "package"}.items() for name in names.split()}
 """Commands of towernmt by the names that other toolkits have for them."""
 
 

@@ -65,7 +65,7 @@ def path_options(parser: argparse.ArgumentParser) -> dict[str, str]:
 
 
 def check_output_paths(command: str, parser: argparse.ArgumentParser, options: argparse.Namespace,
-                       closed: Collection[str] = ()) -> None:
+                       closed_streams: Collection[str] = ()) -> None:
     """Refuse an output that is an input or another output, or that lies in a run, preparation, export or package.
 
     Results that would be lost are refused, too.
@@ -74,17 +74,17 @@ def check_output_paths(command: str, parser: argparse.ArgumentParser, options: a
         command: name of the command.
         parser: parser of the command.
         options: parsed options.
-        closed: the streams among `stdin`, `stdout` and `stderr` that were closed when the program started.
+        closed_streams: the streams among `stdin`, `stdout` and `stderr` that were closed when the program started.
 
     Raises:
         DataError: names the two options, the directory, or the closed stream.
         SettingsError: names the two options, or the directory.
     """
-    _refuse_closed_streams(command, options, closed)
-    written, names = WRITTEN[command], path_options(parser)
-    inputs = {names[dest]: list(_paths(getattr(options, dest, None))) for dest in names if dest not in written}
-    outputs = {names[dest]: _output(getattr(options, dest, None)) for dest in written}
-    for dest, owned in written.items():
+    _refuse_closed_streams(command, options, closed_streams)
+    output_kinds, names = WRITTEN[command], path_options(parser)
+    inputs = {names[dest]: list(_paths(getattr(options, dest, None))) for dest in names if dest not in output_kinds}
+    outputs = {names[dest]: _output(getattr(options, dest, None)) for dest in output_kinds}
+    for dest, owned in output_kinds.items():
         name = names[dest]
         if getattr(options, dest, None) == "":
             raise SettingsError(f"{name} is empty: pass an output path.")
@@ -98,7 +98,7 @@ def check_output_paths(command: str, parser: argparse.ArgumentParser, options: a
             raise SettingsError(f"{name} {output} lies in --work-directory {work}: pass another directory for the "
                                 "parts.")
     check_apart((STDOUT, None), {**inputs, STDIN: [None]})
-    for dest in written:
+    for dest in output_kinds:
         if (output := outputs[names[dest]]) is not None:
             _check_writable(command, dest, names[dest], output)
 
@@ -116,19 +116,19 @@ def _check_writable(command: str, dest: str, name: str, output: str) -> None:
     if several:
         return
     try:
-        found: os.stat_result | None = os.stat(output)
+        status: os.stat_result | None = os.stat(output)
     except FileNotFoundError:
-        found = None
+        status = None
     except OSError as error:
         raise SettingsError(f"{name} {output} cannot be written ({error.strerror}): pass another path.") from error
-    if (found is not None and stat.S_ISDIR(found.st_mode) != is_directory) or (output.endswith("/") > is_directory):
-        expected, other = ("directory", "file") if is_directory else ("file", "directory")
-        raise SettingsError(f"{name} {output}: expected a {expected}, but this is a {other}: pass another path.")
-    if found is None:
+    if (status is not None and stat.S_ISDIR(status.st_mode) != is_directory) or (output.endswith("/") > is_directory):
+        expected, actual = ("directory", "file") if is_directory else ("file", "directory")
+        raise SettingsError(f"{name} {output}: expected a {expected}, but this is a {actual}: pass another path.")
+    if status is None:
         makes_folder = is_directory or key in _MAKES_FOLDERS or command == "translate"
         _check_folder(name, output, makes_folder)
     elif not is_directory:
-        _check_replaceable(key, name, output, is_regular=stat.S_ISREG(found.st_mode))
+        _check_replaceable(key, name, output, is_regular=stat.S_ISREG(status.st_mode))
 
 
 def _check_replaceable(key: str, name: str, output: str, is_regular: bool) -> None:
@@ -145,9 +145,9 @@ def _check_folder(name: str, output: str, makes_folder: bool) -> None:
     folder = Path(os.path.realpath(output)).parent
     if not makes_folder and not folder.is_dir():
         raise SettingsError(f"{name} {output}: the directory {folder} is missing: create it, or pass another path.")
-    present = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    if not (present.is_dir() and os.access(present, os.W_OK | os.X_OK)):
-        raise SettingsError(f"{name} {output}: {present} is not a writable directory: pass another path.")
+    existing_parent = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not (existing_parent.is_dir() and os.access(existing_parent, os.W_OK | os.X_OK)):
+        raise SettingsError(f"{name} {output}: {existing_parent} is not a writable directory: pass another path.")
 
 
 def _is_package(path: str) -> bool:
@@ -158,32 +158,33 @@ def _is_package(path: str) -> bool:
         return False
 
 
-def _refuse_closed_streams(command: str, options: argparse.Namespace, closed: Collection[str]) -> None:
+def _refuse_closed_streams(command: str, options: argparse.Namespace, closed_streams: Collection[str]) -> None:
     """Refuse to run if results would be lost or the input is missing, because a shell has closed a stream."""
-    if "stdout" in closed and command in RESULTS and not getattr(options, RESULTS[command], None):
-        other = f", or pass --{RESULTS[command]} FILE" if RESULTS[command] else ""
+    if "stdout" in closed_streams and command in RESULTS and not getattr(options, RESULTS[command], None):
+        alternative = f", or pass --{RESULTS[command]} FILE" if RESULTS[command] else ""
         raise DataError(f"standard output is closed, so the results of towernmt {command} would be lost: redirect "
-                        f"it to a file{other}.")
+                        f"it to a file{alternative}.")
     for dest in WRITTEN[command]:
         output = getattr(options, dest, None)
         number = descriptor_of(output) if isinstance(output, str) and output not in _LITERALS else None
-        if number in (0, 1, 2) and ("stdin", "stdout", "stderr")[number] in closed:
+        if number in (0, 1, 2) and ("stdin", "stdout", "stderr")[number] in closed_streams:
             raise DataError(f"{output} is a standard stream that is closed: redirect it to a file, or pass a file.")
-    if "stdout" in closed and command == "train" and options.help_settings is not None:
+    if "stdout" in closed_streams and command == "train" and options.help_settings is not None:
         raise DataError("standard output is closed, so the settings would be lost: redirect it to a file.")
-    if "stderr" in closed and ((command == "align" and options.gold) or (command == "rerank" and options.tune)):
+    if "stderr" in closed_streams and ((command == "align" and options.gold) or (command == "rerank" and options.tune)):
         raise DataError("standard error is closed, so the printed rates or weights would be lost: redirect it to a "
                         "file.")
-    if "stdin" in closed and command in READERS and not any(getattr(options, name, None) for name in READERS[command]):
+    if "stdin" in closed_streams and command in READERS and not any(
+            getattr(options, name, None) for name in READERS[command]):
         raise DataError(f"standard input is closed, so towernmt {command} has nothing to read: pass --input FILE.")
 
 
 def _refuse_equal_outputs(outputs: Mapping[str, str | None]) -> None:
     """Refuse two outputs with the same path."""
-    named = [(name, path) for name, path in outputs.items() if path is not None]
-    for index, (name, path) in enumerate(named):
-        for other, place in named[:index]:
-            check_apart((name, path), {other: [place]}, lost=f"{other} would be lost")
+    named_outputs = [(name, path) for name, path in outputs.items() if path is not None]
+    for index, (name, path) in enumerate(named_outputs):
+        for other_name, other_path in named_outputs[:index]:
+            check_apart((name, path), {other_name: [other_path]}, lost=f"{other_name} would be lost")
 
 
 def _output(value: Any) -> str | None:
@@ -192,8 +193,8 @@ def _output(value: Any) -> str | None:
         return None
     if not isinstance(value, str):
         raise SettingsError(f"expected one output path, but found {value!r}.")
-    if found := _SQLITE.match(value):
-        return found[1]
+    if match := _SQLITE.match(value):
+        return match[1]
     return None if "://" in value else value
 
 
@@ -202,14 +203,14 @@ def _paths(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _paths(one)
+        for item in value:
+            yield from _paths(item)
     if not isinstance(value, str) or value in _LITERALS:
         return
     texts = {value, value.partition("=")[2], value.rpartition(":")[0], value.partition("?")[0], *value.split("+")}
     texts |= {text.partition("=")[2] for text in value.split("+")}
-    if found := _SQLITE.match(value):
-        texts.add(found[1])
+    if match := _SQLITE.match(value):
+        texts.add(match[1])
     for text in sorted(texts - {""}):
         for plain in _without_braces(text):
             yield plain
@@ -219,7 +220,8 @@ def _paths(value: Any) -> Iterator[str]:
 
 def _without_braces(text: str) -> list[str]:
     """Return the texts that `x.{a,b}` stands for."""
-    found = re.match(r"(.*?)\{([^{}]*,[^{}]*)\}(.*)", text, re.S)
-    if found is None:
+    match = re.match(r"(.*?)\{([^{}]*,[^{}]*)\}(.*)", text, re.S)
+    if match is None:
         return [text]
-    return [text, *(plain for part in found[2].split(",") for plain in _without_braces(found[1] + part + found[3]))]
+    return [text, *(plain for alternative in match[2].split(",")
+                    for plain in _without_braces(match[1] + alternative + match[3]))]

@@ -102,15 +102,16 @@ def make_scorer(args: argparse.Namespace) -> PairScorer:
 
 def _score_lines(number: int, score: PairScore, args: argparse.Namespace) -> Iterator[str]:
     """Yield the output lines of a pair."""
-    pieces, log_probs = score.pieces or (), score.log_probs or ()
+    subwords, log_probs = score.pieces or (), score.log_probs or ()
     if args.json:
-        more = {"pieces": pieces, "log_probs": [round(value, 6) for value in log_probs]} if args.tokens else {}
+        token_fields = {"pieces": subwords, "log_probs": [round(value, 6) for value in log_probs]
+                        } if args.tokens else {}
         yield json.dumps({"log_prob": round(score.log_prob, 6), "tokens": score.tokens, "mean": round(score.mean, 6),
                           "perplexity": round(score.perplexity, 6),
-                          "bits_per_character": round(score.bits_per_character, 6), **more}, ensure_ascii=False)
+                          "bits_per_character": round(score.bits_per_character, 6), **token_fields}, ensure_ascii=False)
     elif args.tokens:
-        for piece, value in zip(pieces, log_probs, strict=True):
-            yield f"{number}\t{piece}\t{value:.6f}"
+        for subword, value in zip(subwords, log_probs, strict=True):
+            yield f"{number}\t{subword}\t{value:.6f}"
     else:
         yield f"{score.mean if args.mean else score.log_prob:.6f}"
 
@@ -123,12 +124,12 @@ def read_pairs(source: str, target: str) -> Iterator[tuple[str, str]]:
     """
     with open_input(source) as sources, open_input(target) as targets:
         lines = zip_longest(clean_lines(sources, source), clean_lines(targets, target))
-        for number, (one, other) in enumerate(lines, start=1):
-            if one is None or other is None:
-                short, long = (source, target) if one is None else (target, source)
-                raise DataError(f"{short} has {number - 1} lines, and {long} has more: they must be translations of "
-                                "each other, line by line.")
-            yield one, other
+        for number, (source_line, target_line) in enumerate(lines, start=1):
+            if source_line is None or target_line is None:
+                shorter_file, longer_file = (source, target) if source_line is None else (target, source)
+                raise DataError(f"{shorter_file} has {number - 1} lines, and {longer_file} has more: they must be "
+                                "translations of each other, line by line.")
+            yield source_line, target_line
 
 
 _METHOD = "grow-diag-final-and"
@@ -251,11 +252,11 @@ def _aligner(args: argparse.Namespace, model: str, checkpoint: str | None) -> Al
 
 
 def _joined(forward: Iterator[list[Link]], backward: Iterator[list[Link]], method: str) -> Iterator[list[Link]]:
-    for number, (one, other) in enumerate(zip_longest(forward, backward), start=1):
-        if one is None or other is None:
+    for number, (forward_links, backward_links) in enumerate(zip_longest(forward, backward), start=1):
+        if forward_links is None or backward_links is None:
             raise DataError(f"The word alignments of one direction have {number - 1} lines, and those of the other "
                             "have more: they must be for the same pairs.")
-        yield symmetrised(one, other, method)
+        yield symmetrised(forward_links, backward_links, method)
 
 
 def _from_file(path: str) -> Iterator[list[Link]]:

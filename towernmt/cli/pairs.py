@@ -68,16 +68,16 @@ def run_pairs(args: argparse.Namespace) -> int:
         print(f"{args.reviewed}: {len(pairs):,} pairs kept", file=sys.stderr)
         return 0
     languages = parse_direction(args.languages) if args.languages else None
-    known = [(pair.source, pair.target) for uri in args.known for pair in _pairs_of_source(uri)]
+    known_pairs = [(pair.source, pair.target) for uri in args.known for pair in _pairs_of_source(uri)]
     report = _Report(is_strict=not Path(args.source).is_dir())
-    read = list(_read(_matched(args, languages, report), languages, args.by_line, report))
-    aligned = align_sentences([texts for _, texts in read], known, _translate_of(args)) if read else []
+    readable = list(_read_documents(_matched(args, languages, report), languages, args.by_line, report))
+    aligned = align_sentences([texts for _, texts in readable], known_pairs, _translate_of(args)) if readable else []
     documents = []
-    for (files, texts), alignment in zip(read, aligned, strict=True):
+    for (files, texts), alignment in zip(readable, aligned, strict=True):
         document = AlignedDocument(files, texts, alignment)
         with report.of_document():
             if not args.no_text_check:
-                document.check(known)
+                document.check(known_pairs)
             documents.append(document)
     if not documents:
         raise DataError(f"{args.source} and {args.target} have no documents from which pairs can be made; the lines "
@@ -149,40 +149,40 @@ def _matched(args: argparse.Namespace, languages: Direction | None, report: _Rep
     """Return the files of each document, and report files without a counterpart."""
     if not Path(args.source).is_dir():
         return [MatchedFiles(args.source, args.target)]
-    found = match_folders(args.source, args.target, languages)
-    if found.unmatched:
-        report.warn(f"No counterpart was found for {_named(found.unmatched)}.")
-    if found.unread:
-        report.warn(f"These files are not read, because their formats are not supported: {_named(found.unread)}.")
-    return found.matched
+    match = match_folders(args.source, args.target, languages)
+    if match.unmatched:
+        report.warn(f"No counterpart was found for {_listed(match.unmatched)}.")
+    if match.unread:
+        report.warn(f"These files are not read, because their formats are not supported: {_listed(match.unread)}.")
+    return match.matched
 
 
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
+def _listed(names: Sequence[str]) -> str:
+    ending = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + ending
 
 
-def _read(files: Iterable[MatchedFiles], languages: Direction | None, by_line: bool, report: _Report
+def _read_documents(files: Iterable[MatchedFiles], languages: Direction | None, by_line: bool, report: _Report
           ) -> Iterator[tuple[MatchedFiles, SentenceTexts]]:
     """Yield the sentences of each document that can be read."""
-    for one in files:
-        codes = languages or tuple(language_of_name(path) for path in one)
+    for document_files in files:
+        codes = languages or tuple(language_of_name(path) for path in document_files)
         with report.of_document():
-            if Path(one.source).samefile(one.target):
-                raise DataError(f"{one.name} are the same file: pass a document and its translation.")
-            _check_order_of_languages(one, languages)
-            yield one, SentenceTexts(*(document_sentences(path, code, by_line)
-                                       for path, code in zip(one, codes, strict=True)))
+            if Path(document_files.source).samefile(document_files.target):
+                raise DataError(f"{document_files.name} are the same file: pass a document and its translation.")
+            _check_order_of_languages(document_files, languages)
+            yield document_files, SentenceTexts(*(document_sentences(path, code, by_line)
+                                       for path, code in zip(document_files, codes, strict=True)))
 
 
 def _check_order_of_languages(files: MatchedFiles, languages: Direction | None) -> None:
     """Refuse files whose names have the languages of --languages in the opposite order."""
     if languages is None or languages.source == languages.target:
         return
-    named = Direction(languages.target, languages.source)
-    if tuple(map(language_of_name, files)) == tuple(map(two_letter_code, named)):
-        raise DataError(f"{files.name} are {named} by their names, but --languages {languages} is specified: exchange "
-                        f"the paths, or pass --languages {named}.")
+    named_direction = Direction(languages.target, languages.source)
+    if tuple(map(language_of_name, files)) == tuple(map(two_letter_code, named_direction)):
+        raise DataError(f"{files.name} are {named_direction} by their names, but --languages {languages} is "
+                        f"specified: exchange the paths, or pass --languages {named_direction}.")
 
 
 def _pairs_of_source(uri: str) -> Iterator[Pair]:
@@ -197,7 +197,7 @@ def _translate_of(args: argparse.Namespace) -> TranslateTexts | None:
     translator = make_translator(args)
 
     def translate(sentences: Sequence[str]) -> list[str]:
-        return [best.text for best, *_ in translator.translate_stream(sentences, "documents")]
+        return [hypothesis.text for hypothesis, *_ in translator.translate_stream(sentences, "documents")]
 
     return translate
 
@@ -209,8 +209,8 @@ def _write_pairs(path: str, pairs: Sequence[ScoredPair]) -> None:
 def _summary(document: AlignedDocument, threshold: float) -> str:
     """Return a line about a document."""
     sentences = " and ".join(f"{len(side):,}" for side in document.texts)
-    kept = sum(1 for _ in document.pairs(threshold))
+    pair_count = sum(1 for _ in document.pairs(threshold))
     advice = (", which are few to judge by: check them, or pass --known or --model"
               if min(map(len, document.texts)) < FEWEST_TO_JUDGE else "")
-    return (f"{document.files.name}: {sentences} sentences, {kept:,} pairs with a score of at least {threshold:g}"
+    return (f"{document.files.name}: {sentences} sentences, {pair_count:,} pairs with a score of at least {threshold:g}"
             f"{advice}")

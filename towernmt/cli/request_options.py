@@ -72,10 +72,10 @@ def options_by_lines(prefixes: Iterable[str] | None, phrases: Iterable[str] | No
     """
     if prefixes is None and phrases is None:
         return None
-    beginnings: Iterable[str] = repeat("") if prefixes is None else prefixes
-    wanted: Iterable[list[str]] = repeat([]) if phrases is None else map(_phrases, phrases)
+    prefix_texts: Iterable[str] = repeat("") if prefixes is None else prefixes
+    phrase_lists: Iterable[list[str]] = repeat([]) if phrases is None else map(_phrases, phrases)
     return (LineOptions(prefix=prefix, constraints=constraints)
-            for prefix, constraints in zip(beginnings, wanted, strict=False))
+            for prefix, constraints in zip(prefix_texts, phrase_lists, strict=False))
 
 
 def files_of_each_line(args: argparse.Namespace) -> dict[str, str]:

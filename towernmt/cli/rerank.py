@@ -39,12 +39,12 @@ def add_rerank_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--n-best", type=int, metavar="N",
                         help="write the N best of each line: `line number from 0 ||| text ||| score`")
     parser.add_argument("--scores", action="store_true", help="write `score<TAB>text`")
-    for direction, what in (("reverse", "scores the source, given the translation"),
+    for direction, ability in (("reverse", "scores the source, given the translation"),
                             ("right-to-left", "was trained on targets with their words in reverse order"),
                             ("forward", "scores the translation, given the source")):
         parser.add_argument(_OPTIONS[direction], metavar="RUN[:WEIGHT]", nargs="+", action="extend", default=[],
-                            help=f"a run or package that {what}; may be given several times (WEIGHT: 1; the search's "
-                                 "score has 1)")
+                            help=f"a run or package that {ability}; may be given several times (WEIGHT: 1; the "
+                                 "search's score has 1)")
     parser.add_argument("--length-penalty", type=float, default=0.6, metavar="ALPHA",
                         help="log-probabilities of these models are divided by ((5 + tokens) / 6) ** ALPHA "
                              "(default: %(default)s)")
@@ -97,9 +97,9 @@ def _judges(args: argparse.Namespace) -> ModelReranker:
     log_to_stderr()
     log_without_tensorpack()
     return ModelReranker([
-        Judge(open_scorer(place, engine=args.engine, device=device, batch_tokens=args.batch_tokens,
+        Judge(open_scorer(run, engine=args.engine, device=device, batch_tokens=args.batch_tokens,
                           trust_code=args.trust_code), direction, weight)
-        for direction, place, weight in _named_models(args)], args.length_penalty)
+        for direction, run, weight in _named_models(args)], args.length_penalty)
 
 
 def _tuned(args: argparse.Namespace, judges: ModelReranker,
@@ -111,7 +111,7 @@ def _tuned(args: argparse.Namespace, judges: ModelReranker,
     check_has_text([(args.tune, references)], "pass the reference translations of --source as --tune.")
     judged = judges.judged(read_text(args.source), lists)
     tuned = tune(judged, references)
-    options = [f"{_OPTIONS[direction]} {place}:{weight:.2f}" for (direction, place, _), weight in zip(
+    options = [f"{_OPTIONS[direction]} {run}:{weight:.2f}" for (direction, run, _), weight in zip(
         _named_models(args), tuned.weights[1:], strict=True)]
     print(f"BLEU {tuned.bleu_of_search:.2f} before, {tuned.bleu:.2f} with {' '.join(options)} "
           f"--length-penalty {args.length_penalty:g}", file=sys.stderr)

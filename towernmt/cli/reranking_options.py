@@ -92,9 +92,9 @@ def make_reranker(args: argparse.Namespace, device: str | None) -> Reranker | No
         return mbr_reranker(args)
     from towernmt.predict.model_reranker import Judge, ModelReranker
 
-    place, weight = run_and_weight(args.rerank_by, "--rerank-by")
+    run, weight = run_and_weight(args.rerank_by, "--rerank-by")
     engine = GRAPH if args.engine == GRAPH else TRANSLATOR_ENGINES[0]
-    scorer = open_scorer(place, engine=engine, device=device, trust_code=args.trust_code)
+    scorer = open_scorer(run, engine=engine, device=device, trust_code=args.trust_code)
     return ModelReranker([Judge(scorer, "reverse", weight)])
 
 
@@ -104,13 +104,13 @@ def run_and_weight(text: str, option: str) -> tuple[str, float]:
     Raises:
         SettingsError: the weight is not a number.
     """
-    place, colon, weight = text.rpartition(":")
+    run, colon, weight = text.rpartition(":")
     if not colon or Path(text).exists():
         return text, 1.0
     try:
         value = float(weight)
     except ValueError:
         value = math.nan
-    if not place or not math.isfinite(value):
+    if not run or not math.isfinite(value):
         raise SettingsError(f"{option} {text}: expected RUN or RUN:WEIGHT, for example {option} runs/en-de:0.5.")
-    return place, value
+    return run, value

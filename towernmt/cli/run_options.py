@@ -122,7 +122,7 @@ def gpu_numbers(text: str | None) -> list[int] | None:
     if text is None:
         return None
     try:
-        return [int(part) for part in text.split(",") if part.strip()]
+        return [int(number) for number in text.split(",") if number.strip()]
     except ValueError:
         raise SettingsError(f"--gpu {text}: expected GPU numbers separated by commas, for example 0,1.") from None
 
@@ -155,21 +155,22 @@ def print_settings(options: argparse.Namespace) -> int:
     return 0
 
 
-def settings_text(settings: Any, part: str = "") -> str:
-    """Return the settings whose names contain `part`, with their values and meanings, and their values in presets.
+def settings_text(settings: Any, substring: str = "") -> str:
+    """Return the settings whose names contain `substring`, with their values and meanings, and their values in presets.
 
     Args:
         settings: settings of a run.
-        part: substring of the names, such as `schedule`, `dropout` or `train.batch`; "" for all settings.
+        substring: substring of the names, such as `schedule`, `dropout` or `train.batch`; "" for all settings.
 
     Raises:
         SettingsError: no setting has this substring in its name.
     """
     rows = [row for row in describe(settings) if row[0] not in VOCABULARY_SIZES]
-    matches = [row for row in rows if part.lower() in row[0].lower()]
+    matches = [row for row in rows if substring.lower() in row[0].lower()]
     if not matches:
         words = (word for key, *_ in rows for word in (key, *key.split(".")))
-        raise SettingsError(f"--help-settings {part}: no setting has that in its name.{suggestion(part, words)}")
+        raise SettingsError(f"--help-settings {substring}: no setting has that in its name."
+                            f"{suggestion(substring, words)}")
     text = "".join(f"{key}={assigned(value)}\n    {meaning}\n" for key, value, meaning in matches)
     return text + _presets_text(settings.architecture, {key for key, *_ in matches})
 

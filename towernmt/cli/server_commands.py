@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import typing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,7 +90,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until a signal stops the process, and return the exit status."""
-    places = [parse_model(model) for model in args.model]
+    model_places = [parse_model(model) for model in args.model]
     check_search_options(search_options(args))
     limits = ServerLimits(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ServerLimits)})
     settings = _engine_settings(args)
@@ -106,11 +107,11 @@ def run_serve(args: argparse.Namespace) -> int:
     log_as_json()
     access = Access(keys, args.rate, args.rate_characters, args.cors, proxies)
     glossaries = Glossaries(None if args.glossaries is None else Path(args.glossaries))
-    serve(open_service(places, settings, limits, access, glossaries, args.page, suggestions), opened)
+    serve(open_service(model_places, settings, limits, access, glossaries, args.page, suggestions), opened)
     return 0
 
 
-def open_service(places: list[ModelPlace], settings: EngineSettings, limits: ServerLimits, access: Access,
+def open_service(model_places: list[ModelPlace], settings: EngineSettings, limits: ServerLimits, access: Access,
                  glossaries: Glossaries, page: bool = True, suggestions: Suggestions | None = None) -> Service:
     """Return the service with its models loaded and warmed up.
 
@@ -122,10 +123,10 @@ def open_service(places: list[ModelPlace], settings: EngineSettings, limits: Ser
 
     metrics = server_metrics()
     models = []
-    for given, place in places:
-        direction = given or direction_of(place)
-        models.append(ServedModel(direction, place, lambda place=place, direction=direction: open_place(  # type: ignore[misc]
-            place, settings, direction), settings.round_size, limits.max_queue, watch_rounds(metrics, direction)))
+    for specified_direction, location in model_places:
+        direction = specified_direction or direction_of(location)
+        models.append(ServedModel(direction, location, partial(open_place, location, settings, direction),
+                                  settings.round_size, limits.max_queue, watch_rounds(metrics, direction)))
     return Service(Models(models), limits, access, metrics, glossaries=glossaries, page=page,
                    suggestions=suggestions or Suggestions())
 
@@ -196,7 +197,7 @@ def run_serve_keys(args: argparse.Namespace) -> int:
         if not path.is_file():
             raise SettingsError(f"{path}: file of keys not found.")
         for entry in read_keys(path):
-            rates = [f"{value:g} {what} a minute" for value, what in (
+            rates = [f"{value:g} {unit} a minute" for value, unit in (
                 (entry.rate, "requests"), (entry.characters, "characters")) if value]
             print("  ".join([entry.name, *rates, *(["admin"] if entry.admin else [])]))
         return 0

@@ -90,9 +90,9 @@ def run_train(options: argparse.Namespace) -> int:
                             "--source-monolingual to resume it, or another --logdir.")
     check_devices(options)
     start = starting_model(options)
-    known = run or (start.run if start is not None else None)
+    source_run = run or (start.run if start is not None else None)
     open_data = cache(lambda: with_general_data(open_training_data(
-        options.data, options.vocabulary, None if known is None else known.vocabulary), options.general))
+        options.data, options.vocabulary, None if source_run is None else source_run.vocabulary), options.general))
     resolved = resolve_settings(settings_sources(
         options, open_data, defaults_mode(options.defaults, workers is not None, bool(options.gpu)), workers, start))
     if options.dry_run:

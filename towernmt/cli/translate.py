@@ -83,7 +83,7 @@ def run_translate(args: argparse.Namespace) -> int:
         alignments = files.enter_context(alignment_output(args))
         if args.resume:
             use_engine_of_unfinished(args, task_of_unfinished(args.output))
-        translator = make_translator(args, log_probs=args.token_scores, attention=alignments.wanted,
+        translator = make_translator(args, log_probs=args.token_scores, attention=alignments.needs_attention,
                                      options=options_of_all_lines(args), retry=args.retry)
         output = LineOutput(sys.stdout.buffer, window)
         if args.output:
@@ -93,10 +93,10 @@ def run_translate(args: argparse.Namespace) -> int:
         lines, first = output.lines_of(source, name), output.start.lines + 1
         if first > 1:
             print(f"{args.output}: resuming after line {first - 1}.", file=sys.stderr)
-        answers = json_answers if args.json else text_answers
-        given = LinesToTranslate(lines, name, first, options_of_each_line(args, first))
-        for number, answer in enumerate(answers(args, translator, given, alignments), start=first):
-            output.write(number, answer)
+        answer_lines = json_answers if args.json else text_answers
+        inputs = LinesToTranslate(lines, name, first, options_of_each_line(args, first))
+        for number, output_lines in enumerate(answer_lines(args, translator, inputs, alignments), start=first):
+            output.write(number, output_lines)
     return 0
 
 

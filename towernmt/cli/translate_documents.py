@@ -64,8 +64,8 @@ def translate_documents(args: argparse.Namespace, make: Callable[[bool], LineTra
     outputs = _outputs(args)
     protection = protection_of(args)
     documents = [_opened(name) for name in args.document]
-    has_marks = any(isinstance(part, Mark) for document in documents for segment in document.segments
-                    for part in segment)
+    has_marks = any(isinstance(item, Mark) for document in documents for segment in document.segments
+                    for item in segment)
     translator = make(has_marks)
     language = args.language or _language(args.model) or "en"
     for name, document, output in zip(args.document, documents, outputs, strict=True):
@@ -96,31 +96,32 @@ class _DocumentSentences:
         return self._translate(sentences, [LineOptions(constraints=phrases) for phrases in words])
 
     def _translate(self, sentences: Sequence[str], options: Sequence[LineOptions] | None) -> list[Hypothesis]:
-        best = []
+        hypotheses = []
         for translation in self._translator.translate_stream(sentences, self._name, options=options):
-            best.append(translation[0])
+            hypotheses.append(translation[0])
             self.progress.one_more()
-        return best
+        return hypotheses
 
 
 class _Progress:
     """Progress of a document on stderr: continuously on a terminal, and in one line at the end."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._begun, self._reported, self._done = name, time.monotonic(), 0.0, 0
+        self._name, self._start_time, self._reported, self._count = name, time.monotonic(), 0.0, 0
         self.total = self.sentences = 0
 
     def one_more(self) -> None:
         """Count a translated sentence."""
-        self._done += 1
+        self._count += 1
         if sys.stderr.isatty() and time.monotonic() > self._reported + 0.2:
             self._reported = time.monotonic()
-            print(f"\r{self._name}: {self._done} of {self.total} sentences", end="", file=sys.stderr, flush=True)
+            print(f"\r{self._name}: {self._count} of {self.total} sentences", end="", file=sys.stderr, flush=True)
 
     def end(self, output: str) -> None:
         """Report that the document is written."""
         begin = "\r" if sys.stderr.isatty() else ""
-        print(f"{begin}{self._name}: {self.sentences} sentences to {output} in {time.monotonic() - self._begun:.1f} s",
+        seconds = time.monotonic() - self._start_time
+        print(f"{begin}{self._name}: {self.sentences} sentences to {output} in {seconds:.1f} s",
               file=sys.stderr)
 
 

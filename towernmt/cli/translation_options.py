@@ -137,14 +137,14 @@ def model_arguments(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         SettingsError: a weight is not a number.
     """
-    given: dict[str, Any] = {} if args.ensemble_mean is None else {"mean": args.ensemble_mean}
+    ensemble_values: dict[str, Any] = {} if args.ensemble_mean is None else {"mean": args.ensemble_mean}
     if args.ensemble_weights is not None:
         try:
-            given["weights"] = tuple(float(weight) for weight in args.ensemble_weights.split(","))
+            ensemble_values["weights"] = tuple(float(weight) for weight in args.ensemble_weights.split(","))
         except ValueError:
             raise SettingsError(f"--ensemble-weights {args.ensemble_weights}: expected a number for each member, for "
                                 "example 2,1.") from None
-    return {"run_dir": args.model, "checkpoint": args.checkpoint, "ensemble": EnsembleSettings(**given),
+    return {"run_dir": args.model, "checkpoint": args.checkpoint, "ensemble": EnsembleSettings(**ensemble_values),
             "trust_code": args.trust_code}
 
 
@@ -180,33 +180,33 @@ def search_options(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         SettingsError: --max-length is not two numbers.
     """
-    given = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(SearchSettings)}
-    given["averaged"] = False if options.last_weights else None
+    search_values = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(SearchSettings)}
+    search_values["averaged"] = False if options.last_weights else None
     if options.max_length is not None:
         factor, _, constant = options.max_length.partition(",")
         try:
-            given["max_length_factor"], given["max_length_constant"] = float(factor), int(constant or 0)
+            search_values["max_length_factor"], search_values["max_length_constant"] = float(factor), int(constant or 0)
         except ValueError:
             raise SettingsError(
                 f"--max-length {options.max_length}: expected FACTOR,CONSTANT, for example 2,10.") from None
-    return {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in search_values.items() if value is not None}
 
 
-def check_search_options(given: dict[str, Any]) -> None:
+def check_search_options(search_values: dict[str, Any]) -> None:
     """Refuse search options that no settings of a run can make valid, before anything is loaded.
 
     Args:
-        given: specified fields of `SearchSettings`; the run's settings have the others.
+        search_values: specified fields of `SearchSettings`; the run's settings have the others.
 
     Raises:
         SettingsError: an invalid value, or two values that contradict each other.
     """
-    rest: dict[str, Any] = {
-        "beam_size": max(5, given.get("n_best", 1)) * max(given.get("beam_groups", 1), 1),
-        "max_length_factor": max(2.0, given.get("min_length_factor", 0.0))}
-    if SAMPLING_ONLY.keys() & given.keys():
-        rest["selection"] = "sampling"
-    SearchSettings(**{**rest, **given})
+    assumed_values: dict[str, Any] = {
+        "beam_size": max(5, search_values.get("n_best", 1)) * max(search_values.get("beam_groups", 1), 1),
+        "max_length_factor": max(2.0, search_values.get("min_length_factor", 0.0))}
+    if SAMPLING_ONLY.keys() & search_values.keys():
+        assumed_values["selection"] = "sampling"
+    SearchSettings(**{**assumed_values, **search_values})
 
 
 def _add_option(group: Any, field: dataclasses.Field[Any], kind: Any) -> None:

@@ -57,7 +57,7 @@ class AlignmentOutput:
     """Writes the word alignments of a stream of translations.
 
     Attributes:
-        wanted: whether the options request word alignments, for which the search must return its attention.
+        needs_attention: whether the options request word alignments, for which the search must return its attention.
         paths: files of word alignments that the writer of the translations opens, because translations have a file.
     """
 
@@ -71,8 +71,8 @@ class AlignmentOutput:
         """
         self._threshold, self._n_best = args.alignment_threshold, args.n_best or 1
         self._appended, self._files = args.alignments == APPENDED, list(files)
-        self._pictures, self._tokens, self._written = pictures, args.plot_tokens, args.attention
-        self.wanted = bool(args.alignments or pictures or args.attention)
+        self._pictures, self._tokens, self._attention_unit = pictures, args.plot_tokens, args.attention
+        self.needs_attention = bool(args.alignments or pictures or args.attention)
         self.paths = [] if self._appended or self._files or not args.alignments else [args.alignments]
 
     def write_to(self, files: Sequence[BinaryIO]) -> None:
@@ -88,7 +88,7 @@ class AlignmentOutput:
         """Yield the translations of lines unchanged, and write their word alignments."""
         for hypotheses in translations:
             for file in self._files:
-                file.writelines(self._links(one).encode() + b"\n" for one in hypotheses[:self._n_best])
+                file.writelines(self._links(hypothesis).encode() + b"\n" for hypothesis in hypotheses[:self._n_best])
                 file.flush()
             if self._pictures:
                 self._pictures.add(self._picture(hypotheses[0], translator))
@@ -96,10 +96,10 @@ class AlignmentOutput:
 
     def as_json(self, hypothesis: Hypothesis, translator: LineTranslator) -> dict[str, Any] | None:
         """Return the attention of a translation; None if it is not requested."""
-        if self._written is None:
+        if self._attention_unit is None:
             return None
         alignment = hypothesis.alignment
-        if self._written == TOKENS and hypothesis.details:
+        if self._attention_unit == TOKENS and hypothesis.details:
             alignment = token_alignment(hypothesis.details, translator.source_vocabulary, translator.target_vocabulary)
         return (alignment or WordAlignment([], [], np.zeros([0, 0], np.float32))).as_json()
 
@@ -170,31 +170,31 @@ class LinesToTranslate(NamedTuple):
     before: int = 0
 
 
-def text_answers(args: argparse.Namespace, translator: LineTranslator, given: LinesToTranslate,
+def text_answers(args: argparse.Namespace, translator: LineTranslator, inputs: LinesToTranslate,
                  alignments: AlignmentOutput) -> Iterator[list[str]]:
     """Yield the output lines for each line of text.
 
     Args:
         args: parsed options.
         translator: translator of the lines.
-        given: lines to translate.
+        inputs: lines to translate.
         alignments: writes the word alignments.
     """
     stream = alignments.watch(translator.translate_stream(
-        given.lines, given.name, options=given.options, first=given.first), translator)
+        inputs.lines, inputs.name, options=inputs.options, first=inputs.first), translator)
     appended = alignments.appended
-    for number, hypotheses in enumerate(stream, start=given.before + given.first - 1):
+    for number, hypotheses in enumerate(stream, start=inputs.before + inputs.first - 1):
         yield as_text(number, hypotheses, args.n_best, args.scores, appended)
 
 
-def json_answers(args: argparse.Namespace, translator: LineTranslator, given: LinesToTranslate,
+def json_answers(args: argparse.Namespace, translator: LineTranslator, inputs: LinesToTranslate,
                  alignments: AlignmentOutput) -> Iterator[list[str]]:
     """Yield the output line for each JSON object; the arguments are those of `text_answers`."""
-    lines, requests = tee(read_requests(given.lines, given.name, given.first))
+    lines, requests = tee(read_requests(inputs.lines, inputs.name, inputs.first))
     stream = alignments.watch(translator.translate_stream(
-        lines, given.name, options=given.options, first=given.first), translator)
+        lines, inputs.name, options=inputs.options, first=inputs.first), translator)
     for number, (translation, request) in enumerate(zip(stream, requests, strict=False),
-                                                    start=given.before + given.first):
+                                                    start=inputs.before + inputs.first):
         links = translation[0].links(args.alignment_threshold) if args.alignments == APPENDED else None
         count = request.options.n_best or args.n_best or 1
         yield [json_answer(number, request, translation, translator.target_vocabulary, count, links,
@@ -209,7 +209,7 @@ ENGINE = "the engine"
 
 def task_of(args: argparse.Namespace, translator: LineTranslator) -> dict[str, Any]:
     """Return everything except the input that determines the output; a translation resumes only if it is equal."""
-    given = {name: value for name, value in vars(args).items()
+    option_values = {name: value for name, value in vars(args).items()
              if name not in _WITHOUT_EFFECT and _is_plain(value)}
     # The path of the checkpoint of a package contains a checksum of the package.
     weights = [] if any(map(is_package, args.model or ())) else weight_fingerprints(translator.checkpoint)
@@ -217,7 +217,7 @@ def task_of(args: argparse.Namespace, translator: LineTranslator) -> dict[str, A
              for name, file in files_of_lines(args).items() if file}
     return {"towernmt": __version__, ENGINE: translator.engine, "checkpoint": translator.checkpoint,
             "the weights of checkpoint": weights,
-            **{f"--{name.replace('_', '-')}": value for name, value in given.items()}, **files,
+            **{f"--{name.replace('_', '-')}": value for name, value in option_values.items()}, **files,
             **{f"search.{name}": value for name, value in dataclasses.asdict(translator.search).items()}}
 
 

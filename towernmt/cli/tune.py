@@ -67,20 +67,20 @@ def run_tune(options: argparse.Namespace) -> int:
     if not options.resume and (output / "trials").exists():
         raise SettingsError(f"{output} contains a search: pass --resume to resume it, or another --output.")
     if not (output / "trials").exists():
-        refuse_files_of_others(output)
+        refuse_foreign_files(output)
     with DirectoryLock(output, "towernmt tune"):
         table, trials = _trials(options, sources, settings, points, output)
         if len(trials) < options.trials:
             print(f"The space has only {len(trials)} different points.", flush=True)
         with connected(options.ray, 0, lambda text: print(text, flush=True)):
             try:
-                search(trials, table, limits, output / "ray", lambda row: print(_line(table, row), flush=True))
+                search(trials, table, limits, output / "ray", lambda row: print(trial_report(table, row), flush=True))
             finally:
                 _write(output, table)
     return _print_table(output, table)
 
 
-def refuse_files_of_others(output: Path) -> None:
+def refuse_foreign_files(output: Path) -> None:
     """Refuse a directory without a search that contains files which a search would replace.
 
     Raises:
@@ -138,10 +138,10 @@ def _trials(options: argparse.Namespace, sources: SettingsSources, settings: Set
                                 "command (--trials may differ), or another --output.")
         directory.mkdir(parents=True, exist_ok=True)
         write_text(file, text)
-        arguments = ["train", "--defaults", "fixed", "--data", _place(options.data), "--logdir",
+        arguments = ["train", "--defaults", "fixed", "--data", _absolute_path(options.data), "--logdir",
                      str(run_of(directory)), "--config", str(file), "--model", settings.architecture]
         if options.vocabulary:
-            arguments += ["--vocabulary", _place(options.vocabulary)]
+            arguments += ["--vocabulary", _absolute_path(options.vocabulary)]
         if options.gpus:
             arguments += ["--gpu", ",".join(map(str, range(options.gpus)))]
         trials.append(Trial(row, directory, arguments))
@@ -152,7 +152,7 @@ def _directory(output: Path, row: TrialRow) -> Path:
     return output / "trials" / f"{row.number:04d}"
 
 
-def _place(text: str) -> str:
+def _absolute_path(text: str) -> str:
     """Return an absolute path, because trials have another working directory; a URI is returned unchanged."""
     return text if "://" in text else str(Path(text).absolute())
 
@@ -168,13 +168,16 @@ def _as_config(settings: Settings) -> str:
     return yaml.safe_dump(content, sort_keys=False)
 
 
-def _line(table: TrialTable, row: TrialRow) -> str:
+def trial_report(table: TrialTable, row: TrialRow) -> str:
+    """Return a line on the state of a trial, with the number of ended trials and the leading trial."""
     score = "" if row.score is None else f", best {table.metric.label} {table.metric.text(row.score)}"
-    states = [other.state for other in table.rows]
-    best = table.best()
-    lead = f"; so far trial {best.number} leads with {table.metric.text(best.score)}" if best and best.score else ""
-    ended = sum(state not in ("waiting", "running") for state in states)
-    return (f"trial {row.number} {row.state}: {row.step} updates{score} ({ended}/{len(states)} ended{lead})"
+    states = [table_row.state for table_row in table.rows]
+    best_trial = table.best()
+    lead = ""
+    if best_trial is not None and best_trial.score is not None:
+        lead = f"; so far trial {best_trial.number} leads with {table.metric.text(best_trial.score)}"
+    ended_count = sum(state not in ("waiting", "running") for state in states)
+    return (f"trial {row.number} {row.state}: {row.step} updates{score} ({ended_count}/{len(states)} ended{lead})"
             + (f": {row.why}" if row.why else ""))
 
 
@@ -184,8 +187,8 @@ def _write(output: Path, table: TrialTable) -> None:
     from towernmt.jobs.trials import SETTINGS
 
     write_text(output / "trials.tsv", table.as_tsv())
-    if best := table.best():
-        write_text(output / "best.yaml", (_directory(output, best) / SETTINGS).read_text(encoding="utf-8"))
+    if best_trial := table.best():
+        write_text(output / "best.yaml", (_directory(output, best_trial) / SETTINGS).read_text(encoding="utf-8"))
 
 
 def _print_table(output: Path, table: TrialTable) -> int:
@@ -194,13 +197,14 @@ def _print_table(output: Path, table: TrialTable) -> int:
 
     width = shutil.get_terminal_size((120, 24)).columns
     print(f"\n{table.as_text(width)}")
-    best = table.best()
-    rest = sum(row.state in (WAITING, INTERRUPTED) for row in table.rows)
-    if rest:
-        print(f"{rest} of {len(table.rows)} trials are incomplete: the same command with --resume continues them.")
-    if best is None:
+    best_trial = table.best()
+    incomplete_count = sum(row.state in (WAITING, INTERRUPTED) for row in table.rows)
+    if incomplete_count:
+        print(f"{incomplete_count} of {len(table.rows)} trials are incomplete: the same command with --resume "
+              "continues them.")
+    if best_trial is None:
         print(f"No trial has a score; {output / 'trials.tsv'} contains the reasons.")
         return 1
-    print(f"The best is trial {best.number}; its run is {run_of(_directory(output, best))}, its settings, for "
-          f"--config, are in\n  {shlex.quote(str(output / 'best.yaml'))}")
+    print(f"The best is trial {best_trial.number}; its run is {run_of(_directory(output, best_trial))}, its settings, "
+          f"for --config, are in\n  {shlex.quote(str(output / 'best.yaml'))}")
     return 0
