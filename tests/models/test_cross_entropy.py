@@ -118,7 +118,7 @@ def test_tokens_and_their_gradients_have_the_bits_of_gather_nd_without_its_scatt
     x, dy = (tf.constant(random.normal(size=shape), tf.float32) for shape in ([3, 5, 4], [sum(length), 4]))
     rows = TokenRows(tf.constant(length), tf.constant(5))
     places = tf.where(tf.sequence_mask(length, 5))
-    ours = rows.of(x)
+    ours = rows.select(x)
     gradients = [ours, *tf1.gradients(ours, x, dy), rows.padded(dy[:, 0]),
                  *tf1.gradients(rows.padded(dy[:, 0]), dy, x[:, :, 0])]
     assert not any("ScatterNd" in operation.type for operation in graph.get_operations())
@@ -128,7 +128,7 @@ def test_tokens_and_their_gradients_have_the_bits_of_gather_nd_without_its_scatt
     with tf1.Session() as session:
         for got, wanted in zip(*session.run([gradients, expected]), strict=True):
             np.testing.assert_array_equal(got, wanted)
-        np.testing.assert_array_equal(*session.run([rows.of(x[:, :, 0]), tf.gather_nd(x[:, :, 0], places)]))
+        np.testing.assert_array_equal(*session.run([rows.select(x[:, :, 0]), tf.gather_nd(x[:, :, 0], places)]))
 
 
 def test_the_last_step_and_its_gradient_have_the_bits_of_gather_nd_without_its_scatter(graph):

@@ -149,7 +149,8 @@ def test_cross_attention_begins_as_a_mean_of_the_source_vectors_that_it_attends_
         with tf1.variable_scope("decoder/layer_0/source_attention"):
             attention = CrossAttention(2)
             inputs = AttentionInputs(source=attention.prepare(tf.constant(source)), source_bias=tf.zeros([1, 1, 1, 5]))
-            attended = attention.whole(tf.zeros([1, 3, 8]), inputs).output      # equal weights for all positions
+            # equal weights for all positions
+            attended = attention.attend_sequence(tf.zeros([1, 3, 8]), inputs).output
         for kernel in tf1.trainable_variables()[1:]:
             kernels.append(tf1.get_variable(f"{kernel.op.name}{AVERAGE_SUFFIX}", initializer=kernel.initial_value,
                                             trainable=False))

@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from towernmt.models.interface import NMTModel
 
 
-def settings_class(kind: Any) -> Any:
+def settings_class(maker: Any) -> Any:
     """Return the dataclass of a model's settings, or None.
 
     It is the class attribute `settings_class`, or the annotation of the field or parameter `settings`, of the class or
     of the nearest parent class that has one of them.
 
     Args:
-        kind: a class, or a function that makes a model.
+        maker: a class, or a function that makes a model.
 
     Raises:
         SettingsError: the annotation cannot be read.
     """
-    if not isinstance(kind, type):
-        return _dataclass(getattr(kind, "__annotations__", {}).get("settings"), kind)
-    for base in kind.__mro__:
-        own = vars(base)
-        if "settings_class" in own:
-            return own["settings_class"]
-        annotations = dict(own.get("__annotations__", {}))
-        if "__dataclass_fields__" not in own:                   # a dataclass's own says what the fields say
-            annotations = {**getattr(own.get("__init__"), "__annotations__", {}), **annotations}
+    if not isinstance(maker, type):
+        return _dataclass(getattr(maker, "__annotations__", {}).get("settings"), maker)
+    for base in maker.__mro__:
+        class_attributes = vars(base)
+        if "settings_class" in class_attributes:
+            return class_attributes["settings_class"]
+        annotations = dict(class_attributes.get("__annotations__", {}))
+        if "__dataclass_fields__" not in class_attributes:      # the __init__ of a dataclass only repeats its fields
+            annotations = {**getattr(class_attributes.get("__init__"), "__annotations__", {}), **annotations}
         if "settings" in annotations:
             return _dataclass(annotations["settings"], base)
     return None
@@ -52,11 +52,11 @@ def presets(kind: Any) -> dict[str, dict[str, Any]]:
     """
     settings, bases = settings_class(kind), getattr(kind, "__mro__", [kind])
     names = {field.name for field in dataclasses.fields(settings)} if settings is not None else set()
-    found = [(base, vars(base).get("presets")) for base in bases]
-    found += [(base, getattr(sys.modules.get(base.__module__), "PRESETS", None)) for base in bases]
-    for base, named in found:
-        if named is not None and settings is not None and issubclass(settings, settings_class(base) or ()):
-            return {name: values for name, values in named.items() if values.keys() <= names}
+    presets_by_base = [(base, vars(base).get("presets")) for base in bases]
+    presets_by_base += [(base, getattr(sys.modules.get(base.__module__), "PRESETS", None)) for base in bases]
+    for base, base_presets in presets_by_base:
+        if base_presets is not None and settings is not None and issubclass(settings, settings_class(base) or ()):
+            return {name: values for name, values in base_presets.items() if values.keys() <= names}
     return {}
 
 
@@ -92,10 +92,10 @@ def make(kind: Any, name: str, settings: Any) -> NMTModel:
     from towernmt.models.interface import NMTModel
 
     parameters = inspect.signature(kind).parameters
-    needed = [p.name for p in parameters.values() if p.default is p.empty
+    required = [p.name for p in parameters.values() if p.default is p.empty
               and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "settings"]
-    if needed:
-        raise SettingsError(f"{name} needs '{needed[0]}', which a run's settings do not have: let it take `settings` "
+    if required:
+        raise SettingsError(f"{name} needs '{required[0]}', which a run's settings do not have: let it take `settings` "
                             "alone, annotated with a dataclass that has what it is made from.")
     model = kind(settings=settings) if "settings" in parameters else kind()
     if not isinstance(model, NMTModel):
@@ -166,8 +166,8 @@ def settings_and_presets(name: str) -> tuple[Any, dict[str, dict[str, Any]]]:
 
 
 def _presets_of(name: str) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = getattr(model_settings, f"{name.upper()}_PRESETS")
-    return found
+    values: dict[str, dict[str, Any]] = getattr(model_settings, f"{name.upper()}_PRESETS")
+    return values
 
 
 def architecture_of(kind: Any) -> Architecture:
@@ -181,8 +181,8 @@ def name_of_model(model: Any) -> str:
     A model or a class with its own attribute `architecture` (not an inherited one) gets that name. It has the variables
     and the search of the architecture, but may be trained in another way.
     """
-    own: str | None = vars(model).get("architecture", vars(type(model)).get("architecture"))
-    return own if own is not None else model_location.name_of_class(type(model))
+    own_name: str | None = vars(model).get("architecture", vars(type(model)).get("architecture"))
+    return own_name if own_name is not None else model_location.name_of_class(type(model))
 
 
 def make_model(name: str, settings: Any) -> NMTModel:

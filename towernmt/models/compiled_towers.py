@@ -37,7 +37,7 @@ def check_compilation(model: Any) -> None:
         SettingsError: the model or one of its settings does not work with XLA.
     """
     settings = getattr(model, "settings", None)
-    for found, name in (
+    for is_unsupported, name in (
             (not model.compiles, type(model).__name__),
             (getattr(settings, "decoder_cell", "") == "ssru", "model.decoder_cell=ssru"),
             (model.overrides_loss, f"the loss of {type(model).__name__}"),
@@ -45,7 +45,7 @@ def check_compilation(model: Any) -> None:
             (model.softmax_sample > 0.0, "model.softmax_sample"),
             (model.guided_alignment_weight > 0.0, "model.guided_alignment_weight"),
             (graph_state().settings.gradient_checkpointing, "train.gradient_checkpointing=true")):
-        if found:
+        if is_unsupported:
             raise SettingsError(f"train.xla=true does not work with {name}: XLA compiles a Transformer with attention "
                                 "or a ConvS2S that trains by cross-entropy. Set train.xla=false.")
 

@@ -58,8 +58,8 @@ def convolution(x: Tensor, kernel: Tensor, bias: Tensor, padding: tuple[int, int
     """
     if compute_dtype() == tf.bfloat16:
         return _over_windows(tf.cast(x, tf.bfloat16), tf.convert_to_tensor(kernel), tf.convert_to_tensor(bias), padding)
-    empty = tf.maximum(1 - tf.shape(x)[0], 0)       # TensorFlow gives an empty batch a wrong shape
-    padded = tf.pad(x, [[0, empty], list(padding), [0, 0]])
+    added_rows = tf.maximum(1 - tf.shape(x)[0], 0)       # TensorFlow gives an empty batch a wrong shape
+    padded = tf.pad(x, [[0, added_rows], list(padding), [0, 0]])
     return tf.nn.bias_add(tf.nn.conv1d(padded, kernel, stride=1, padding="VALID"), bias)[:tf.shape(x)[0]]
 
 
@@ -209,8 +209,8 @@ class ConvS2S(ConfiguredModel):
         cache = []
 
         def convolve(x: Tensor, layer: Convolution, number: int) -> Tensor:
-            new = tf.reshape(tf.cast(x, compute_dtype()), [-1, 1, int(x.shape[-1])])
-            window = tf.concat([state.cache[number], new], 1)           # [batch * beam, width, depth]
+            current = tf.reshape(tf.cast(x, compute_dtype()), [-1, 1, int(x.shape[-1])])
+            window = tf.concat([state.cache[number], current], 1)           # [batch * beam, width, depth]
             cache.append(window[:, 1:])
             kernel, bias = self._convolution_variables(int(x.shape[-1]), layer)
             y = affine(tf.reshape(window, [-1, kernel.shape[0] * kernel.shape[1]]),
@@ -222,8 +222,8 @@ class ConvS2S(ConfiguredModel):
         words = tf.reshape(words, [tf.shape(memory.bias)[0], -1, int(words.shape[1])])
         hidden, weights = self._decode(words, state.step[None], memory, convolve)
         hidden = tf.reshape(hidden, [-1, self.settings.output_size])
-        shown = [tf.reshape(weights, [-1, tf.shape(memory.bias)[2]])] if attention else []
-        return self.output_projection().logits(hidden), DecoderState(memory, cache, state.step + 1), *shown
+        attentions = [tf.reshape(weights, [-1, tf.shape(memory.bias)[2]])] if attention else []
+        return self.output_projection().logits(hidden), DecoderState(memory, cache, state.step + 1), *attentions
 
     def output_projection(self) -> Projection:
         with tf1.variable_scope("convs2s"):
@@ -260,8 +260,8 @@ class ConvS2S(ConfiguredModel):
                     with tf1.variable_scope(f"layer_{number}"):
                         y = _gated(convolve(dropout(x, s.dropout, "input"), layer, number))
                         y = self.adapted(y, "convolution")
-                        seen, weights = self._attention(y, embedded, memory)
-                        x = ((y + seen) * HALF + self._residual(x, layer)) * HALF
+                        context, weights = self._attention(y, embedded, memory)
+                        x = ((y + context) * HALF + self._residual(x, layer)) * HALF
                 return dropout(self._affine(x, s.output_size, "output"), s.dropout, "output"), weights
 
     def _attention(self, hidden: Tensor, embedded: Tensor, memory: ConvS2SMemory) -> tuple[Tensor, Tensor]:
@@ -334,11 +334,11 @@ def convolutions(text: str, name: str) -> list[Convolution]:
         SettingsError: the value is not valid.
     """
     layers = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)x(\d+)/(\d+)\s*", part)
+    for item in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)x(\d+)/(\d+)\s*", item)
         numbers = [int(number) for number in match.groups()] if match else []
-        if match is None or not all(1 <= n <= most for n, most in zip(numbers, _LARGEST, strict=True)):
-            raise SettingsError(f"model.{name}={text}: '{part}' is not LAYERSxDEPTH/WIDTH, for example 6x256/3, with "
+        if match is None or not all(1 <= n <= largest for n, largest in zip(numbers, _LARGEST, strict=True)):
+            raise SettingsError(f"model.{name}={text}: '{item}' is not LAYERSxDEPTH/WIDTH, for example 6x256/3, with "
                                 f"numbers from 1 to {', '.join(map(str, _LARGEST))}.")
         count, depth, width = numbers
         layers += [Convolution(depth, width)] * count

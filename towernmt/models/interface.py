@@ -39,22 +39,23 @@ def limited_to(model: NMTModel, tokens: Tensor) -> NMTModel:
         tokens: int32 `[n]`.
     """
     limited = copy.copy(model)
-    few: list[Projection] = []
-    asked: list[bool] = []
+    projections: list[Projection] = []
+    calls: list[bool] = []
 
     def output_projection() -> Projection:
-        asked.append(True)
-        if not few:
-            whole = model.output_projection()
-            few.append(Projection(*(tf.gather(tf.convert_to_tensor(weight), tokens) for weight in whole)))
-        return few[0]
+        calls.append(True)
+        if not projections:
+            full_projection = model.output_projection()
+            weights = (tf.gather(tf.convert_to_tensor(weight), tokens) for weight in full_projection)
+            projections.append(Projection(*weights))
+        return projections[0]
 
     decode_step = limited.decode_step
 
     def limited_step(token: Tensor, state: DecoderState, **options: bool) -> tuple[Any, ...]:
-        asked.clear()
-        logits, *rest = decode_step(token, state, **options)
-        return logits if asked else tf.gather(logits, tokens, axis=1), *rest
+        calls.clear()
+        logits, *extras = decode_step(token, state, **options)
+        return logits if calls else tf.gather(logits, tokens, axis=1), *extras
 
     limited.__dict__.update(output_projection=output_projection, decode_step=limited_step)
     return limited
@@ -366,10 +367,10 @@ def token_log_probabilities(model: NMTModel, memory: Nest, target: Tensor, targe
         float32 `[batch, target length]`, in nats; 0 after the end of a sentence.
     """
     rows = TokenRows(target_length, tf.shape(target)[1])
-    hidden, labels = rows.of(model.decode_hidden(memory, shift_right(target))), rows.of(target)
+    hidden, labels = rows.select(model.decode_hidden(memory, shift_right(target))), rows.select(target)
     logits = to_float32(model.output_projection().flat_logits(hidden))          # [tokens, vocabulary]
-    right = tf.gather(logits, labels, batch_dims=1)
-    return rows.padded(right - tf.reduce_logsumexp(logits, axis=1))
+    label_logits = tf.gather(logits, labels, batch_dims=1)
+    return rows.padded(label_logits - tf.reduce_logsumexp(logits, axis=1))
 
 
 def sentence_log_probabilities(model: NMTModel, memory: Nest, target: Tensor, target_length: Tensor) -> Tensor:

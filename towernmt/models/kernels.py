@@ -90,8 +90,8 @@ def _affine_in_steps(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: 
         if transpose_kernel:
             kernel = hoisted("transposed", tf.transpose, kernel)
         if dtype == tf.float32 and rows_collide(x, kernel):
-            filled, more = (hoisted("filled", with_filled_rows, weight) for weight in (kernel, bias))
-            return tf.nn.bias_add(matmul(x, filled), more)[:, :kernel.shape[1]]
+            filled_kernel, filled_bias = (hoisted("filled", with_filled_rows, weight) for weight in (kernel, bias))
+            return tf.nn.bias_add(matmul(x, filled_kernel), filled_bias)[:, :kernel.shape[1]]
         return tf.nn.bias_add(matmul(x, kernel), _narrowed(bias))
 
     def with_bias(kernel: Tensor, bias: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def token_mask(length: Tensor, longest: Tensor) -> Tensor:
     return count_to(longest) < tf.cast(length, tf.int64)[:, None]
 
 
-def rows_at(x: Tensor, rows: Tensor, back: Tensor) -> Tensor:
+def rows_at(x: Tensor, rows: Tensor, inverse: Tensor) -> Tensor:
     """Return some rows of a tensor, with a gradient that gathers.
 
     The gradient of `tf.gather_nd` is `ScatterNd`, which TensorFlow runs on the CPU under op determinism.
@@ -214,23 +214,23 @@ def rows_at(x: Tensor, rows: Tensor, back: Tensor) -> Tensor:
     Args:
         x: `[n, depth]`.
         rows: int64 `[m]`, indices of the rows, each at most once.
-        back: int64 `[n]`, index in `rows` of each row of `x`; m for a row that is not in `rows`.
+        inverse: int64 `[n]`, index in `rows` of each row of `x`; m for a row that is not in `rows`.
 
     Returns:
         `[m, depth]`.
     """
     @tf.custom_gradient
     def gathered(x: Tensor) -> Tensor:
-        return tf.gather(x, rows), lambda dy: tf.gather(_with_row_of_zeros(dy), back)
+        return tf.gather(x, rows), lambda dy: tf.gather(_with_row_of_zeros(dy), inverse)
 
     return gathered(x)
 
 
-def rows_into(x: Tensor, rows: Tensor, back: Tensor) -> Tensor:
+def rows_into(x: Tensor, rows: Tensor, inverse: Tensor) -> Tensor:
     """Return a tensor of zeros `[n, ...]` with `x` `[m, ...]` in the rows `rows`: the inverse of `rows_at`."""
     @tf.custom_gradient
     def scattered(x: Tensor) -> Tensor:
-        return tf.gather(_with_row_of_zeros(x), back), lambda dy: tf.gather(dy, rows)
+        return tf.gather(_with_row_of_zeros(x), inverse), lambda dy: tf.gather(dy, rows)
 
     return scattered(x)
 
@@ -332,22 +332,22 @@ def hoisting() -> Iterator[None]:
         state.hoisted = before
 
 
-def hoisted(what: str, make: Callable[..., Tensor], *weights: Variable | Tensor) -> Tensor:
+def hoisted(name: str, make: Callable[..., Tensor], *weights: Variable | Tensor) -> Tensor:
     """Return `make(*weights)`; within `hoisting`, hoist it out of all loops and share it between equal calls.
 
     Args:
-        what: name of the result.
+        name: name of the result.
         make: function of the weights.
         weights: variables or tensors; the result is not hoisted if one of them was created within a loop.
     """
-    made, graph = graph_state().hoisted, _outermost_graph()
-    if made is None or any(weight.graph is not graph for weight in weights):
+    cache, graph = graph_state().hoisted, _outermost_graph()
+    if cache is None or any(weight.graph is not graph for weight in weights):
         return make(*weights)
-    key = (what, *(weight.name for weight in weights))
-    if key not in made:
+    key = (name, *(weight.name for weight in weights))
+    if key not in cache:
         with graph.as_default():
-            made[key] = make(*weights)
-    return made[key]
+            cache[key] = make(*weights)
+    return cache[key]
 
 
 def is_hoisting() -> bool:

@@ -41,22 +41,22 @@ class TokenRows:
         self.mask = token_mask(length, longest)
         self._shape = tf.shape(self.mask)
         self._rows = tf.where(tf.reshape(self.mask, [-1]))[:, 0]
-        first = tf.cumsum(tf.cast(length, tf.int64), exclusive=True)
-        number = first[:, None] + count_to(longest)                     # [batch, longest], of each token
-        self._back = tf.reshape(tf.where(self.mask, number, tf.shape(self._rows, tf.int64)[0]), [-1])
+        first_token = tf.cumsum(tf.cast(length, tf.int64), exclusive=True)
+        token_index = first_token[:, None] + count_to(longest)                     # [batch, longest], of each token
+        self._token_of_position = tf.reshape(tf.where(self.mask, token_index, tf.shape(self._rows, tf.int64)[0]), [-1])
 
-    def of(self, batch: Tensor) -> Tensor:
+    def select(self, batch: Tensor) -> Tensor:
         """Return the tokens of a batch `[batch, longest]` or `[batch, longest, depth]`: `[tokens]`, `[tokens, depth]`.
 
         A batch with a depth gets a gradient.
         """
         if batch.shape.rank == 2:
             return tf.gather(tf.reshape(batch, [-1]), self._rows)
-        return rows_at(tf.reshape(batch, [-1, int(batch.shape[2])]), self._rows, self._back)
+        return rows_at(tf.reshape(batch, [-1, int(batch.shape[2])]), self._rows, self._token_of_position)
 
     def padded(self, tokens: Tensor) -> Tensor:
         """Return a number of each token, `[tokens]`, at its position in the batch: `[batch, longest]`, 0 at padding."""
-        return tf.reshape(rows_into(tokens, self._rows, self._back), self._shape)
+        return tf.reshape(rows_into(tokens, self._rows, self._token_of_position), self._shape)
 
 
 class LossBatch:
@@ -100,7 +100,7 @@ class LossBatch:
             self.hidden, self.labels = tf.reshape(hidden, [-1, int(hidden.shape[2])]), tf.reshape(target, [-1])
         else:
             self.positions = tf.where(rows.mask)
-            self.hidden, self.labels = rows.of(hidden), rows.of(target)
+            self.hidden, self.labels = rows.select(hidden), rows.select(target)
         self._vocabulary: Projection | None = None
         if softmax_sample:
             self._vocabulary = self._projection
@@ -239,22 +239,22 @@ def smoothed_cross_entropy(tokens: Tensor, projection: Projection, logits: Tenso
             vocabulary = int(kernel.shape[0])
             # As a product, since a mean over the first dimension takes 3 to 6 times as long.
             mean_kernel = tf.matmul(tf.fill([1, vocabulary], 1.0 / vocabulary), kernel)             # [1, depth]
-            right = tf.reduce_sum(tokens * kernel_of_label) + tf.reduce_sum(tf.gather(bias, labels))
-            mean = tf.reduce_sum(tokens * mean_kernel) + tf.reduce_mean(bias) * count
-            loss = nll + smoothing * (right - mean)
+            label_logits = tf.reduce_sum(tokens * kernel_of_label) + tf.reduce_sum(tf.gather(bias, labels))
+            mean_logits = tf.reduce_sum(tokens * mean_kernel) + tf.reduce_mean(bias) * count
+            loss = nll + smoothing * (label_logits - mean_logits)
         add_rows = _add_rows_on_gpu if on_gpu(logits) else _add_rows
 
         def gradient(d_loss: Tensor, d_nll: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             of_softmax = d_loss + d_nll
             of_label, of_mean = smoothing * d_loss - of_softmax, -smoothing * d_loss
-            ones = tf.ones([1, size], probabilities.dtype)
+            row_of_ones = tf.ones([1, size], probabilities.dtype)
             d_tokens = to_float32(matmul(probabilities, kernel)) * of_softmax + kernel_of_label * of_label
             scaled = tf.cast(tokens * of_softmax, probabilities.dtype)
             d_kernel = add_rows(
                 to_float32(product_over_rows(probabilities, scaled)),                               # [V, depth]
                 labels, tokens * of_label)
             d_bias = add_rows(
-                to_float32(matmul(ones, probabilities))[0] * of_softmax,                            # [V]
+                to_float32(matmul(row_of_ones, probabilities))[0] * of_softmax,                            # [V]
                 labels, tf.fill([size], of_label))
             if smoothing:
                 d_tokens += mean_kernel * of_mean
@@ -300,9 +300,9 @@ def guided_alignment_loss(attention: Tensor, alignment: Tensor, passes: int = 1)
         float32 `[]`: the sum over the target words, in nats, and the mean over the passes.
     """
     links = tf.cast(alignment, tf.float32)
-    wanted = links / tf.maximum(tf.reduce_sum(links, 2, keepdims=True), 1.0)
-    got = tf.reshape(attention, tf.concat([[passes], tf.shape(alignment)], 0))
-    return -tf.reduce_sum(wanted * tf.math.log(tf.maximum(got, _LEAST_WEIGHT))) / passes
+    expected = links / tf.maximum(tf.reduce_sum(links, 2, keepdims=True), 1.0)
+    predicted = tf.reshape(attention, tf.concat([[passes], tf.shape(alignment)], 0))
+    return -tf.reduce_sum(expected * tf.math.log(tf.maximum(predicted, _LEAST_WEIGHT))) / passes
 
 
 def r_drop_loss(loss: Tensor, logits: Tensor, alpha: float) -> Tensor:

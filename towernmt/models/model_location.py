@@ -40,30 +40,30 @@ def code_of(root: Path, module: str) -> dict[str, bytes]:
         SettingsError: a file has a syntax error.
     """
     package = module.partition(".")[0] if "." in module or (root / module / "__init__.py").is_file() else ""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     waiting = [module]
     while waiting:
-        wanted = waiting.pop()
-        top = wanted.partition(".")[0]
-        if found and (top in _ELSEWHERE or (package and top != package)):
+        module_name = waiting.pop()
+        top = module_name.partition(".")[0]
+        if files and (top in _ELSEWHERE or (package and top != package)):
             continue
-        for name, file in _files(root, wanted):
-            if name not in found:
-                found[name] = file.read_bytes() if file.is_file() else b""
-                waiting += _imported(found[name], name)
-    return found
+        for name, file in _files(root, module_name):
+            if name not in files:
+                files[name] = file.read_bytes() if file.is_file() else b""
+                waiting += _imported(files[name], name)
+    return files
 
 
 def _files(root: Path, module: str) -> Iterator[tuple[str, Path]]:
     """Yield the relative name and the path of a module's file below `root`, and of the `__init__.py` around it."""
-    parts = module.split(".")
-    path = root.joinpath(*parts)
+    names = module.split(".")
+    path = root.joinpath(*names)
     files = [path.with_name(f"{path.name}.py"), path / "__init__.py"]
     file = next((f for f in files if f.is_file()), None)
     if file is None:
         return
-    for depth in range(1, len(parts)):
-        yield "/".join([*parts[:depth], "__init__.py"]), root.joinpath(*parts[:depth], "__init__.py")
+    for depth in range(1, len(names)):
+        yield "/".join([*names[:depth], "__init__.py"]), root.joinpath(*names[:depth], "__init__.py")
     yield file.relative_to(root).as_posix(), file
 
 
@@ -136,42 +136,43 @@ def find_location(name: str) -> ModelLocation:
     Raises:
         SettingsError: the file or module does not exist.
     """
-    where, colon, attribute = name.rpartition(":")
-    if not (colon and where and attribute):
+    origin, colon, attribute = name.rpartition(":")
+    if not (colon and origin and attribute):
         raise SettingsError(f"{name}: name a file or module and its class, such as {SHAPES[0]}.")
-    if where.endswith(".py"):
-        if not Path(where).is_file():
-            raise SettingsError(f"the file {where} does not exist: name a Python file and its class, such as "
+    if origin.endswith(".py"):
+        if not Path(origin).is_file():
+            raise SettingsError(f"the file {origin} does not exist: name a Python file and its class, such as "
                                 f"{SHAPES[0]}.")
-        return location_of_file(Path(where), attribute)
-    file = _file_of_module(where)
+        return location_of_file(Path(origin), attribute)
+    file = _file_of_module(origin)
     if file is None:
-        raise SettingsError(f"the module {where} does not exist: name a file, as {SHAPES[0]}, or install the module.")
+        raise SettingsError(f"the module {origin} does not exist: name a file, as {SHAPES[0]}, or install the module.")
     return location_of_file(file, attribute)
 
 
 def location_of_file(file: Path, attribute: str) -> ModelLocation:
     """Return the location of an attribute of a file; the root of a package's module is the directory of the package."""
     file = file.resolve()
-    parts = [] if file.name == "__init__.py" else [file.stem]
+    names = [] if file.name == "__init__.py" else [file.stem]
     root = file.parent
     while (root / "__init__.py").is_file() and root != root.parent:
-        parts, root = [root.name, *parts], root.parent
-    return ModelLocation(root, ".".join(parts), attribute)
+        names, root = [root.name, *names], root.parent
+    return ModelLocation(root, ".".join(names), attribute)
 
 
-def load_attribute(place: ModelLocation) -> Any:
+def load_attribute(location: ModelLocation) -> Any:
     """Import the module of a location, once per content of the file, and return the class or function.
 
     Raises:
         SettingsError: the module cannot be imported, or has no such attribute.
     """
-    thing: Any = _module(place)
-    for part in place.attribute.split("."):
-        if not hasattr(thing, part):
-            raise SettingsError(f"{place.file} has no '{place.attribute}': name a class or function of this file.")
-        thing = getattr(thing, part)
-    return thing
+    value: Any = _module(location)
+    for name in location.attribute.split("."):
+        if not hasattr(value, name):
+            raise SettingsError(f"{location.file} has no '{location.attribute}': name a class or function of this "
+                                "file.")
+        value = getattr(value, name)
+    return value
 
 
 def name_of_class(kind: type) -> str:
@@ -181,10 +182,10 @@ def name_of_class(kind: type) -> str:
     """
     module = sys.modules.get(kind.__module__)
     file = Path(getattr(module, "__file__", None) or "")
-    thing: Any = module
-    for part in kind.__qualname__.split("."):
-        thing = getattr(thing, part, None)
-    if thing is not kind or file.suffix != ".py" or (kind.__module__ == "__main__" and _runs(file)):
+    value: Any = module
+    for name in kind.__qualname__.split("."):
+        value = getattr(value, name, None)
+    if value is not kind or file.suffix != ".py" or (kind.__module__ == "__main__" and _runs(file)):
         return f"{kind.__qualname__} of {kind.__module__}"
     return location_of_file(file, kind.__qualname__).spelled
 
@@ -206,30 +207,30 @@ def _file_of_module(module: str) -> Path | None:
     return Path(spec.origin)
 
 
-def _module(place: ModelLocation) -> ModuleType:
-    file, code = place.file, code_of(place.root, place.module)
+def _module(location: ModelLocation) -> ModuleType:
+    file, code = location.file, code_of(location.root, location.module)
     content = hashlib.sha256(repr(sorted(code.items())).encode()).hexdigest()
     with _LOCK:
         if (file, content) not in _LOADED:
             anew = any(loaded == file for loaded, _ in _LOADED)         # with other content
-            with _importing_from(place.root, {name.partition("/")[0].removesuffix(".py") for name in code}, anew):
+            with _importing_from(location.root, {name.partition("/")[0].removesuffix(".py") for name in code}, anew):
                 try:
-                    _LOADED[file, content] = _import(place, content)
+                    _LOADED[file, content] = _import(location, content)
                 except SettingsError:
                     raise
                 except Exception as error:      # whatever the user's file raises
-                    raise SettingsError(f"{file} cannot be loaded: {_reason(error, place.root)}.") from error
+                    raise SettingsError(f"{file} cannot be loaded: {_reason(error, location.root)}.") from error
         return _LOADED[file, content]
 
 
-def _import(place: ModelLocation, content: str) -> ModuleType:
-    if place.in_package:
-        return importlib.import_module(place.module)
-    where = hashlib.sha256(str(place.file).encode()).hexdigest()
-    name = f"{place.module}@{where[:4]}{content[:4]}"
-    spec = importlib.util.spec_from_file_location(name, place.file)
+def _import(location: ModelLocation, content: str) -> ModuleType:
+    if location.in_package:
+        return importlib.import_module(location.module)
+    path_digest = hashlib.sha256(str(location.file).encode()).hexdigest()
+    name = f"{location.module}@{path_digest[:4]}{content[:4]}"
+    spec = importlib.util.spec_from_file_location(name, location.file)
     if spec is None or spec.loader is None:
-        raise SettingsError(f"{place.file} is not a Python file; name the one that holds the model, as {SHAPES[0]}.")
+        raise SettingsError(f"{location.file} is not a Python file; name the one that holds the model, as {SHAPES[0]}.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module                      # dataclasses and type hints look for it there
     try:
@@ -251,9 +252,9 @@ def _importing_from(root: Path, local: set[str], anew: bool) -> Iterator[None]:
         local: names of the modules.
         anew: import modules of `root` again that are already imported, because their files have changed.
     """
-    hidden = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in local}
-    others = {name: module for name, module in hidden.items() if not _lies_in(module, root)}
-    for name in hidden if anew else others:
+    hidden_modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in local}
+    foreign_modules = {name: module for name, module in hidden_modules.items() if not _lies_in(module, root)}
+    for name in hidden_modules if anew else foreign_modules:
         del sys.modules[name]
     sys.path.insert(0, str(root))
     importlib.invalidate_caches()
@@ -265,7 +266,7 @@ def _importing_from(root: Path, local: set[str], anew: bool) -> Iterator[None]:
         sys.path.remove(str(root))
         if str(root) not in sys.path:
             sys.path.append(str(root))
-        sys.modules.update(others)
+        sys.modules.update(foreign_modules)
 
 
 def _lies_in(module: Any, root: Path) -> bool:
@@ -277,10 +278,10 @@ def _reason(error: Exception, root: Path) -> str:
     """Return the message of an exception with the last line of user code in its traceback."""
     if isinstance(error, SyntaxError):
         return f"{error.msg} (line {error.lineno} of {error.filename})"
-    own = [frame for frame in traceback.extract_tb(error.__traceback__)
+    user_frames = [frame for frame in traceback.extract_tb(error.__traceback__)
            if Path(frame.filename).is_relative_to(root) and "site-packages" not in frame.filename]
-    where = f" (line {own[-1].lineno} of {own[-1].filename})" if own else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
+    line_text = f" (line {user_frames[-1].lineno} of {user_frames[-1].filename})" if user_frames else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{line_text}"
 
 
 def _runs(file: Path) -> bool:
@@ -302,13 +303,13 @@ SUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
-def copy_code(place: ModelLocation, directory: Path) -> None:
+def copy_code(location: ModelLocation, directory: Path) -> None:
     """Write the files of a model to a directory, replacing earlier ones."""
-    code = code_of(place.root, place.module)
-    old = _read_sums(directory)
-    if old == _sums(code) and not _damaged(directory, old):
+    code = code_of(location.root, location.module)
+    old_sums = _read_sums(directory)
+    if old_sums == _sums(code) and not _damaged(directory, old_sums):
         return
-    for name in old.keys() - code.keys():
+    for name in old_sums.keys() - code.keys():
         (directory / name).unlink(missing_ok=True)
     for name, content in code.items():
         with replacing(directory / name) as file:
@@ -325,8 +326,8 @@ def location_of_copy(directory: Path, name: str) -> ModelLocation | None:
     Raises:
         SettingsError: a file of the copy is missing, or does not match its checksum.
     """
-    where, _, attribute = name.rpartition(":")
-    path = where if where.endswith(".py") else where.replace(".", "/") + ".py"
+    origin, _, attribute = name.rpartition(":")
+    path = origin if origin.endswith(".py") else origin.replace(".", "/") + ".py"
     checked_name(path, f"{directory.parent / 'settings.yaml'}: architecture")
     file = directory / path
     if not file.is_file():
@@ -339,7 +340,7 @@ def location_of_copy(directory: Path, name: str) -> ModelLocation | None:
         raise SettingsError(f"{directory / damaged[0]} is not the file that the run was made with (its SHA-256 is not "
                             f"the one in {directory / SUMS}): put that back, or, if you changed it on purpose, write "
                             "the new sums with sha256sum.")
-    if not where.endswith(".py"):
+    if not origin.endswith(".py"):
         try:
             installed = find_location(name)
             if _sums(code_of(installed.root, installed.module)) == sums:
@@ -349,10 +350,10 @@ def location_of_copy(directory: Path, name: str) -> ModelLocation | None:
     return location_of_file(file, attribute)
 
 
-def changed_files(place: ModelLocation, directory: Path) -> list[str]:
+def changed_files(location: ModelLocation, directory: Path) -> list[str]:
     """Return the names of files that differ between a model and its copy, or that only one of them has."""
-    new, old = _sums(code_of(place.root, place.module)), _read_sums(directory)
-    return sorted(name for name in new.keys() | old.keys() if new.get(name) != old.get(name))
+    new_sums, old_sums = _sums(code_of(location.root, location.module)), _read_sums(directory)
+    return sorted(name for name in new_sums.keys() | old_sums.keys() if new_sums.get(name) != old_sums.get(name))
 
 
 def _sums(code: dict[str, bytes]) -> dict[str, str]:

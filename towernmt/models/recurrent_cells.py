@@ -44,18 +44,18 @@ def block_lstm(x: Tensor, start: list[Tensor], kernel: Tensor, bias: Tensor) -> 
         size = tf.shape(x)[0]
         with tf1.device("/cpu:0"):          # the kernel reads it there; an int64 would be in the memory of a GPU
             longest = tf.cast(size, tf.int64)
-        given = {"seq_len_max": longest, "x": x, "cs_prev": cell, "h_prev": output, "w": kernel,
+        kernel_inputs = {"seq_len_max": longest, "x": x, "cs_prev": cell, "h_prev": output, "w": kernel,
                  "wci": peephole, "wcf": peephole, "wco": peephole, "b": bias}
-        kept = tf.raw_ops.BlockLSTMV2(**given)
+        results = tf.raw_ops.BlockLSTMV2(**kernel_inputs)
 
         def gradient(d_cell: Tensor, d_output: Tensor) -> list[Tensor]:
-            d = tf.raw_ops.BlockLSTMGradV2(**given, **kept._asdict(), cs_grad=d_cell, h_grad=d_output,
+            d = tf.raw_ops.BlockLSTMGradV2(**kernel_inputs, **results._asdict(), cs_grad=d_cell, h_grad=d_output,
                                            use_peephole=False)
             has_rows = tf.shape(x)[1] > 0
             return [d.x_grad, d.cs_prev_grad, d.h_prev_grad, _only_if(has_rows, d.w_grad),
                     _only_if(has_rows, d.b_grad)]
 
-        return (kept.cs, kept.h), gradient
+        return (results.cs, results.h), gradient
 
     cells, outputs = run(*[tf.convert_to_tensor(t) for t in (x, *start, kernel, bias)])
     return [_with_depth(cells, depth), _with_depth(outputs, depth)]
@@ -83,11 +83,11 @@ def block_gru(x: Tensor, start: list[Tensor], gates_kernel: Tensor, gates_bias: 
         weights = {"w_ru": w_ru, "b_ru": b_ru, "w_c": w_c, "b_c": b_c}
 
         def forward(inputs: list[Tensor], carry: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-            kept = tf.raw_ops.GRUBlockCell(x=inputs[0], h_prev=carry[0], **weights)
-            return [kept.h], list(kept)
+            results = tf.raw_ops.GRUBlockCell(x=inputs[0], h_prev=carry[0], **weights)
+            return [results.h], list(results)
 
         reset, update, candidate, states = loop_over_time(forward, [x], [state], 4)[1]
-        before = tf.concat([state[None], states[:-1]], 0)
+        previous_states = tf.concat([state[None], states[:-1]], 0)
 
         def gradient(d_states: Tensor) -> list[Tensor]:
             def backward(inputs: list[Tensor], carry: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -96,10 +96,11 @@ def block_gru(x: Tensor, start: list[Tensor], gates_kernel: Tensor, gates_bias: 
                 return [d.d_h_prev], [d.d_x, d.d_r_bar_u_bar, d.d_c_bar]
 
             (d_start,), (d_x, d_gates, d_candidate) = loop_over_time(
-                backward, [x, before, reset, update, candidate, d_states], [tf.zeros_like(state)], 3, backwards=True)
+                backward, [x, previous_states, reset, update, candidate, d_states], [tf.zeros_like(state)], 3,
+                backwards=True)
             return [d_x, d_start,
-                    _product_over_time(tf.concat([x, before], 2), d_gates), tf.reduce_sum(d_gates, [0, 1]),
-                    _product_over_time(tf.concat([x, reset * before], 2), d_candidate),
+                    _product_over_time(tf.concat([x, previous_states], 2), d_gates), tf.reduce_sum(d_gates, [0, 1]),
+                    _product_over_time(tf.concat([x, reset * previous_states], 2), d_candidate),
                     tf.reduce_sum(d_candidate, [0, 1])]
 
         return states, gradient
@@ -176,9 +177,11 @@ class Cell:
         graph_state().maps_in_kernel[kernel.op.name] = depth // self.depth
         self._kernels.append(tf.convert_to_tensor(kernel))
         # A split, since the gradient of slices would be written in full for each of them.
-        known = tf.split(self._kernels[-1], [self._input_depth, rows - self._input_depth]) if self._input_depth else []
-        self._input_kernels += known[:1]
-        self._matrices.append(known[1] if known else self._kernels[-1])
+        split_kernel: list[Tensor] = []
+        if self._input_depth:
+            split_kernel = tf.split(self._kernels[-1], [self._input_depth, rows - self._input_depth])
+        self._input_kernels += split_kernel[:1]
+        self._matrices.append(split_kernel[1] if split_kernel else self._kernels[-1])
         self._biases.append(tf.convert_to_tensor(tf1.get_variable("bias", [depth], initializer=self._first_bias)))
         if self._layer_norm:
             if self._input_depth:
@@ -261,17 +264,17 @@ class Cell:
             The state after the step.
         """
         def mapped(h: Tensor, i: int) -> Tensor:
-            read = tf.concat([*extra, h], 1) if extra else h
+            joined = tf.concat([*extra, h], 1) if extra else h
             if self._layer_norm:
-                return projected[i] + _standardize(multiply(read, i)) * norms[i]
-            return multiply(read, i, projected[i])
+                return projected[i] + _standardize(multiply(joined, i)) * norms[i]
+            return multiply(joined, i, projected[i])
 
         h = state[-1]
         if self._layer_norm:
             return self._advance_normalized(mapped, state, norms)
         if self.kind == "gru":
-            shown, update = apply(_GATES_OF_GRU, mapped(h, 0), h)
-            return apply(_OUTPUT_OF_GRU, mapped(shown, 1), update, h)
+            reset_state, update = apply(_GATES_OF_GRU, mapped(h, 0), h)
+            return apply(_OUTPUT_OF_GRU, mapped(reset_state, 1), update, h)
         return apply(_LSTM, mapped(h, 0), state[0])
 
     def _advance_normalized(self, mapped: Callable[[Tensor, int], Tensor], state: Sequence[Tensor],
@@ -297,8 +300,8 @@ class Cell:
             return [cell.h]
         matrices = self.matrices
 
-        def multiply(a: Tensor, i: int, *added: Tensor) -> Tensor:
-            return sum((to_float32(b) for b in added), to_float32(matmul(a, matrices[i])))
+        def multiply(a: Tensor, i: int, *addends: Tensor) -> Tensor:
+            return sum((to_float32(b) for b in addends), to_float32(matmul(a, matrices[i])))
 
         return self.advance(self.project(x), extra, state, multiply, self.norms)
 
@@ -320,11 +323,11 @@ class Cell:
         if self._fused:
             return block_gru(x, list(start), self._kernels[0], self._biases[0], self._kernels[1], self._biases[1])
 
-        def one(step: Step) -> tuple[list[Tensor], list[Tensor]]:
+        def run_step(step: Step) -> tuple[list[Tensor], list[Tensor]]:
             state = self.advance(step.inputs, [], step.state, step.multiply, step.shared, step.apply)
             return state, state[first:]
 
-        return scan(one, self.state_size - first, self.project(x), start, self.matrices, self.norms,
+        return scan(run_step, self.state_size - first, self.project(x), start, self.matrices, self.norms,
                     operations=self.operations)
 
 
@@ -351,11 +354,11 @@ def _gates_of_gru(z: Tensor, h: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     return [reset * h, update], [reset]
 
 
-def _gates_of_gru_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
+def _gates_of_gru_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], stored: Sequence[Tensor],
                            d_outputs: Sequence[Tensor]) -> list[Tensor]:
-    (_, h), (_, update), (reset,), (d_shown, d_update) = args, outputs, kept, d_outputs
-    d_z = tf.concat([_d_sigmoid(reset, d_shown * h), _d_sigmoid(update, d_update)], 1)
-    return [d_z, d_shown * reset]
+    (_, h), (_, update), (reset,), (d_reset_state, d_update) = args, outputs, stored, d_outputs
+    d_z = tf.concat([_d_sigmoid(reset, d_reset_state * h), _d_sigmoid(update, d_update)], 1)
+    return [d_z, d_reset_state * reset]
 
 
 def _output_of_gru(z: Tensor, update: Tensor, h: Tensor) -> tuple[list[Tensor], list[Tensor]]:
@@ -364,9 +367,9 @@ def _output_of_gru(z: Tensor, update: Tensor, h: Tensor) -> tuple[list[Tensor], 
     return [candidate + update * change], [candidate, change]
 
 
-def _output_of_gru_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
+def _output_of_gru_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], stored: Sequence[Tensor],
                             d_outputs: Sequence[Tensor]) -> list[Tensor]:
-    (_, update, _), (candidate, change), (d,) = args, kept, d_outputs
+    (_, update, _), (candidate, change), (d,) = args, stored, d_outputs
     d_h = d * update
     return [_d_tanh(candidate, d - d_h), d * change, d_h]
 
@@ -375,15 +378,15 @@ def _lstm(z: Tensor, c: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     i, f, g, o = tf.split(z, 4, 1)
     i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
     c = f * c + i * g
-    shown = tf.tanh(c)
-    return [c, o * shown], [i, f, g, o, shown]
+    squashed_cell = tf.tanh(c)
+    return [c, o * squashed_cell], [i, f, g, o, squashed_cell]
 
 
-def _lstm_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
+def _lstm_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], stored: Sequence[Tensor],
                    d_outputs: Sequence[Tensor]) -> list[Tensor]:
-    (_, c), (i, f, g, o, shown), (d_c, d_h) = args, kept, d_outputs
-    d_c += _d_tanh(shown, d_h * o)
-    d_z = [_d_sigmoid(i, d_c * g), _d_sigmoid(f, d_c * c), _d_tanh(g, d_c * i), _d_sigmoid(o, d_h * shown)]
+    (_, c), (i, f, g, o, squashed_cell), (d_c, d_h) = args, stored, d_outputs
+    d_c += _d_tanh(squashed_cell, d_h * o)
+    d_z = [_d_sigmoid(i, d_c * g), _d_sigmoid(f, d_c * c), _d_tanh(g, d_c * i), _d_sigmoid(o, d_h * squashed_cell)]
     return [tf.concat(d_z, 1), d_c * f]
 
 
@@ -416,8 +419,8 @@ def run_both_ways(forwards: Cell, backwards: Cell, x: Tensor, length: Tensor) ->
     """
     rows = tf.shape(x)[1]
     ahead = forwards.run(x, forwards.zero_state(rows))[-1]
-    back = backwards.run(reverse(x, length), backwards.zero_state(rows))[-1]
-    return ahead, reverse(back, length)
+    behind = backwards.run(reverse(x, length), backwards.zero_state(rows))[-1]
+    return ahead, reverse(behind, length)
 
 
 def reverse(x: Tensor, length: Tensor) -> Tensor:
@@ -438,8 +441,8 @@ def at_end(states: Sequence[Tensor], length: Tensor) -> list[Tensor]:
     time, sequence = (count_to(size) for size in tf.unstack(tf.shape(states[0])[:2]))
     last, batch = tf.cast(length, tf.int64) - 1, tf.cast(tf.shape(states[0])[1], tf.int64)
     rows = last * batch + sequence
-    back = tf.reshape(tf.where(tf.equal(time[:, None], last), sequence, batch), [-1])       # [time * batch]
-    return [rows_at(tf.reshape(x, [-1, int(x.shape[2])]), rows, back) for x in states]
+    inverse = tf.reshape(tf.where(tf.equal(time[:, None], last), sequence, batch), [-1])       # [time * batch]
+    return [rows_at(tf.reshape(x, [-1, int(x.shape[2])]), rows, inverse) for x in states]
 
 
 def sequence_mask(rows: Tensor, depth: int, rate: float, name: str) -> Tensor:

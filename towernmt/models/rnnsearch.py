@@ -67,13 +67,13 @@ class RNNSearch(ConfiguredModel):
                     if layer:
                         x = sequence_dropout(x, s.dropout, f"layer_{layer}_input")
                     depth = int(x.shape[2])
-                    ahead, back = run_both_ways(self._encoder_cell(layer, depth, "forward"),
+                    forward, backward = run_both_ways(self._encoder_cell(layer, depth, "forward"),
                                                 self._encoder_cell(layer, depth, "backward"), x, source_length)
-                    x = self.adapted(tf.concat([ahead, back], 2), f"layer_{layer}")
+                    x = self.adapted(tf.concat([forward, backward], 2), f"layer_{layer}")
             annotations = tf.transpose(x, [1, 0, 2])                        # [batch, source length, 2 * encoder]
             with tf1.variable_scope("decoder"):
                 return RNNSearchMemory(self._attention().memory(annotations, source_length),
-                                       [self._start(back[0], layer) for layer in range(s.decoder_layers)])
+                                       [self._start(backward[0], layer) for layer in range(s.decoder_layers)])
 
     def decode_hidden(self, memory: RNNSearchMemory, target_in: Tensor) -> Tensor:
         return self._teacher_forced(memory, target_in, False)[0]
@@ -82,22 +82,23 @@ class RNNSearch(ConfiguredModel):
         hidden, (weights,) = self._teacher_forced(memory, target_in, True)
         return hidden, by_time(weights)
 
-    def _teacher_forced(self, memory: RNNSearchMemory, target_in: Tensor, shown: bool) -> tuple[Tensor, list[Tensor]]:
-        """Return the last hidden layer and, if `shown`, the attention `[target length, batch, source length]`."""
+    def _teacher_forced(self, memory: RNNSearchMemory, target_in: Tensor, with_attention: bool
+                        ) -> tuple[Tensor, list[Tensor]]:
+        """Return the last hidden layer and, if requested, the attention `[target length, batch, source length]`."""
         s = self.settings
         with tf1.variable_scope("rnnsearch"):
             x = embed_target(self._table("target"), by_time(target_in), s)       # [target length, batch, embedding]
             with tf1.variable_scope("decoder"):
                 x = sequence_dropout(x, s.embedding_dropout, "embedding")
-                h, context, *weights = self._attending_layer(memory, x, shown)
+                h, context, *weights = self._attending_layer(memory, x, with_attention)
                 h = self.adapted(h, "layer_0")
                 for layer in range(1, s.decoder_layers):
                     h = sequence_dropout(h, s.dropout, f"layer_{layer}_input")
                     h = self.adapted(self._decoder_cell(layer).run(h, memory.start[layer])[-1], f"layer_{layer}")
                 return tf.transpose(self._read_out([h, x, context]), [1, 0, 2]), weights
 
-    def _attending_layer(self, memory: RNNSearchMemory, x: Tensor, shown: bool) -> list[Tensor]:
-        """Run the first decoder layer; return its states, contexts and, if `shown`, attention.
+    def _attending_layer(self, memory: RNNSearchMemory, x: Tensor, with_attention: bool) -> list[Tensor]:
+        """Run the first decoder layer; return its states, contexts and, if `with_attention`, attention.
 
         Each is float32 `[target length, batch, depth]`; the depth of attention is the source length.
         """
@@ -105,15 +106,17 @@ class RNNSearch(ConfiguredModel):
         states, cells = cell.state_size, len(cell.matrices)
         norms = len(cell.norms)
 
-        def one(step: Step) -> tuple[list[Tensor], list[Tensor]]:
+        def run_step(step: Step) -> tuple[list[Tensor], list[Tensor]]:
             state, coverage = step.state[:states], step.state[states:]
-            seen = attention.attend(state[-1][:, None], coverage, step.fixed[0],
+            attended = attention.attend(state[-1][:, None], coverage, step.fixed[0],
                                     lambda a, i: step.multiply(a, cells + i), step.shared[norms:], step.apply)
-            context = seen.context[:, 0]
+            context = attended.context[:, 0]
             state = cell.advance(step.inputs, [context], state, step.multiply, step.shared[:norms], step.apply)
-            return [*state, *seen.coverage], [state[-1], context, *([seen.weights[:, 0]] if shown else [])]
+            attentions = [attended.weights[:, 0]] if with_attention else []
+            return [*state, *attended.coverage], [state[-1], context, *attentions]
 
-        return scan(one, 2 + shown, cell.project(x), [*memory.start[0], *_no_coverage(memory.attention, 1)],
+        return scan(run_step, 2 + with_attention, cell.project(x),
+                    [*memory.start[0], *_no_coverage(memory.attention, 1)],
                     [*cell.matrices, *attention.matrices(memory.attention)],
                     [*cell.norms, *attention.shared(memory.attention)], [memory.attention.bias],
                     [*attention.operations, *cell.operations])
@@ -130,18 +133,18 @@ class RNNSearch(ConfiguredModel):
         with tf1.variable_scope("rnnsearch"):
             x = embed_target(self._table("target"), token, self.settings)       # [rows, embedding]
             with tf1.variable_scope("decoder"):
-                seen = self._attention().attend_once(
+                attended = self._attention().attend_once(
                     by_sentence(first[-1], batch), [by_sentence(c, batch) for c in state.cache["coverage"]], memory)
-                context = by_hypothesis(seen.context)
+                context = by_hypothesis(attended.context)
                 states = [self._decoder_cell(0).step(x, [context], first)]
                 h = self.adapted(states[-1][-1], "layer_0")
-                for layer, before in enumerate(upper, 1):
-                    states.append(self._decoder_cell(layer).step(h, [], before))
+                for layer, cell_state in enumerate(upper, 1):
+                    states.append(self._decoder_cell(layer).step(h, [], cell_state))
                     h = self.adapted(states[-1][-1], f"layer_{layer}")
                 hidden = self._read_out([h, x, context])
-        cache = {"states": states, "coverage": [by_hypothesis(c) for c in seen.coverage]}
-        shown = [by_hypothesis(seen.weights)] if attention else []
-        return self.output_projection().logits(hidden), DecoderState(state.memory, cache, state.step + 1), *shown
+        cache = {"states": states, "coverage": [by_hypothesis(c) for c in attended.coverage]}
+        attentions = [by_hypothesis(attended.weights)] if attention else []
+        return self.output_projection().logits(hidden), DecoderState(state.memory, cache, state.step + 1), *attentions
 
     def output_projection(self) -> Projection:
         with tf1.variable_scope("rnnsearch"):
@@ -175,10 +178,10 @@ class RNNSearch(ConfiguredModel):
         *cell, h = tf.split(packed, states, 1)
         return [*cell, tf.tanh(h)]
 
-    def _read_out(self, parts: Sequence[Tensor]) -> Tensor:
+    def _read_out(self, vectors: Sequence[Tensor]) -> Tensor:
         """Return the last hidden layer, float32 `[..., read_out_size]` (deep output, Pascanu et al. 2014)."""
         s = self.settings
-        x = tf.concat(parts, -1)
+        x = tf.concat(vectors, -1)
         if s.read_out == "maxout":      # Goodfellow et al. 2013: the larger of two
             hidden = to_float32(linear_layer(x, 2 * s.read_out_size, "read_out"))
             hidden = tf.maximum(*tf.split(hidden, 2, -1))

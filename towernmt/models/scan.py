@@ -21,13 +21,13 @@ class StepOperation(NamedTuple):
 
     Attributes:
         outputs: number of outputs.
-        kept: number of further tensors that it stores for its gradient.
+        stored_count: number of further tensors that it stores for its gradient.
         forward: maps the arguments to (outputs, stored tensors), two sequences of float32 tensors.
         backward: maps (arguments, outputs, stored tensors, gradients of the outputs) to the gradients of the arguments.
     """
 
     outputs: int
-    kept: int
+    stored_count: int
     forward: Callable[..., tuple[Sequence[Tensor], Sequence[Tensor]]]
     backward: Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
 
@@ -109,10 +109,10 @@ class _Groups:
         self._sizes = sizes
 
     def split(self, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
-        groups, place = [], 0
+        groups, start = [], 0
         for size in self._sizes:
-            groups.append(list(tensors[place:place + size]))
-            place += size
+            groups.append(list(tensors[start:start + size]))
+            start += size
         return groups
 
 
@@ -144,30 +144,31 @@ def _forward(step: StepFunction, emits: int, inputs: list[Tensor], start: list[T
              shared: list[Tensor], fixed: list[Tensor], operations: Sequence[StepOperation]) -> _Forward:
     compute = _in_compute_dtype(matrices)
 
-    def one(time_inputs: list[Tensor], state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    def run_step(time_inputs: list[Tensor], state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         products: list[Tensor] = [None] * len(matrices)
         factors: list[Tensor] = [None] * len(matrices)
         results: list[Tensor] = []
 
-        def multiply(a: Tensor, i: int, *added: Tensor) -> Tensor:
+        def multiply(a: Tensor, i: int, *addends: Tensor) -> Tensor:
             factors[i] = tf.cast(a, compute_dtype())
             products[i] = to_float32(matmul(factors[i], compute[i]))
-            for b in added:
+            for b in addends:
                 products[i] += to_float32(b)
             return products[i]
 
         def apply(operation: StepOperation, *args: Tensor) -> list[Tensor]:
-            outputs, kept = operation.forward(*args)
-            results.extend([*outputs, *kept])
+            outputs, stored = operation.forward(*args)
+            results.extend([*outputs, *stored])
             return list(outputs)
 
-        after, emitted = step(Step(time_inputs, state, multiply, apply, shared, fixed))
-        return list(after), [*emitted, *state, *products, *factors, *results]
+        state_after, emitted = step(Step(time_inputs, state, multiply, apply, shared, fixed))
+        return list(state_after), [*emitted, *state, *products, *factors, *results]
 
-    sizes = [emits, len(start), len(matrices), len(matrices), sum(op.outputs + op.kept for op in operations)]
+    sizes = [emits, len(start), len(matrices), len(matrices), sum(op.outputs + op.stored_count for op in operations)]
     dtypes = [tf.float32] * sum(sizes[:3]) + [compute_dtype()] * sizes[3] + [tf.float32] * sizes[4]
     arriving, length = _unstack(inputs), tf.shape(inputs[0])[0]
-    emitted, states, products, factors, results = _Groups(sizes).split(_loop(one, arriving, length, start, dtypes)[1])
+    series = _loop(run_step, arriving, length, start, dtypes)[1]
+    emitted, states, products, factors, results = _Groups(sizes).split(series)
     return _Forward([x.stack() for x in emitted], arriving, states, products, factors, results, length)
 
 
@@ -181,53 +182,53 @@ def _backward(step: StepFunction, matrices: list[Tensor], shared: list[Tensor], 
     product_of_input: dict[int, int] = {}
     """The product to which an input is added, if the input has no other use: their gradients are equal."""
 
-    def one(arrived: list[Tensor], carry: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    def run_step(arrived: list[Tensor], carry: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         time_inputs, state, products, results, d_out = arrivals.split(arrived)
         d_after, sums = carried.split(carry)
         shared_now = [tf.identity(s) for s in shared]
         d_products: list[Tensor] = [None] * len(matrices)
 
-        def multiply(a: Tensor, i: int, *added: Tensor) -> Tensor:
-            def known(*_: Tensor) -> Tensor:
+        def multiply(a: Tensor, i: int, *addends: Tensor) -> Tensor:
+            def recorded(*_: Tensor) -> Tensor:
                 def gradient(d: Tensor) -> list[Tensor]:
                     d_products[i] = tf.cast(d, compute_dtype())
                     d_a = to_float32(matmul(d_products[i], compute[i], transpose_b=True))
-                    return [d_a, *[d if b.dtype == d.dtype else d_products[i] for b in added]]
+                    return [d_a, *[d if b.dtype == d.dtype else d_products[i] for b in addends]]
 
                 return tf.identity(products[i]), gradient
 
-            return tf.custom_gradient(known)(a, *added)
+            return tf.custom_gradient(recorded)(a, *addends)
 
         def apply(operation: StepOperation, *args: Tensor) -> list[Tensor]:
-            outputs, kept = results[:operation.outputs], results[operation.outputs:][:operation.kept]
-            del results[:operation.outputs + operation.kept]
+            outputs, stored = results[:operation.outputs], results[operation.outputs:][:operation.stored_count]
+            del results[:operation.outputs + operation.stored_count]
 
-            def known(*args: Tensor) -> Tensor:
+            def recorded(*args: Tensor) -> Tensor:
                 return (tuple(tf.identity(y) for y in outputs),
-                        lambda *d: list(operation.backward(args, outputs, kept, d)))
+                        lambda *d: list(operation.backward(args, outputs, stored, d)))
 
-            return list(tf.custom_gradient(known)(*args))
+            return list(tf.custom_gradient(recorded)(*args))
 
-        after, emitted = step(Step(time_inputs, state, multiply, apply, shared_now, fixed))
-        wanted = [*state, *shared_now, *time_inputs]
-        grads = tf1.gradients([*after, *emitted], wanted, [*d_after, *d_out])
+        state_after, emitted = step(Step(time_inputs, state, multiply, apply, shared_now, fixed))
+        sources = [*state, *shared_now, *time_inputs]
+        grads = tf1.gradients([*state_after, *emitted], sources, [*d_after, *d_out])
         grads = [tf.zeros_like(x) if g is None else tf.convert_to_tensor(g)
-                 for g, x in zip(grads, wanted, strict=True)]
+                 for g, x in zip(grads, sources, strict=True)]
         d_products = [tf.zeros_like(p, compute_dtype()) if d is None else d
                       for d, p in zip(d_products, products, strict=True)]
         d_state, d_shared, d_inputs = _Groups([len(state), len(shared), len(time_inputs)]).split(grads)
-        product_of_input.update((i, j) for i, d in enumerate(d_inputs) for j, other in enumerate(d_products)
-                                if d is other)
+        product_of_input.update((i, j) for i, d in enumerate(d_inputs) for j, d_product in enumerate(d_products)
+                                if d is d_product)
         sums = [total + d for total, d in zip(sums, d_shared, strict=True)]
         return [*d_state, *sums], [*[None if i in product_of_input else d for i, d in enumerate(d_inputs)],
                                    *d_products]
 
-    nothing = [tf.zeros_like(s.read(0)) for s in forward.states] + [tf.zeros_like(s) for s in shared]
+    zeros = [tf.zeros_like(s.read(0)) for s in forward.states] + [tf.zeros_like(s) for s in shared]
     dtypes = [x.array.dtype for x in forward.inputs] + [compute_dtype()] * len(matrices)
-    last, kept = _loop(one, [x for group in arriving for x in group], forward.length, nothing, dtypes,
+    last_carry, stored = _loop(run_step, [x for group in arriving for x in group], forward.length, zeros, dtypes,
                        backwards=True)
-    d_start, d_shared = carried.split(last)
-    input_series, product_series = _Groups([len(forward.inputs), len(matrices)]).split(kept)
+    d_start, d_shared = carried.split(last_carry)
+    input_series, product_series = _Groups([len(forward.inputs), len(matrices)]).split(stored)
     d_products = [x.stack() for x in product_series]
     d_inputs = [d_products[product_of_input[i]] if i in product_of_input else x.stack()
                 for i, x in enumerate(input_series)]
@@ -259,29 +260,30 @@ def _time_into_rows(x: Tensor) -> Tensor:
     return tf.reshape(x, [shape[0], shape[1] * shape[2], shape[3]])
 
 
-_One = Callable[[list[Tensor], list[Tensor]], tuple[list[Tensor], list[Tensor]]]
+_LoopStep = Callable[[list[Tensor], list[Tensor]], tuple[list[Tensor], list[Tensor]]]
 """From this step's inputs and what is carried to what is carried on and what is kept."""
 
 
-def loop_over_time(one: _One, inputs: Sequence[Tensor], start: list[Tensor], keeps: int, backwards: bool = False
-                   ) -> tuple[list[Tensor], list[Tensor]]:
-    """Call `one` for each step over the first dimension of `inputs`, carrying tensors from `start`.
+def loop_over_time(run_step: _LoopStep, inputs: Sequence[Tensor], start: list[Tensor], stored_count: int,
+                   backwards: bool = False) -> tuple[list[Tensor], list[Tensor]]:
+    """Call `run_step` for each step over the first dimension of `inputs`, carrying tensors from `start`.
 
     Args:
-        one: function of a step.
+        run_step: function of a step.
         inputs: tensors `[time, ...]`.
         start: carried tensors before the first step.
-        keeps: number of float32 tensors that each step stores.
+        stored_count: number of float32 tensors that each step stores.
         backwards: whether to start from the last step.
 
     Returns:
         The carried tensors after the last step, and the stored tensors, each `[time, ...]`.
     """
-    last, kept = _loop(one, _unstack(inputs), tf.shape(inputs[0])[0], start, [tf.float32] * keeps, backwards)
-    return last, [x.stack() for x in kept]
+    last_carry, stored = _loop(run_step, _unstack(inputs), tf.shape(inputs[0])[0], start,
+                               [tf.float32] * stored_count, backwards)
+    return last_carry, [x.stack() for x in stored]
 
 
-def _loop(one: _One, inputs: Sequence[_Series], length: Tensor, start: list[Tensor], dtypes: list[DType],
+def _loop(run_step: _LoopStep, inputs: Sequence[_Series], length: Tensor, start: list[Tensor], dtypes: list[DType],
           backwards: bool = False) -> tuple[list[Tensor], list[_Series]]:
     """Run `loop_over_time` for `length` steps on series; `dtypes` are those of the stored tensors.
 
@@ -289,18 +291,18 @@ def _loop(one: _One, inputs: Sequence[_Series], length: Tensor, start: list[Tens
     """
     shapes: list[Tensor] = []
 
-    def body(count: Tensor, carry: list[Tensor], kept: list[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    def body(count: Tensor, carry: list[Tensor], stored: list[Tensor]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         time = length - 1 - count if backwards else count
-        after, keep = one([x.read(time) for x in inputs], carry)
-        after = [_shaped(new, old.shape) for new, old in zip(after, start, strict=True)]
-        shapes[:] = [None if x is None else x.shape for x in keep]
-        return count + 1, after, [array if x is None else array.write(time, x)
-                                  for array, x in zip(kept, keep, strict=True)]
+        carry_after, emitted = run_step([x.read(time) for x in inputs], carry)
+        carry_after = [_shaped(new, initial.shape) for new, initial in zip(carry_after, start, strict=True)]
+        shapes[:] = [None if x is None else x.shape for x in emitted]
+        return count + 1, carry_after, [array if x is None else array.write(time, x)
+                                  for array, x in zip(stored, emitted, strict=True)]
 
-    _, last, kept = tf1.while_loop(
+    _, last_carry, stored = tf1.while_loop(
         lambda count, *_: count < length, body,
         [tf.constant(0), start, [tf.TensorArray(dtype, length) for dtype in dtypes]], back_prop=False)
-    return last, [_Series(array, shape) for array, shape in zip(kept, shapes, strict=True)]
+    return last_carry, [_Series(array, shape) for array, shape in zip(stored, shapes, strict=True)]
 
 
 def _unstack(tensors: Sequence[Tensor]) -> list[_Series]:

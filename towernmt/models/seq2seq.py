@@ -100,8 +100,8 @@ class Seq2Seq(ConfiguredModel):
         length = tf.math.count_nonzero(tf.equal(attended.bias[:, 0], 0.0), 1)
         return tf.reverse_sequence(weights, length, seq_axis=2, batch_axis=0)
 
-    def _teacher_forced(self, memory: Seq2SeqMemory, target_in: Tensor, shown: bool) -> tuple[Tensor, Tensor]:
-        """Return the last hidden layer and, if `shown`, the attention `[batch, target length, annotations]`."""
+    def _teacher_forced(self, memory: Seq2SeqMemory, target_in: Tensor, with_attention: bool) -> tuple[Tensor, Tensor]:
+        """Return the last hidden layer and, if requested, the attention `[batch, target length, annotations]`."""
         s = self.settings
         with tf1.variable_scope("seq2seq"):
             embedded = embed_target(self._table("target"), by_time(target_in), s)
@@ -109,22 +109,22 @@ class Seq2Seq(ConfiguredModel):
             with tf1.variable_scope("decoder"):
                 x = sequence_dropout(x, s.embedding_dropout, "embedding")
                 if s.input_feeding:
-                    hidden, *weights = [by_time(y) for y in self._feed_inputs(memory, x, shown)]
+                    hidden, *weights = [by_time(y) for y in self._feed_inputs(memory, x, with_attention)]
                 else:
                     for layer in range(s.layers):
                         cell = self._cell(layer, int(x.shape[2]))
                         x = cell.run(self._layer_input(x, layer), memory.start[layer])[-1]
                         x = self.adapted(x, f"layer_{layer}")
                     hidden, *weights = self._last_hidden(tf.transpose(x, [1, 0, 2]), memory)
-                return dropout(hidden, s.dropout, "hidden"), weights[0] if shown else None
+                return dropout(hidden, s.dropout, "hidden"), weights[0] if with_attention else None
 
-    def _feed_inputs(self, memory: Seq2SeqMemory, x: Tensor, shown: bool) -> list[Tensor]:
+    def _feed_inputs(self, memory: Seq2SeqMemory, x: Tensor, with_attention: bool) -> list[Tensor]:
         """Decode with input feeding: all layers and the attention are within the loop.
 
         Args:
             memory: encoded source.
             x: embeddings float32 `[target length, batch, embedding_size]`.
-            shown: whether to return the attention.
+            with_attention: whether to return the attention.
 
         Returns:
             The last hidden layer, float32 `[target length, batch, embedding_size]`, and if requested the attention,
@@ -137,22 +137,22 @@ class Seq2Seq(ConfiguredModel):
         states, maps, norms = cells[0].state_size, len(cells[0].matrices), len(cells[0].norms)
         scales = [lhuc_scale(s.hidden_size, f"layer_{layer}") for layer in range(s.layers)] if s.lhuc else []
 
-        def one(step: Step) -> tuple[list[Tensor], list[Tensor]]:
+        def run_step(step: Step) -> tuple[list[Tensor], list[Tensor]]:
             *flat, below = step.state
-            before, after = _by_layer(flat, states, s.layers), []
+            states_before, states_after = _by_layer(flat, states, s.layers), []
             projected, norm = _by_layer(step.inputs, maps, s.layers), _by_layer(step.shared, norms, s.layers)
             for layer, cell in enumerate(cells):
                 extra = below * step.fixed[layer] if layer else below
-                after.append(cell.advance(projected[layer], [extra], before[layer],
+                states_after.append(cell.advance(projected[layer], [extra], states_before[layer],
                                           _from(step.multiply, layer * maps), norm[layer], step.apply))
-                below = after[-1][-1] * step.shared[norms * s.layers + layer] if scales else after[-1][-1]
-            seen = attention.attend(below[:, None], [], step.fixed[0], _from(step.multiply, s.layers * maps), [])
-            hidden = tf.tanh(step.multiply(tf.concat([seen.context[:, 0], below], 1), s.layers * maps + 2))
-            return [*chain(*after), hidden], [hidden, seen.weights[:, 0]] if shown else [hidden]
+                below = states_after[-1][-1] * step.shared[norms * s.layers + layer] if scales else states_after[-1][-1]
+            context = attention.attend(below[:, None], [], step.fixed[0], _from(step.multiply, s.layers * maps), [])
+            hidden = tf.tanh(step.multiply(tf.concat([context.context[:, 0], below], 1), s.layers * maps + 2))
+            return [*chain(*states_after), hidden], [hidden, context.weights[:, 0]] if with_attention else [hidden]
 
-        inputs = [cells[0].project(x), *[cell.project(_nothing(x)) for cell in cells[1:]]]
+        inputs = [cells[0].project(x), *[cell.project(_no_input(x)) for cell in cells[1:]]]
         masks = [sequence_mask(rows, s.hidden_size, s.dropout, f"layer_{layer}_input") for layer in range(1, s.layers)]
-        return scan(one, 1 + shown, [*chain(*inputs)], [*chain(*memory.start), self._no_hidden(rows)],
+        return scan(run_step, 1 + with_attention, [*chain(*inputs)], [*chain(*memory.start), self._no_hidden(rows)],
                     [*chain(*[cell.matrices for cell in cells]), *attention.matrices(attended), kernel],
                     [*chain(*[cell.norms for cell in cells]), *scales], [attended.bias, *masks],
                     [*chain(*[cell.operations for cell in cells])])
@@ -169,18 +169,18 @@ class Seq2Seq(ConfiguredModel):
         with tf1.variable_scope("seq2seq"):
             x = self._scaled(embed_target(self._table("target"), token, s))         # [rows, embedding]
             with tf1.variable_scope("decoder"):
-                for layer, (cell, before) in enumerate(zip(self._decoder_cells(), state.cache["states"],
+                for layer, (cell, cell_state) in enumerate(zip(self._decoder_cells(), state.cache["states"],
                                                            strict=True)):
                     if s.input_feeding:
-                        known, extra = (_nothing(x), [x]) if layer else (x, state.cache["hidden"])
+                        cell_input, extra = (_no_input(x), [x]) if layer else (x, state.cache["hidden"])
                     else:
-                        known, extra = x, []
-                    states.append(cell.step(known, extra, before))
+                        cell_input, extra = x, []
+                    states.append(cell.step(cell_input, extra, cell_state))
                     x = self.adapted(states[-1][-1], f"layer_{layer}")
                 hidden, *weights = self._last_hidden(x, state.memory)
         cache = {"states": states, "hidden": [hidden] if s.input_feeding else []}
-        shown = [by_hypothesis(self._in_order_of_source(weights[0], state.memory))] if attention else []
-        return self.output_projection().logits(hidden), DecoderState(state.memory, cache, state.step + 1), *shown
+        attentions = [by_hypothesis(self._in_order_of_source(weights[0], state.memory))] if attention else []
+        return self.output_projection().logits(hidden), DecoderState(state.memory, cache, state.step + 1), *attentions
 
     def output_projection(self) -> Projection:
         with tf1.variable_scope("seq2seq"):
@@ -204,10 +204,10 @@ class Seq2Seq(ConfiguredModel):
             return [h if s.hidden_size == s.embedding_size else to_float32(linear_layer(h, s.embedding_size, "hidden"))]
         (attended,) = memory.attention
         query = h if h.shape.rank == 3 else by_sentence(h, tf.shape(attended.bias)[0])
-        seen = self._attention().attend_once(query, [], attended)
-        both = tf.concat([by_hypothesis(seen.context), by_hypothesis(query)], 1)
-        hidden = tf.tanh(to_float32(matmul(both, self._attentional_kernel())))
-        return [tf.reshape(hidden, tf.concat([tf.shape(h)[:-1], [s.embedding_size]], 0)), seen.weights]
+        context = self._attention().attend_once(query, [], attended)
+        joined = tf.concat([by_hypothesis(context.context), by_hypothesis(query)], 1)
+        hidden = tf.tanh(to_float32(matmul(joined, self._attentional_kernel())))
+        return [tf.reshape(hidden, tf.concat([tf.shape(h)[:-1], [s.embedding_size]], 0)), context.weights]
 
     def _scaled(self, embeddings: Tensor) -> Tensor:
         """Scale embeddings, whose table is initialised for the softmax, to the size that stacked cells need.
@@ -224,9 +224,9 @@ class Seq2Seq(ConfiguredModel):
     def _layer_input(self, x: Tensor, layer: int) -> Tensor:
         return sequence_dropout(x, self.settings.dropout, f"layer_{layer}_input") if layer else x
 
-    def _cell(self, layer: int, known: int, extra: int = 0) -> Cell:
+    def _cell(self, layer: int, input_depth: int, extra: int = 0) -> Cell:
         s = self.settings
-        return Cell(s.cell, known, s.hidden_size, f"layer_{layer}", extra, s.layer_norm, s.kernels)
+        return Cell(s.cell, input_depth, s.hidden_size, f"layer_{layer}", extra, s.layer_norm, s.kernels)
 
     def _decoder_cells(self) -> list[Cell]:
         """Return the decoder layers. With input feeding, only the embedding is known before the loop."""
@@ -255,18 +255,18 @@ class Seq2Seq(ConfiguredModel):
         return zeros
 
 
-def _nothing(x: Tensor) -> Tensor:
+def _no_input(x: Tensor) -> Tensor:
     """Return an input of depth 0, for a layer whose input is not known before the loop."""
     return x[..., :0]
 
 
-def _by_layer(flat: Sequence[Tensor], each: int, layers: int) -> list[Sequence[Tensor]]:
-    return [flat[layer * each:(layer + 1) * each] for layer in range(layers)]
+def _by_layer(flat: Sequence[Tensor], size: int, layers: int) -> list[Sequence[Tensor]]:
+    return [flat[layer * size:(layer + 1) * size] for layer in range(layers)]
 
 
 def _from(multiply: Callable[..., Tensor], first: int) -> Callable[..., Tensor]:
     """Return `multiply` for matrices numbered from `first`."""
-    return lambda a, i, *added: multiply(a, first + i, *added)
+    return lambda a, i, *addends: multiply(a, first + i, *addends)
 
 
 def _check(s: Seq2SeqSettings) -> None:

@@ -148,8 +148,8 @@ class SingleHeadAttention:
         if not coverage:
             return apply(_ADDITIVE_SCORES, projected, keys, vector)[0]
         inner = keys[:, None] + projected
-        for seen in coverage:
-            inner += seen[..., None] * shared[2]
+        for attention_sum in coverage:
+            inner += attention_sum[..., None] * shared[2]
         return _weighted(tf.tanh(inner), vector)
 
     def attend_once(self, query: Tensor, coverage: Sequence[Tensor], memory: AttentionMemory) -> AttendedSource:
@@ -170,7 +170,7 @@ def _additive_scores(query: Tensor, keys: Tensor, vector: Tensor) -> tuple[list[
     return [_weighted(tf.tanh(keys[:, None] + query), vector)], []
 
 
-def _additive_scores_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
+def _additive_scores_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], stored: Sequence[Tensor],
                               d_outputs: Sequence[Tensor]) -> list[Tensor]:
     """Return the gradients; the largest tensor, `[batch, queries, source length, depth]`, is computed again."""
     (query, keys, vector), (d,) = args, d_outputs

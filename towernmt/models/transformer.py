@@ -28,7 +28,7 @@ from towernmt.models.layers.attention import (
     causal_bias,
     empty_blocks,
     padding_bias,
-    place_of_step,
+    position_of_step,
 )
 from towernmt.models.layers.embeddings import (
     PairPositions,
@@ -68,7 +68,7 @@ class SSRU(Attention):
         super().__init__(name)
         self.depth, self.gains = depth, gains
 
-    def whole(self, x: Tensor, inputs: AttentionInputs, with_weights: bool = False) -> Attended:
+    def attend_sequence(self, x: Tensor, inputs: AttentionInputs, with_weights: bool = False) -> Attended:
         forget, new = self._projections(tf.transpose(x, [1, 0, 2]))             # each [length, batch, depth]
         return Attended(tf.transpose(tf.nn.relu(weighted_sums(forget, new)), [1, 0, 2]))
 
@@ -116,11 +116,11 @@ def weighted_sums(forget: Tensor, new: Tensor) -> Tensor:
 
 
 def _sum_over_time(forget: Tensor, new: Tensor, backwards: bool) -> Tensor:
-    def one(arrived: list[Tensor], carry: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    def run_step(arrived: list[Tensor], carry: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         cell = arrived[0] * carry[0] + arrived[1]
         return [cell], [cell]
 
-    return loop_over_time(one, [forget, new], [tf.zeros_like(new[0])], 1, backwards=backwards)[1][0]
+    return loop_over_time(run_step, [forget, new], [tf.zeros_like(new[0])], 1, backwards=backwards)[1][0]
 
 
 class TransformerMemory(NamedTuple):
@@ -170,12 +170,12 @@ class Transformer(ConfiguredModel):
         Each one is a sublayer, in this order, followed by the feed-forward layer.
         """
         s, gains = self.settings, self.gains("decoder", layer)
-        before: Attention = SSRU(s.hidden_size, gains)
+        self_attention: Attention = SSRU(s.hidden_size, gains)
         if s.decoder_cell == "attention":
-            before = SelfAttention(s.hidden_size, s.heads, s.attention_dropout, self.pair_positions(), gains,
+            self_attention = SelfAttention(s.hidden_size, s.heads, s.attention_dropout, self.pair_positions(), gains,
                                    biases=s.attention_biases)
-        shown = 1 if s.guided_alignment_weight else s.heads
-        return [before, CrossAttention(s.heads, s.attention_dropout, gains, shown_heads=shown,
+        shown_heads = 1 if s.guided_alignment_weight else s.heads
+        return [self_attention, CrossAttention(s.heads, s.attention_dropout, gains, shown_heads=shown_heads,
                                        biases=s.attention_biases)]
 
     def encode(self, source: Tensor, source_length: Tensor) -> TransformerMemory:
@@ -218,15 +218,15 @@ class Transformer(ConfiguredModel):
         """Return the index of the decoder layer whose attention is returned."""
         return (self.settings.guided_alignment_layer or max(1, self.settings.decoder_layers - 1)) - 1
 
-    def _teacher_forced(self, memory: TransformerMemory, target_in: Tensor, shown: int | None
+    def _teacher_forced(self, memory: TransformerMemory, target_in: Tensor, shown_layer: int | None
                         ) -> tuple[Tensor, list[Tensor]]:
-        """Return the last hidden layer, and a list of the attention to the source in the layer `shown`, if any."""
+        """Return the last hidden layer, and a list of the attention to the source in layer `shown_layer`, if any."""
         length = tf.shape(target_in)[1]
         bias, weights = causal_bias(length), []
 
-        def attend(y: Tensor, attention: Attention, layer: int, place: int) -> Tensor:
-            inputs = AttentionInputs(bias, memory.prepared[layer][place], memory.bias)
-            attended = attention.whole(y, inputs, layer == shown)
+        def attend(y: Tensor, attention: Attention, layer: int, sublayer: int) -> Tensor:
+            inputs = AttentionInputs(bias, memory.prepared[layer][sublayer], memory.bias)
+            attended = attention.attend_sequence(y, inputs, layer == shown_layer)
             if attended.weights is not None:
                 weights.append(attended.weights)
             return attended.output
@@ -240,22 +240,22 @@ class Transformer(ConfiguredModel):
     def start_state(self, memory: TransformerMemory, beam: int) -> DecoderState:
         batch = tf.shape(memory.bias)[0]
         cache: list[list[Any]] = []
-        kept: list[list[Any]] = []
+        values: list[list[Any]] = []
         for layer in range(self.settings.decoder_layers):
             attentions = self.decoder_attention(layer)
             cache.append([attention.empty_cache(batch * beam) for attention in attentions])
-            kept.append([() if tf.nest.flatten(own) else attention.empty_places(batch, beam)
-                         for attention, own in zip(attentions, cache[-1], strict=True)])
-        blocks = empty_blocks(kept, batch, beam) if tf.nest.flatten(kept) else ()
+            values.append([() if tf.nest.flatten(empty_cache) else attention.empty_values(batch, beam)
+                         for attention, empty_cache in zip(attentions, cache[-1], strict=True)])
+        blocks = empty_blocks(values, batch, beam) if tf.nest.flatten(values) else ()
         return DecoderState(memory, cache, tf.constant(0), blocks)
 
     def decode_step(self, token: Tensor, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
         memory: TransformerMemory = state.memory
-        steps = _Steps(memory, state)
-        shown, weights = self._shown_layer if attention else None, []
+        decoding_step = _DecodingStep(memory, state)
+        shown_layer, weights = self._shown_layer if attention else None, []
 
-        def attend(y: Tensor, attention: Attention, layer: int, place: int) -> Tensor:
-            attended = steps.take(y, attention, layer, place, layer == shown)
+        def attend(y: Tensor, attention: Attention, layer: int, sublayer: int) -> Tensor:
+            attended = decoding_step.attend(y, attention, layer, sublayer, layer == shown_layer)
             if attended.weights is not None:
                 weights.append(attended.weights)
             return attended.output
@@ -265,7 +265,7 @@ class Transformer(ConfiguredModel):
             with tf1.variable_scope("decoder"):
                 x = self._embed(x, state.step[None])[:, 0]                      # [rows, depth]
                 x = self._decoder_layers(x, attend)
-        return self.output_projection().logits(x), steps.after(), *weights
+        return self.output_projection().logits(x), decoding_step.after(), *weights
 
     def _decoder_layers(self, x: Tensor, attend: _Attend) -> Tensor:
         """Apply the layers and the final normalisation of the decoder to `x` `[..., depth]`.
@@ -282,14 +282,15 @@ class Transformer(ConfiguredModel):
     def _encoder_layer(self, x: Tensor, bias: Tensor, layer: int) -> Tensor:
         """Apply a layer of the encoder to `x` `[batch, source length, depth]`; `bias` masks padding."""
         gains, attention = self.gains("encoder", layer), self.encoder_attention(layer)
-        x = self._attention(x, attention, gains, lambda y: attention.whole(y, AttentionInputs(bias)).output)
+        x = self._attention(x, attention, gains, lambda y: attention.attend_sequence(y, AttentionInputs(bias)).output)
         return self._feed_forward(x, gains)
 
     def _decoder_layer(self, x: Tensor, attend: _Attend, layer: int) -> Tensor:
         """Apply a layer of the decoder to `x` `[..., depth]`; see `_decoder_layers`."""
         gains = self.gains("decoder", layer)
-        for place, attention in enumerate(self.decoder_attention(layer)):
-            x = self._attention(x, attention, gains, partial(attend, attention=attention, layer=layer, place=place))
+        for sublayer, attention in enumerate(self.decoder_attention(layer)):
+            x = self._attention(x, attention, gains,
+                                partial(attend, attention=attention, layer=layer, sublayer=sublayer))
         return self._feed_forward(x, gains)
 
     def output_projection(self) -> Projection:
@@ -353,11 +354,11 @@ class Transformer(ConfiguredModel):
         return self._process(y, x, s.postprocess, f"{name}_post", gains)
 
     def _process(self, x: Tensor, residual: Tensor, sequence: str, name: str, gains: Gains) -> Tensor:
-        for place, operation in enumerate(sequence):
+        for index, operation in enumerate(sequence):
             if operation == "n":
                 x = self._norm(x, f"{name}_norm")
             elif operation == "d":
-                x = dropout(x, self.settings.residual_dropout, f"{name}_{place}")
+                x = dropout(x, self.settings.residual_dropout, f"{name}_{index}")
             else:
                 x = tf.add_n([to_float32(x),  # its gradient computes no shapes, unlike that of a sum that broadcasts
                               residual if gains.residual == 1.0 else residual * gains.residual])
@@ -378,33 +379,33 @@ class Transformer(ConfiguredModel):
         return self._norm(x, "final_norm") if "n" in self.settings.preprocess else x
 
 
-class _Steps:
+class _DecodingStep:
     """A decoding step of all attentions, and the state after it."""
 
     def __init__(self, memory: TransformerMemory, state: DecoderState) -> None:
-        self._memory, self._before = memory, state
+        self._memory, self._state = memory, state
         self._cache: list[list[Any]] = [[] for _ in state.cache]
-        self._kept: list[list[Any]] = [[] for _ in state.cache]
-        self._place, self._blocks = None, state.blocks
+        self._values: list[list[Any]] = [[] for _ in state.cache]
+        self._position, self._blocks = None, state.blocks
         if state.blocks:
-            self._place, self._blocks = place_of_step(state.blocks, state.step)
+            self._position, self._blocks = position_of_step(state.blocks, state.step)
 
-    def take(self, x: Tensor, attention: Attention, layer: int, number: int, with_weights: bool) -> Attended:
-        """Apply attention `number` of a layer to `x` `[rows, depth]`, and record its state after the step."""
-        inputs = AttentionInputs(None, self._memory.prepared[layer][number], self._memory.bias, self._place)
-        cache = self._before.cache[layer][number]
-        kept = self._blocks.kept[layer][number] if self._blocks else ()
-        keeps = bool(tf.nest.flatten(kept))
-        attended, after = attention.step(x, kept if keeps else cache, inputs, with_weights)
-        self._cache[layer].append(cache if keeps else after)
-        self._kept[layer].append(after if keeps else kept)
+    def attend(self, x: Tensor, attention: Attention, layer: int, sublayer: int, with_weights: bool) -> Attended:
+        """Apply attention `sublayer` of a layer to `x` `[rows, depth]`, and record its state after the step."""
+        inputs = AttentionInputs(None, self._memory.prepared[layer][sublayer], self._memory.bias, self._position)
+        cache = self._state.cache[layer][sublayer]
+        values = self._blocks.values[layer][sublayer] if self._blocks else ()
+        has_values = bool(tf.nest.flatten(values))
+        attended, state_after = attention.step(x, values if has_values else cache, inputs, with_weights)
+        self._cache[layer].append(cache if has_values else state_after)
+        self._values[layer].append(state_after if has_values else values)
         return attended
 
     def after(self) -> DecoderState:
         """Return the state after all attentions."""
-        blocks = self._blocks._replace(kept=self._kept) if self._blocks else ()
-        return DecoderState(self._memory, self._cache, self._before.step + 1, blocks)
+        blocks = self._blocks._replace(values=self._values) if self._blocks else ()
+        return DecoderState(self._memory, self._cache, self._state.step + 1, blocks)
 
 
 _Attend = Callable[..., Tensor]
-"""From `[..., depth]`, an `attention`, the number of its `layer` and its `place` in it to `[..., depth]`."""
+"""From `[..., depth]`, an `attention`, the number of its `layer` and the `sublayer` in it to `[..., depth]`."""

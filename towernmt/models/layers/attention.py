@@ -29,13 +29,13 @@ class StepBlocks(NamedTuple):
     """Values of the decoding steps so far, with capacity for further steps.
 
     Attributes:
-        kept: nest of tensors `[batch, heads, capacity * beam, depth]`. The values of hypothesis `b` of a sentence in
+        values: nest of tensors `[batch, heads, capacity * beam, depth]`. The values of hypothesis `b` of a sentence in
             step `s` are at index `s * beam + b`. Search does not move them.
         ancestor: ids `[batch, beam, capacity]`, the beam index that each hypothesis had in each step; -1 for steps in
             the future.
     """
 
-    kept: Any
+    values: Any
     ancestor: Tensor
 
     @property
@@ -48,14 +48,14 @@ class StepBlocks(NamedTuple):
         """Number of steps for which memory is allocated, int32 `[]`."""
         return tf.shape(self.ancestor)[2]
 
-    def apart(self) -> StepBlocks:
+    def separated(self) -> StepBlocks:
         """Return blocks in which each hypothesis is the only one of a sentence, for a search that never reorders them.
 
         Call it only before the first step.
         """
         beam = self.beam
-        kept = tf.nest.map_structure(lambda tensor: _by_hypothesis(tensor, beam), self.kept)
-        return StepBlocks(kept, tf.reshape(self.ancestor, [-1, 1, self.capacity]))
+        values = tf.nest.map_structure(lambda tensor: _by_hypothesis(tensor, beam), self.values)
+        return StepBlocks(values, tf.reshape(self.ancestor, [-1, 1, self.capacity]))
 
     def reordered(self, parent: Tensor) -> StepBlocks:
         """Return blocks in which each hypothesis continues the one with beam index `parent`, ids `[batch, beam]`."""
@@ -67,10 +67,10 @@ class StepBlocks(NamedTuple):
 
     def with_capacity(self, steps: Tensor) -> StepBlocks:
         """Return blocks with capacity for `steps`, int32 `[]`, at least the present capacity."""
-        more = steps - self.capacity
-        kept = tf.nest.map_structure(
-            lambda tensor: tf.pad(tensor, [[0, 0], [0, 0], [0, more * self.beam], [0, 0]]), self.kept)
-        return StepBlocks(kept, padded_tensor(self.ancestor, [[0, 0], [0, 0], [0, more]], _NONE))
+        added_steps = steps - self.capacity
+        values = tf.nest.map_structure(
+            lambda tensor: tf.pad(tensor, [[0, 0], [0, 0], [0, added_steps * self.beam], [0, 0]]), self.values)
+        return StepBlocks(values, padded_tensor(self.ancestor, [[0, 0], [0, 0], [0, added_steps]], _NONE))
 
     def shapes(self) -> StepBlocks:
         """Return the static shapes in a loop that increases the capacity."""
@@ -78,7 +78,7 @@ class StepBlocks(NamedTuple):
             lambda tensor: tf.TensorShape([*tensor.shape[:2], None, *tensor.shape[3:]]), self)
 
 
-class StepPlace(NamedTuple):
+class StepPosition(NamedTuple):
     """Position of a decoding step in `StepBlocks`, and the mask of the values that each hypothesis may read.
 
     Attributes:
@@ -93,31 +93,31 @@ class StepPlace(NamedTuple):
     capacity: Tensor
     bias: Tensor
 
-    def insert(self, kept: Tensor, new: Tensor) -> Tensor:
-        """Return `kept` with the values of this step written into it.
+    def insert(self, stored: Tensor, values: Tensor) -> Tensor:
+        """Return `stored` with the values of this step written into it.
 
         Args:
-            kept: values of earlier steps, `[batch, heads, capacity * beam, depth]`.
-            new: values of this step, `[batch, heads, beam, depth]`.
+            stored: values of earlier steps, `[batch, heads, capacity * beam, depth]`.
+            values: values of this step, `[batch, heads, beam, depth]`.
         """
-        heads, size = kept.shape[1], self.beam * kept.shape[3]
+        heads, size = stored.shape[1], self.beam * stored.shape[3]
         rows = tf.range(tf.shape(self.bias)[0] * heads) * self.capacity + self.step
-        by_step = _with_rows(tf.reshape(kept, [-1, size]), rows, tf.reshape(new, [-1, size]))
-        return tf.reshape(by_step, tf.stack([-1, heads, self.capacity * self.beam, kept.shape[3]]))
+        by_step = _with_rows(tf.reshape(stored, [-1, size]), rows, tf.reshape(values, [-1, size]))
+        return tf.reshape(by_step, tf.stack([-1, heads, self.capacity * self.beam, stored.shape[3]]))
 
 
-def empty_blocks(kept: Any, batch: Tensor, beam: int) -> StepBlocks:
+def empty_blocks(values: Any, batch: Tensor, beam: int) -> StepBlocks:
     """Return the blocks before the first step.
 
     Args:
-        kept: nest of results of `empty_places`.
+        values: nest of results of `empty_values`.
         batch: int32 `[]`, number of sentences.
         beam: number of hypotheses of a sentence.
     """
-    return StepBlocks(kept, as_ids(tf.fill([batch, beam, BLOCK], _NONE)))
+    return StepBlocks(values, as_ids(tf.fill([batch, beam, BLOCK], _NONE)))
 
 
-def empty_places(batch: Tensor, beam: int, heads: int, depth: int, dtype: Any) -> Tensor:
+def empty_values(batch: Tensor, beam: int, heads: int, depth: int, dtype: Any) -> Tensor:
     """Return memory for a vector of each head and hypothesis in `BLOCK` steps, `[batch, heads, BLOCK * beam, depth]`.
 
     It is not a constant: TensorFlow merges equal constants, but these tensors are written in place.
@@ -125,33 +125,33 @@ def empty_places(batch: Tensor, beam: int, heads: int, depth: int, dtype: Any) -
     return tf.raw_ops.Empty(shape=tf.stack([batch, heads, BLOCK * beam, depth]), dtype=dtype, init=True)
 
 
-def place_of_step(blocks: StepBlocks, step: Tensor) -> tuple[StepPlace, StepBlocks]:
+def position_of_step(blocks: StepBlocks, step: Tensor) -> tuple[StepPosition, StepBlocks]:
     """Return the position of a step, and the blocks with its ancestors but without its values."""
     beam, capacity = blocks.beam, blocks.capacity
-    own = tf.cast(tf.range(beam), blocks.ancestor.dtype)
-    now = tf.equal(tf.range(capacity), step)                                        # [capacity]
-    ancestor = tf.where(now, own[:, None], blocks.ancestor)                     # [batch, beam, capacity]
-    seen = tf.equal(ancestor[:, :, :, None], own)                               # [batch, beam, capacity, beam]
-    bias = tf.where(tf.reshape(seen, [-1, 1, beam, capacity * beam]), 0.0, MASKED)
-    return StepPlace(step, beam, capacity, bias), blocks._replace(ancestor=ancestor)
+    beam_indices = tf.cast(tf.range(beam), blocks.ancestor.dtype)
+    is_current = tf.equal(tf.range(capacity), step)                                        # [capacity]
+    ancestor = tf.where(is_current, beam_indices[:, None], blocks.ancestor)  # [batch, beam, capacity]
+    is_ancestor = tf.equal(ancestor[:, :, :, None], beam_indices)              # [batch, beam, capacity, beam]
+    bias = tf.where(tf.reshape(is_ancestor, [-1, 1, beam, capacity * beam]), 0.0, MASKED)
+    return StepPosition(step, beam, capacity, bias), blocks._replace(ancestor=ancestor)
 
 
-def each_of(change: Callable[[StepBlocks], Any], blocks: Any) -> Any:
+def map_blocks(change: Callable[[StepBlocks], Any], blocks: Any) -> Any:
     """Apply a function to each `StepBlocks` in the `blocks` of a `DecoderState`."""
     if isinstance(blocks, StepBlocks):
         return change(blocks)
-    return tuple(each_of(change, each) for each in blocks)
+    return tuple(map_blocks(change, component) for component in blocks)
 
 
-def _with_rows(x: Tensor, rows: Tensor, new: Tensor) -> Tensor:
-    """Return `x` `[n, size]` with the rows `rows`, int32 `[m]`, replaced by `new`.
+def _with_rows(x: Tensor, rows: Tensor, values: Tensor) -> Tensor:
+    """Return `x` `[n, size]` with the rows `rows`, int32 `[m]`, replaced by `values`.
 
     Search reads only the last version, so there the operation changes the memory in place; TensorFlow's other
     operations copy all of it.
     """
     if is_hoisting():
-        return tf.raw_ops.InplaceUpdate(x=x, i=rows, v=new)
-    return tf.tensor_scatter_nd_update(x, rows[:, None], new)
+        return tf.raw_ops.InplaceUpdate(x=x, i=rows, v=values)
+    return tf.tensor_scatter_nd_update(x, rows[:, None], values)
 
 
 def _by_hypothesis(tensor: Tensor, beam: int) -> Tensor:
@@ -173,13 +173,13 @@ class AttentionInputs(NamedTuple):
             may attend to every earlier position.
         source: result of `Attention.prepare`.
         source_bias: float32 `[batch, 1, 1, source length]`, the `padding_bias` of the source; None in an encoder.
-        place: in a step of decoding, the `StepPlace` for attentions with `empty_places`; otherwise None.
+        step_position: in a step of decoding, the `StepPosition` for attentions with `empty_values`; otherwise None.
     """
 
     bias: Tensor | None = None
     source: Nest = ()
     source_bias: Tensor | None = None
-    place: Any = None
+    step_position: Any = None
 
 
 class Attended(NamedTuple):
@@ -229,7 +229,7 @@ class Attention(ABC):
         """
         return ()
 
-    def empty_places(self, batch: Tensor, beam: int) -> Any:
+    def empty_values(self, batch: Tensor, beam: int) -> Any:
         """Return its memory in `StepBlocks`, which replaces the cache of an attention to all earlier positions.
 
         Args:
@@ -237,12 +237,12 @@ class Attention(ABC):
             beam: number of hypotheses of each sentence.
 
         Returns:
-            A nest of tensors from the function `empty_places`. Empty by default, and not called if it has a cache.
+            A nest of tensors from the function `empty_values`. Empty by default, and not called if it has a cache.
         """
         return ()
 
     @abstractmethod
-    def whole(self, x: Tensor, inputs: AttentionInputs, with_weights: bool = False) -> Attended:
+    def attend_sequence(self, x: Tensor, inputs: AttentionInputs, with_weights: bool = False) -> Attended:
         """Attend from all positions.
 
         Args:
@@ -258,7 +258,7 @@ class Attention(ABC):
 
         Args:
             x: float32 `[rows, depth]`; the rows of a sentence are adjacent.
-            cache: result of `empty_cache` (or `empty_places`), or the cache of the previous step.
+            cache: result of `empty_cache` (or `empty_values`), or the cache of the previous step.
             inputs: further inputs.
             with_weights: also return the distribution over the source.
 
@@ -276,5 +276,5 @@ def padding_bias(length: Tensor, longest: Tensor) -> Tensor:
 def causal_bias(length: Tensor) -> Tensor:
     """Return float32 `[1, 1, length, length]`: 0 at and before each position, MASKED after it."""
     positions = count_to(length)
-    later = tf.cast(positions[None, :] > positions[:, None], tf.float32)
-    return (later * MASKED)[None, None]
+    is_later = tf.cast(positions[None, :] > positions[:, None], tf.float32)
+    return (is_later * MASKED)[None, None]

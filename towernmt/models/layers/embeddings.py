@@ -189,8 +189,8 @@ def embed_source(table: Tensor | Variable, source: Tensor, settings: Any) -> Ten
     for factor, size in enumerate(settings.source_factor_vocab_sizes, 1):
         factor_depth = depth if settings.source_factors == "sum" else settings.source_factor_size
         name = f"source_factor_{factor}_embedding"
-        own = tf1.get_variable(name, [size, factor_depth], initializer=StatelessNormal(depth ** -0.5, name))
-        streams.append(look_up(own, source[:, :, factor]))
+        factor_table = tf1.get_variable(name, [size, factor_depth], initializer=StatelessNormal(depth ** -0.5, name))
+        streams.append(look_up(factor_table, source[:, :, factor]))
     if settings.source_factors == "sum":
         return tf.add_n(streams)
     return to_float32(linear_layer(tf.concat(streams, 2), depth, "source_factors", use_bias=False))

@@ -174,27 +174,28 @@ def checkpointed(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if not graph_state().settings.gradient_checkpointing or context is None or not context.is_training:
         return layer(x)
     graph, scope = tf1.get_default_graph(), tf1.get_variable_scope()
-    before = len(graph.get_operations())
+    operation_count = len(graph.get_operations())
     variables: dict[str, Variable] = {}
     y = _with_getter(layer, x, scope, lambda name, get: variables.setdefault(name, get()))
-    captured = _captured(graph.get_operations()[before:], x, variables)
+    captured = _captured(graph.get_operations()[operation_count:], x, variables)
     values = [tf.convert_to_tensor(variable) for variable in variables.values()]
 
     @tf.custom_gradient
-    def passed(y: Tensor, x: Tensor, *others: Tensor) -> Tensor:
+    def passed(y: Tensor, x: Tensor, *inputs: Tensor) -> Tensor:
         def gradient(dy: Tensor) -> list[Tensor]:
             if get_current_tower_context() is not context:
                 raise TowerRuleError(f"train.gradient_checkpointing: the gradient of a layer in '{scope.name}' is "
                                      "computed outside of the tower that built it: compute it inside, or switch "
                                      "train.gradient_checkpointing off.")
-            given = dict(zip(variables, values, strict=True))
+            value_by_name = dict(zip(variables, values, strict=True))
             dy = tf.convert_to_tensor(dy)
             with tf1.control_dependencies([dy]):
-                again = tf.identity(x)
-                y_again = _with_getter(layer, again, scope, lambda name, get: given[name] if name in given else get())
-            wanted = [again, *values, *captured]
+                recomputed_x = tf.identity(x)
+                recomputed_y = _with_getter(layer, recomputed_x, scope, lambda name, get: (
+                    value_by_name[name] if name in value_by_name else get()))
+            sources = [recomputed_x, *values, *captured]
             # Partial derivatives: dependencies between these tensors lie outside of this layer.
-            gradients = tf1.gradients(y_again, wanted, dy, stop_gradients=wanted)
+            gradients = tf1.gradients(recomputed_y, sources, dy, stop_gradients=sources)
             # All gradients together: the layer below begins when nothing here needs the recomputed tensors any more.
             return [None, *tf1.tuple([None if g is None else tf.convert_to_tensor(g) for g in gradients])]
 
@@ -217,7 +218,7 @@ def _captured(operations: list[Operation], x: Tensor, variables: dict[str, Varia
     """Return the float inputs of these operations from outside, except `x`."""
     inside = {operation.name for operation in operations}
     handles = {variable.handle.name for variable in variables.values()}
-    found: dict[str, Tensor] = {}
+    captured: dict[str, Tensor] = {}
     for operation in operations:
         for tensor in operation.inputs:
             if tensor.op.name in inside or tensor is x:
@@ -227,5 +228,5 @@ def _captured(operations: list[Operation], x: Tensor, variables: dict[str, Varia
                                      f"'{tensor.op.name}', which its layer did not get by get_variable; "
                                      "ask for it inside of the layer, or switch train.gradient_checkpointing off.")
             if tensor.dtype.is_floating:
-                found[tensor.name] = tensor
-    return list(found.values())
+                captured[tensor.name] = tensor
+    return list(captured.values())

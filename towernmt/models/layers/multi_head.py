@@ -14,7 +14,7 @@ from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Nest, Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.kernels import compute_dtype, matmul, on_gpu, to_float32
-from towernmt.models.layers.attention import Attended, Attention, AttentionInputs, StepPlace, empty_places
+from towernmt.models.layers.attention import Attended, Attention, AttentionInputs, StepPosition, empty_values
 from towernmt.models.layers.embeddings import Distances, PairPositions
 from towernmt.models.layers.projections import linear_layer
 from towernmt.models.layers.randomness import dropout
@@ -43,7 +43,7 @@ class SelfAttention(Attention):
         self.depth, self.heads, self.dropout_rate = depth, heads, dropout_rate
         self.positions, self.gains, self.biases = positions, gains, biases
 
-    def whole(self, x: Tensor, inputs: AttentionInputs, with_weights: bool = False) -> Attended:
+    def attend_sequence(self, x: Tensor, inputs: AttentionInputs, with_weights: bool = False) -> Attended:
         query, key, value = split_heads(self._project(x), self.heads, parts=3)
         query, distances = self._biased(query), None
         if self.positions is not None:
@@ -52,34 +52,34 @@ class SelfAttention(Attention):
         context = attend(query, key, value, inputs.bias, self.dropout_rate, distances)
         return Attended(self._output(merge_heads(context)))
 
-    def empty_places(self, batch: Tensor, beam: int) -> list[Tensor]:
-        """Return memory for keys and for values; see `Attention.empty_places`."""
-        return [empty_places(batch, beam, self.heads, self.depth // self.heads, compute_dtype()) for _ in range(2)]
+    def empty_values(self, batch: Tensor, beam: int) -> list[Tensor]:
+        """Return memory for keys and for values; see `Attention.empty_values`."""
+        return [empty_values(batch, beam, self.heads, self.depth // self.heads, compute_dtype()) for _ in range(2)]
 
     def step(self, x: Tensor, cache: list[Tensor], inputs: AttentionInputs, with_weights: bool = False
              ) -> tuple[Attended, list[Tensor]]:
-        place, distances = inputs.place, None
-        if place is None:
-            raise ValueError("SelfAttention.step needs inputs.place, where a step of decoding writes.")
-        query, key, value = _heads_of_step(self._project(x), 3, place.beam, self.heads)
+        position, distances = inputs.step_position, None
+        if position is None:
+            raise ValueError("SelfAttention.step needs inputs.step_position, where a step of decoding writes.")
+        query, key, value = _heads_of_step(self._project(x), 3, position.beam, self.heads)
         query = self._biased(query)
         if self.positions is not None:
-            query, key = (_turned(self.positions, each, place.step) for each in (query, key))
-            distances = self._distances(place)
-        keys, values = (place.insert(kept, new) for kept, new in zip(cache, (key, value), strict=True))
-        context = attend(query, keys, values, place.bias, 0.0, distances)
+            query, key = (_turned(self.positions, vector, position.step) for vector in (query, key))
+            distances = self._distances(position)
+        keys, values = (position.insert(stored, current) for stored, current in zip(cache, (key, value), strict=True))
+        context = attend(query, keys, values, position.bias, 0.0, distances)
         return Attended(self._output(_rows_of_step(context))), [keys, values]
 
-    def _distances(self, place: StepPlace) -> Distances | None:
+    def _distances(self, position: StepPosition) -> Distances | None:
         """Return the distances from a step to each position of the blocks; those to later positions are masked."""
         if self.positions is None:
             return None
-        found = self.positions.between(place.step + 1, self.depth // self.heads, step=True)
-        if found is None:
+        distances = self.positions.between(position.step + 1, self.depth // self.heads, step=True)
+        if distances is None:
             return None
-        later = [[0, place.capacity - place.step - 1], [0, 0]]
-        return found._replace(keys=tf.repeat(tf.pad(found.keys, later), place.beam, 0),
-                              values=tf.repeat(tf.pad(found.values, later), place.beam, 0))
+        padding = [[0, position.capacity - position.step - 1], [0, 0]]
+        return distances._replace(keys=tf.repeat(tf.pad(distances.keys, padding), position.beam, 0),
+                              values=tf.repeat(tf.pad(distances.values, padding), position.beam, 0))
 
     def _project(self, x: Tensor) -> Tensor:
         gains = self.gains
@@ -121,11 +121,11 @@ class CrossAttention(Attention):
         key, value = split_heads(packed, self.heads, parts=2)
         return key, value
 
-    def whole(self, x: Tensor, inputs: AttentionInputs, with_weights: bool = False) -> Attended:
+    def attend_sequence(self, x: Tensor, inputs: AttentionInputs, with_weights: bool = False) -> Attended:
         key, value = inputs.source
         (query,) = split_heads(self._query(x), self.heads)
         output = self._output(merge_heads(attend(query, key, value, inputs.source_bias, self.dropout_rate)))
-        return Attended(output, self._shown(query, inputs) if with_weights else None)
+        return Attended(output, self._mean_attention(query, inputs) if with_weights else None)
 
     def step(self, x: Tensor, cache: Nest, inputs: AttentionInputs, with_weights: bool = False
              ) -> tuple[Attended, Nest]:
@@ -136,7 +136,7 @@ class CrossAttention(Attention):
         output = self._output(_rows_of_step(attend(query, key, value, inputs.source_bias, 0.0)))
         if not with_weights:
             return Attended(output), cache
-        weights = self._shown(query, inputs)
+        weights = self._mean_attention(query, inputs)
         return Attended(output, tf.reshape(weights, [-1, tf.shape(weights)[2]])), cache
 
     def _query(self, x: Tensor) -> Tensor:
@@ -145,10 +145,10 @@ class CrossAttention(Attention):
     def _output(self, context: Tensor) -> Tensor:
         return linear_layer(context, int(context.shape[-1]), "output", use_bias=self.biases, gains=[self.gains.values])
 
-    def _shown(self, query: Tensor, inputs: AttentionInputs) -> Tensor:
+    def _mean_attention(self, query: Tensor, inputs: AttentionInputs) -> Tensor:
         """Return the weights of the shown heads, `[batch, queries, source length]`."""
-        key, shown = inputs.source[0], self.shown_heads
-        return _mean_weights(query[:, :shown], key[:, :shown], inputs.source_bias)
+        key, heads = inputs.source[0], self.shown_heads
+        return _mean_weights(query[:, :heads], key[:, :heads], inputs.source_bias)
 
 
 def _mean_weights(query: Tensor, key: Tensor, bias: Tensor) -> Tensor:
@@ -245,7 +245,7 @@ def _rearranged(x: Tensor, before: list[Any], order: list[int], after: list[Any]
         y = tf.transpose(x if len(before) == x.shape.rank else tf.reshape(x, before), order)
         return y if len(after) == y.shape.rank else tf.reshape(y, after)
     words = [*before[:-1], before[-1] // values]
-    turned, back = [words[axis] for axis in order], [order.index(axis) for axis in range(len(order))]
+    turned_words, inverse_order = [words[axis] for axis in order], [order.index(axis) for axis in range(len(order))]
 
     def moved_words(x: Tensor, words: list[Any], order: list[int], shape: Any) -> Tensor:
         as_words = tf.bitcast(tf.reshape(x, [*words, values]), tf.complex128)
@@ -253,6 +253,6 @@ def _rearranged(x: Tensor, before: list[Any], order: list[int], after: list[Any]
 
     @tf.custom_gradient
     def moved(x: Tensor) -> Tensor:
-        return moved_words(x, words, order, after), lambda dy: moved_words(dy, turned, back, tf.shape(x))
+        return moved_words(x, words, order, after), lambda dy: moved_words(dy, turned_words, inverse_order, tf.shape(x))
 
     return moved(x)

@@ -76,10 +76,10 @@ def start_clock(batch_tensor: Tensor) -> None:
     with tf1.variable_scope("", reuse=tf1.AUTO_REUSE), tf1.device("/cpu:0"):
         variable = tf1.get_variable("random_clock", [], tf.int64, initializer=tf1.zeros_initializer(),
                                     trainable=False, use_resource=True)
-        now = tf.identity(variable.read_value(), name="random_clock_now")
-        with tf1.control_dependencies([now, batch_tensor]):
+        value = tf.identity(variable.read_value(), name="random_clock_now")
+        with tf1.control_dependencies([value, batch_tensor]):
             advance = variable.assign_add(1, read_value=False, name="random_clock_advance")
-    state.clock = Clock(variable, now, advance)
+    state.clock = Clock(variable, value, advance)
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, advance)
 
 
@@ -114,8 +114,8 @@ def drop_words(ids: Tensor, rate: float, name: str) -> Tensor:
         return ids
     if ids.shape.rank == 3:
         return tf.concat([drop_words(ids[:, :, 0], rate, name)[:, :, None], ids[:, :, 1:]], 2)
-    dropped = tf.equal(dropout(tf.ones(tf.shape(ids)), rate, name), 0.0) & (ids > UNK)
-    return tf.where(dropped, tf.fill(tf.shape(ids), UNK), ids)
+    is_dropped = tf.equal(dropout(tf.ones(tf.shape(ids)), rate, name), 0.0) & (ids > UNK)
+    return tf.where(is_dropped, tf.fill(tf.shape(ids), UNK), ids)
 
 
 def dropout(x: Tensor, rate: float, name: str) -> Tensor:
@@ -136,9 +136,9 @@ def dropout(x: Tensor, rate: float, name: str) -> Tensor:
     if rate == 0.0 or context is None or not context.is_training:
         return x
     with tf1.name_scope(name):
-        dropped = round(rate * 65536)
-        keep = _random_bits16(tf.shape(x), name) >= dropped
-        return _masked(tf.cast(x, tf.float32), keep, 65536.0 / (65536 - dropped))
+        threshold = round(rate * 65536)
+        keep = _random_bits16(tf.shape(x), name) >= threshold
+        return _masked(tf.cast(x, tf.float32), keep, 65536.0 / (65536 - threshold))
 
 
 def _masked(x: Tensor, keep: Tensor, scale: float) -> Tensor:
@@ -172,9 +172,10 @@ def _random_bits16(shape: Tensor, name: str) -> Tensor:
     if clock is None:
         raise RuntimeError("Random values of a tower need start_clock() earlier in the tower; NMTModel.build_graph "
                            "calls it.")
-    place = f"{tf1.get_variable_scope().name}/{name}/{getattr(get_current_tower_context(), 'index', 0)}/{graph_seed()}"
+    tower = getattr(get_current_tower_context(), "index", 0)
+    location = f"{tf1.get_variable_scope().name}/{name}/{tower}/{graph_seed()}"
     size = tf.reduce_prod(shape)
     bits = tf.raw_ops.StatelessRandomUniformFullIntV2(
-        shape=[(size + 1) // 2], key=tf.constant([zlib.crc32(place.encode())], tf.uint64),
+        shape=[(size + 1) // 2], key=tf.constant([zlib.crc32(location.encode())], tf.uint64),
         counter=tf.bitcast(tf.stack([tf.zeros([], tf.int64), clock.now]), tf.uint64), alg=_PHILOX, dtype=tf.uint32)
     return tf.reshape(tf.reshape(tf.bitcast(bits, tf.uint16), [-1])[:size], shape)

@@ -12,7 +12,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.kernels import as_ids, hoisting, padded_tensor
-from towernmt.models.layers.attention import BLOCK, each_of
+from towernmt.models.layers.attention import BLOCK, map_blocks
 from towernmt.predict.search.decoding_interfaces import (
     Candidates,
     Decoded,
@@ -129,7 +129,7 @@ class DecodingSteps:
                         tf.zeros([batch, width, 0]) if self._decoding.log_probs else ())
         blocks = state.blocks
         if not self.strategy.reorders:
-            blocks = each_of(lambda blocks: blocks.apart(), blocks)
+            blocks = map_blocks(lambda blocks: blocks.separated(), blocks)
         return StepState(
             step=tf.convert_to_tensor(state.step), token=as_ids(tf.fill([batch * width], BOS)), history=empty,
             strategy=self.strategy.start(empty, self.sentences.inputs), cache=state.cache, blocks=blocks)
@@ -150,7 +150,7 @@ class DecodingSteps:
         cache, blocks = decoder.cache, decoder.blocks
         if choice.parent is not None:
             cache = self._reordered(cache, choice.parent)
-            blocks = each_of(lambda blocks: blocks.reordered(choice.parent), blocks)
+            blocks = map_blocks(lambda blocks: blocks.reordered(choice.parent), blocks)
         return StepState(
             step=state.step + 1, token=tf.reshape(choice.token, [-1]),
             history=context.extend(choice.parent, choice.token), strategy=choice.state, cache=cache, blocks=blocks)
@@ -292,7 +292,7 @@ def _run(steps: DecodingSteps, start: StepState, first: StepState) -> _BatchResu
         steps_of_round = steps.with_sentences(current.sentences)
         block_end = (current.state.step // BLOCK + 1) * BLOCK
         state = current.state
-        state = state._replace(blocks=each_of(lambda blocks: blocks.with_capacity(block_end), state.blocks))
+        state = state._replace(blocks=map_blocks(lambda blocks: blocks.with_capacity(block_end), state.blocks))
         state = StepState(*tf1.while_loop(
             lambda *state: (state[0] < block_end) & _is_unfinished(steps, StepState(*state)),
             lambda *state: steps_of_round.advance(StepState(*state)), state, shapes.state, back_prop=False))
@@ -318,7 +318,7 @@ def _without_final(steps: DecodingSteps, current: _Round) -> _Round:
     rows = tf.reshape(kept_sentences[:, None] * width + tf.range(width), [-1])
     token, cache = tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), (state.token, state.cache))
     block_rows = kept_sentences if steps.strategy.reorders else rows
-    blocks = each_of(lambda blocks: blocks.of_sentences(block_rows), state.blocks)
+    blocks = map_blocks(lambda blocks: blocks.of_sentences(block_rows), state.blocks)
     history, strategy, sentences = tf.nest.map_structure(
         lambda tensor: tf.gather(tensor, kept_sentences) if _has_sentence_rows(tensor) else tensor,
         (state.history, state.strategy, current.sentences))
@@ -358,5 +358,5 @@ def _common_shapes(start: Any, first: Any) -> Any:
 
     shapes = tf.nest.map_structure(common, start, first)
     if isinstance(first, StepState):
-        shapes = shapes._replace(blocks=each_of(lambda blocks: blocks.shapes(), first.blocks))
+        shapes = shapes._replace(blocks=map_blocks(lambda blocks: blocks.shapes(), first.blocks))
     return shapes
