@@ -29,7 +29,7 @@ class Recorder(MonitorBase):
         self.scalars.append((self.global_step, name, float(val)))
 
     def of(self, name: str) -> list[tuple[int, float]]:
-        return [(step, value) for step, other, value in self.scalars if other == name]
+        return [(step, value) for step, scalar, value in self.scalars if scalar == name]
 
 
 class Do(Callback):

@@ -46,17 +46,17 @@ class Loop:
             self.best.restore_state(state)
 
     def save_now(self):
-        place = self.directory / f"step-{self.global_step}"
-        if not place.exists():
-            unfinished = self.directory / f".writing-{place.name}"
+        path = self.directory / f"step-{self.global_step}"
+        if not path.exists():
+            unfinished = self.directory / f".writing-{path.name}"
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
             (unfinished / "model").write_text(str(self.global_step))
             (unfinished / "state.json").write_text(json.dumps(self.best.state()))
-            unfinished.rename(place)
+            unfinished.rename(path)
             for old in sorted(self.directory.glob("step-*"), key=lambda p: int(p.name[5:]))[:-2]:
                 shutil.rmtree(old)
-        return place
+        return path
 
     def run(self, scores: list[float]) -> Loop:
         self.best._before_train()
@@ -77,8 +77,8 @@ def tree(root: Path) -> dict[str, str]:
 
 
 def test_the_best_are_kept_with_their_record_and_log(tmp_path):
-    best = Loop(tmp_path).run([1.0, 3.0, 2.0, 3.0, 0.5]).best
-    assert [(e["step"], e["score"]) for e in best.entries] == [(4, 3.0), (2, 3.0)]
+    best_checkpoints = Loop(tmp_path).run([1.0, 3.0, 2.0, 3.0, 0.5]).best
+    assert [(e["step"], e["score"]) for e in best_checkpoints.entries] == [(4, 3.0), (2, 3.0)]
     assert json.loads((tmp_path / "best/record.json").read_text()) == [
         {"step": 4, "score": 3.0, "metric": "validation_bleu"},
         {"step": 2, "score": 3.0, "metric": "validation_bleu"}]
@@ -93,11 +93,11 @@ def test_the_best_are_kept_with_their_record_and_log(tmp_path):
 @given(scores=st.lists(st.integers(0, 6).map(float), min_size=1, max_size=10), keep=st.integers(1, 3))
 def test_the_record_is_the_first_of_the_sorted_scores(scores, keep):
     with tempfile.TemporaryDirectory() as root:
-        best = Loop(Path(root), keep).run(scores).best
+        best_checkpoints = Loop(Path(root), keep).run(scores).best
         expected = sorted(enumerate(scores, 1), key=lambda item: (-item[1], -item[0]))[:keep]
-        assert [(e["step"], e["score"]) for e in best.entries] == expected
-        present = {p.name for p in (Path(root) / "best").glob("step-*")}
-        assert present == {f"step-{step}" for step, _ in expected}
+        assert [(e["step"], e["score"]) for e in best_checkpoints.entries] == expected
+        kept_names = {p.name for p in (Path(root) / "best").glob("step-*")}
+        assert kept_names == {f"step-{step}" for step, _ in expected}
 
 
 @settings(max_examples=50, deadline=None)
@@ -105,14 +105,14 @@ def test_the_record_is_the_first_of_the_sorted_scores(scores, keep):
        kills=st.lists(st.integers(1, 60), min_size=1, max_size=3))
 def test_a_run_that_is_killed_at_any_file_operation_ends_like_the_uninterrupted_one(
         killed_after, scores, keep, kills):
-    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
-        Loop(Path(one), keep).run(scores)
+    with tempfile.TemporaryDirectory() as uninterrupted, tempfile.TemporaryDirectory() as killed:
+        Loop(Path(uninterrupted), keep).run(scores)
         for operations in kills:
             with killed_after(operations, [(os, "link"), (os, "fsync"), (shutil, "rmtree"), (Path, "rename"),
                                            (Path, "replace"), (Path, "mkdir")]):
-                Loop(Path(other), keep).run(scores)
-        Loop(Path(other), keep).run(scores)
-        assert tree(Path(other)) == tree(Path(one))
+                Loop(Path(killed), keep).run(scores)
+        Loop(Path(killed), keep).run(scores)
+        assert tree(Path(killed)) == tree(Path(uninterrupted))
 
 
 def test_a_run_resumed_from_an_earlier_checkpoint_forgets_the_later_entries(tmp_path):
@@ -243,8 +243,8 @@ def test_what_it_did_not_write_is_not_taken_back(tmp_path, state):
 
 
 def test_scores_that_are_not_numbers_are_logged_and_never_kept(tmp_path):
-    best = Loop(tmp_path).run([float("nan"), 1.0]).best
-    assert [e["step"] for e in best.entries] == [2]
+    best_checkpoints = Loop(tmp_path).run([float("nan"), 1.0]).best
+    assert [e["step"] for e in best_checkpoints.entries] == [2]
     assert (tmp_path / "best/log").read_text().startswith("step 1 validation_bleu nan")
 
 

@@ -91,8 +91,8 @@ class Copier(NMTModel):
         return DecoderState(memory, tf.repeat(memory, beam, axis=0), tf.constant(0))
 
     def decode_step(self, token: Any, state: DecoderState) -> tuple[Any, DecoderState]:
-        place = tf.minimum(state.step, tf.shape(state.cache)[1] - 1)
-        return self._logits(tf.gather(state.cache, place, axis=1)), state._replace(step=state.step + 1)
+        position = tf.minimum(state.step, tf.shape(state.cache)[1] - 1)
+        return self._logits(tf.gather(state.cache, position, axis=1)), state._replace(step=state.step + 1)
 
 
 LINES = ["4 5 6 7 8", "9 10 11 4", "5 5 6 6 7 7", "8 4 9 10 11 11 4"]
@@ -172,8 +172,8 @@ def test_a_validation_searches_as_its_settings_say(fit, recorder, options, copie
 
 def test_a_validation_obeys_a_shortlist_and_refuses_one_of_other_vocabularies(fit, recorder, tmp_path):
     words = np.arange(4, V)
-    others = Entries(words, np.roll(words, 1), np.full(len(words), 0.9), np.zeros(V))   # with other words only
-    Lexicon.of(others, Numbers(), Numbers(), keep=1).save(tmp_path / "table")
+    wrong_entries = Entries(words, np.roll(words, 1), np.full(len(words), 0.9), np.zeros(V))   # with other words only
+    Lexicon.of(wrong_entries, Numbers(), Numbers(), keep=1).save(tmp_path / "table")
     settings = SearchSettings(beam_size=2, shortlist=str(tmp_path / "table"), shortlist_frequent=0)
     fit([LearningRateSchedule(piecewise([1], [0.1, 1.0])), validator(2, search=settings)], steps=4)
     assert recorder.of("validation_bleu")[-1][1] < 50       # without a shortlist 100, see above
@@ -284,14 +284,14 @@ def test_several_sets_and_references_are_scored_under_their_names_and_the_metric
 
 
 def test_a_validation_is_made_when_its_minutes_are_over(fit, recorder, monkeypatch):
-    now = [0.0]
+    seconds = [0.0]
 
     class Clock(Callback):
         def _trigger_step(self):
-            now[0] += 25.0
+            seconds[0] += 25.0
 
     check = validator(every=5, every_minutes=1.0, loss=False)
-    monkeypatch.setattr(check._period, "_clock", lambda: now[0])
+    monkeypatch.setattr(check._period, "_clock", lambda: seconds[0])
     fit([Clock(), check], steps=8)
     assert [step for step, _ in recorder.of("validation_bleu")] == [3, 5, 8]     # 75 s; by steps; 75 s
 
@@ -343,7 +343,7 @@ def test_validation_sets_that_cannot_work_are_refused():
 def test_teacher_forced_batches_hold_every_pair_once_within_the_budget(lengths, budget):
     pairs = [([4 + i % 8] * s, [4 + i // 8] * t) for i, (s, t) in enumerate(lengths)]
     text = [[" ".join(map(str, side)) for side in column] for column in zip(*pairs, strict=True)]
-    seen = []
+    batched_pairs = []
     for source, source_length, target, target_length, tokens in teacher_forced_batches(
             text[0], text[1], Numbers(), Numbers(), budget):
         assert tokens == target_length.sum()
@@ -351,5 +351,5 @@ def test_teacher_forced_batches_hold_every_pair_once_within_the_budget(lengths, 
         for ids, length, out, out_length in zip(source, source_length, target, target_length, strict=True):
             assert (ids[length:] == PAD).all() and ids[length - 1] == EOS
             assert (out[out_length:] == PAD).all() and out[out_length - 1] == EOS
-            seen.append((ids[:length - 1].tolist(), out[:out_length - 1].tolist()))
-    assert sorted(seen) == sorted(pairs)
+            batched_pairs.append((ids[:length - 1].tolist(), out[:out_length - 1].tolist()))
+    assert sorted(batched_pairs) == sorted(pairs)

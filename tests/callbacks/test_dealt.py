@@ -19,35 +19,36 @@ from towernmt.core.world import World
 class Threads(World):
     """A world in which each process is a thread."""
 
-    def __init__(self, process: int, given: list[bytes], all_there: threading.Barrier) -> None:
-        super().__init__(process, len(given))
-        self._given, self._all_there = given, all_there
+    def __init__(self, process: int, messages: list[bytes], all_there: threading.Barrier) -> None:
+        super().__init__(process, len(messages))
+        self._messages, self._all_there = messages, all_there
 
     def exchange(self, data: bytes) -> list[bytes]:
-        self._given[self.process] = data
+        self._messages[self.process] = data
         self._all_there.wait(60.0)
-        return self._given
+        return self._messages
 
 
 def in_processes(count: int, function: Callable[[int], Any], batches: list[int]) -> list[Any]:
     """Return the results or the error of each process."""
-    given, barrier, ends, here = [b""] * count, threading.Barrier(count), [None] * count, threading.local()
+    messages, outcomes = [b""] * count, [None] * count
+    barrier, thread_state = threading.Barrier(count), threading.local()
 
     def run(process: int) -> None:
-        here.world = Threads(process, given, barrier)
+        thread_state.world = Threads(process, messages, barrier)
         try:
-            ends[process] = list(map_over_processes(function, iter(batches)))
+            outcomes[process] = list(map_over_processes(function, iter(batches)))
         except (DivergenceError, StoppedError) as error:
-            ends[process] = error
+            outcomes[process] = error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "current_world", lambda: here.world)
+        patch.setattr(module, "current_world", lambda: thread_state.world)
         threads = [threading.Thread(target=run, args=(process,)) for process in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    return ends
+    return outcomes
 
 
 @given(count=st.integers(1, 4), batches=st.lists(st.integers(), max_size=12))

@@ -45,17 +45,17 @@ def test_a_resumed_run_starts_with_the_rate_of_the_next_update(train):
 
 
 def test_the_updates_add_up_to_the_sum_of_the_rates(train):
-    seen = []
+    weights = []
 
     class Weight(Callback):
         def _setup_graph(self):
             self._weight = tf1.trainable_variables()[0].value()
 
         def _trigger_step(self):
-            seen.append(float(self.trainer.sess.run(self._weight)))
+            weights.append(float(self.trainer.sess.run(self._weight)))
 
     train([Weight(), LearningRateSchedule(piecewise([2, 3], [0.5, 0.25, 0.125]))], steps=5)
-    assert seen == [-0.5, -1.0, -1.25, -1.375, -1.5]
+    assert weights == [-0.5, -1.0, -1.25, -1.375, -1.5]
 
 
 def test_an_unchanged_rate_is_not_assigned_again(train):
@@ -95,15 +95,15 @@ def test_plateau_halves_the_rate_after_patience_validations_without_improvement(
 
 def test_plateau_remembers_its_reductions_over_a_resume(train, put_scores):
     scores = {1: 3.0, 2: 2.0, 3: 1.0, 4: 2.5, 5: 2.0, 6: 4.0}
-    whole = RatesUsed()
-    train([put_scores(scores), callbacks.ReduceOnPlateau(1.0, patience=2), whole], steps=7)
+    uninterrupted = RatesUsed()
+    train([put_scores(scores), callbacks.ReduceOnPlateau(1.0, patience=2), uninterrupted], steps=7)
     first, second = RatesUsed(), RatesUsed()
     before, after = (callbacks.ReduceOnPlateau(1.0, patience=2) for _ in range(2))
     train([put_scores(scores), before, first], steps=4)
     after.restore_state(before.state())
     train([put_scores(scores), after, second], steps=3, start=4)
-    assert first.rates + second.rates == whole.rates
-    assert len(set(whole.rates)) > 1
+    assert first.rates + second.rates == uninterrupted.rates
+    assert len(set(uninterrupted.rates)) > 1
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -30,7 +30,7 @@ def test_a_score_that_is_not_a_number_counts_as_a_failure():
     counter = Patience(2)
     for step, score in enumerate([float("nan"), float("nan")]):
         counter.add(step, score)
-    assert counter.exhausted and counter.best is None
+    assert counter.exhausted and counter.best_score is None
 
 
 def test_training_ends_after_patience_validations_without_improvement(train, put_scores):

@@ -241,16 +241,16 @@ def on_a_terminal(monkeypatch, kind="xterm"):
 
 
 def test_a_terminal_has_the_history_above_a_bar_that_is_gone_at_the_end(recorder, monkeypatch):
-    seen = []
+    screens = []
 
     class Look(Callback):
         def _trigger_step(self):
-            seen.append(terminal.shown())
+            screens.append(terminal.shown())
 
     with on_a_terminal(monkeypatch) as terminal:
         run([Progress(2, status=StatusLine(every_seconds=0.0)), Look(), StopAtStep(4)], recorder, 4, BATCHES)
-    assert [lines[-1].split("  ")[0] for lines in seen] == ["step 1/4", "step 2/4", "step 3/4", "step 4/4"]
-    assert all(len(line) <= 80 for lines in seen for line in lines)
+    assert [lines[-1].split("  ")[0] for lines in screens] == ["step 1/4", "step 2/4", "step 3/4", "step 4/4"]
+    assert all(len(line) <= 80 for lines in screens for line in lines)
     end = [line[9:] for line in terminal.shown() if line]
     assert [line.split(",")[0] for line in end if line.startswith("step")] == ["step 2", "step 4"]
     assert end[-1].endswith("the last step is 4.") and "━" not in terminal.shown()[-1]

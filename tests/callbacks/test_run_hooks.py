@@ -82,16 +82,17 @@ def eight(graph):
 
 
 def test_two_hooks_that_declare_the_same_feed_are_refused_by_name_when_they_are_registered(graph):
-    one, other = Seen(), SeenToo()
-    one.feeds, other.feeds = ("rate:0",), [tf1.placeholder(tf.float32, [], "rate")]
+    first_hook, second_hook = Seen(), SeenToo()
+    first_hook.feeds, second_hook.feeds = ("rate:0",), [tf1.placeholder(tf.float32, [], "rate")]
     with pytest.raises(SettingsError, match="Seen and SeenToo both feed the tensor 'rate:0'"):
-        separate_runs([one, HookToCallback(other)])
+        separate_runs([first_hook, HookToCallback(second_hook)])
 
 
 def test_two_hooks_that_feed_the_same_tensor_undeclared_are_refused_at_the_first_run(graph):
     rate = tf1.placeholder(tf.float32, [], "rate")
-    one, other = Seen(rate, {rate: 1.0}), SeenToo(rate, {rate: 2.0})
-    with session(one, other) as sess, pytest.raises(SettingsError, match="Seen and SeenToo both feed .*'rate:0'"):
+    first_hook, second_hook = Seen(rate, {rate: 1.0}), SeenToo(rate, {rate: 2.0})
+    conflict = "Seen and SeenToo both feed .*'rate:0'"
+    with session(first_hook, second_hook) as sess, pytest.raises(SettingsError, match=conflict):
         sess.run(rate)
 
 
@@ -103,9 +104,9 @@ def test_a_feed_of_the_program_and_of_a_hook_is_refused_by_name(graph):
 
 def test_two_hooks_may_feed_the_same_tensor_in_different_runs(graph):
     rate = tf1.placeholder(tf.float32, [], "rate")
-    one = Seen(rate, {rate: 1.0})
-    other = belong_to(SeenToo(rate, {rate: 2.0}), Run.SAMPLING)
-    with session(one, other) as sess:
+    first_hook = Seen(rate, {rate: 1.0})
+    second_hook = belong_to(SeenToo(rate, {rate: 2.0}), Run.SAMPLING)
+    with session(first_hook, second_hook) as sess:
         assert sess.run(rate) == 1.0
         with run_as(Run.SAMPLING):
             assert sess.run(rate) == 2.0

@@ -19,23 +19,23 @@ OUTCOME = ValidationOutcome(["x", "y"], Scores(12.345, 34.567, "nrefs:1"), 2.0)
 
 
 def test_steps_and_minutes_may_both_make_it_due() -> None:
-    now = [100.0]
-    every = Period(steps=10, minutes=2.0, clock=lambda: now[0])
-    assert [step for step in range(1, 31) if every.due(step)] == [10, 20, 30]
-    now[0] += 121
-    assert every.due(7)
-    every.restart()
-    now[0] += 119
-    assert not every.due(7)
-    now[0] += 1
-    assert every.due(7)
-    assert not any(Period(clock=lambda: 1e9 * now[0]).due(step) for step in range(1, 50))
+    seconds = [100.0]
+    period = Period(steps=10, minutes=2.0, clock=lambda: seconds[0])
+    assert [step for step in range(1, 31) if period.due(step)] == [10, 20, 30]
+    seconds[0] += 121
+    assert period.due(7)
+    period.restart()
+    seconds[0] += 119
+    assert not period.due(7)
+    seconds[0] += 1
+    assert period.due(7)
+    assert not any(Period(clock=lambda: 1e9 * seconds[0]).due(step) for step in range(1, 50))
 
 
 def test_each_metric_has_its_name_direction_and_value() -> None:
-    found = {name: (metric.scalar(), metric.scalar("news"), metric.mode, metric.value(OUTCOME))
-             for name, metric in METRICS.items()}
-    assert found == {
+    facts_by_name = {name: (metric.scalar(), metric.scalar("news"), metric.mode, metric.value(OUTCOME))
+                     for name, metric in METRICS.items()}
+    assert facts_by_name == {
         "bleu": ("validation_bleu", "validation_bleu/news", "max", 12.345),
         "chrf": ("validation_chrf", "validation_chrf/news", "max", 34.567),
         "loss": ("validation_loss", "validation_loss/news", "min", 2.0),

@@ -71,8 +71,8 @@ def test_every_breach_of_a_function_is_told_at_once():
     class Chimera(tower_zoo.SaysTower, tower_zoo.KeepsAList, tower_zoo.FillsACollection):
         pass
 
-    found = {(breach.rule, breach.variable) for breach in check_tower(Chimera())}
-    assert found == {("tower-word", "ivory_tower/kernel"), ("grows", "costs"), ("grows", "self.costs")}
+    breaches = {(breach.rule, breach.variable) for breach in check_tower(Chimera())}
+    assert breaches == {("tower-word", "ivory_tower/kernel"), ("grows", "costs"), ("grows", "self.costs")}
 
 
 def test_the_model_and_the_callers_graph_stay_as_they_were(graph):

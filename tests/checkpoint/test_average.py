@@ -28,11 +28,11 @@ SETTINGS = ["model.hidden_size=16", "model.filter_size=16", "model.heads=2", "mo
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory, prepare_pairs) -> Path:
     """Eight updates with checkpoints 4, 6 and 8, two validations, and a moving average."""
-    place = tmp_path_factory.mktemp("run")
-    prepare_pairs(place)
-    assert main(["train", "--defaults=fixed", "--data", str(place / "data"), "--logdir", str(place / "run"), "--set",
-                 *SETTINGS]) == 0
-    return place / "run"
+    directory = tmp_path_factory.mktemp("run")
+    prepare_pairs(directory)
+    assert main(["train", "--defaults=fixed", "--data", str(directory / "data"), "--logdir", str(directory / "run"),
+                 "--set", *SETTINGS]) == 0
+    return directory / "run"
 
 
 def tensors(checkpoint: Path) -> dict[str, np.ndarray]:
@@ -51,28 +51,28 @@ def test_the_last_the_best_and_those_between_two_steps_are_found(logdir):
 
 def test_an_averaged_checkpoint_holds_the_means_and_no_slots(logdir, tmp_path):
     run = RunDirectory(logdir)
-    places = last_checkpoints(run, 3)
-    made = average_checkpoints(run, places, tmp_path)
-    assert made == tmp_path / "step-8"
-    assert read_state(made).mean_of == [4, 6, 8]
-    found, parts = tensors(made), [tensors(place) for place in places]
-    assert "transformer/embedding" in found and "transformer/embedding/ExponentialMovingAverage" in found
-    assert not any("Adam" in name or name == "global_step" for name in found)
-    for name, value in found.items():
+    paths = last_checkpoints(run, 3)
+    mean_checkpoint = average_checkpoints(run, paths, tmp_path)
+    assert mean_checkpoint == tmp_path / "step-8"
+    assert read_state(mean_checkpoint).mean_of == [4, 6, 8]
+    mean_values, originals = tensors(mean_checkpoint), [tensors(path) for path in paths]
+    assert "transformer/embedding" in mean_values and "transformer/embedding/ExponentialMovingAverage" in mean_values
+    assert not any("Adam" in name or name == "global_step" for name in mean_values)
+    for name, value in mean_values.items():
         assert value.dtype == np.float32
-        np.testing.assert_allclose(value, np.mean([part[name].astype(np.float64) for part in parts], 0), rtol=1e-6,
-                                   atol=1e-12)
-    assert not np.allclose(parts[0]["transformer/embedding"], parts[2]["transformer/embedding"])
+        mean = np.mean([values[name].astype(np.float64) for values in originals], 0)
+        np.testing.assert_allclose(value, mean, rtol=1e-6, atol=1e-12)
+    assert not np.allclose(originals[0]["transformer/embedding"], originals[2]["transformer/embedding"])
 
 
-@pytest.mark.parametrize("which, place", [
+@pytest.mark.parametrize("which, path", [
     (["--last", "2"], "averages/last-2/step-8"),
     pytest.param(["--steps", "4,6"], "averages/steps-4-6/step-6", marks=pytest.mark.thorough)])
-def test_the_command_writes_a_checkpoint_that_translate_reads(logdir, tmp_path, capsys, which, place):
+def test_the_command_writes_a_checkpoint_that_translate_reads(logdir, tmp_path, capsys, which, path):
     assert main(["average", "--model", str(logdir), *which]) == 0
-    assert str(logdir / place) in capsys.readouterr().out
+    assert str(logdir / path) in capsys.readouterr().out
     (tmp_path / "in").write_text("a b c\nd e\n")
-    assert main(["translate", "--model", str(logdir), "--checkpoint", str(logdir / place), "--cpu", "--input",
+    assert main(["translate", "--model", str(logdir), "--checkpoint", str(logdir / path), "--cpu", "--input",
                  str(tmp_path / "in"), "--output", str(tmp_path / "out")]) == 0
     assert len((tmp_path / "out").read_text().splitlines()) == 2
 
@@ -99,8 +99,8 @@ def test_a_translator_uses_the_moving_average_by_default(logdir):
         translator = Translator(logdir, checkpoint="last", **options, engine="graph")
         with translator.predictor.sess.graph.as_default():
             table = next(v for v in tf1.global_variables() if v.op.name == "transformer/embedding")
-        found = translator.predictor.sess.run(table)
-        assert np.array_equal(found, saved[f"transformer/embedding{suffix}"])
+        used = translator.predictor.sess.run(table)
+        assert np.array_equal(used, saved[f"transformer/embedding{suffix}"])
 
 
 def loss_on_validation_set(logdir: Path, averaged: bool) -> float:

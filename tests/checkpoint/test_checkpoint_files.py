@@ -55,10 +55,10 @@ def pointed_at(directory: Path) -> int:
 
 def assert_all_complete(directory: Path) -> None:
     for step in checkpoint_steps(directory):
-        place = directory / f"step-{step}"
-        assert read_state(place).step == step
+        path = directory / f"step-{step}"
+        assert read_state(path).step == step
         for suffix in (".data-00000-of-00001", ".index"):
-            assert (place / f"model{suffix}").read_text() == f"values {step}"
+            assert (path / f"model{suffix}").read_text() == f"values {step}"
 
 
 def test_a_process_that_dies_at_any_operation_leaves_complete_checkpoints_only(tmp_path, killed_after):
@@ -67,9 +67,9 @@ def test_a_process_that_dies_at_any_operation_leaves_complete_checkpoints_only(t
         directory = tmp_path / str(moment)
         for step in (1, 2):
             write(directory, step)
-        with killed_after(moment, OPERATIONS) as left:
+        with killed_after(moment, OPERATIONS) as remaining_operations:
             save(directory)
-        died = left[0] < 0
+        died = remaining_operations[0] < 0
         assert_all_complete(directory)
         latest.add(checkpoint_steps(directory)[-1])
         remove_unfinished(directory)            # the next start
@@ -125,6 +125,6 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence_and_leaves_nothing(
 def test_a_state_is_replaced_as_a_whole(tmp_path):
     write(tmp_path, 4)
     write_state(tmp_path, 4, {"step": 4, "callbacks": {"a": 1}})
-    found = json.loads((tmp_path / "step-4" / "state.json").read_text())
-    assert found.pop("checksum") and found == {"format": 1, "step": 4, "callbacks": {"a": 1}}
+    state = json.loads((tmp_path / "step-4" / "state.json").read_text())
+    assert state.pop("checksum") and state == {"format": 1, "step": 4, "callbacks": {"a": 1}}
     assert len(list((tmp_path / "step-4").iterdir())) == 3

@@ -38,10 +38,10 @@ def restored(checkpoint: OpenCheckpoint | Path) -> float:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_directory_may_have_any_name(tmp_path, name):
-    made = write(tmp_path / name / "checkpoints", 3)
-    assert latest_checkpoint(tmp_path / name / "checkpoints") == made
-    assert restored(made) == 3.0
-    assert OpenCheckpoint(made / "model").value("v")[0] == 3.0
+    path = write(tmp_path / name / "checkpoints", 3)
+    assert latest_checkpoint(tmp_path / name / "checkpoints") == path
+    assert restored(path) == 3.0
+    assert OpenCheckpoint(path / "model").value("v")[0] == 3.0
 
 
 def test_a_checkpoint_that_is_removed_while_it_is_read_is_read_to_its_end(tmp_path):
@@ -74,33 +74,33 @@ def test_a_checkpoint_that_is_not_there_is_never_called_damaged(tmp_path):
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not list open files")
 def test_what_was_opened_is_closed_when_the_values_are_there(tmp_path):
-    made = write(tmp_path, 1)
-    init = RestoreCheckpoint(made / "model")
+    path = write(tmp_path, 1)
+    init = RestoreCheckpoint(path / "model")
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.get_variable("v", [1000])
         init._setup_graph()
         init._run_init(session)
     assert not Path(init._checkpoint.prefix).parent.exists()
-    assert not [link for link in Path("/proc/self/fd").iterdir() if str(made) in os.path.realpath(link)]
+    assert not [link for link in Path("/proc/self/fd").iterdir() if str(path) in os.path.realpath(link)]
 
 
 @pytest.mark.parametrize("suffix, keep, reason", [
     (".data-00000-of-00001", 500, "Read less bytes than requested"), (".data-00000-of-00001", 0, "Read less bytes"),
     (".index", 40, "sstable"), (".index", 0, "too short")])
 def test_a_truncated_checkpoint_is_refused_with_the_reason(tmp_path, suffix, keep, reason):
-    made = write(tmp_path, 1)
-    os.truncate(made / f"model{suffix}", keep)
+    path = write(tmp_path, 1)
+    os.truncate(path / f"model{suffix}", keep)
     with pytest.raises(CheckpointError, match=reason) as error:
-        restored(made)
-    assert str(made) in str(error.value) and "Graph execution error" not in str(error.value)
+        restored(path)
+    assert str(path) in str(error.value) and "Graph execution error" not in str(error.value)
     assert str(tmp_path.parent) in str(error.value) and "/towernmt-" not in str(error.value)
 
 
 def test_a_checkpoint_without_its_data_file_is_damaged(tmp_path):
-    made = write(tmp_path, 1)
-    (made / "model.data-00000-of-00001").unlink()
+    path = write(tmp_path, 1)
+    (path / "model.data-00000-of-00001").unlink()
     with pytest.raises(CheckpointError, match="damaged or incomplete .*No such file"):
-        restored(made)
+        restored(path)
 
 
 def test_files_of_two_checkpoints_that_changed_places_are_never_mixed(tmp_path):

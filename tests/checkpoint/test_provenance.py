@@ -37,18 +37,18 @@ TINY = ["model.hidden_size=8", "model.filter_size=8", "model.heads=2", "model.en
         "train.deterministic=false", "log.steps=1", "search.beam_size=1"]
 
 
-def prepare(place: Path, letters: str, seed: int, former: Path | None = None) -> Path:
-    """Return prepared data of these words, with the vocabulary of `former`; different seeds give different texts."""
+def prepare(directory: Path, letters: str, seed: int, old_data: Path | None = None) -> Path:
+    """Return prepared data of these words, with the vocabulary of `old_data`; different seeds give different texts."""
     chance = random.Random(seed)
     lines = [letters.replace("", " ").strip(), *(" ".join(chance.choices(letters, k=6)) for _ in range(40))]
-    place.mkdir()
-    (place / "text").write_text("".join(f"{line}\n" for line in lines))
-    vocabulary = ["--vocab-kind", "word", "--shared-vocab"] if former is None else [
-        x for side in ("source", "target") for x in (f"--{side}-vocab", str(former / f"vocabulary/{side}.words"))]
-    assert main(["prepare", "--source", str(place / "text"), "--target", str(place / "text"), *vocabulary,
-                 "--valid-source", str(place / "text"), "--valid-target", str(place / "text"),
-                 "--output", str(place / "data")]) == 0
-    return place / "data"
+    directory.mkdir()
+    (directory / "text").write_text("".join(f"{line}\n" for line in lines))
+    vocabulary = ["--vocab-kind", "word", "--shared-vocab"] if old_data is None else [
+        x for side in ("source", "target") for x in (f"--{side}-vocab", str(old_data / f"vocabulary/{side}.words"))]
+    assert main(["prepare", "--source", str(directory / "text"), "--target", str(directory / "text"), *vocabulary,
+                 "--valid-source", str(directory / "text"), "--valid-target", str(directory / "text"),
+                 "--output", str(directory / "data")]) == 0
+    return directory / "data"
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +116,9 @@ def test_a_vocabulary_put_in_the_place_of_a_runs_own_is_refused_by_all_that_read
 
 
 def test_a_vocabulary_of_another_size_is_refused_in_a_run_without_fingerprints_too(run, tmp_path):
-    other = PreparedData(prepare(tmp_path / "other", "abc", 1))
+    other_data = PreparedData(prepare(tmp_path / "other", "abc", 1))
     run.save_settings(run.settings())
-    save_vocabularies(other.source_vocabulary, other.target_vocabulary, run.vocabulary)
+    save_vocabularies(other_data.source_vocabulary, other_data.target_vocabulary, run.vocabulary)
     with pytest.raises(SettingsError, match="source vocabulary has 7 subwords, but the run was trained with 12"):
         Translator(run.path, engine="graph")
 
@@ -131,15 +131,15 @@ def test_a_checkpoint_of_a_run_with_another_vocabulary_is_refused(run, data, tmp
 
 
 def test_going_on_with_other_text_of_the_same_vocabulary_is_refused_with_the_way_to_go_on(run, data, tmp_path, capsys):
-    other = prepare(tmp_path / "other", "abcdefgh", 2, former=data)
-    assert vocabulary_fingerprint(other / "vocabulary") == vocabulary_fingerprint(data / "vocabulary")
+    other_data = prepare(tmp_path / "other", "abcdefgh", 2, old_data=data)
+    assert vocabulary_fingerprint(other_data / "vocabulary") == vocabulary_fingerprint(data / "vocabulary")
     before = content(run.path)
-    error = error_of(capsys, "train", "--defaults=fixed", "--data", other, "--logdir", run.path, "--set",
+    error = error_of(capsys, "train", "--defaults=fixed", "--data", other_data, "--logdir", run.path, "--set",
                      "train.steps=6")
     assert "trained on other data than" in error and f"init.checkpoint={run.path}" in error
     assert content(run.path) == before
-    assert main(["train", "--defaults=fixed", "--data", str(other), "--logdir", str(tmp_path / "new"), "--set", *TINY,
-                 f"init.checkpoint={run.path}"]) == 0
+    assert main(["train", "--defaults=fixed", "--data", str(other_data), "--logdir", str(tmp_path / "new"), "--set",
+                 *TINY, f"init.checkpoint={run.path}"]) == 0
 
 
 @pytest.mark.parametrize("change, sentence", [
@@ -186,20 +186,20 @@ def test_a_run_is_finished_when_a_limit_is_reached_and_no_validation_is_owed(run
 def test_prepared_data_are_never_taken_for_a_run_or_for_the_place_of_one(run, data, tmp_path, capsys):
     prepared = Path(shutil.copytree(data, tmp_path / "data"))
     before = content(prepared)
-    other = prepare(tmp_path / "other", "abc", 1)
-    for arguments in (["train", "--defaults=fixed", "--data", other, "--logdir", prepared, "--set", *TINY],
-                      ["grow", "--model", run.path, "--vocabulary", other, "--output", prepared],
+    other_data = prepare(tmp_path / "other", "abc", 1)
+    for arguments in (["train", "--defaults=fixed", "--data", other_data, "--logdir", prepared, "--set", *TINY],
+                      ["grow", "--model", run.path, "--vocabulary", other_data, "--output", prepared],
                       ["average", "--model", run.path, "--last", "2", "--output", prepared],
                       ["average", "--model", run.path, "--last", "2", "--output", prepared / "vocabulary"]):
         assert "prepared data" in error_of(capsys, *arguments)
     with pytest.raises(SettingsError, match="prepared data"):
-        RunDirectory(prepared).begin(run.settings(), PreparedData(other))
+        RunDirectory(prepared).begin(run.settings(), PreparedData(other_data))
     assert content(prepared) == before
 
 
 def test_a_vocabulary_that_no_run_wrote_is_not_replaced(data, tmp_path, capsys):
-    other = prepare(tmp_path / "other", "abc", 1)
-    shutil.copytree(other / "vocabulary", tmp_path / "mine" / "vocabulary")
+    other_data = prepare(tmp_path / "other", "abc", 1)
+    shutil.copytree(other_data / "vocabulary", tmp_path / "mine" / "vocabulary")
     before = content(tmp_path / "mine")
     assert "contains another vocabulary" in error_of(
         capsys, "train", "--defaults=fixed", "--data", data, "--logdir", tmp_path / "mine", "--set", *TINY)

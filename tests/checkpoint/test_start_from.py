@@ -32,10 +32,10 @@ def save(directory: Path, values: dict[str, list[float]]) -> str:
     return str(directory / "model")
 
 
-def start(prefix: str, trainable: list[str], others: list[str] = (), **options) -> dict[str, list[float]]:
+def start(prefix: str, trainable: list[str], untrained: list[str] = (), **options) -> dict[str, list[float]]:
     """Return the variables of a graph that starts from a checkpoint; each is [9, 9] before."""
     with tf.Graph().as_default():
-        for name in [*trainable, *others]:
+        for name in [*trainable, *untrained]:
             tf1.get_variable(name, initializer=np.array([9, 9], np.float32), trainable=name in trainable)
         init = StartFrom(prefix, **options)
         init._setup_graph()
@@ -82,8 +82,8 @@ def test_a_run_stands_for_its_last_checkpoint_and_a_checkpoint_for_itself(tmp_pa
     for step in (5, 10):
         save(run.checkpoints / f"step-{step}", {"a": [1, step]})
     assert initial_checkpoint(run.path)[1] == str(run.checkpoints / "step-10/model")
-    found, prefix = initial_checkpoint(run.checkpoints / "step-5")
-    assert found.path == run.path and prefix == str(run.checkpoints / "step-5/model")
+    found_run, prefix = initial_checkpoint(run.checkpoints / "step-5")
+    assert found_run.path == run.path and prefix == str(run.checkpoints / "step-5/model")
     for wrong in (tmp_path, run.checkpoints / "step-6", tmp_path / "nothing"):
         with pytest.raises(SettingsError, match="expected the --logdir of a run"):
             initial_checkpoint(wrong)
@@ -91,7 +91,7 @@ def test_a_run_stands_for_its_last_checkpoint_and_a_checkpoint_for_itself(tmp_pa
 
 def test_embeddings_and_another_run_may_both_give_initial_values(tmp_path):
     data = SimpleNamespace(source_vocabulary=None, target_vocabulary=None, directory="data",
-                           copy_vocabularies=lambda place: None)
+                           copy_vocabularies=lambda directory: None)
     run = RunDirectory(tmp_path / "run")
     run.save_settings(default_settings())
     save(run.checkpoints / "step-5", {"a": [1, 2]})
@@ -101,8 +101,8 @@ def test_embeddings_and_another_run_may_both_give_initial_values(tmp_path):
 
 
 def test_another_runs_vocabulary_must_be_that_of_the_data(tmp_path):
-    def copy_vocabularies(place):
-        (Path(place) / "source.words").write_text("other")
+    def copy_vocabularies(directory):
+        (Path(directory) / "source.words").write_text("other")
 
     data = SimpleNamespace(directory="data", copy_vocabularies=copy_vocabularies)
     run = RunDirectory(tmp_path / "run")

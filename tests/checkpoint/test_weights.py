@@ -35,15 +35,15 @@ def build(names, optimizer=None):
         tf.train.ExponentialMovingAverage(0.9).apply(tf1.trainable_variables())
 
 
-def save(place, names, optimizer, listed=True):
-    place.mkdir(parents=True)
+def save(directory, names, optimizer, listed=True):
+    directory.mkdir(parents=True)
     with tf.Graph().as_default(), tf1.Session() as session:
         build(names, optimizer)
         session.run(tf1.global_variables_initializer())
-        tf1.train.Saver().save(session, str(place / "model"), write_meta_graph=False)
-        (place / "state.json").write_text(state_text({
+        tf1.train.Saver().save(session, str(directory / "model"), write_meta_graph=False)
+        (directory / "state.json").write_text(state_text({
             "step": 1, "position": None, "callbacks": {}, **({"weights": weights_of_graph()} if listed else {})}))
-    return str(place / "model")
+    return str(directory / "model")
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -77,15 +77,15 @@ def test_variables_that_the_settings_leave_out_may_be_lacking_when_a_run_starts_
 class Towers(ModelDesc):
     """A model whose training tower has the variable `a` and further variables."""
 
-    def __init__(self, **others):
-        self.others = others
+    def __init__(self, **training_weights):
+        self.training_weights = training_weights
 
     def inputs(self):
         return [tf.TensorSpec([2], tf.float32, "x")]
 
     def build_graph(self, x):
         build(["a"])
-        return sum(tf.reduce_sum(tf1.get_variable(name, shape)) for name, shape in self.others.items())
+        return sum(tf.reduce_sum(tf1.get_variable(name, shape)) for name, shape in self.training_weights.items())
 
     def optimizer(self):
         raise NotImplementedError
@@ -124,10 +124,10 @@ def test_checkpoints_of_another_model_are_not_averaged(tmp_path, monkeypatch):
     monkeypatch.setattr("towernmt.checkpoint.averaging.weights_of_model", lambda model: ["a"])
     with pytest.raises(CheckpointError, match="'extra', which the model does not have"):
         average_checkpoints(run, [tmp_path / "step-1"], tmp_path / "mean")
-    made = save(tmp_path / "step-2", ["a"], "adam")
+    prefix = save(tmp_path / "step-2", ["a"], "adam")
     mean = average_checkpoints(run, [tmp_path / "step-2"], tmp_path / "mean")
     assert np.array_equal(tf.train.load_checkpoint(str(mean / "model")).get_tensor("a"),
-                          tf.train.load_checkpoint(made).get_tensor("a"))
+                          tf.train.load_checkpoint(prefix).get_tensor("a"))
     save(tmp_path / "step-3", ["a", "head"], "adam")
     mean = average_checkpoints(run, [tmp_path / "step-3"], tmp_path / "mean")
     assert {"a", "head"} <= set(OpenCheckpoint(mean / "model").shapes())

@@ -203,9 +203,9 @@ def test_a_setting_or_value_of_another_toolkit_is_answered_with_the_right_one(se
 
 
 def test_the_settings_suggested_for_names_of_other_toolkits_exist():
-    known = all_keys(default_settings())
-    assert set(NAMES_OF_OTHER_TOOLKITS.values()) <= set(known)
-    assert not {key.split(".")[-1] for key in known} & set(NAMES_OF_OTHER_TOOLKITS)
+    keys = all_keys(default_settings())
+    assert set(NAMES_OF_OTHER_TOOLKITS.values()) <= set(keys)
+    assert not {key.split(".")[-1] for key in keys} & set(NAMES_OF_OTHER_TOOLKITS)
 
 
 @pytest.mark.parametrize("inside, said", [

@@ -41,35 +41,37 @@ def test_figures_what_was_reached_when_and_what_differs(capsys) -> None:
 def test_json_has_the_same_with_null_for_what_is_not_known(capsys) -> None:
     Path("b/log/stats.jsonl").unlink()
     assert main(["compare", "a", "b", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [(run["name"], run["best"], run["best_step"], run["parameters"]) for run in found["runs"]] == [
+    comparison = json.loads(capsys.readouterr().out)
+    assert [(run["name"], run["best"], run["best_step"], run["parameters"]) for run in comparison["runs"]] == [
         ("a", 4.0, 40, None), ("b", None, None, None)]
-    assert found["differences"]["model.size"] == {"a": "1", "b": "2"} and "evaluation" not in found
-    assert found["runs"][1]["notes"] == ["nothing is recorded yet"] and found["best_so_far"] == []
+    assert comparison["differences"]["model.size"] == {"a": "1", "b": "2"} and "evaluation" not in comparison
+    assert comparison["runs"][1]["notes"] == ["nothing is recorded yet"] and comparison["best_so_far"] == []
 
 
 def test_with_a_test_set_the_runs_are_the_systems_of_an_evaluation_whatever_their_names(capsys, monkeypatch) -> None:
-    lines = [f"the {one} {two} sleeps here" for one in ("red", "old", "big") for two in ("dog", "cat", "cow", "hen")]
+    lines = [f"the {adjective} {animal} sleeps here" for adjective in ("red", "old", "big")
+             for animal in ("dog", "cat", "cow", "hen")]
     Path("src").write_text("".join(f"{line}\n" for line in lines))
-    asked = []
+    requests = []
 
     def make_translator(args, **_):
-        asked.append((args.model, args.checkpoint, args.beam_size))
-        made = lines if args.model == ["lr=0.2"] else [line.replace("sleeps", "slept") for line in lines]
+        requests.append((args.model, args.checkpoint, args.beam_size))
+        translations = lines if args.model == ["lr=0.2"] else [line.replace("sleeps", "slept") for line in lines]
         return SimpleNamespace(checkpoint="c", translate_stream=lambda *_, **__: (
-            [SimpleNamespace(text=line)] for line in made))
+            [SimpleNamespace(text=line)] for line in translations))
 
     monkeypatch.setattr("towernmt.cli.evaluate.make_translator", make_translator)
     Path("b").rename("lr=0.2")
-    more = ["--source", "src", "--reference", "src", "--checkpoint", "last", "--beam", "7", "--metrics", "bleu",
-            "--bootstrap-samples", "50", "--randomization-trials", "100"]
-    assert main(["compare", "a", "new=lr=0.2", *more]) == 0
+    arguments = ["--source", "src", "--reference", "src", "--checkpoint", "last", "--beam", "7", "--metrics", "bleu",
+                 "--bootstrap-samples", "50", "--randomization-trials", "100"]
+    assert main(["compare", "a", "new=lr=0.2", *arguments]) == 0
     out = capsys.readouterr().out
-    assert asked == [(["a"], ["last"], 7), (["lr=0.2"], ["last"], 7)]
+    assert requests == [(["a"], ["last"], 7), (["lr=0.2"], ["last"], 7)]
     assert "12 sentences; ± is the 95 % confidence interval; p against a" in out and "100.00 ± 0.00" in out
     assert "best BLEU" in out
-    assert main(["compare", "a", "lr=0.2", "--json", *more]) == 0
-    assert [one["name"] for one in json.loads(capsys.readouterr().out)["evaluation"]["systems"]] == ["a", "lr=0.2"]
+    assert main(["compare", "a", "lr=0.2", "--json", *arguments]) == 0
+    systems = json.loads(capsys.readouterr().out)["evaluation"]["systems"]
+    assert [system["name"] for system in systems] == ["a", "lr=0.2"]
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -36,8 +36,8 @@ def test_a_reference_of_another_length_is_named(texts, capsys) -> None:
 @pytest.fixture
 def systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    reference = [f"the {color} {animal} sees a {other}" for color in ("red", "blue", "old", "young")
-                 for animal in ("dog", "cat", "horse") for other in ("man", "house")]
+    reference = [f"the {color} {animal} sees a {noun}" for color in ("red", "blue", "old", "young")
+                 for animal in ("dog", "cat", "horse") for noun in ("man", "house")]
     worse = [line.replace("sees a", "is the") if i % 2 else line.replace("sees", "looks") for i, line in
              enumerate(reference)]
     better = [line.replace("the old", "an old") for line in reference]
@@ -88,15 +88,15 @@ def test_the_report_of_systems_is_one_json_object(systems, capsys) -> None:
 
 
 def test_one_system_has_what_it_had_before_and_more_when_asked(systems, capsys) -> None:
-    one = ["evaluate", "--reference", "ref", "--hypothesis-file", "worse"]
-    assert main([*one, "--json"]) == 0
-    before = json.loads(capsys.readouterr().out)
-    assert list(before) == ["bleu", "chrf", "signature", "chrf_signature", "sentences"]
-    assert main([*one, "--json", "--buckets", "--metrics", "bleu", "chrf", "ter", *QUICK]) == 0
-    more = json.loads(capsys.readouterr().out)
-    assert {key: more[key] for key in before} == before
-    assert more["ter_signature"].startswith("nrefs:1|case:lc") and more["by_length"]["buckets"]
-    assert main([*one, "--metrics", "ter", "--buckets", *QUICK]) == 0
+    command = ["evaluate", "--reference", "ref", "--hypothesis-file", "worse"]
+    assert main([*command, "--json"]) == 0
+    basic_scores = json.loads(capsys.readouterr().out)
+    assert list(basic_scores) == ["bleu", "chrf", "signature", "chrf_signature", "sentences"]
+    assert main([*command, "--json", "--buckets", "--metrics", "bleu", "chrf", "ter", *QUICK]) == 0
+    all_scores = json.loads(capsys.readouterr().out)
+    assert {key: all_scores[key] for key in basic_scores} == basic_scores
+    assert all_scores["ter_signature"].startswith("nrefs:1|case:lc") and all_scores["by_length"]["buckets"]
+    assert main([*command, "--metrics", "ter", "--buckets", *QUICK]) == 0
     assert capsys.readouterr().out.startswith("TER = ")
 
 
@@ -132,22 +132,22 @@ def test_runs_and_checkpoints_of_runs_are_translated_and_files_are_read(systems,
         def translate_stream(self, lines, name, options=None):
             return ([Hypothesis(line, 0.0)] for line in lines)
 
-    asked = []
+    requests = []
 
     def make(args, **details):
-        asked.append((args.model, args.checkpoint))
+        requests.append((args.model, args.checkpoint))
         return Echo(" ".join([*args.model, *args.checkpoint]))
 
     monkeypatch.setattr(evaluate, "make_translator", make)
     assert main(["evaluate", "--reference", "ref", "--source", "src", "--system", "file=worse", "--system", "run",
                  "--system", "seventh=run/best/step-7", "--system", "both=run+run/best/step-7",
                  "--checkpoint", "last", "--json", *QUICK]) == 0
-    assert asked == [(["run"], ["last"]), (["run"], ["run/best/step-7/model"]),
-                     (["run", "run"], ["last", "run/best/step-7/model"])]
-    found = json.loads(capsys.readouterr().out)["systems"]
-    assert [system["checkpoint"] for system in found] == [
+    assert requests == [(["run"], ["last"]), (["run"], ["run/best/step-7/model"]),
+                        (["run", "run"], ["last", "run/best/step-7/model"])]
+    results = json.loads(capsys.readouterr().out)["systems"]
+    assert [system["checkpoint"] for system in results] == [
         None, "run last", "run run/best/step-7/model", "run run last run/best/step-7/model"]
-    assert [round(system["scores"]["BLEU"]["score"]) for system in found[1:]] == [100, 100, 100]
+    assert [round(system["scores"]["BLEU"]["score"]) for system in results[1:]] == [100, 100, 100]
 
 
 def test_a_page_is_written_beside_the_table_and_never_onto_a_file_that_is_read(systems, capsys) -> None:
@@ -176,16 +176,17 @@ def test_terms_are_asked_for_and_those_that_are_met_are_counted_of_each_system(t
         checkpoint = "x"
 
         def translate_stream(self, lines, name, options):
-            return ([Hypothesis(" ".join([*asked.constraints, "hound"]), 0.0)] for asked in options)
+            return ([Hypothesis(" ".join([*request.constraints, "hound"]), 0.0)] for request in options)
 
-    asked = []
-    monkeypatch.setattr(evaluate, "make_translator", lambda args, options, **_: asked.append(options) or Obedient())
+    all_options = []
+    monkeypatch.setattr(evaluate, "make_translator",
+                        lambda args, options, **_: all_options.append(options) or Obedient())
     arguments = ["evaluate", "--reference", "ref", "--terminology", "terms", "--constraints", "phrases"]
     assert main([*arguments, "--source", "src", "--system", "file=dog", "--system", "model=.", *QUICK]) == 0
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line for line in shown if line[:1] == ["terms"] or line[-1:] in (["50.00"], ["100.00"])] == [
+    lines_of_words = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines_of_words if line[:1] == ["terms"] or line[-1:] in (["50.00"], ["100.00"])] == [
         ["terms", "met", "of", "%"], ["file", "1", "2", "50.00"], ["model", "2", "2", "100.00"]]
-    assert asked[0].terminology.terms[0].target == "hound"
+    assert all_options[0].terminology.terms[0].target == "hound"
     assert main([*arguments, "--source", "src", "--hypothesis-file", "dog", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["terms"] == {"dog": {"required": 2, "met": 1}}
     assert main([*arguments, "--hypothesis-file", "dog"]) == 1

@@ -19,12 +19,12 @@ NUMBERS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "zehn"
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     """Prepare numbers in German, and in English in another order."""
-    place, draw = tmp_path_factory.mktemp("data"), random.Random(1)
+    directory, draw = tmp_path_factory.mktemp("data"), random.Random(1)
     lines = [draw.sample(list(NUMBERS), draw.randint(2, 4)) for _ in range(200)]
-    (place / "a").write_text("".join(" ".join(line) + "\n" for line in lines))
-    (place / "b").write_text("".join(" ".join(NUMBERS[word] for word in sorted(line)) + "\n" for line in lines))
-    return prepare(PrepareSettings(source=str(place / "a"), target=str(place / "b"), output=str(place / "prepared"),
-                                   vocab_kind="word", vocab_size=20))
+    (directory / "a").write_text("".join(" ".join(line) + "\n" for line in lines))
+    (directory / "b").write_text("".join(" ".join(NUMBERS[word] for word in sorted(line)) + "\n" for line in lines))
+    return prepare(PrepareSettings(source=str(directory / "a"), target=str(directory / "b"),
+                                   output=str(directory / "prepared"), vocab_kind="word", vocab_size=20))
 
 
 def translations(path: Path, data: PreparedData) -> dict[str, str]:
@@ -37,15 +37,16 @@ def translations(path: Path, data: PreparedData) -> dict[str, str]:
 
 @pytest.mark.parametrize("of", ["prepared data", "text", "a table"])
 def test_a_table_is_made_of(of: str, data: PreparedData, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    place = Path(data.directory).parent
+    directory = Path(data.directory).parent
     (tmp_path / "table").write_text("".join(f"{source} {target} 0.9\n" for source, target in NUMBERS.items()))
-    more = {"prepared data": [], "text": ["--source", str(place / "a"), "--target", str(place / "b")],
-            "a table": ["--table", str(tmp_path / "table")]}[of]
+    arguments = {"prepared data": [], "text": ["--source", str(directory / "a"), "--target", str(directory / "b")],
+                 "a table": ["--table", str(tmp_path / "table")]}[of]
     output = tmp_path / "out"
-    assert main(["lexicon", "--data", str(data.directory), "--output", str(output), *more]) == 0
+    assert main(["lexicon", "--data", str(data.directory), "--output", str(output), *arguments]) == 0
     assert translations(output, data) == NUMBERS
-    said = capsys.readouterr().err
-    assert "translations of 5 source tokens" in said and ("iteration 5: perplexity" in said) == (of != "a table")
+    messages = capsys.readouterr().err
+    assert "translations of 5 source tokens" in messages
+    assert ("iteration 5: perplexity" in messages) == (of != "a table")
 
 
 @pytest.mark.parametrize(("wrong", "message"), [

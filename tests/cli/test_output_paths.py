@@ -63,26 +63,26 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-@pytest.mark.parametrize("command, written, other", PAIRS)
-def test_an_output_that_is_another_path_of_the_command_is_refused(command, written, other, text):
+@pytest.mark.parametrize("command, written, other_option", PAIRS)
+def test_an_output_that_is_another_path_of_the_command_is_refused(command, written, other_option, text):
     names = path_options(PARSERS[command])
     for path in ("text", "./text", str(text), "link", "hard", "../" + text.parent.name + "/text"):
         for output in ("text", "link"):
             with pytest.raises((DataError, SettingsError)) as error:
-                check_output_paths(command, PARSERS[command], options(command, **{written: output, other: path}))
+                check_output_paths(command, PARSERS[command], options(command, **{written: output, other_option: path}))
             assert names[written] in str(error.value) and "is the same" in str(error.value)
-    fresh = options(command, **{written: "fresh", other: "text"})
-    if written not in ("keys", "glossaries") and other != "work_directory":
+    fresh = options(command, **{written: "fresh", other_option: "text"})
+    if written not in ("keys", "glossaries") and other_option != "work_directory":
         check_output_paths(command, PARSERS[command], fresh)
 
 
-@pytest.mark.parametrize("command, written, other", PAIRS)
-def test_an_output_that_is_a_directory_of_the_command_is_refused(command, written, other, tmp_path, monkeypatch):
+@pytest.mark.parametrize("command, written, other_option", PAIRS)
+def test_an_output_that_is_a_directory_of_the_command_is_refused(command, written, other_option, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "place").mkdir()
     for path in ("place", "place/", str(tmp_path / "place"), "./place/."):
         with pytest.raises((DataError, SettingsError), match="is the same directory as"):
-            check_output_paths(command, PARSERS[command], options(command, **{written: "place", other: path}))
+            check_output_paths(command, PARSERS[command], options(command, **{written: "place", other_option: path}))
 
 
 @pytest.mark.parametrize("value", ["name=text", "text:0.5", "reverse=text", "other+text", "text?separator=x", "te*",
@@ -103,15 +103,16 @@ def test_what_another_command_made_is_written_by_its_owner_only(command, kind, m
         (tmp_path / "made" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "made" / name).write_text(content)
     for written, owned in WRITTEN[command].items():
-        for place in ("automatic.yaml", "settings.yaml", "new/file"):
+        for name_inside in ("automatic.yaml", "settings.yaml", "new/file"):
             with pytest.raises(SettingsError, match=f"lies in {kind}"):
                 check_output_paths(command, PARSERS[command],
-                                   options(command, **{written: str(tmp_path / "made" / place)}))
+                                   options(command, **{written: str(tmp_path / "made" / name_inside)}))
         if kind in owned:
             check_output_paths(command, PARSERS[command], options(command, **{written: str(tmp_path / "made")}))
         if kind == "a run" and command == "average":
-            for place in ("averages", "averages/new"):
-                check_output_paths(command, PARSERS[command], options(command, output=str(tmp_path / "made" / place)))
+            for name_inside in ("averages", "averages/new"):
+                path = tmp_path / "made" / name_inside
+                check_output_paths(command, PARSERS[command], options(command, output=str(path)))
 
 
 def test_places_outside_the_disk_are_no_paths(text):
@@ -191,27 +192,27 @@ def test_a_closed_stream_that_is_not_needed_does_not_matter(line, text, tmp_path
     assert shell(line, tmp_path).returncode == 0
 
 
-@pytest.mark.parametrize("place", ["missing/../x", "./missing/../x", "missing/deep/../../x", "text/../x"])
+@pytest.mark.parametrize("path", ["missing/../x", "./missing/../x", "missing/deep/../../x", "text/../x"])
 @pytest.mark.parametrize("command, written", [(command, one) for command in WRITTEN for one in WRITTEN[command]])
-def test_a_way_through_a_directory_that_is_missing_is_refused_before_the_work(command, written, place, text):
+def test_a_way_through_a_directory_that_is_missing_is_refused_before_the_work(command, written, path, text):
     with pytest.raises(SettingsError, match=r"the directory .* does not exist: create it, or write the path without"):
-        check_output_paths(command, PARSERS[command], options(command, **{written: place}))
+        check_output_paths(command, PARSERS[command], options(command, **{written: path}))
     (text.parent / "there").mkdir()
     check_output_paths(command, PARSERS[command], options(command, **{written: "there/../x"}))
 
 
-OUTPUTS = [(command, one) for command in WRITTEN for one in WRITTEN[command]]
+OUTPUTS = [(command, option) for command in WRITTEN for option in WRITTEN[command]]
 
 
-@pytest.mark.parametrize("command, written, other", [(command, written, other) for command, written, other in PAIRS
-                                                     if other not in WRITTEN[command]
-                                                     and command not in ("train", "average")])
-def test_an_output_below_a_directory_that_is_read_is_refused(command, written, other, text):
+@pytest.mark.parametrize("command, written, other_option", [
+    (command, written, other_option) for command, written, other_option in PAIRS
+    if other_option not in WRITTEN[command] and command not in ("train", "average")])
+def test_an_output_below_a_directory_that_is_read_is_refused(command, written, other_option, text):
     Path("place").mkdir()
     Path("to-place").symlink_to("place")
     for output in ("place/new", "./place/deep/new", "to-place/new", str(text.parent / "place/new")):
         with pytest.raises(DataError, match="is in the directory place, which .* reads"):
-            check_output_paths(command, PARSERS[command], options(command, **{written: output, other: "place"}))
+            check_output_paths(command, PARSERS[command], options(command, **{written: output, other_option: "place"}))
 
 
 @pytest.mark.parametrize("name", ["text/x", "loop", "loop/x", "x" * 300])

@@ -44,17 +44,17 @@ def rows(path: str) -> list[list[str]]:
 
 def test_pairs_and_a_table_that_reviewers_change(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pairs", "a.de.txt", "a.en.md", "--output", "pairs.tsv", "--review", "review.tsv"]) == 0
-    found, table = rows("pairs.tsv"), rows("review.tsv")
-    exact = {(source, target) for source, target, _ in found} & set(PAIRS)
-    assert len(exact) > 0.8 * len(PAIRS) and min(float(score) for *_, score in found) >= 0.1
-    assert f"{len(found)} pairs with a score of at least 0.1" in capsys.readouterr().err
-    assert table[0][:3] == ["keep", "score", "kind"] and sum(row[0] == "yes" for row in table[1:]) == len(found)
+    pairs, table = rows("pairs.tsv"), rows("review.tsv")
+    exact = {(source, target) for source, target, _ in pairs} & set(PAIRS)
+    assert len(exact) > 0.8 * len(PAIRS) and min(float(score) for *_, score in pairs) >= 0.1
+    assert f"{len(pairs)} pairs with a score of at least 0.1" in capsys.readouterr().err
+    assert table[0][:3] == ["keep", "score", "kind"] and sum(row[0] == "yes" for row in table[1:]) == len(pairs)
     assert {"1-1", "1-0", "0-1"} <= {row[2] for row in table[1:]}
     first = next(number for number, row in enumerate(table) if row[0] == "yes")
     table[first][0] = "no"
     Path("review.tsv").write_text("\n".join("\t".join(row) for row in table))
     assert main(["pairs", "--reviewed", "review.tsv", "--output", "kept.tsv"]) == 0
-    assert rows("kept.tsv") == found[1:]
+    assert rows("kept.tsv") == pairs[1:]
 
 
 def test_folders_give_the_pairs_of_all_documents_that_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,11 +29,11 @@ def test_every_field_can_be_said(field: Any) -> None:
     choices = field.metadata["choices"]
     usual = ([f"--no-{option}"], False) if isinstance(field.default, bool) else (
         [f"--{option}", str(choices[-1] if choices else field.default)], choices[-1] if choices else field.default)
-    said, value = {"beam_size": (["--beam", "3"], 3), "averaged": (["--last-weights"], False),
-                   "max_length_factor": (["--max-length", "1.5,3"], 1.5),
-                   "max_length_constant": (["--max-length", "1.5,3"], 3)}.get(field.name, usual)
-    found = parse(*said)[field.name]
-    assert found == value and type(found) is type(field.default)
+    arguments, value = {"beam_size": (["--beam", "3"], 3), "averaged": (["--last-weights"], False),
+                        "max_length_factor": (["--max-length", "1.5,3"], 1.5),
+                        "max_length_constant": (["--max-length", "1.5,3"], 3)}.get(field.name, usual)
+    parsed_value = parse(*arguments)[field.name]
+    assert parsed_value == value and type(parsed_value) is type(field.default)
 
 
 def test_a_command_may_have_an_option_of_its_own_for_a_field() -> None:
@@ -46,12 +46,12 @@ def test_sample_means_the_selection_by_sampling() -> None:
 
 
 def test_what_the_runs_settings_can_make_right_is_not_refused_before_they_are_known() -> None:
-    for given in ({"beam_groups": 4}, {"n_best": 9}, {"top_k": 3}, {"min_length_factor": 2.5}):
-        check_search_options(given)
-    for wrong in ({"beam_groups": 4, "beam_size": 6}, {"n_best": 9, "beam_size": 8}, {"epsilon": 2.0},
-                  {"top_k": 3, "selection": "beam"}, {"coverage_penalty": 1.0, "selection": "sampling"}):
-        with pytest.raises(SettingsError, match=next(iter(wrong))):
-            check_search_options(wrong)
+    for options in ({"beam_groups": 4}, {"n_best": 9}, {"top_k": 3}, {"min_length_factor": 2.5}):
+        check_search_options(options)
+    for wrong_options in ({"beam_groups": 4, "beam_size": 6}, {"n_best": 9, "beam_size": 8}, {"epsilon": 2.0},
+                          {"top_k": 3, "selection": "beam"}, {"coverage_penalty": 1.0, "selection": "sampling"}):
+        with pytest.raises(SettingsError, match=next(iter(wrong_options))):
+            check_search_options(wrong_options)
 
 
 def test_a_length_that_is_not_two_numbers_is_refused() -> None:

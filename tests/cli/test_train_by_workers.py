@@ -57,9 +57,9 @@ def test_workers_in_a_cluster_that_the_environment_names_are_refused(
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Prepare a few pairs."""
-    place = tmp_path_factory.mktemp("data")
+    directory = tmp_path_factory.mktemp("data")
     for name in ("source", "target"):
-        (place / name).write_text("a b\nb a\n" * 5)
-    assert main(["prepare", "--source", str(place / "source"), "--target", str(place / "target"), "--vocab-kind",
-                 "word", "--shared-vocab", "--output", str(place / "data")]) == 0
-    return place / "data"
+        (directory / name).write_text("a b\nb a\n" * 5)
+    assert main(["prepare", "--source", str(directory / "source"), "--target", str(directory / "target"),
+                 "--vocab-kind", "word", "--shared-vocab", "--output", str(directory / "data")]) == 0
+    return directory / "data"

@@ -37,11 +37,11 @@ SMALL = ["model.hidden_size=16", "model.filter_size=16", "model.heads=2", "model
 @pytest.fixture(scope="module")
 def data(tmp_path_factory, write_pairs) -> Path:
     """Prepare 50 pairs of random words, about 8 batches."""
-    place = tmp_path_factory.mktemp("data")
-    write_pairs(place)
-    assert main(["prepare", "--source", str(place / "source"), "--target", str(place / "target"), "--vocab-kind",
-                 "word", "--shared-vocab", "--output", str(place / "data")]) == 0
-    return place / "data"
+    folder = tmp_path_factory.mktemp("data")
+    write_pairs(folder)
+    assert main(["prepare", "--source", str(folder / "source"), "--target", str(folder / "target"), "--vocab-kind",
+                 "word", "--shared-vocab", "--output", str(folder / "data")]) == 0
+    return folder / "data"
 
 
 @pytest.fixture
@@ -49,8 +49,9 @@ def train(data, tmp_path, capsys):
     """Return `train(*settings, ...)`, which runs the command in `run` and returns the status and the standard error."""
 
     def run(*settings: str, arguments: tuple[str, ...] = (), logdir: Path = tmp_path / "run") -> tuple[int, str]:
-        given = ["--set", *settings] if settings else []
-        status = main(["train", "--defaults=fixed", "--data", str(data), "--logdir", str(logdir), *arguments, *given])
+        assignments = ["--set", *settings] if settings else []
+        status = main(["train", "--defaults=fixed", "--data", str(data), "--logdir", str(logdir), *arguments,
+                       *assignments])
         return status, capsys.readouterr().err
 
     return run
@@ -290,11 +291,11 @@ def test_several_workers_choose_a_batch_for_their_gpus(requested, on_gpus, mode)
 def test_several_workers_have_the_same_tokens_for_each_gpu_and_fixed_settings(
         data, monkeypatch, specified, batch_tokens):
     monkeypatch.setattr(automatic_settings, "TOKENS_PER_GPU", 100)
-    found = resolve_settings(SettingsSources(
+    resolution = resolve_settings(SettingsSources(
         overrides=(Overrides("--set", specified),), defaults="batch", open_data=lambda: PreparedData(data),
         gpus=[0, 1], workers=4))
-    assert found.settings == apply_overrides(default_settings(), {"data.batch_tokens": batch_tokens})
-    assert [setting.key for setting in found.automatic] == ["data.batch_tokens"] * (not specified)
+    assert resolution.settings == apply_overrides(default_settings(), {"data.batch_tokens": batch_tokens})
+    assert [setting.key for setting in resolution.automatic] == ["data.batch_tokens"] * (not specified)
 
 
 def resolved(run: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> ResolvedSettings:
@@ -305,8 +306,8 @@ def resolved(run: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Resolved
 
 
 def test_a_resumed_run_keeps_its_settings(six_steps, data, monkeypatch):
-    found = resolved(six_steps, data, monkeypatch)
-    assert found.automatic is None and found.settings == RunDirectory(six_steps).settings()
+    resolution = resolved(six_steps, data, monkeypatch)
+    assert resolution.automatic is None and resolution.settings == RunDirectory(six_steps).settings()
 
 
 def test_a_run_that_was_killed_before_it_recorded_its_automatic_settings_is_a_new_one(tmp_path, data, monkeypatch):
@@ -323,21 +324,21 @@ def test_chosen_defaults_are_refused_for_several_workers(train):
 
 def test_the_model_of_a_run_that_begins_with_another_one_is_chosen_as_that(six_steps, data):
     settings = apply_overrides(default_settings(), {"init.checkpoint": str(six_steps), "train.steps": 3})
-    found, choices = apply_automatic_settings(settings, training_conditions(PreparedData(data), None, None),
-                                              {"model.heads"})
-    assert (found.model.hidden_size, found.model.filter_size, found.model.heads) == (16, 16, 4)
+    chosen, choices = apply_automatic_settings(settings, training_conditions(PreparedData(data), None, None),
+                                               {"model.heads"})
+    assert (chosen.model.hidden_size, chosen.model.filter_size, chosen.model.heads) == (16, 16, 4)
     assert {choice.key for choice in choices} >= {"model.hidden_size", "model.encoder_layers"}
-    assert found.optimizer.learning_rate == pytest.approx(0.0015 / 5)      # a fifth of the rate of a new model
+    assert chosen.optimizer.learning_rate == pytest.approx(0.0015 / 5)      # a fifth of the rate of a new model
 
 
 def test_how_the_other_run_was_trained_is_not_taken_over(six_steps, data, tmp_path):
-    other = Path(shutil.copytree(six_steps, tmp_path / "other"))
+    other_run = Path(shutil.copytree(six_steps, tmp_path / "other"))
     free = {"model.residual_dropout": 0.0, "model.label_smoothing": 0.3, "model.r_drop_alpha": 5.0}
-    save_yaml(apply_overrides(RunDirectory(other).settings(), free), other / "settings.yaml")
-    settings = apply_overrides(default_settings(), {"init.checkpoint": str(other)})
-    found, choices = apply_automatic_settings(settings, training_conditions(PreparedData(data), None, None), set())
-    assert found.model.hidden_size == 16 and found.model.residual_dropout == 0.1
-    assert not free.keys() & {choice.key for choice in choices if choice.reason.startswith(str(other))}
+    save_yaml(apply_overrides(RunDirectory(other_run).settings(), free), other_run / "settings.yaml")
+    settings = apply_overrides(default_settings(), {"init.checkpoint": str(other_run)})
+    chosen, choices = apply_automatic_settings(settings, training_conditions(PreparedData(data), None, None), set())
+    assert chosen.model.hidden_size == 16 and chosen.model.residual_dropout == 0.1
+    assert not free.keys() & {choice.key for choice in choices if choice.reason.startswith(str(other_run))}
 
 
 def test_a_model_of_ones_own_is_the_other_runs_model_by_whatever_path(six_steps, data, tmp_path, monkeypatch):
@@ -345,12 +346,12 @@ def test_a_model_of_ones_own_is_the_other_runs_model_by_whatever_path(six_steps,
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "mine.py").write_text(
         "from towernmt.models import Transformer\n\n\nclass Mine(Transformer):\n    pass\n")
-    other = Path(shutil.copytree(six_steps, tmp_path / "other"))
-    text = (other / "settings.yaml").read_text().replace("architecture: transformer", "architecture: mine.py:Mine")
-    (other / "settings.yaml").write_text(text)
-    settings = apply_overrides(default_settings("models/mine.py:Mine"), {"init.checkpoint": str(other)})
-    found, _ = apply_automatic_settings(settings, training_conditions(PreparedData(data), None, None), set())
-    assert found.model.hidden_size == 16
+    other_run = Path(shutil.copytree(six_steps, tmp_path / "other"))
+    text = (other_run / "settings.yaml").read_text().replace("architecture: transformer", "architecture: mine.py:Mine")
+    (other_run / "settings.yaml").write_text(text)
+    settings = apply_overrides(default_settings("models/mine.py:Mine"), {"init.checkpoint": str(other_run)})
+    chosen, _ = apply_automatic_settings(settings, training_conditions(PreparedData(data), None, None), set())
+    assert chosen.model.hidden_size == 16
 
 
 @pytest.mark.processes

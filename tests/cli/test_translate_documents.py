@@ -25,10 +25,10 @@ class Capitals:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     """Runs `towernmt translate` in a folder with some files."""
-    made: list[dict[str, Any]] = []
+    options_of_translators: list[dict[str, Any]] = []
 
     def make(args: Any, **options: Any) -> Capitals:
-        made.append(options)
+        options_of_translators.append(options)
         return Capitals()
 
     monkeypatch.setattr(translate, "make_translator", make)
@@ -41,20 +41,20 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def translated(*arguments: str) -> list[dict[str, Any]]:
         parser, _ = make_parser(["translate"])
         assert translate.run_translate(parser.parse_args(["translate", "--model", "runs/x", *arguments])) == 0
-        return made
+        return options_of_translators
 
     return translated
 
 
 def test_a_document_goes_to_its_output(run: Any, capsys: Any) -> None:
-    made = run("--document", "a.txt", "--output", "b.txt")
-    assert Path("b.txt").read_text() == "EINS\n" and not made[0]["attention"]
+    options_of_translators = run("--document", "a.txt", "--output", "b.txt")
+    assert Path("b.txt").read_text() == "EINS\n" and not options_of_translators[0]["attention"]
     assert "a.txt: 1 sentences to b.txt" in capsys.readouterr().err
 
 
 def test_several_go_to_a_folder_or_to_names_like_theirs(run: Any) -> None:
-    made = run("--document", "a.txt", "b.srt", "--output", "out/")
-    assert Path("out/a.txt").read_text() == "EINS\n" and made[0]["attention"]
+    options_of_translators = run("--document", "a.txt", "b.srt", "--output", "out/")
+    assert Path("out/a.txt").read_text() == "EINS\n" and options_of_translators[0]["attention"]
     assert Path("out/b.srt").read_text().endswith("<i>ZWEI</i> DREI\n")
     run("--document", "a.txt", "b.srt", "--output", "en-{name}")
     assert Path("en-b.srt").read_text() == Path("out/b.srt").read_text()

@@ -21,7 +21,7 @@ def _raise(error: BaseException) -> Callable[[], int]:
     return command
 
 
-@pytest.mark.parametrize("error, told", [
+@pytest.mark.parametrize("error, message", [
     (MemoryError(), "out of memory. Make --beam smaller, or use a machine with more memory."),
     (MemoryError("Unable to allocate 1.2 TiB"), "out of memory (Unable to allocate 1.2 TiB)."),
     (RuntimeError("CUDA failed with error out of memory"), "out of memory (CUDA failed with error out of memory)."),
@@ -34,10 +34,11 @@ def _raise(error: BaseException) -> Callable[[], int]:
     (RuntimeError("Symlink loop from '/x/loop'"), "/x/loop: the symbolic links lead back to themselves."),
     (UnicodeEncodeError("utf-8", "a\udcff.txt", 1, 2, "surrogates not allowed"), "holds bytes that are not UTF-8"),
 ])
-def test_an_exhausted_machine_is_one_sentence(error: Exception, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exhausted_machine_is_one_sentence(error: Exception, message: str,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(_raise(error), ["--beam"]) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("towernmt: ") and told in lines[0]
+    assert len(lines) == 1 and lines[0].startswith("towernmt: ") and message in lines[0]
 
 
 def test_errors_of_tensorflow_without_memory_are_known() -> None:

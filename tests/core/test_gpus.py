@@ -51,10 +51,10 @@ def machine(root: Path, *, card: bool = False, driver: bool = False) -> Path:
     return root
 
 
-def reason(root: Path, found: CudaDriver = GOOD, has: object = None) -> str:
+def reason(root: Path, report: CudaDriver = GOOD, has: object = None) -> str:
     """Return the reason on a machine with card and driver, on which all libraries load, or only those in `has`."""
     loads = (lambda name: True) if has is None else has.__contains__
-    return why_missing(BUILD, machine(root, card=True, driver=True), loads, lambda: found)
+    return why_missing(BUILD, machine(root, card=True, driver=True), loads, lambda: report)
 
 
 @pytest.fixture(autouse=True)
@@ -133,11 +133,11 @@ def test_the_trainer_says_it_in_one_sentence(monkeypatch):
         training_towers.tower_devices([0, 1], None)
 
 
-@pytest.mark.parametrize(("found", "text"), [(1, "TensorFlow sees GPU 0"), (4, "TensorFlow sees the GPUs 0 to 3")])
-def test_a_number_that_is_too_large_is_refused_with_those_that_exist(monkeypatch, found, text):
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"] * found)
-    with pytest.raises(SettingsError, match=rf"^--gpu 0,{found}: GPU {found} was not found \({text}\)"):
-        training_towers.tower_devices([0, found], None)
+@pytest.mark.parametrize(("gpu_count", "text"), [(1, "TensorFlow sees GPU 0"), (4, "TensorFlow sees the GPUs 0 to 3")])
+def test_a_number_that_is_too_large_is_refused_with_those_that_exist(monkeypatch, gpu_count, text):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"] * gpu_count)
+    with pytest.raises(SettingsError, match=rf"^--gpu 0,{gpu_count}: GPU {gpu_count} was not found \({text}\)"):
+        training_towers.tower_devices([0, gpu_count], None)
 
 
 def test_sessions_see_the_chosen_gpus_alone_and_messages_keep_their_numbers(monkeypatch):
@@ -256,11 +256,11 @@ print(count_gpus())"""
 
 @needs_compiler
 @pytest.mark.processes
-@pytest.mark.parametrize(("driver", "found"), [(True, "2"), (False, "0")])
-def test_tensorflow_finds_gpus_with_the_library_that_it_does_not_look_for(stubs, driver, found):
+@pytest.mark.parametrize(("driver", "gpu_list"), [(True, "2"), (False, "0")])
+def test_tensorflow_finds_gpus_with_the_library_that_it_does_not_look_for(stubs, driver, gpu_list):
     """Without a driver no library is loaded, so this shows the libraries that TensorFlow finds by itself."""
     site = [stubs / "site"]
-    assert run_with(LIST.format(driver=driver), stubs / "system", site, STUB_GPUS="2").splitlines()[-1] == found
+    assert run_with(LIST.format(driver=driver), stubs / "system", site, STUB_GPUS="2").splitlines()[-1] == gpu_list
 
 
 @needs_compiler
@@ -325,15 +325,15 @@ def test_a_gpu_that_tensorflow_does_not_use_is_reported_once_unless_it_is_hidden
     assert stream.uses_gpu("gpu:1")
 
 
-@pytest.mark.parametrize(("device", "given", "sizes"), [
+@pytest.mark.parametrize(("device", "arguments", "sizes"), [
     ("cpu", (None, None), (4096, 64)), ("gpu:0", (None, None), (16_384, 512)), ("gpu", (100, 7), (100, 7)),
     ("cpu", (100, None), (100, 64)), ("gpu", (None, 64), (16_384, 64))])
-def test_batches_are_larger_on_a_gpu_unless_they_are_specified(device, given, sizes):
-    settings = stream.batching_for(device, *given)
+def test_batches_are_larger_on_a_gpu_unless_they_are_specified(device, arguments, sizes):
+    settings = stream.batching_for(device, *arguments)
     assert (settings.batch_tokens, settings.batch_sentences) == sizes
 
 
 def test_the_smallest_gpu_counts(monkeypatch):
-    known = tuple(Gpu("any", (9, 0), gib << 30) for gib in (80, 24))
-    monkeypatch.setattr(gpus, "cuda_driver", lambda: CudaDriver((12, 4), known))
-    assert [gpus.smallest_memory(some) for some in ([0], [0, 1], [2], [], None)] == [80 << 30, 24 << 30, 0, 0, 0]
+    driver_gpus = tuple(Gpu("any", (9, 0), gib << 30) for gib in (80, 24))
+    monkeypatch.setattr(gpus, "cuda_driver", lambda: CudaDriver((12, 4), driver_gpus))
+    assert [gpus.smallest_memory(numbers) for numbers in ([0], [0, 1], [2], [], None)] == [80 << 30, 24 << 30, 0, 0, 0]

@@ -12,11 +12,11 @@ from towernmt.models.layers.randomness import graph_seed, set_seed, start_clock
 
 
 def test_each_graph_has_a_state_of_its_own():
-    with tf.Graph().as_default() as one:
+    with tf.Graph().as_default() as outer_graph:
         configure_graph(GraphSettings(seed=3, precision="bfloat16"))
         with tf.Graph().as_default():
             assert graph_state().settings == GraphSettings()
-            assert graph_state(one).settings.seed == 3
+            assert graph_state(outer_graph).settings.seed == 3
         assert (graph_seed(), compute_dtype()) == (3, tf.bfloat16)
 
 
@@ -29,16 +29,16 @@ def test_one_setting_is_changed_without_the_others():
 
 
 def test_a_loop_and_a_condition_have_the_state_of_their_graph():
-    found = []
+    states = []
 
     def note(x):
-        found.append(graph_state())
+        states.append(graph_state())
         return x + 1
 
     with tf.Graph().as_default():
         set_precision("bfloat16")
         tf.while_loop(lambda x: x < 3, lambda x: tf.cond(x < 1, lambda: note(x), lambda: note(x)), [tf.constant(0)])
-        assert len(found) >= 2 and all(state is graph_state() for state in found)
+        assert len(states) >= 2 and all(state is graph_state() for state in states)
 
 
 def test_the_clock_is_an_update_operation_and_all_else_stays_out_of_an_exported_graph():

@@ -20,14 +20,14 @@ ABSURD = (-10**9, -1, 0, 10**9, 2**64, 99999999999999999999, -0.5, 1.0, 2.0, 1e3
 
 
 def fields_of(settings: Any, prefix: str = "") -> dict[str, dataclasses.Field[Any]]:
-    found = {}
+    field_by_key = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
-            found.update(fields_of(value, f"{prefix}{field.name}."))
+            field_by_key.update(fields_of(value, f"{prefix}{field.name}."))
         else:
-            found[prefix + field.name] = field
-    return found
+            field_by_key[prefix + field.name] = field
+    return field_by_key
 
 
 def is_number(field: dataclasses.Field[Any]) -> bool:

@@ -172,8 +172,8 @@ def test_every_default_that_help_settings_prints_is_accepted(architecture: str) 
     settings = default_settings(architecture)
     lines = [line for line in settings_text(settings).splitlines() if line[:1].strip() and "=" in line]
     assert len(lines) > 100
-    other = default_settings(architecture, "tiny")
-    assert flatten(apply_overrides(other, parse_assignments(lines))) == flatten(settings)
+    tiny_settings = default_settings(architecture, "tiny")
+    assert flatten(apply_overrides(tiny_settings, parse_assignments(lines))) == flatten(settings)
 
 
 def test_every_key_is_described_with_its_choices() -> None:

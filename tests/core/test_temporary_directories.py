@@ -32,8 +32,8 @@ def test_nothing_is_left(number: signal.Signals | None, tmp_path: Path, monkeypa
                                env=os.environ | {"TMPDIR": str(tmp_path)})
     assert process.stdout is not None
     directory = Path(process.stdout.readline().strip())
-    with temporary_directory("a test") as other:      # removes nothing of a running process
-        assert other.is_dir() and (directory / "file").read_text() == "content"
+    with temporary_directory("a test") as second_directory:      # removes nothing of a running process
+        assert second_directory.is_dir() and (directory / "file").read_text() == "content"
     if number is not None:
         process.send_signal(number)
         process.wait()

@@ -17,8 +17,8 @@ def test_one_process_is_a_world_that_writes_and_decides_alone() -> None:
 
 
 def test_towers_are_counted_over_all_processes() -> None:
-    places = [World(process, 3).tower(i, 2) for process in range(3) for i in range(2)]
-    assert places == [TowerPlace(index, 6) for index in range(6)]
+    tower_places = [World(process, 3).tower(i, 2) for process in range(3) for i in range(2)]
+    assert tower_places == [TowerPlace(index, 6) for index in range(6)]
     assert [World(process, 3).is_chief for process in range(3)] == [True, False, False]
 
 

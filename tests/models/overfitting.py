@@ -79,5 +79,5 @@ def bleu_after_overfitting(kind, sizes, pairs: Pairs, steps: int, sentences: int
                 arrays = [array for side in sides for array in pad_sentences([side[row] for row in rows])]
                 session.run(train_op, dict(zip(inputs, [*arrays, np.float32(arrays[3].sum())], strict=True)))
             predictor.set_session(session)
-            found = translate_lines(predictor, vocabulary, vocabulary, pairs.sources)
-    return corpus_scores(found, pairs.targets).bleu
+            translations = translate_lines(predictor, vocabulary, vocabulary, pairs.sources)
+    return corpus_scores(translations, pairs.targets).bleu

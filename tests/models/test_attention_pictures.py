@@ -47,7 +47,7 @@ def pictures(model, monkeypatch) -> tuple[Monitors, list[np.ndarray]]:
     from towernmt.callbacks import heat_map
 
     original = heat_map.heat_map
-    monkeypatch.setattr(heat_map, "heat_map", lambda *given: drawn.append(given) or original(*given))
+    monkeypatch.setattr(heat_map, "heat_map", lambda *arguments: drawn.append(arguments) or original(*arguments))
     with tf.Graph().as_default(), tf1.Session() as session:
         with TrainTowerContext(""):
             model.build_graph(*map(tf.constant, tiny.INPUTS))
@@ -112,5 +112,5 @@ def test_a_cell_is_the_darker_the_larger_its_weight():
     picture = heat_map(np.array([[0.0, 0.5], [1.0, np.nan]]), ["a", "b"], ["c", "d"], "title")
     pixels = np.asarray(Image.open(BytesIO(picture))).astype(int)
     grey = [tuple(colour) for colour in ([247, 251, 255], [8, 48, 107])]
-    found = {tuple(colour) for colour in pixels.reshape(-1, 3)}
-    assert set(grey) <= found      # the palest and the darkest colours occur
+    colours = {tuple(colour) for colour in pixels.reshape(-1, 3)}
+    assert set(grey) <= colours      # the palest and the darkest colours occur

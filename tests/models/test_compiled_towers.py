@@ -63,10 +63,10 @@ def test_batches_are_padded_to_few_shapes(graph: Any) -> None:
             batch = [ids[0], lengths[0], ids[1], lengths[1]]
             source, source_length, target, target_length = session.run(padded, dict(zip(inputs, batch, strict=True)))
             assert source.shape == target.shape and set(source.shape) <= set(SIZES)
-            for found, given in zip((source, source_length, target, target_length), batch, strict=True):
-                inside = tuple(slice(size) for size in given.shape)
-                np.testing.assert_array_equal(found[inside], given)
-                assert found.sum() == given.sum()
+            for padded_array, array in zip((source, source_length, target, target_length), batch, strict=True):
+                inside = tuple(slice(size) for size in array.shape)
+                np.testing.assert_array_equal(padded_array[inside], array)
+                assert padded_array.sum() == array.sum()
             shapes.add(source.shape)
     assert len(shapes) <= 24        # 8 lengths, each with up to three numbers of rows
 
@@ -74,8 +74,8 @@ def test_batches_are_padded_to_few_shapes(graph: Any) -> None:
 def test_a_size_grows_by_at_most_a_half(graph: Any) -> None:
     sizes = tf.map_fn(padded_size, tf.range(1, 400))
     with tf1.Session() as session:
-        found = session.run(sizes)
-    assert (found >= np.arange(1, 400)).all() and (found <= np.maximum(1.5 * np.arange(1, 400), 1)).all()
+        padded_sizes = session.run(sizes)
+    assert (padded_sizes >= np.arange(1, 400)).all() and (padded_sizes <= np.maximum(1.5 * np.arange(1, 400), 1)).all()
 
 
 class OwnLoss(tiny.MODELS["transformer"][0]):       # type: ignore[misc, name-defined]

@@ -28,23 +28,23 @@ def results(width: int, padding: tuple[int, int], rows: int = BATCH, of_tensorfl
 
 @pytest.mark.parametrize("width, padding", [(3, (1, 1)), (3, (2, 0)), (1, (0, 0)), (4, (3, 0)), (5, (0, 1))])
 def test_outputs_and_gradients_equal_those_of_tensorflows_convolution(graph, width, padding):
-    for own, theirs in zip(results(width, padding), results(width, padding, of_tensorflow=True), strict=True):
-        np.testing.assert_allclose(own, theirs, rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(results(width, padding), results(width, padding, of_tensorflow=True), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("width, padding", [(3, (1, 1)), (3, (2, 0)), (1, (0, 0)), (4, (3, 0)), (5, (0, 1))])
 def test_in_bfloat16_they_are_near(graph, width, padding):
     set_precision("bfloat16")
-    for own, theirs in zip(results(width, padding), results(width, padding, of_tensorflow=True), strict=True):
-        assert own.dtype == np.float32
-        assert 0 < np.abs(own - theirs).max() < 0.02 * np.abs(theirs).max()
+    for ours, theirs in zip(results(width, padding), results(width, padding, of_tensorflow=True), strict=True):
+        assert ours.dtype == np.float32
+        assert 0 < np.abs(ours - theirs).max() < 0.02 * np.abs(theirs).max()
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_batch_without_rows_has_gradients_of_zero(graph, precision):
     set_precision(precision)
-    own = results(3, (2, 0), rows=0)
-    assert own[0].shape == (0, TIME, OUTPUT)
-    assert own[1].shape == (0, TIME, DEPTH)
-    for gradient in own[2:]:
+    ours = results(3, (2, 0), rows=0)
+    assert ours[0].shape == (0, TIME, OUTPUT)
+    assert ours[1].shape == (0, TIME, DEPTH)
+    for gradient in ours[2:]:
         np.testing.assert_array_equal(gradient, np.zeros_like(gradient))

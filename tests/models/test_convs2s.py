@@ -120,7 +120,7 @@ def test_the_attention_that_is_guided_is_that_of_the_last_layer(graph):
 
 
 def test_gradients_into_the_encoder_are_divided_by_the_number_of_attentions():
-    found = []
+    results = []
     for scaled in (True, False):
         with tf.Graph().as_default():
             with PredictTowerContext(""):
@@ -128,13 +128,14 @@ def test_gradients_into_the_encoder_are_divided_by_the_number_of_attentions():
             gradients = tf1.gradients(cost, tf1.trainable_variables())
             with tf1.Session() as session:
                 values = tiny.scramble(session, 0.3)
-                found.append(dict(zip(values, session.run(list(map(tf.convert_to_tensor, gradients))), strict=True)))
-    scaled, whole = found
-    for name in whole:
+                gradient_values = session.run(list(map(tf.convert_to_tensor, gradients)))
+                results.append(dict(zip(values, gradient_values, strict=True)))
+    scaled, unscaled = results
+    for name in unscaled:
         if name.startswith("convs2s/encoder/") and not name.endswith("positions"):
-            np.testing.assert_allclose(scaled[name] * 3, whole[name], rtol=1e-4, atol=1e-7, err_msg=name)
+            np.testing.assert_allclose(scaled[name] * 3, unscaled[name], rtol=1e-4, atol=1e-7, err_msg=name)
         if name.startswith("convs2s/decoder/"):
-            np.testing.assert_allclose(scaled[name], whole[name], rtol=1e-5, atol=1e-7, err_msg=name)
+            np.testing.assert_allclose(scaled[name], unscaled[name], rtol=1e-5, atol=1e-7, err_msg=name)
 
 
 def test_initial_values_have_the_deviations_of_the_paper(graph):

@@ -21,9 +21,9 @@ def dense_reference(hidden, kernel, bias, target, length, smoothing):
         for t in range(length[row]):
             logits = kernel @ hidden[row, t] + bias
             log_probability = logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
-            wanted = np.full(len(kernel), smoothing / len(kernel))
-            wanted[target[row, t]] += 1 - smoothing
-            total -= wanted @ log_probability
+            expected = np.full(len(kernel), smoothing / len(kernel))
+            expected[target[row, t]] += 1 - smoothing
+            total -= expected @ log_probability
     return total
 
 
@@ -63,17 +63,17 @@ def test_a_sample_of_the_whole_vocabulary_has_its_loss_and_gradients(graph, smoo
     random = np.random.default_rng(0)
     hidden, kernel, bias = (tf.constant(random.normal(size=size), tf.float32) for size in ((3, 5, 4), (11, 4), (11,)))
     target, length = tf.constant(random.integers(3, 11, (3, 5)).astype(np.int32)), tf.constant([5, 2, 1])
-    found = []
+    tensors = []
     with TrainTowerContext(""):
         start_clock(tf.constant(0.0))
         for share in (0.0, 1.0 - 1e-7):
             batch = LossBatch(None, None, target, length, hidden, Projection(kernel, bias), True, softmax_sample=share)
             loss = batch.cross_entropy(smoothing)
             gradients = tf1.gradients(loss, [hidden, kernel, bias])
-            found.append([loss, batch.negative_log_likelihood(), *map(tf.convert_to_tensor, gradients)])
+            tensors.append([loss, batch.negative_log_likelihood(), *map(tf.convert_to_tensor, gradients)])
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())
-        for complete, sampled in zip(*session.run(found), strict=True):
+        for complete, sampled in zip(*session.run(tensors), strict=True):
             np.testing.assert_allclose(sampled, complete, rtol=1e-5, atol=1e-5)
 
 
@@ -86,11 +86,11 @@ def test_a_sampled_softmax_has_the_labels_and_a_normaliser_whose_mean_is_that_of
         batch = LossBatch(None, None, tf.constant([[label, 0]]), tf.constant([1]), tf.constant(hidden, tf.float32),
                           Projection(tf.constant(kernel, tf.float32), tf.constant(bias, tf.float32)), True,
                           softmax_sample=0.3)
-        found = [batch.negative_log_likelihood(), tf.shape(batch.logits)[1], batch.logits[0, batch.labels[0]]]
+        tensors = [batch.negative_log_likelihood(), tf.shape(batch.logits)[1], batch.logits[0, batch.labels[0]]]
     clock = tf1.get_default_graph().get_tensor_by_name("random_clock_now:0")
     with tf1.Session() as session:
-        drawn = np.array([session.run(found, {clock: step}) for step in range(2000)])
-        assert session.run(found, {clock: 3})[0] == drawn[3, 0]         # a function of the batch's number
+        drawn = np.array([session.run(tensors, {clock: step}) for step in range(2000)])
+        assert session.run(tensors, {clock: 3})[0] == drawn[3, 0]         # a function of the batch's number
     logits = kernel @ hidden[0, 0] + bias
     normalisers = np.exp(drawn[:, 0] + logits[label])
     assert abs(normalisers.mean() - np.exp(logits).sum()) < 4 * normalisers.std() / np.sqrt(2000)
@@ -117,18 +117,18 @@ def test_tokens_and_their_gradients_have_the_bits_of_gather_nd_without_its_scatt
     random = np.random.default_rng(0)
     x, dy = (tf.constant(random.normal(size=shape), tf.float32) for shape in ([3, 5, 4], [sum(length), 4]))
     rows = TokenRows(tf.constant(length), tf.constant(5))
-    places = tf.where(tf.sequence_mask(length, 5))
+    positions = tf.where(tf.sequence_mask(length, 5))
     ours = rows.select(x)
     gradients = [ours, *tf1.gradients(ours, x, dy), rows.padded(dy[:, 0]),
                  *tf1.gradients(rows.padded(dy[:, 0]), dy, x[:, :, 0])]
     assert not any("ScatterNd" in operation.type for operation in graph.get_operations())
-    theirs = tf.gather_nd(x, places)
-    scattered = tf.scatter_nd(places, dy[:, 0], [3, 5])
+    theirs = tf.gather_nd(x, positions)
+    scattered = tf.scatter_nd(positions, dy[:, 0], [3, 5])
     expected = [theirs, *tf1.gradients(theirs, x, dy), scattered, *tf1.gradients(scattered, dy, x[:, :, 0])]
     with tf1.Session() as session:
-        for got, wanted in zip(*session.run([gradients, expected]), strict=True):
-            np.testing.assert_array_equal(got, wanted)
-        np.testing.assert_array_equal(*session.run([rows.select(x[:, :, 0]), tf.gather_nd(x[:, :, 0], places)]))
+        for got, reference in zip(*session.run([gradients, expected]), strict=True):
+            np.testing.assert_array_equal(got, reference)
+        np.testing.assert_array_equal(*session.run([rows.select(x[:, :, 0]), tf.gather_nd(x[:, :, 0], positions)]))
 
 
 def test_the_last_step_and_its_gradient_have_the_bits_of_gather_nd_without_its_scatter(graph):
@@ -139,8 +139,8 @@ def test_the_last_step_and_its_gradient_have_the_bits_of_gather_nd_without_its_s
     assert not any("ScatterNd" in operation.type for operation in graph.get_operations())
     theirs = tf.gather_nd(x, [[4, 0], [0, 1], [2, 2]])
     with tf1.Session() as session:
-        for got, wanted in (session.run((ours, theirs)), session.run((gradient, tf1.gradients(theirs, x, dy)[0]))):
-            np.testing.assert_array_equal(got, wanted)
+        for got, reference in (session.run((ours, theirs)), session.run((gradient, tf1.gradients(theirs, x, dy)[0]))):
+            np.testing.assert_array_equal(got, reference)
 
 
 def test_standardisation_has_the_gradient_that_tensorflow_derives(graph):

@@ -179,13 +179,13 @@ def test_the_default_loss_can_be_extended(graph: Any) -> None:
     np.testing.assert_allclose(steep - slope, (normaliser[:, None] * q).sum(0) / 8, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("result, found", [
+@pytest.mark.parametrize("result, description", [
     (lambda logits: tf.reduce_sum(logits, 1), r"float32 \(None,\)"),
     (lambda logits: tf.cast(tf.reduce_sum(logits), tf.float64), r"float64 \(\)")])
-def test_a_loss_that_is_not_a_float32_scalar_is_refused(graph: Any, result: Any, found: str) -> None:
+def test_a_loss_that_is_not_a_float32_scalar_is_refused(graph: Any, result: Any, description: str) -> None:
     class Wrong(Transformer):
         def loss(self, logits: Any, batch: Any) -> Any:
             return result(logits)
 
-    with TrainTowerContext(""), pytest.raises(TowerRuleError, match=rf"Wrong\.loss returned {found}; .* sum of"):
+    with TrainTowerContext(""), pytest.raises(TowerRuleError, match=rf"Wrong\.loss returned {description}; .* sum of"):
         Wrong(make().settings).build_graph(*map(tf.constant, tiny.INPUTS))

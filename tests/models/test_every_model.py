@@ -103,10 +103,10 @@ def test_a_model_of_ones_own_whose_steps_cannot_give_attention_says_so():
     ("seq2seq, fed", {"layer_norm": False}),
     ("convs2s", {"tie_embeddings": "none", "output_size": 5}),
 ])
-def test_gradients_of_a_style_agree_with_finite_differences_and_ignore_padding(graph, name, more):
+def test_gradients_of_a_style_agree_with_finite_differences_and_ignore_padding(graph, name, options):
     """Tests of factors, LHUC and guided alignment are in `test_guided_alignment`. No function here has a kink."""
-    more = {**more, **({"kernels": "loop"} if name.startswith(("seq2seq", "rnnsearch")) else {})}
-    model = tiny.make(name, quiet=True, **more)
+    options = {**options, **({"kernels": "loop"} if name.startswith(("seq2seq", "rnnsearch")) else {})}
+    model = tiny.make(name, quiet=True, **options)
     cost, *gradients = tiny.loss_and_gradients(model, tiny.INPUTS, "narrow")
     wide = [tiny.wider(tiny.SOURCE), tiny.SOURCE_LENGTH, tiny.wider(tiny.TARGET, 2), *tiny.INPUTS[3:]]
     padded = tiny.loss_and_gradients(model, wide, "wide", reuse=True)
@@ -114,8 +114,8 @@ def test_gradients_of_a_style_agree_with_finite_differences_and_ignore_padding(g
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())
         tiny.scramble(session)
-        values, narrow, others = session.run([variables, [cost, *gradients], padded])
-        for a, b in zip(narrow, others, strict=True):
+        values, narrow, padded_values = session.run([variables, [cost, *gradients], padded])
+        for a, b in zip(narrow, padded_values, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
         for variable, expected, got in tiny.slopes_by_differences(session, cost, variables, values, narrow[1:]):
             assert got == pytest.approx(expected, rel=0.02, abs=5e-4), variable
@@ -331,18 +331,18 @@ def test_a_step_limited_to_some_tokens_multiplies_only_their_rows_of_the_project
     model, tokens = tiny.make(name), [2, 9, 5, 5]
     with PredictTowerContext(""):
         memory = model.encode(tf.constant(tiny.SOURCE), tf.constant(tiny.SOURCE_LENGTH))
-        whole, _ = model.decode_step(tf.constant([3, 4]), model.start_state(memory, 1))
+        logits, _ = model.decode_step(tf.constant([3, 4]), model.start_state(memory, 1))
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=True):
             limited = limited_to(model, tf.constant(tokens))
-            few, state = limited.decode_step(tf.constant([3, 4]), limited.start_state(memory, 1))
-            again, _ = limited.decode_step(tf.constant([5, 6]), state)
+            limited_logits, state = limited.decode_step(tf.constant([3, 4]), limited.start_state(memory, 1))
+            next_logits, _ = limited.decode_step(tf.constant([5, 6]), state)
     gathered = [op for op in graph.get_operations() if op.type.startswith("Gather") and tokens == _ids(op)]
     assert len(gathered) == 2           # kernel and bias, once for all steps
     with tf1.Session() as session:
         tiny.scramble(session)
-        expected, found, after = session.run([whole, few, again])
-    np.testing.assert_allclose(found, expected[:, tokens], rtol=1e-5, atol=1e-6)
-    assert after.shape == found.shape
+        expected, limited_values, next_values = session.run([logits, limited_logits, next_logits])
+    np.testing.assert_allclose(limited_values, expected[:, tokens], rtol=1e-5, atol=1e-6)
+    assert next_values.shape == limited_values.shape
 
 
 def _ids(gather):

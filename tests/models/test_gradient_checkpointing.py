@@ -106,10 +106,10 @@ def traced(again: bool) -> tuple[int, int]:
 
 @pytest.mark.optimized
 def test_tensorflow_keeps_both_computations_apart_and_needs_less_memory():
-    kept, softmaxes = traced(False)
-    recomputed, softmaxes_again = traced(True)
+    stored_bytes, softmaxes = traced(False)
+    recomputed_bytes, softmaxes_again = traced(True)
     assert softmaxes_again > softmaxes + 10
-    assert recomputed < 0.5 * kept, (recomputed, kept)
+    assert recomputed_bytes < 0.5 * stored_bytes, (recomputed_bytes, stored_bytes)
 
 
 def test_models_without_such_layers_refuse_the_setting():

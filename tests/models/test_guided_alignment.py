@@ -102,12 +102,12 @@ def test_the_attention_is_a_distribution_over_the_words_of_the_source_whatever_t
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_gradients_with_guidance_agree_with_finite_differences_and_ignore_padding(graph, name):
-    more = {"kernels": "loop"} if name.startswith(("seq2seq", "rnnsearch")) else {}
-    model = tiny.make(name, quiet=True, guided_alignment_weight=0.7, lhuc=True, **tiny.FACTORS, **more)
-    source, others = tiny.FACTORED_SOURCE, [tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH, np.float32(8)]
-    cost, *gradients = tiny.loss_and_gradients(model, [source, *others, tiny.ALIGNMENT], "narrow")
-    others[1] = tiny.wider(tiny.TARGET, 2)
-    wide = tiny.loss_and_gradients(model, [tiny.wider(source, 1), *others, np.pad(
+    options = {"kernels": "loop"} if name.startswith(("seq2seq", "rnnsearch")) else {}
+    model = tiny.make(name, quiet=True, guided_alignment_weight=0.7, lhuc=True, **tiny.FACTORS, **options)
+    source, further_inputs = tiny.FACTORED_SOURCE, [tiny.SOURCE_LENGTH, tiny.TARGET, tiny.TARGET_LENGTH, np.float32(8)]
+    cost, *gradients = tiny.loss_and_gradients(model, [source, *further_inputs, tiny.ALIGNMENT], "narrow")
+    further_inputs[1] = tiny.wider(tiny.TARGET, 2)
+    wide = tiny.loss_and_gradients(model, [tiny.wider(source, 1), *further_inputs, np.pad(
         tiny.ALIGNMENT, [[0, 0], [0, 2], [0, 1]])], "wide", reuse=True)
     variables = tf1.trainable_variables()
     with tf1.Session() as session:

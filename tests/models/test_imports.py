@@ -18,9 +18,9 @@ for path in sorted(pathlib.Path("towernmt/models").rglob("*.py")):
 
 def loaded(program: str) -> set[str]:
     """Return the modules that a program loads."""
-    told = subprocess.run([sys.executable, "-c", f"{program}\nimport sys; print(*sys.modules)"], cwd=ROOT, check=True,
-                          capture_output=True, text=True).stdout
-    return set(told.split())
+    output = subprocess.run([sys.executable, "-c", f"{program}\nimport sys; print(*sys.modules)"], cwd=ROOT, check=True,
+                            capture_output=True, text=True).stdout
+    return set(output.split())
 
 
 def test_the_architectures_by_name_load_no_tensorflow() -> None:

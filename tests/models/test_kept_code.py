@@ -35,13 +35,13 @@ def test_a_file_is_copied_with_what_it_imports_from_beside_it_and_works_without_
         "mine.py": "import json\nimport towernmt\nfrom near import SIZE\nclass A: size = SIZE", "json.py": "",
         "near.py": "def late():\n    from parts import one\nSIZE = 3", "parts/__init__.py": "",
         "parts/one.py": "import far.away", "parts/two.py": "", "far/away.py": "", "other.py": ""})
-    place = find_location(f"{source}/mine.py:A")
-    copy_code(place, code)
+    location = find_location(f"{source}/mine.py:A")
+    copy_code(location, code)
     assert copied(code) == {"mine.py", "near.py", "parts/__init__.py", "parts/one.py", "far/__init__.py", "far/away.py"}
     subprocess.run(["sha256sum", "--quiet", "-c", "SHA256SUMS"], cwd=code, check=True)
     source.rename(tmp_path / "gone")
-    kept = location_of_copy(code, "mine.py:A")
-    assert kept is not None and load_attribute(kept).size == 3
+    copy_location = location_of_copy(code, "mine.py:A")
+    assert copy_location is not None and load_attribute(copy_location).size == 3
     assert not list(code.rglob("__pycache__"))
 
 
@@ -52,25 +52,25 @@ def test_of_a_package_the_modules_are_copied_that_are_used(tmp_path, code, monke
     write(tmp_path, {"beside.py": ""})
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    place = find_location("kept_pack.models.mine:A")
-    copy_code(place, code)
+    location = find_location("kept_pack.models.mine:A")
+    copy_code(location, code)
     names = ("__init__", "models/__init__", "models/mine", "layers", "parts")
     assert copied(code) == {f"kept_pack/{name}.py" for name in names}
-    assert location_of_copy(code, place.name) == place      # the same files are installed
+    assert location_of_copy(code, location.name) == location      # the same files are installed
     (tmp_path / "kept_pack" / "layers.py").write_text("SIZE = 6")
-    kept = location_of_copy(code, place.name)
-    assert kept is not None and kept.root == code and load_attribute(kept).size == 5
+    copy_location = location_of_copy(code, location.name)
+    assert copy_location is not None and copy_location.root == code and load_attribute(copy_location).size == 5
 
 
 def test_a_change_of_any_of_the_files_is_noticed(tmp_path, code):
     source = write(tmp_path / "source", {"mine.py": "import near\nclass A: pass", "near.py": ""})
-    place = find_location(f"{source}/mine.py:A")
-    copy_code(place, code)
-    assert changed_files(place, code) == []
+    location = find_location(f"{source}/mine.py:A")
+    copy_code(location, code)
+    assert changed_files(location, code) == []
     write(source, {"near.py": "import third", "third.py": ""})
-    assert changed_files(place, code) == ["near.py", "third.py"]
-    copy_code(place, code)
-    assert changed_files(place, code) == [] and copied(code) == {"mine.py", "near.py", "third.py"}
+    assert changed_files(location, code) == ["near.py", "third.py"]
+    copy_code(location, code)
+    assert changed_files(location, code) == [] and copied(code) == {"mine.py", "near.py", "third.py"}
 
 
 @pytest.mark.parametrize("spoil", [

@@ -25,16 +25,16 @@ def write(root: Path, **files: str) -> Path:
     return root
 
 
-def found(name: str):
+def load_named(name: str):
     return load_attribute(find_location(name))
 
 
 def test_a_class_of_a_file_is_found_once_and_anew_when_the_file_has_changed(tmp_path):
     name = f"{write(tmp_path, mine='class A: size = 1')}/mine.py:A"
-    first = found(name)
-    assert first.size == 1 and found(name) is first
+    first = load_named(name)
+    assert first.size == 1 and load_named(name) is first
     write(tmp_path, mine="class A: size = 2")
-    assert found(name).size == 2 and first.size == 1
+    assert load_named(name).size == 2 and first.size == 1
 
 
 def test_neighbours_of_one_name_do_not_take_each_others_place(tmp_path, monkeypatch):
@@ -42,15 +42,15 @@ def test_neighbours_of_one_name_do_not_take_each_others_place(tmp_path, monkeypa
         write(tmp_path / str(number), mine="from beside import SIZE\nclass A: size = SIZE", beside=f"SIZE = {number}")
     monkeypatch.syspath_prepend(str(write(tmp_path / "3", beside="SIZE = 3")))
     assert importlib.import_module("beside").SIZE == 3
-    assert [found(f"{tmp_path}/{number}/mine.py:A").size for number in (1, 2)] == [1, 2]
+    assert [load_named(f"{tmp_path}/{number}/mine.py:A").size for number in (1, 2)] == [1, 2]
     assert importlib.import_module("beside").SIZE == 3          # the program's module stays
 
 
 def test_a_changed_neighbour_is_read_again(tmp_path):
     name = f"{write(tmp_path, mine='from beside_too import A', beside_too='class A: size = 1')}/mine.py:A"
-    assert found(name).size == 1
+    assert load_named(name).size == 1
     write(tmp_path, beside_too="class A: size = 22")
-    assert found(name).size == 22
+    assert load_named(name).size == 22
 
 
 @pytest.mark.parametrize("by", ["file", "module"])
@@ -59,14 +59,14 @@ def test_a_module_in_a_package_has_its_relative_imports(tmp_path, monkeypatch, b
           own_pack_in_deep_in___init__="", own_pack_in_deep_in_mine="from ..parts import SIZE\nclass A: size = SIZE")
     monkeypatch.chdir(tmp_path)         # where modules are searched, as by `python -m`
     name = "own_pack/deep/mine.py:A" if by == "file" else "own_pack.deep.mine:A"
-    assert found(name).size == 4
+    assert load_named(name).size == 4
     assert find_location(name).name == "own_pack.deep.mine:A"
 
 
 def test_a_file_may_have_the_name_of_a_library(tmp_path):
     import json
 
-    assert found(f"{write(tmp_path, json='class A: size = 1')}/json.py:A").size == 1
+    assert load_named(f"{write(tmp_path, json='class A: size = 1')}/json.py:A").size == 1
     assert sys.modules["json"] is json
 
 
@@ -79,7 +79,7 @@ def test_a_file_may_have_the_name_of_a_library(tmp_path):
 def test_a_file_that_cannot_be_loaded_is_told_with_its_line(tmp_path, content, message):
     write(tmp_path, mine=content)
     with pytest.raises(SettingsError, match=message):
-        found(f"{tmp_path}/mine.py:A")
+        load_named(f"{tmp_path}/mine.py:A")
 
 
 @pytest.mark.parametrize("name, message", [

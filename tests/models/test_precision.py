@@ -81,18 +81,18 @@ def test_an_affine_map_in_bfloat16_and_its_gradients_equal_those_of_rounded_valu
 
 
 def test_operations_without_a_device_run_on_a_gpu_if_tensorflow_sees_one(graph, monkeypatch):
-    found = []
+    results_in_loops = []
 
-    def seen(device, gpus):
+    def is_on_gpu(device, gpus):
         monkeypatch.setattr(tf.config, "get_visible_devices", lambda _: gpus)
         with tf1.device(device):
             x = tf.constant(1.0)
-            tf.while_loop(lambda x: x < 2.0, lambda x: found.append(on_gpu(x)) or x + 1.0, [x])
+            tf.while_loop(lambda x: x < 2.0, lambda x: results_in_loops.append(on_gpu(x)) or x + 1.0, [x])
         return on_gpu(x)
 
-    assert [seen(device, gpus) for device in (None, "/cpu:0", "/gpu:0") for gpus in ([], ["GPU:0"])] == [
+    assert [is_on_gpu(device, gpus) for device in (None, "/cpu:0", "/gpu:0") for gpus in ([], ["GPU:0"])] == [
         False, True, False, False, True, True]
-    assert found == [False, True, False, False, True, True]
+    assert results_in_loops == [False, True, False, False, True, True]
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -35,10 +35,10 @@ def test_only_colliding_rows_of_narrow_products_are_filled_and_the_product_is_th
         np.testing.assert_allclose(session.run(product), x.T @ y, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("other", [{"device": "/gpu:0"}, {"dtype": tf.bfloat16}, {"rank": 3}])
-def test_other_products_stay_as_they_are(graph, other):
-    with tf.device(other.get("device")):
-        x, y = (tf1.placeholder(other.get("dtype", tf.float32), [None] * (other.get("rank", 2) - 1) + [512])
+@pytest.mark.parametrize("difference", [{"device": "/gpu:0"}, {"dtype": tf.bfloat16}, {"rank": 3}])
+def test_other_products_stay_as_they_are(graph, difference):
+    with tf.device(difference.get("device")):
+        x, y = (tf1.placeholder(difference.get("dtype", tf.float32), [None] * (difference.get("rank", 2) - 1) + [512])
                 for _ in range(2))
         product = product_over_rows(x, y)
     assert filled(graph) == [] and product.shape[-2:] == (512, 512)
@@ -72,9 +72,9 @@ def test_the_gradients_of_an_affine_map_are_those_of_numpy(graph, depth, output,
 def test_steps_of_decoding_multiply_by_filled_kernels_and_give_what_numpy_gives(graph, output, transpose):
     x, kernel, bias = drawn(9, 3), drawn(3, output), drawn(output)
     weights = tf1.get_variable("kernel", initializer=kernel), tf1.get_variable("bias", initializer=bias)
-    given = tf.transpose(weights[0]) if transpose else weights[0]
+    multiplied_kernel = tf.transpose(weights[0]) if transpose else weights[0]
     with hoisting():
-        kernels = [affine(tf.constant(x), given, weights[1], transpose) for _ in range(2)]
+        kernels = [affine(tf.constant(x), multiplied_kernel, weights[1], transpose) for _ in range(2)]
         kernels.append(matmul(tf.constant(x), weights[0]))
     assert len(filled(graph)) == (0 if output == 6 else 2 + transpose) and kernels[0].shape == (9, output)
     with tf1.Session() as session:

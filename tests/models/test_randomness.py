@@ -10,10 +10,10 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.layers.randomness import StatelessNormal, StatelessUniform, dropout, set_seed, start_clock
 
 
-def draw(rate: float, shape: tuple[int, ...], places: tuple[str, ...] = ("place",), clock: int = 0) -> list[np.ndarray]:
+def draw(rate: float, shape: tuple[int, ...], names: tuple[str, ...] = ("place",), clock: int = 0) -> list[np.ndarray]:
     with tf.Graph().as_default(), TrainTowerContext(""):
         start_clock(tf.constant(0))
-        outputs = [dropout(tf.ones(shape), rate, place) for place in places]
+        outputs = [dropout(tf.ones(shape), rate, name) for name in names]
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             tf1.global_variables()[0].load(clock, session)
@@ -48,15 +48,15 @@ def test_the_gradient_passes_where_elements_are_kept_with_their_scale(dtype):
 def test_neighbouring_draws_are_independent():
     """Two draws share 32 random bits; rows, columns and lags must be uncorrelated."""
     (x,) = draw(0.5, (600, 600))
-    kept = (x > 0).astype(np.float64) - 0.5
-    flat = kept.ravel()
+    centred = (x > 0).astype(np.float64) - 0.5
+    flat = centred.ravel()
     for lag in (1, 2, 3, 4, 8, 600):
         assert abs(np.mean(flat[:-lag] * flat[lag:])) < 5 * 0.25 / np.sqrt(flat.size)
 
 
-@pytest.mark.parametrize("clocks, places", [((0, 1), ("a", "a")), ((7, 8), ("a", "a")), ((3, 3), ("a", "b"))])
-def test_draws_of_two_steps_or_places_are_independent_and_not_one_another_moved(clocks, places):
-    draws = [draw(0.5, (40000,), (place,), clock)[0] for clock, place in zip(clocks, places, strict=True)]
+@pytest.mark.parametrize("clocks, names", [((0, 1), ("a", "a")), ((7, 8), ("a", "a")), ((3, 3), ("a", "b"))])
+def test_draws_of_two_steps_or_places_are_independent_and_not_one_another_moved(clocks, names):
+    draws = [draw(0.5, (40000,), (name,), clock)[0] for clock, name in zip(clocks, names, strict=True)]
     first, second = ((x > 0) - 0.5 for x in draws)
     for lag in range(-64, 65):
         a, b = (first[lag:], second[:len(second) - lag]) if lag >= 0 else (first[:lag], second[-lag:])

@@ -40,15 +40,15 @@ def reference(kind: str, v: dict[str, np.ndarray], x: np.ndarray, norm: bool = F
 
     h = c = np.zeros([x.shape[1], DEPTH])
     outputs = []
-    for now in x.astype(np.float64):
+    for inputs in x.astype(np.float64):
         if kind == "gru":
-            r, u = np.split(sigmoid(affine("gates", now, h)), 2, -1)
-            h = u * h + (1 - u) * np.tanh(affine("candidate", now, r * h))
+            r, u = np.split(sigmoid(affine("gates", inputs, h)), 2, -1)
+            h = u * h + (1 - u) * np.tanh(affine("candidate", inputs, r * h))
         else:
-            i, f, g, o = np.split(affine("gates", now, h), 4, -1)
+            i, f, g, o = np.split(affine("gates", inputs, h), 4, -1)
             c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-            shown = standardized(c) * v["cell_norm/scale"] + v["cell_norm/offset"] if norm else c
-            h = sigmoid(o) * np.tanh(shown)
+            squashed_cell = standardized(c) * v["cell_norm/scale"] + v["cell_norm/offset"] if norm else c
+            h = sigmoid(o) * np.tanh(squashed_cell)
         outputs.append(h)
     return np.array(outputs)
 
@@ -108,8 +108,8 @@ def test_a_step_by_itself_equals_the_step_of_a_sequence(graph, kind, kernels, no
     cell = Cell(kind, INPUT, DEPTH, "layer", layer_norm=norm, kernels=kernels)
     expected = cell.run(tf.constant(X), cell.zero_state(BATCH))[-1]
     state, got = cell.zero_state(BATCH), []
-    for now in X:
-        state = cell.step(tf.constant(now), [], state)
+    for inputs in X:
+        state = cell.step(tf.constant(inputs), [], state)
         got.append(state[-1])
     with tf1.Session() as session:
         scramble(session)
@@ -128,8 +128,8 @@ def test_the_backward_direction_reads_from_the_end_of_each_sentence(graph, kerne
     for row, length in enumerate(LENGTH):
         sentence = X[:length, row:row + 1]
         for got, name, order in ((ahead, "ahead", 1), (back, "back", -1)):
-            own = {key.split("/", 1)[1]: value for key, value in values.items() if key.startswith(name)}
-            expected = reference("gru", own, sentence[::order])[::order, 0]
+            variables = {key.split("/", 1)[1]: value for key, value in values.items() if key.startswith(name)}
+            expected = reference("gru", variables, sentence[::order])[::order, 0]
             np.testing.assert_allclose(got[:length, row], expected, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(last[row], ahead[length - 1, row])
 
@@ -152,9 +152,9 @@ def attention_like(step: Step):
 def unrolled(inputs, start, matrices, shared, fixed):
     state, emitted = start, []
     for time in range(TIME):
-        state, now = attention_like(Step([x[time] for x in inputs], state,
-                                         lambda a, i: tf.matmul(a, matrices[i]), apply_now, shared, fixed))
-        emitted.append(now)
+        state, outputs = attention_like(Step([x[time] for x in inputs], state,
+                                             lambda a, i: tf.matmul(a, matrices[i]), apply_now, shared, fixed))
+        emitted.append(outputs)
     return [tf.stack(parts) for parts in zip(*emitted, strict=True)]
 
 

@@ -39,7 +39,7 @@ class Reference:
         logits = []
         for token in target_in:
             embedding = v[self.table("target")][token]
-            scores = np.array([self.score(states[0][1], word, seen) for word, seen in
+            scores = np.array([self.score(states[0][1], word, attention_sum) for word, attention_sum in
                                zip(words, coverage, strict=True)])
             weights = np.exp(scores - scores.max())
             weights /= weights.sum()
@@ -89,9 +89,9 @@ class Reference:
             shown = self.norm(c) * self.v[f"{scope}/cell_norm/scale"] + self.v[f"{scope}/cell_norm/offset"]
         return c, sigmoid(o) * np.tanh(shown)
 
-    def map(self, scope, x, others):
+    def map(self, scope, x, vectors):
         kernel = self.v[f"{scope}/kernel"]
-        ahead, back = x @ kernel[:len(x)], np.concatenate(others) @ kernel[len(x):]
+        ahead, back = x @ kernel[:len(x)], np.concatenate(vectors) @ kernel[len(x):]
         if self.s.layer_norm:
             ahead = self.norm(ahead) * self.v[f"{scope}/input_scale"]
             back = self.norm(back) * self.v[f"{scope}/state_scale"]
@@ -100,7 +100,7 @@ class Reference:
     def norm(self, x):
         return (x - x.mean()) / np.sqrt(x.var() + 1e-6)
 
-    def score(self, query, word, seen) -> float:
+    def score(self, query, word, attention_sum) -> float:
         if self.s.attention == "dot":
             return query @ word
         key = word @ self.v["decoder/attention/memory/kernel"]
@@ -108,7 +108,7 @@ class Reference:
             return query @ key / np.sqrt(len(query))
         inner = query @ self.v["decoder/attention/query/kernel"] + key
         if self.s.coverage != "none":
-            inner = inner + seen * self.v["decoder/attention/coverage"]
+            inner = inner + attention_sum * self.v["decoder/attention/coverage"]
         return self.v["decoder/attention/score"] @ np.tanh(inner)
 
     def read_out(self, x):

@@ -53,28 +53,29 @@ class Reference:
         after = []
         for layer, (c, h) in enumerate(states):
             # With input feeding, only the embedding is normalised by itself.
-            known, rest = (x, fed) if layer == 0 or side == "encoder" or not self.s.input_feeding else (x[:0], [x])
-            after.append(self.cell(f"{side}/layer_{layer}", known, rest, c, h))
+            normalised_together = layer == 0 or side == "encoder" or not self.s.input_feeding
+            cell_input, vectors = (x, fed) if normalised_together else (x[:0], [x])
+            after.append(self.cell(f"{side}/layer_{layer}", cell_input, vectors, c, h))
             x, fed = after[-1][1], []
             if self.s.lhuc:
                 x = x * 2 * sigmoid(self.v[f"{side}/layer_{layer}/lhuc"])
         return after, x
 
-    def cell(self, scope, x, rest, c, h):
+    def cell(self, scope, x, vectors, c, h):
         """Return the next (c, h); a GRU ignores c."""
         if self.s.cell == "gru":
-            r, u = np.split(sigmoid(self.map(f"{scope}/gates", x, [*rest, h])), 2)
-            return c, u * h + (1 - u) * np.tanh(self.map(f"{scope}/candidate", x, [*rest, r * h]))
-        i, f, g, o = np.split(self.map(f"{scope}/gates", x, [*rest, h]), 4)
+            r, u = np.split(sigmoid(self.map(f"{scope}/gates", x, [*vectors, h])), 2)
+            return c, u * h + (1 - u) * np.tanh(self.map(f"{scope}/candidate", x, [*vectors, r * h]))
+        i, f, g, o = np.split(self.map(f"{scope}/gates", x, [*vectors, h]), 4)
         c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-        shown = c
+        squashed_cell = c
         if self.s.layer_norm:
-            shown = self.norm(c) * self.v[f"{scope}/cell_norm/scale"] + self.v[f"{scope}/cell_norm/offset"]
-        return c, sigmoid(o) * np.tanh(shown)
+            squashed_cell = self.norm(c) * self.v[f"{scope}/cell_norm/scale"] + self.v[f"{scope}/cell_norm/offset"]
+        return c, sigmoid(o) * np.tanh(squashed_cell)
 
-    def map(self, scope, x, rest):
+    def map(self, scope, x, vectors):
         kernel = self.v[f"{scope}/kernel"]
-        ahead, back = x @ kernel[:len(x)], np.concatenate(rest) @ kernel[len(x):]
+        ahead, back = x @ kernel[:len(x)], np.concatenate(vectors) @ kernel[len(x):]
         if self.s.layer_norm:
             back = self.norm(back) * self.v[f"{scope}/state_scale"]
             if len(x):

@@ -80,8 +80,8 @@ def test_search_takes_words_with_factors(graph, name):
         tiny.scramble(session)
         predictor.set_session(session)
         tokens, scores = predictor(SOURCE, tiny.SOURCE_LENGTH)
-        others, other_scores = predictor(np.where(np.arange(3) > 0, 3, SOURCE), tiny.SOURCE_LENGTH)
-    assert len(tokens) == len(others) == 2
+        other_tokens, other_scores = predictor(np.where(np.arange(3) > 0, 3, SOURCE), tiny.SOURCE_LENGTH)
+    assert len(tokens) == len(other_tokens) == 2
     assert not np.allclose(scores, other_scores)
 
 

@@ -104,10 +104,10 @@ class Reference:
         for h in range(self.s.heads):
             part = slice(h * size, (h + 1) * size)
             for t in range(len(query)):
-                seen = t + 1 if causal else len(key)
-                scores = key[:seen, part] @ query[t, part] / math.sqrt(size)
+                visible = t + 1 if causal else len(key)
+                scores = key[:visible, part] @ query[t, part] / math.sqrt(size)
                 weights = np.exp(scores - scores.max())
-                out[t, part] = weights / weights.sum() @ value[:seen, part]
+                out[t, part] = weights / weights.sum() @ value[:visible, part]
         return out
 
 

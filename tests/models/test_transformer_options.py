@@ -118,8 +118,8 @@ class Reference(plain.Reference):
         out = np.zeros_like(query)
         for part in (slice(h * size, (h + 1) * size) for h in range(self.s.heads)):
             for t in range(len(x)):
-                seen = t + 1 if causal else len(x)
-                scores = [self.score(query[t, part], key[j, part], t, j, scope) for j in range(seen)]
+                visible = t + 1 if causal else len(x)
+                scores = [self.score(query[t, part], key[j, part], t, j, scope) for j in range(visible)]
                 weights = np.exp(scores - np.max(scores)) / np.exp(scores - np.max(scores)).sum()
                 out[t, part] = sum(w * self.value(value[j, part], t, j, scope) for j, w in enumerate(weights))
         return self.out(out, scope)
@@ -204,13 +204,13 @@ def test_the_score_of_a_search_is_the_log_probability_of_what_it_found(graph, st
                              SearchSettings(beam_size=2, length_penalty=0.0))
     with tf1.Session() as session:
         reference = Reference(model.settings, tiny.scramble(session, 0.3))
-        found = session.run(search)
+        result = session.run(search)
     for row in range(2):
-        tokens = found.tokens[row, 0]
+        tokens = result.tokens[row, 0]
         tokens = tokens[tokens != 0]
         logits = reference.logits(SOURCE[row, :SOURCE_LENGTH[row]], np.concatenate([[1], tokens[:-1]]))
         log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-        assert found.scores[row, 0] == pytest.approx(log_p[np.arange(len(tokens)), tokens].sum(), rel=1e-3)
+        assert result.scores[row, 0] == pytest.approx(log_p[np.arange(len(tokens)), tokens].sum(), rel=1e-3)
 
 
 @pytest.mark.thorough
@@ -249,13 +249,13 @@ def test_rotary_products_depend_on_the_distance_alone(graph):
 def finite_differences(function, x: np.ndarray) -> np.ndarray:
     """Return the gradient of a scalar function of a float64 array by central differences."""
     gradient = np.zeros_like(x)
-    for place in np.ndindex(*x.shape):
+    for index in np.ndindex(*x.shape):
         ends = []
         for shift in (1e-6, -1e-6):
             moved = x.copy()
-            moved[place] += shift
+            moved[index] += shift
             ends.append(function(moved))
-        gradient[place] = (ends[0] - ends[1]) / 2e-6
+        gradient[index] = (ends[0] - ends[1]) / 2e-6
     return gradient
 
 
@@ -343,14 +343,14 @@ def test_layers_are_normalised_on_a_gpu_by_cudnn_as_by_the_formula(graph, rows, 
         scales, offsets = random.normal(size=(2, 8))
         scale.load(scales, session)
         offset.load(offsets, session)
-        found = session.run([y, *gradients], {x: value})
+        values = session.run([y, *gradients], {x: value})
     deviation = np.sqrt(value.var(-1, keepdims=True) + 0.1)
     normal = (value - value.mean(-1, keepdims=True)) / deviation
     d = weights * scales
     of_x = (d - d.mean(-1, keepdims=True) - normal * (d * normal).mean(-1, keepdims=True)) / deviation
-    for one, other in zip(found, [normal * scales + offsets, of_x, (weights * normal).sum((0, 1)), weights.sum((0, 1))],
-                          strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    references = [normal * scales + offsets, of_x, (weights * normal).sum((0, 1)), weights.sum((0, 1))]
+    for actual, expected in zip(values, references, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
@@ -371,8 +371,8 @@ def test_heads_are_moved_bit_for_bit(graph, dtype, size, device):
     assert heads[0].shape.as_list()[1::2] == [4, size] and merged.shape.as_list()[2] == 4 * size
     by_head = value.transpose(2, 0, 3, 1, 4)
     with tf1.Session(config=tf1.ConfigProto(allow_soft_placement=True)) as session:
-        found, whole, back, back_of_merge = session.run([heads, merged, of_split, of_merge], {
+        split_values, merged_value, back_of_split, back_of_merge = session.run([heads, merged, of_split, of_merge], {
             x: value.reshape(2, 5, -1), **dict(zip(weights, by_head, strict=True))})
-    assert [each.tobytes() for each in found] == [each.tobytes() for each in by_head]
-    assert whole.tobytes() == value[:, :, 1].tobytes() and back_of_merge.tobytes() == by_head[1].tobytes()
-    assert back.tobytes() == value.tobytes()
+    assert [array.tobytes() for array in split_values] == [array.tobytes() for array in by_head]
+    assert merged_value.tobytes() == value[:, :, 1].tobytes() and back_of_merge.tobytes() == by_head[1].tobytes()
+    assert back_of_split.tobytes() == value.tobytes()

@@ -126,7 +126,7 @@ class BestCheckpoints(ScoreWatcher):
         start_step = self.global_step
         recorded = [asdict(entry) for entry in read_record(self.directory)]
         candidates = [entry for entry in [*recorded, *self._entries]
-                 if entry["step"] <= start_step and entry["metric"] == self.metric]
+                      if entry["step"] <= start_step and entry["metric"] == self.metric]
         recorded_metric = next((entry["metric"] for entry in recorded if entry["metric"] != self.metric), None)
         if recorded_metric is not None:
             self._set_aside(f"the best checkpoints by {recorded_metric}")

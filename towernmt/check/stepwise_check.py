@@ -164,7 +164,7 @@ def _build(model: NMTModel) -> _StepDecoder:
 
 
 def _forced_logits(session: Session, decoder: _StepDecoder, case: _Case, model: NMTModel, rng: np.random.Generator,
-           padding: int = 0) -> np.ndarray:
+                   padding: int = 0) -> np.ndarray:
     """Return the logits of `decode` after the prefixes of each step.
 
     Random words follow each prefix, up to length `STEPS`; they must not change the logits.

@@ -199,7 +199,7 @@ def _build(subject: Any, signature: Sequence[TensorSpec], function: Callable[[An
     first = side.build(function, "the first of two training towers", "tower0", 0, 2, inputs="share_0")
     second = side.build(function, "the second of two training towers", "tower1", 1, 2, reuse=True, inputs="share_1")
     predict, second_predict = (side.build(function, "a predicting tower next to the training towers", f"tower-pred-{i}",
-                                 training=False, reuse=True, inputs=f"predict_{i}") for i in range(2))
+                                          training=False, reuse=True, inputs=f"predict_{i}") for i in range(2))
     return tower_rules.Builds(
         subject, function(subject), alone, first, second, predict, second_predict,
         uses={use: side.build(tower, title, f"tower-{use}", training=False, reuse=True, inputs=use)

@@ -91,7 +91,7 @@ def load_model(name: str, preset: str | None = None, assignments: Sequence[str] 
     model_or_factory = model_location.load_attribute(model_location.find_location(name))
     parameters = inspect.signature(model_or_factory).parameters if callable(model_or_factory) else {}
     required = [p.name for p in parameters.values() if p.default is p.empty
-              and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+                and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if "settings" in parameters and required in ([], ["settings"]) and settings_class(model_or_factory) is not None:
         return _with_few_words(model_or_factory, name, preset, assignments)
     if preset is not None or assignments:

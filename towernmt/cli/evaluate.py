@@ -408,7 +408,7 @@ def _plain(system: System, references: list[list[str]], metrics: MetricSettings,
 
 def _readable(result: dict[str, Any], custom: Sequence[str]) -> str:
     metric_keys = (("BLEU", "bleu", "signature"), ("chrF", "chrf", "chrf_signature"), ("TER", "ter", "ter_signature"),
-             *((name, name, f"{name}_signature") for name in custom))
+                   *((name, name, f"{name}_signature") for name in custom))
     lines = [f"{name} = {result[score]:.2f}  {result[signature]}"
              for name, score, signature in metric_keys if score in result]
     if "seconds" in result:

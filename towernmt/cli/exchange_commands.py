@@ -116,7 +116,7 @@ def run_export(args: argparse.Namespace) -> int:
     # The graph of a GPU has other operations.
     with TrainedModel(run_of_model, args.checkpoint, device="cpu", averaged=search.averaged) as trained:
         output = export_model(trained, args.format, args.output, precision=args.precision, search=search,
-                             calibration=args.calibration, languages=languages, bergamot=args.bergamot)
+                              calibration=args.calibration, languages=languages, bergamot=args.bergamot)
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     print(f"{output}: {args.format}, {size / 1e6:.1f} MB, of {args.model} {Path(trained.checkpoint).parent.name}.")
     return 0

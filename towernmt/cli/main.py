@@ -121,7 +121,7 @@ def refuse_unknown_command(word: str, commands: Iterable[str], foreign_names: Ma
     if word not in commands:
         equivalent = foreign_names.get(word.lower())
         suggestion = (f", did you mean {equivalent}?" if equivalent else
-                did_you_mean(word, commands) or f"; the commands are {', '.join(commands)}.")
+                      did_you_mean(word, commands) or f"; the commands are {', '.join(commands)}.")
         print(f"towernmt: there is no command {word}{suggestion}", file=sys.stderr)
         raise SystemExit(2)
 

@@ -172,7 +172,7 @@ def _read_documents(files: Iterable[MatchedFiles], languages: Direction | None, 
                 raise DataError(f"{document_files.name} are the same file: pass a document and its translation.")
             _check_order_of_languages(document_files, languages)
             yield document_files, SentenceTexts(*(document_sentences(path, code, by_line)
-                                       for path, code in zip(document_files, codes, strict=True)))
+                                                  for path, code in zip(document_files, codes, strict=True)))
 
 
 def _check_order_of_languages(files: MatchedFiles, languages: Direction | None) -> None:

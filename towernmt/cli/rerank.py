@@ -40,8 +40,8 @@ def add_rerank_arguments(parser: argparse.ArgumentParser) -> None:
                         help="write the N best of each line: `line number from 0 ||| text ||| score`")
     parser.add_argument("--scores", action="store_true", help="write `score<TAB>text`")
     for direction, ability in (("reverse", "scores the source, given the translation"),
-                            ("right-to-left", "was trained on targets with their words in reverse order"),
-                            ("forward", "scores the translation, given the source")):
+                               ("right-to-left", "was trained on targets with their words in reverse order"),
+                               ("forward", "scores the translation, given the source")):
         parser.add_argument(_OPTIONS[direction], metavar="RUN[:WEIGHT]", nargs="+", action="extend", default=[],
                             help=f"a run or package that {ability}; may be given several times (WEIGHT: 1; the "
                                  "search's score has 1)")

@@ -210,7 +210,7 @@ ENGINE = "the engine"
 def task_of(args: argparse.Namespace, translator: LineTranslator) -> dict[str, Any]:
     """Return everything except the input that determines the output; a translation resumes only if it is equal."""
     option_values = {name: value for name, value in vars(args).items()
-             if name not in _WITHOUT_EFFECT and _is_plain(value)}
+                     if name not in _WITHOUT_EFFECT and _is_plain(value)}
     # The path of the checkpoint of a package contains a checksum of the package.
     weights = [] if any(map(is_package, args.model or ())) else weight_fingerprints(translator.checkpoint)
     files = {f"the content of {name}": file_fingerprint(Path(file))

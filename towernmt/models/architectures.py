@@ -93,7 +93,7 @@ def make(kind: Any, name: str, settings: Any) -> NMTModel:
 
     parameters = inspect.signature(kind).parameters
     required = [p.name for p in parameters.values() if p.default is p.empty
-              and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "settings"]
+                and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "settings"]
     if required:
         raise SettingsError(f"{name} needs '{required[0]}', which a run's settings do not have: let it take `settings` "
                             "alone, annotated with a dataclass that has what it is made from.")

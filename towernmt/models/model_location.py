@@ -279,7 +279,7 @@ def _reason(error: Exception, root: Path) -> str:
     if isinstance(error, SyntaxError):
         return f"{error.msg} (line {error.lineno} of {error.filename})"
     user_frames = [frame for frame in traceback.extract_tb(error.__traceback__)
-           if Path(frame.filename).is_relative_to(root) and "site-packages" not in frame.filename]
+                   if Path(frame.filename).is_relative_to(root) and "site-packages" not in frame.filename]
     line_text = f" (line {user_frames[-1].lineno} of {user_frames[-1].filename})" if user_frames else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())}{line_text}"
 

@@ -45,7 +45,7 @@ def block_lstm(x: Tensor, start: list[Tensor], kernel: Tensor, bias: Tensor) -> 
         with tf1.device("/cpu:0"):          # the kernel reads it there; an int64 would be in the memory of a GPU
             longest = tf.cast(size, tf.int64)
         kernel_inputs = {"seq_len_max": longest, "x": x, "cs_prev": cell, "h_prev": output, "w": kernel,
-                 "wci": peephole, "wcf": peephole, "wco": peephole, "b": bias}
+                         "wci": peephole, "wcf": peephole, "wco": peephole, "b": bias}
         results = tf.raw_ops.BlockLSTMV2(**kernel_inputs)
 
         def gradient(d_cell: Tensor, d_output: Tensor) -> list[Tensor]:

@@ -68,7 +68,7 @@ class RNNSearch(ConfiguredModel):
                         x = sequence_dropout(x, s.dropout, f"layer_{layer}_input")
                     depth = int(x.shape[2])
                     forward, backward = run_both_ways(self._encoder_cell(layer, depth, "forward"),
-                                                self._encoder_cell(layer, depth, "backward"), x, source_length)
+                                                      self._encoder_cell(layer, depth, "backward"), x, source_length)
                     x = self.adapted(tf.concat([forward, backward], 2), f"layer_{layer}")
             annotations = tf.transpose(x, [1, 0, 2])                        # [batch, source length, 2 * encoder]
             with tf1.variable_scope("decoder"):
@@ -109,7 +109,7 @@ class RNNSearch(ConfiguredModel):
         def run_step(step: Step) -> tuple[list[Tensor], list[Tensor]]:
             state, coverage = step.state[:states], step.state[states:]
             attended = attention.attend(state[-1][:, None], coverage, step.fixed[0],
-                                    lambda a, i: step.multiply(a, cells + i), step.shared[norms:], step.apply)
+                                        lambda a, i: step.multiply(a, cells + i), step.shared[norms:], step.apply)
             context = attended.context[:, 0]
             state = cell.advance(step.inputs, [context], state, step.multiply, step.shared[:norms], step.apply)
             attentions = [attended.weights[:, 0]] if with_attention else []

@@ -226,7 +226,7 @@ def _backward(step: StepFunction, matrices: list[Tensor], shared: list[Tensor], 
     zeros = [tf.zeros_like(s.read(0)) for s in forward.states] + [tf.zeros_like(s) for s in shared]
     dtypes = [x.array.dtype for x in forward.inputs] + [compute_dtype()] * len(matrices)
     last_carry, stored = _loop(run_step, [x for group in arriving for x in group], forward.length, zeros, dtypes,
-                       backwards=True)
+                               backwards=True)
     d_start, d_shared = carried.split(last_carry)
     input_series, product_series = _Groups([len(forward.inputs), len(matrices)]).split(stored)
     d_products = [x.stack() for x in product_series]
@@ -297,7 +297,7 @@ def _loop(run_step: _LoopStep, inputs: Sequence[_Series], length: Tensor, start:
         carry_after = [_shaped(new, initial.shape) for new, initial in zip(carry_after, start, strict=True)]
         shapes[:] = [None if x is None else x.shape for x in emitted]
         return count + 1, carry_after, [array if x is None else array.write(time, x)
-                                  for array, x in zip(stored, emitted, strict=True)]
+                                        for array, x in zip(stored, emitted, strict=True)]
 
     _, last_carry, stored = tf1.while_loop(
         lambda count, *_: count < length, body,

@@ -144,7 +144,7 @@ class Seq2Seq(ConfiguredModel):
             for layer, cell in enumerate(cells):
                 extra = below * step.fixed[layer] if layer else below
                 states_after.append(cell.advance(projected[layer], [extra], states_before[layer],
-                                          _from(step.multiply, layer * maps), norm[layer], step.apply))
+                                                 _from(step.multiply, layer * maps), norm[layer], step.apply))
                 below = states_after[-1][-1] * step.shared[norms * s.layers + layer] if scales else states_after[-1][-1]
             context = attention.attend(below[:, None], [], step.fixed[0], _from(step.multiply, s.layers * maps), [])
             hidden = tf.tanh(step.multiply(tf.concat([context.context[:, 0], below], 1), s.layers * maps + 2))
@@ -170,7 +170,7 @@ class Seq2Seq(ConfiguredModel):
             x = self._scaled(embed_target(self._table("target"), token, s))         # [rows, embedding]
             with tf1.variable_scope("decoder"):
                 for layer, (cell, cell_state) in enumerate(zip(self._decoder_cells(), state.cache["states"],
-                                                           strict=True)):
+                                                               strict=True)):
                     if s.input_feeding:
                         cell_input, extra = (_no_input(x), [x]) if layer else (x, state.cache["hidden"])
                     else:

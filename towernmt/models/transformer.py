@@ -173,10 +173,10 @@ class Transformer(ConfiguredModel):
         self_attention: Attention = SSRU(s.hidden_size, gains)
         if s.decoder_cell == "attention":
             self_attention = SelfAttention(s.hidden_size, s.heads, s.attention_dropout, self.pair_positions(), gains,
-                                   biases=s.attention_biases)
+                                           biases=s.attention_biases)
         shown_heads = 1 if s.guided_alignment_weight else s.heads
         return [self_attention, CrossAttention(s.heads, s.attention_dropout, gains, shown_heads=shown_heads,
-                                       biases=s.attention_biases)]
+                                               biases=s.attention_biases)]
 
     def encode(self, source: Tensor, source_length: Tensor) -> TransformerMemory:
         s = self.settings
@@ -245,7 +245,7 @@ class Transformer(ConfiguredModel):
             attentions = self.decoder_attention(layer)
             cache.append([attention.empty_cache(batch * beam) for attention in attentions])
             values.append([() if tf.nest.flatten(empty_cache) else attention.empty_values(batch, beam)
-                         for attention, empty_cache in zip(attentions, cache[-1], strict=True)])
+                           for attention, empty_cache in zip(attentions, cache[-1], strict=True)])
         blocks = empty_blocks(values, batch, beam) if tf.nest.flatten(values) else ()
         return DecoderState(memory, cache, tf.constant(0), blocks)
 

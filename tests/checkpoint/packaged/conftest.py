@@ -26,19 +26,19 @@ def package(tmp_path_factory: pytest.TempPathFactory, weights: dict[str, np.ndar
     return write_package(tmp_path_factory.mktemp("package"), weights)
 
 
-def write_package(place: Path, weights: dict[str, np.ndarray]) -> Path:
+def write_package(directory: Path, weights: dict[str, np.ndarray]) -> Path:
     """Write a package of weights into a directory."""
     vocabulary = WordVocabulary([*SPECIAL_PIECES, "one", "two"])
-    save_vocabularies(vocabulary, vocabulary, place / "vocabulary")
+    save_vocabularies(vocabulary, vocabulary, directory / "vocabulary")
     infos, files = weight_members(weights, "int8", "here")
     manifest = PackageManifest("towernmt-package", 1, "0.1", 7, "int8", False, infos, {}, "")
     members = {CARD_TEXT: b"# A model\n", CARD: b'{"licence": "CC0-1.0"}\n',
                SETTINGS: b"architecture: mine.py:Mine\nsearch:\n  shortlist: /etc/passwd\n",
                f"{CODE}/mine.py": b"raise SystemExit('executed')\n",
-               **files_below(place / "vocabulary", VOCABULARY), **files}
-    with open(place / "model.towernmt.zip", "wb") as file:
+               **files_below(directory / "vocabulary", VOCABULARY), **files}
+    with open(directory / "model.towernmt.zip", "wb") as file:
         write_archive(file, manifest, members)
-    return place / "model.towernmt.zip"
+    return directory / "model.towernmt.zip"
 
 
 @pytest.fixture(autouse=True)

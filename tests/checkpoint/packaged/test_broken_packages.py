@@ -143,8 +143,8 @@ def test_what_is_wrong_with_a_file_is_one_sentence(kind: str, package: Path, tmp
 def test_an_encrypted_file_is_refused(package: Path, tmp_path: Path) -> None:
     broken = tmp_path / "model.towernmt.zip"
     content = bytearray(package.read_bytes())
-    place = content.index(b"PK\x01\x02")
-    content[place + 8:place + 10] = struct.pack("<H", 1)
+    offset = content.index(b"PK\x01\x02")
+    content[offset + 8:offset + 10] = struct.pack("<H", 1)
     broken.write_bytes(content)
     with pytest.raises(TowerNMTError, match="is compressed or encrypted"):
         PackagedRun(broken)

@@ -23,13 +23,13 @@ def test_int8_is_within_half_a_step_of_every_value_and_takes_the_closer_scales(s
         assert stored.scales is not None and stored.values.dtype == np.int8
         step = np.broadcast_to(stored.scales, shape)
         assert (np.abs(restore(stored) - value) <= step * 0.5001).all()
-        kept = {0: tuple(range(1, len(shape))), -1: tuple(range(len(shape) - 1))}
+        reduced_axes = {0: tuple(range(1, len(shape))), -1: tuple(range(len(shape) - 1))}
         errors = {}
-        for one, over in kept.items():      # by definition, the largest value of each slice is 127 steps
+        for kept_axis, over in reduced_axes.items():      # by definition, the largest value of each slice is 127 steps
             by_book = np.abs(value.astype(np.float64)).max(axis=over, keepdims=True) / 127
-            errors[one] = np.square(np.rint(value / by_book) * by_book - value).sum()
-        found = np.square(restore(stored).astype(np.float64) - value).sum()
-        assert found == pytest.approx(min(errors.values()), rel=1e-3)
+            errors[kept_axis] = np.square(np.rint(value / by_book) * by_book - value).sum()
+        error = np.square(restore(stored).astype(np.float64) - value).sum()
+        assert error == pytest.approx(min(errors.values()), rel=1e-3)
 
 
 def test_bfloat16_is_rounded_as_ml_dtypes_rounds_it() -> None:
@@ -41,8 +41,8 @@ def test_bfloat16_is_rounded_as_ml_dtypes_rounds_it() -> None:
 def test_vectors_and_whole_numbers_stay_as_they_are() -> None:
     for value in (np.linspace(0, 1, 7, dtype=np.float32), np.arange(6).reshape(2, 3), np.zeros([4, 0], np.float32)):
         for precision in ("float32", "bfloat16", "int8"):
-            found = restore(store(value, precision))  # type: ignore[arg-type]
-            assert found.dtype == value.dtype and np.array_equal(found, value)
+            restored = restore(store(value, precision))  # type: ignore[arg-type]
+            assert restored.dtype == value.dtype and np.array_equal(restored, value)
     assert np.array_equal(restore(store(np.zeros([3, 3], np.float32), "int8")), np.zeros([3, 3]))
 
 

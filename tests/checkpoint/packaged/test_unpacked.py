@@ -25,8 +25,8 @@ from towernmt.core.directories import DirectoryLock
 def test_it_is_unpacked_once_and_again_where_something_removed_a_file(package: Path, own_cache: Path) -> None:
     run = open_run(package)
     assert run.path.parent == own_cache
-    made = run.settings_file.stat().st_mtime_ns
-    assert open_run(shutil.copy(package, package.with_name("copy.zip"))).settings_file.stat().st_mtime_ns == made
+    time = run.settings_file.stat().st_mtime_ns
+    assert open_run(shutil.copy(package, package.with_name("copy.zip"))).settings_file.stat().st_mtime_ns == time
     run.settings_file.unlink()
     assert open_run(package).settings_file.is_file()
 
@@ -54,10 +54,10 @@ def replace_by_a_folder(file: Path) -> None:
 
 
 def replace_by_a_link(file: Path) -> None:
-    other = file.parent.parent.parent / "other"
-    other.write_text("something else")
+    link_target = file.parent.parent.parent / "other"
+    link_target.write_text("something else")
     file.unlink()
-    file.symlink_to(other)
+    file.symlink_to(link_target)
 
 
 def replace_the_folder_by_a_file(file: Path) -> None:
@@ -70,12 +70,13 @@ def replace_the_folder_by_a_file(file: Path) -> None:
                                     replace_by_a_link, replace_the_folder_by_a_file])
 def test_a_damaged_file_of_the_cache_is_unpacked_again(package: Path, own_cache: Path, caplog: pytest.LogCaptureFixture,
                                                        name: str, damage: Callable[[Path], None]) -> None:
-    place = open_run(package).path
-    whole = {file.relative_to(place): file.read_bytes() for file in place.rglob("*") if file.is_file()}
-    damage(place / name)
-    assert open_run(package).path == place
-    assert {file.relative_to(place): file.read_bytes() for file in place.rglob("*") if file.is_file()} == whole
-    assert [path.name for path in own_cache.iterdir() if path.name != "other"] == [place.name]
+    directory = open_run(package).path
+    contents = {file.relative_to(directory): file.read_bytes() for file in directory.rglob("*") if file.is_file()}
+    damage(directory / name)
+    assert open_run(package).path == directory
+    contents_after = {file.relative_to(directory): file.read_bytes() for file in directory.rglob("*") if file.is_file()}
+    assert contents_after == contents
+    assert [path.name for path in own_cache.iterdir() if path.name != "other"] == [directory.name]
     assert "unpacking" in caplog.text or (damage, name.count("/")) == (replace_the_folder_by_a_file, 0)
 
 
@@ -84,15 +85,16 @@ def test_a_damaged_file_of_the_cache_is_unpacked_again(package: Path, own_cache:
 def test_a_damaged_checkpoint_of_the_cache_is_written_again(package: Path, caplog: pytest.LogCaptureFixture,
                                                             name: str, damage: Callable[[Path], None]) -> None:
     def weights() -> dict[str, np.ndarray]:
-        held = OpenCheckpoint(PackagedRun(package).checkpoint())
-        found = {one: held.value(one) for one in held.shapes()}
-        held.close()
-        return found
+        checkpoint = OpenCheckpoint(PackagedRun(package).checkpoint())
+        values = {variable: checkpoint.value(variable) for variable in checkpoint.shapes()}
+        checkpoint.close()
+        return values
 
-    whole = weights()
+    original_values = weights()
     damage(PackagedRun(package).checkpoints / "step-7" / name)
-    found = weights()
-    assert found.keys() == whole.keys() and all(np.array_equal(found[one], whole[one]) for one in whole)
+    restored_values = weights()
+    assert restored_values.keys() == original_values.keys()
+    assert all(np.array_equal(restored_values[variable], value) for variable, value in original_values.items())
     assert "because it is damaged" in caplog.text
 
 
@@ -100,11 +102,11 @@ def test_of_two_that_unpack_at_once_one_is_kept_and_both_go_on(
         package: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = packaged_run._unpack
 
-    def second_meanwhile(one: object, place: Path) -> None:
+    def second_meanwhile(opened_package: object, directory: Path) -> None:
         monkeypatch.setattr(packaged_run, "_unpack", real)
-        with ThreadPoolExecutor(1) as other:
-            assert other.submit(lambda: open_run(package).settings_file.is_file()).result()
-        real(one, place)  # type: ignore[arg-type]
+        with ThreadPoolExecutor(1) as executor:
+            assert executor.submit(lambda: open_run(package).settings_file.is_file()).result()
+        real(opened_package, directory)  # type: ignore[arg-type]
 
     monkeypatch.setattr(packaged_run, "_unpack", second_meanwhile)
     run = open_run(package)
@@ -116,11 +118,11 @@ def test_where_nothing_can_be_kept_it_is_unpacked_for_the_time_being(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TOWERNMT_CACHE", str(tmp_path / "file"))
     run = open_run(package)
-    place = run.path
+    directory = run.path
     assert run.settings_file.is_file() and "Set TOWERNMT_CACHE to a writable folder" in caplog.text
     del run
     gc.collect()
-    assert not place.exists()
+    assert not directory.exists()
 
 
 def test_its_checkpoint_has_the_weights_dequantised(package: Path, weights: dict[str, np.ndarray]) -> None:
@@ -137,15 +139,15 @@ def test_its_checkpoint_has_the_weights_dequantised(package: Path, weights: dict
 
 def test_a_package_that_was_replaced_is_opened_with_its_new_weights(
         package: Path, weights: dict[str, np.ndarray], tmp_path: Path) -> None:
-    place, other = tmp_path / "served.towernmt.zip", {name: 2 * value for name, value in weights.items()}
-    shutil.copy(package, place)
-    before = OpenCheckpoint(PackagedRun(place).checkpoint())
-    os.replace(write_package(tmp_path, other), place)
-    now = OpenCheckpoint(PackagedRun(place).checkpoint())
-    for held, values in ((before, weights), (now, other)):
+    package_path, doubled = tmp_path / "served.towernmt.zip", {name: 2 * value for name, value in weights.items()}
+    shutil.copy(package, package_path)
+    old_checkpoint = OpenCheckpoint(PackagedRun(package_path).checkpoint())
+    os.replace(write_package(tmp_path, doubled), package_path)
+    new_checkpoint = OpenCheckpoint(PackagedRun(package_path).checkpoint())
+    for checkpoint, values in ((old_checkpoint, weights), (new_checkpoint, doubled)):
         for name, value in values.items():
-            assert np.array_equal(held.value(name), restore(store(value, "int8")))
-        held.close()
+            assert np.array_equal(checkpoint.value(name), restore(store(value, "int8")))
+        checkpoint.close()
 
 
 @pytest.mark.processes
@@ -161,7 +163,7 @@ def test_processes_that_open_it_at_once_find_the_same_whole_checkpoint(package: 
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    found = [process.communicate()[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0, 0] and len(set(found)) == 1 and found[0]
+    outputs = [process.communicate()[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0, 0] and len(set(outputs)) == 1 and outputs[0]
     assert len(list(own_cache.iterdir())) == 1
     assert sorted(path.name for path in next(own_cache.iterdir()).glob("checkpoints*")) == ["checkpoints"]

@@ -129,10 +129,10 @@ def test_the_output_of_one_text_is_named_by_it() -> None:
 def test_what_looks_wrong_is_counted_over_all_parts(caplog: pytest.LogCaptureFixture, capfd: Any) -> None:
     run("--input", "a.de", "--output", "one")
     run("--input", "a.de", "--output", "parts", "--workers", "2")
-    told = [record.getMessage() for record in caplog.records if "look wrong" in record.getMessage()]
-    told += [line for line in capfd.readouterr().err.splitlines() if "look wrong" in line]
-    assert "a.de: 111 of 2345 translations look wrong: 111 in a loop (the first: line 8)" in told[0]
-    assert {line.removeprefix("WARNING ") for line in told} == {told[0]}
+    messages = [record.getMessage() for record in caplog.records if "look wrong" in record.getMessage()]
+    messages += [line for line in capfd.readouterr().err.splitlines() if "look wrong" in line]
+    assert "a.de: 111 of 2345 translations look wrong: 111 in a loop (the first: line 8)" in messages[0]
+    assert {line.removeprefix("WARNING ") for line in messages} == {messages[0]}
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -157,12 +157,12 @@ def test_what_cannot_be_is_refused_before_anything_is_translated(arguments: list
 
 
 def test_a_line_that_is_no_json_is_named_and_the_other_parts_are_kept() -> None:
-    whole = Path("b.de").read_text()
-    Path("b.de").write_text(whole.replace('{"text": "1700', '{"text" "1700'))
+    content = Path("b.de").read_text()
+    Path("b.de").write_text(content.replace('{"text": "1700', '{"text" "1700'))
     with pytest.raises(DataError, match=r"1 of 5 parts could not be translated: b.de line 1701: this is not JSON"):
         run("--json", "--input", "b.de", "--output", "parts", "--workers", "2")
     assert len(list(Path("parts.parts/parts").glob("*/done.json"))) == 4
-    Path("b.de").write_text(whole)
+    Path("b.de").write_text(content)
     with pytest.raises(DataError, match=r"was begun with --n-best: the default, and not with 2: use the same value,"):
         run("--json", "--input", "b.de", "--output", "parts", "--workers", "2", "--n-best", "2")
     run("--json", "--input", "b.de", "--output", "parts", "--workers", "1")

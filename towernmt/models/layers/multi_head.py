@@ -79,7 +79,7 @@ class SelfAttention(Attention):
             return None
         padding = [[0, position.capacity - position.step - 1], [0, 0]]
         return distances._replace(keys=tf.repeat(tf.pad(distances.keys, padding), position.beam, 0),
-                              values=tf.repeat(tf.pad(distances.values, padding), position.beam, 0))
+                                  values=tf.repeat(tf.pad(distances.values, padding), position.beam, 0))
 
     def _project(self, x: Tensor) -> Tensor:
         gains = self.gains
