@@ -32,7 +32,8 @@ def test_each_worker_gets_the_batch_that_was_chosen_for_all() -> None:
 
 @pytest.mark.parametrize("arguments, message", [
     (["--workers", "0"], "--workers 0 must be at least 1."),
-    (["--workers", "2", "--min-workers", "3"], "--min-workers 3 is more than --workers 2."),
+    (["--workers", "2", "--min-workers", "3"],
+     "--min-workers 3 is more than --workers 2: pass at most --min-workers 2."),
     (["--workers", "2", "--max-failures", "-1"], "--max-failures -1 must be at least 0."),
     (["--workers", "2", "--gpu", "2,3"], "write --gpu 0,1 for 2 GPUs per worker."),
     (["--min-workers", "1"], "--min-workers is an option of --workers: pass --workers, too."),

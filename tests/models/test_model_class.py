@@ -122,7 +122,8 @@ def test_a_class_or_a_function_makes_a_model_from_settings():
 
 
 @pytest.mark.parametrize("kind, message", [
-    (Needy, "x needs 'table'"), (lambda settings: 3, "makes a int, which is not a towernmt.models.NMTModel")])
+    (Needy, "x has the parameter 'table' without a default"),
+    (lambda settings: 3, "makes a int, which is not a towernmt.models.NMTModel")])
 def test_what_cannot_be_made_from_settings_is_refused(kind, message):
     with pytest.raises(SettingsError, match=message):
         make(kind, "x", Bare(8, 8))

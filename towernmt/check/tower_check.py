@@ -158,8 +158,8 @@ def check_tower(model: Any) -> list[Breach]:
         SettingsError: `model` is not a `ModelDesc`.
     """
     if not isinstance(model, ModelDescBase):
-        raise SettingsError(f"check_tower({model!r}): give it a model, an instance of tensorpack's ModelDesc; for a "
-                            "function there is check_tower_function(function, input_signature).")
+        raise SettingsError(f"check_tower({model!r}): pass an instance of tensorpack's ModelDesc, or check a function "
+                            "with check_tower_function(function, signature).")
     return _check(model, model.get_input_signature(), lambda subject: subject.build_graph)
 
 

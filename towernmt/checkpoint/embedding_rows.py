@@ -28,7 +28,7 @@ from towernmt.checkpoint.weights import (
     weights_of_graph,
     weights_of_model,
 )
-from towernmt.core.errors import CheckpointError, DataError, SettingsError
+from towernmt.core.errors import CheckpointError, DataError, SettingsError, remedy
 from towernmt.core.graph_state import BUILDING
 from towernmt.core.session import session_config
 from towernmt.core.tensors import Session, Variable
@@ -51,8 +51,8 @@ def common_rows(old_vocabulary: Vocabulary, new_vocabulary: Vocabulary) -> np.nd
         SettingsError: the vocabularies are of different kinds, which spell their subwords differently.
     """
     if old_vocabulary.kind != new_vocabulary.kind:
-        raise SettingsError(f"the run has a {old_vocabulary.kind} vocabulary, but the new one is of kind "
-                            f"{new_vocabulary.kind}: prepare the data with the same --vocab-kind.")
+        raise SettingsError(f"The run has a {old_vocabulary.kind} vocabulary, but the new one is of kind "
+                            f"{new_vocabulary.kind}: prepare the data with the --vocab-kind of the run's data.")
     rows = np.array([old_vocabulary.piece_to_id(new_vocabulary.id_to_piece(id)) for id in range(new_vocabulary.size)])
     rows[rows == UNK] = -1
     rows[:UNK + 1] = range(UNK + 1)
@@ -145,7 +145,8 @@ def read_embeddings(path: str | Path, vocabulary: Vocabulary, depth: int) -> tup
             return _read_numpy(path, vocabulary, depth)
         return _read_text(path, vocabulary, depth)
     except OSError as error:
-        raise DataError(f"{path}: cannot read the embeddings ({error.strerror or error}).") from error
+        advice = remedy(error, "Set init.source_embeddings and init.target_embeddings to existing files.")
+        raise DataError(f"{path}: cannot read the embeddings ({error.strerror or error}). {advice}") from error
 
 
 def _read_numpy(path: str | Path, vocabulary: Vocabulary, depth: int) -> tuple[np.ndarray, np.ndarray]:

@@ -188,7 +188,8 @@ def unpacked(package: Package, user: object, cache: Path | None = None) -> Path:
     try:
         _unpack(package, temporary)
     except OSError as error:
-        raise CheckpointError(f"{package.path}: cannot be unpacked in {temporary} ({error.strerror}).") from error
+        raise CheckpointError(f"{package.path}: cannot be unpacked in {temporary} ({error.strerror}). Free disk space "
+                              "there, or set TMPDIR to another directory.") from error
     return temporary
 
 

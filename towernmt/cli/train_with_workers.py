@@ -110,7 +110,8 @@ def _check_workers(options: argparse.Namespace, gpus: Sequence[int]) -> None:
         if value is not None and not value >= least:
             raise SettingsError(f"{option_name(name)} {value} must be at least {least}.")
     if (options.min_workers or 1) > options.workers:
-        raise SettingsError(f"--min-workers {options.min_workers} is more than --workers {options.workers}.")
+        raise SettingsError(f"--min-workers {options.min_workers} is more than --workers {options.workers}: pass at "
+                            f"most --min-workers {options.workers}.")
     if cluster_from_environment(os.environ) is not None:
         raise SettingsError("TF_CONFIG or SLURM already names the workers, and --workers would start more workers in "
                             "each of them: leave out --workers, or unset the environment variables.")

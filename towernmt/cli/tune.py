@@ -107,9 +107,11 @@ def _limits(options: argparse.Namespace, settings: Settings) -> SearchLimits:
     if not steps:
         raise SettingsError("train.steps=0: a trial needs a limit, for example --set train.steps=3000.")
     if not 0 < between <= steps:
-        raise SettingsError(f"validation.steps={between}: a trial needs validations within its train.steps={steps}.")
+        raise SettingsError(f"validation.steps={between}: a trial needs validations within its train.steps={steps}: "
+                            f"set validation.steps from 1 to {steps}.")
     if settings.validation.metric_set:
-        raise SettingsError("validation.metric_set: a search uses the first validation set: leave it out.")
+        raise SettingsError(f"validation.metric_set={settings.validation.metric_set}: a search compares trials by the "
+                            "first validation set: leave this setting out.")
     first = options.first_look or between
     if first > steps:
         raise SettingsError(f"--first-look {first} is beyond train.steps={steps}: lower it.")

@@ -52,8 +52,8 @@ class LossScaling:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.least <= self.initial <= LARGEST_LOSS_SCALE:
-            raise SettingsError(f"train.loss_scale={self.initial:g} must be at least {self.least:g}, the least scale, "
-                                f"which must be above 0, and at most {LARGEST_LOSS_SCALE:g}.")
+            raise SettingsError(f"train.loss_scale={self.initial:g} must be between the minimum scale, {self.least:g}, "
+                                f"which must be above 0, and {LARGEST_LOSS_SCALE:g}.")
         if self.growth_updates < 1:
             raise SettingsError(f"growth_updates={self.growth_updates} of the loss scaling must be at least 1.")
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from towernmt.core.errors import SettingsError, nearest
+from towernmt.core.errors import SettingsError, nearest, remedy
 from towernmt.core.files import write_text
 from towernmt.core.structured_files import load_strict, read_yaml_text
 
@@ -225,9 +225,11 @@ def load_yaml(path: Path) -> dict[str, Any]:
     try:
         content = copy.deepcopy(_parsed(read_yaml_text(path)))
     except OSError as error:
-        raise SettingsError(f"{path}: cannot read the settings file ({error.strerror}).") from error
+        advice = remedy(error, "Pass the path of an existing file.")
+        raise SettingsError(f"{path}: cannot read the settings file ({error.strerror}). {advice}") from error
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).") from error
+        raise SettingsError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}). Convert the file to "
+                            "UTF-8.") from error
     except yaml.YAMLError as error:
         raise SettingsError(f"{path}: not valid YAML: {' '.join(str(error).split())}.") from error
     if content is None:

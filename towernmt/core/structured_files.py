@@ -231,7 +231,7 @@ def load_strict(text: str) -> Any:
     try:
         loader = _StrictLoader(text)
     except yaml.reader.ReaderError as error:
-        raise yaml.MarkedYAMLError(problem=f"the character #x{error.character:04x} may not stand in YAML") from error
+        raise yaml.MarkedYAMLError(problem=f"the character #x{error.character:04x} is not allowed in YAML") from error
     try:
         node = loader.get_single_node()
         if node is None:

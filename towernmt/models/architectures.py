@@ -69,12 +69,12 @@ def default_values(kind: Any, name: str) -> Any:
     settings = settings_class(kind)
     if settings is None:
         raise SettingsError(f"{name} has no settings: annotate its parameter or field `settings` with a dataclass that "
-                            "has source_vocab_size, target_vocab_size and what else the model is made from.")
+                            "has source_vocab_size, target_vocab_size and the other settings of the model.")
     missing = [field.name for field in dataclasses.fields(settings) if field.init
                and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING]
     if missing:
-        raise SettingsError(f"{name}: {settings.__name__}.{missing[0]} has no default: give each setting one (0 for "
-                            "what comes from the data).")
+        raise SettingsError(f"{name}: {settings.__name__}.{missing[0]} has no default: give each setting a default (0 "
+                            "for a size that the data determines).")
     return settings()
 
 
@@ -95,8 +95,8 @@ def make(kind: Any, name: str, settings: Any) -> NMTModel:
     required = [p.name for p in parameters.values() if p.default is p.empty
                 and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "settings"]
     if required:
-        raise SettingsError(f"{name} needs '{required[0]}', which a run's settings do not have: let it take `settings` "
-                            "alone, annotated with a dataclass that has what it is made from.")
+        raise SettingsError(f"{name} has the parameter '{required[0]}' without a default, which a run cannot pass: "
+                            "give it `settings` as its only parameter, annotated with a dataclass of its settings.")
     model = kind(settings=settings) if "settings" in parameters else kind()
     if not isinstance(model, NMTModel):
         raise SettingsError(f"{name} makes a {type(model).__name__}, which is not a towernmt.models.NMTModel: derive "

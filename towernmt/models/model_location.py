@@ -338,8 +338,8 @@ def location_of_copy(directory: Path, name: str) -> ModelLocation | None:
     damaged = _damaged(directory, sums)
     if damaged:
         raise SettingsError(f"{directory / damaged[0]} is not the file that the run was made with (its SHA-256 is not "
-                            f"the one in {directory / SUMS}): put that back, or, if you changed it on purpose, write "
-                            "the new sums with sha256sum.")
+                            f"the one in {directory / SUMS}): restore the file, or, if you changed it on purpose, "
+                            "write the new sums with sha256sum.")
     if not origin.endswith(".py"):
         try:
             installed = find_location(name)
@@ -368,7 +368,7 @@ def _read_sums(directory: Path) -> dict[str, str]:
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     matches = [_LINE.fullmatch(line) for line in lines if line]
     if None in matches:
-        raise SettingsError(f"{file}: not lines of a SHA-256 and a name: write it anew with sha256sum.")
+        raise SettingsError(f"{file}: its lines are not a SHA-256 and a name each: write it again with sha256sum.")
     return {checked_name(match[2], str(file)): match[1] for match in matches if match}
 
 
