@@ -94,7 +94,7 @@ def test_a_model_of_ones_own_whose_steps_cannot_give_attention_says_so():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name, more", [
+@pytest.mark.parametrize("name, options", [
     ("transformer", {"preprocess": "", "postprocess": "drn", "positions": "learned", "tie_embeddings": "none"}),
     ("transformer", {"positions": "relative", "max_distance": 2, "norm": "rms", "feed_forward": "geglu"}),
     pytest.param("transformer", {"positions": "rotary", "feed_forward": "glu", "tie_embeddings": "target"},
