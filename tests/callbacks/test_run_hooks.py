@@ -8,7 +8,7 @@ from tensorpack.callbacks import Callback
 from towernmt.callbacks.hooks import HookToCallback
 from towernmt.callbacks.run_hooks import separate_runs
 from towernmt.core.errors import SettingsError
-from towernmt.core.runs import Run, belong_to, present_run, run_as
+from towernmt.core.runs import Run, belong_to, current_run, run_as
 from towernmt.core.tf_compat import tf, tf1
 
 
@@ -19,7 +19,7 @@ class Seen(tf1.train.SessionRunHook):
         self.kinds, self.values, self._fetch, self._feed = [], [], fetch, feed
 
     def before_run(self, run_context):
-        self.kinds.append(present_run())
+        self.kinds.append(current_run())
         return tf1.train.SessionRunArgs(self._fetch, self._feed)
 
     def after_run(self, run_context, run_values):

@@ -226,7 +226,7 @@ ZOO = [
     Beast(NamedByNameScope, (
         ("enclosing-scope", "kernel"), ("name-scope", "kernel"), ("second-tower", "kernel")),
         "the trainable variable 'kernel' is called 'outer_names/kernel' inside the variable scope 'outer_variables', "
-        "whose name it must start with: make it by tf1.get_variable in the present scope."),
+        "whose name it must start with: make it by tf1.get_variable in the current scope."),
     Beast(AsksForTheNameScope, (("name-scope", "top/kernel"), ("second-tower", "top/kernel")),
           "the trainable variable 'top/kernel' is called 'outer_names/inner/kernel' in a training tower in the name "
           "scope 'outer_names/inner': its name depends on a name scope; create it by tf1.get_variable with a fixed "
@@ -237,7 +237,7 @@ ZOO = [
           "tf1.get_variable with a fixed name."),
     Beast(OutsideTheScope, (("enclosing-scope", "kernel"), ("enclosing-scope", "other")),
           "the trainable variable 'kernel' is called 'kernel' inside the variable scope 'outer_variables', whose name "
-          "it must start with: make it by tf1.get_variable in the present scope."),
+          "it must start with: make it by tf1.get_variable in the current scope."),
     Beast(RepeatsTheScope, (("scope-twice", "top/kernel"),),
           "the trainable variable 'top/kernel' is called 'outer_variables/outer_variables/kernel' inside the variable "
           "scope 'outer_variables', whose name it repeats: open scopes with fixed names, not with the name of the "

@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from towernmt.core.errors import SettingsError
-from towernmt.core.world import Decision, TowerPlace, World, current_world, in_world
+from towernmt.core.world import Decision, TowerPosition, World, current_world, in_world
 
 
 def test_one_process_is_a_world_that_writes_and_decides_alone() -> None:
     world = current_world()
     assert (world.process, world.processes, world.is_chief) == (0, 1, True)
-    assert [world.tower(i, 2) for i in range(2)] == [TowerPlace(0, 2), TowerPlace(1, 2)]
+    assert [world.tower(i, 2) for i in range(2)] == [TowerPosition(0, 2), TowerPosition(1, 2)]
     assert [world.agree(decision) for decision in Decision] == list(Decision)
     assert world.agree(2.5) == 2.5 and world.agree(False) is False
 
 
 def test_towers_are_counted_over_all_processes() -> None:
     tower_places = [World(process, 3).tower(i, 2) for process in range(3) for i in range(2)]
-    assert tower_places == [TowerPlace(index, 6) for index in range(6)]
+    assert tower_places == [TowerPosition(index, 6) for index in range(6)]
     assert [World(process, 3).is_chief for process in range(3)] == [True, False, False]
 
 

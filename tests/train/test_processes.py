@@ -149,4 +149,4 @@ def test_a_callback_of_ones_own_ends_all_processes() -> None:
 
     with in_world(Noted(0, 2)):
         train_plainly(trainer, [EndsAt()], PlainModel())
-    assert requests == [Decision.GO_ON] * 4 + [Decision.END]
+    assert requests == [Decision.CONTINUE] * 4 + [Decision.END]

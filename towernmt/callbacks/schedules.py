@@ -191,5 +191,5 @@ class ScheduleSettings:
         "plateau: the score that is watched; validation_bleu, validation_chrf, validation_loss, validation_perplexity, "
         "with /NAME appended for a further validation set.")
     patience: int = setting(3, "plateau: validations without improvement before the rate is reduced.", at_least=1)
-    factor: float = setting(0.5, "plateau: what the rate is multiplied by when it is reduced.", above=0, below=1)
+    factor: float = setting(0.5, "plateau: factor of the rate at each reduction.", above=0, below=1)
     minimum: float = setting(1e-7, "plateau: the rate is never reduced below this.", at_least=0)

@@ -125,7 +125,7 @@ def enclosing_scope(builds: Builds) -> Iterator[Breach]:
             name = builds.name_of(record)
             yield Breach("enclosing-scope", name, (
                 f"the trainable variable '{name}' is called '{record.name}' inside the variable scope '{ENCLOSING}', "
-                "whose name it must start with: make it by tf1.get_variable in the present scope."), record.location)
+                "whose name it must start with: make it by tf1.get_variable in the current scope."), record.location)
 
 
 def scope_twice(builds: Builds) -> Iterator[Breach]:

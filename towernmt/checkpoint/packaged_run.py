@@ -9,6 +9,7 @@ depends on the checksums of all files, so no two packages share a folder.
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
 import weakref
@@ -228,9 +229,14 @@ def _restore_damaged(package: Package, folder: Path) -> None:
         if file.is_dir() and not file.is_symlink():
             shutil.rmtree(file)
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as copy:
-            copy.writelines(package.chunks(name))
-        Path(copy.name).replace(file)
+        descriptor, temporary = tempfile.mkstemp(dir=file.parent)   # a unique name for each process
+        try:
+            with os.fdopen(descriptor, "wb") as copy:
+                copy.writelines(package.chunks(name))
+            Path(temporary).replace(file)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
 
 
 def _unpack(package: Package, folder: Path) -> None:

@@ -32,7 +32,7 @@ WRITTEN: dict[str, dict[str, frozenset[str]]] = {
     "import": {"output": frozenset()}, "adapt": {"output": frozenset(), "work_directory": frozenset()},
     "serve": {"glossaries": frozenset(), "suggestions": frozenset()}, "serve-keys": {"keys": frozenset()},
     "inspect": {}, "check": {}, "devices": {}, "completion": {}}
-"""For each command, its options that name what it writes, and the kinds of directories that it may write into."""
+"""The options of each command that name an output, with the kinds of directories that it may be written into."""
 DIRECTORIES = frozenset({"prepare.output", "train.logdir", "tune.output", "export.output", "average.output",
                          "grow.output", "import.output", "translate.work_directory", "adapt.work_directory"})
 """The options among them that name a directory; the others name a file."""

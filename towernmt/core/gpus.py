@@ -52,8 +52,7 @@ def visible_gpus(devices: Path = Path("/dev")) -> list[str]:
     """
     count = _nvidia_devices(devices)
     if not count and (devices / "dxg").exists():        # Windows lends its GPUs to Linux (WSL 2) without such files
-        count = len(cuda_driver().gpus)
-        return [str(number) for number in range(count)]
+        return [str(number) for number in range(len(cuda_driver().gpus))]
     variable = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not count or variable is None:
         return [str(number) for number in range(count)]

@@ -112,7 +112,7 @@ def refuse_forked(process: int, library: str = "TensorFlow") -> None:
                             'one of the two only, or start processes by multiprocessing.get_context("spawn").')
 
 
-_installed: list[int] = []  # signals whose handlers are ours now
+_handled_signals: list[int] = []  # signals that have `_ignore_signal` as handler
 
 
 @contextmanager
@@ -132,21 +132,21 @@ def cleanup_on_signal(clean: Callable[[], None]) -> Iterator[None]:
         return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    former = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    previous_wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=_watch, args=(reader, numbers, clean), name="signals", daemon=True).start()
     for number in numbers:
         signal.signal(number, _ignore_signal)
-        _installed.append(number)
+        _handled_signals.append(number)
     try:
         yield
     finally:
-        _restore(former)
+        _restore(previous_wakeup)
         os.close(writer)    # the thread ends
 
 
 def _watch(reader: int, numbers: Sequence[int], clean: Callable[[], None]) -> None:
-    with os.fdopen(reader, "rb", buffering=0) as arrived:
-        while data := arrived.read(1):
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        while data := pipe.read(1):
             if data[0] in numbers:
                 try:
                     clean()
@@ -159,10 +159,10 @@ def _ignore_signal(number: int, frame: object) -> None:
 
 
 def _restore(wakeup: int = -1) -> None:
-    if _installed:
+    if _handled_signals:
         signal.set_wakeup_fd(wakeup)
-    while _installed:
-        signal.signal(_installed.pop(), signal.SIG_DFL)
+    while _handled_signals:
+        signal.signal(_handled_signals.pop(), signal.SIG_DFL)
 
 
 if hasattr(os, "register_at_fork"):

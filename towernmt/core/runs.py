@@ -30,7 +30,7 @@ class Run(enum.Enum):
     """A run that only fetches data for another run."""
 
 
-_PRESENT: ContextVar[Run] = ContextVar("towernmt_run", default=Run.TRAIN_STEP)
+_CURRENT_RUN: ContextVar[Run] = ContextVar("towernmt_run", default=Run.TRAIN_STEP)
 
 
 @contextmanager
@@ -42,16 +42,16 @@ def run_as(kind: Run) -> Iterator[None]:
     """
     if not isinstance(kind, Run):
         raise SettingsError(f"run_as({kind!r}): name a kind of run, one of {_kinds()}.")
-    token = _PRESENT.set(kind)
+    token = _CURRENT_RUN.set(kind)
     try:
         yield
     finally:
-        _PRESENT.reset(token)
+        _CURRENT_RUN.reset(token)
 
 
-def present_run() -> Run:
+def current_run() -> Run:
     """Return the current kind of runs."""
-    return _PRESENT.get()
+    return _CURRENT_RUN.get()
 
 
 def belong_to(hook: T, *runs: Any) -> T:
@@ -98,7 +98,7 @@ def is_among(runs: Iterable[Any], fetches: Any) -> bool:
     """Return whether the current run, with these `fetches`, is among `runs`."""
     from tensorpack.tfutils.dependency import dependency_of_fetches
 
-    kind = present_run()
+    kind = current_run()
     return any(run is kind if isinstance(run, Run) else dependency_of_fetches(fetches, run) for run in runs)
 
 

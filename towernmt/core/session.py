@@ -192,7 +192,7 @@ class ResumableLoop(TrainLoop):
     _global_step = 0
     _epoch = 0
     _began: int | None = None
-    """The global step at which the present epoch began, or this run within it; None before the first."""
+    """The global step at which the current epoch began, or this run within it; None before the first."""
 
     def config(self, steps_per_epoch: int, starting_epoch: int, max_epoch: int) -> None:
         """Set the epochs, as in tensorpack."""

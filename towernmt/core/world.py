@@ -20,7 +20,7 @@ T = TypeVar("T", bound=float)
 class Decision(enum.IntEnum):
     """The next action that a process requests. The largest request of all processes counts (`World.agree`)."""
 
-    GO_ON = 0
+    CONTINUE = 0
     SKIP_BATCH = 1
     """Skip a batch that does not fit into memory."""
     END = 2
@@ -30,7 +30,7 @@ class Decision(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class TowerPlace:
+class TowerPosition:
     """Position of a tower among all towers of the world.
 
     Attributes:
@@ -67,9 +67,9 @@ class World:
         """Whether this process writes checkpoints, events, logs and the run's directory. The others write no file."""
         return self.process == 0
 
-    def tower(self, index: int, towers: int) -> TowerPlace:
+    def tower(self, index: int, towers: int) -> TowerPosition:
         """Return the position of tower `index` of the `towers` of this process."""
-        return TowerPlace(self.process * towers + index, self.processes * towers)
+        return TowerPosition(self.process * towers + index, self.processes * towers)
 
     def session_target(self, config: Any) -> str:
         """Return the address of the TensorFlow server of a training's session; "" for a session without a server.

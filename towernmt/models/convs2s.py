@@ -67,32 +67,33 @@ def _over_windows(x: Tensor, kernel: Tensor, bias: Tensor, padding: tuple[int, i
     """Return the `convolution` in bfloat16, as a product; on a CPU the bias is a row of the kernel, as in `affine`."""
     width, depth, output = (int(size) for size in kernel.shape)
     if on_gpu(x):
-        after = tf.shape(x)[1] + sum(padding) - width + 1
-        windows = _side_by_side(x, padding, list(range(width)), after)
+        output_length = tf.shape(x)[1] + sum(padding) - width + 1
+        windows = _side_by_side(x, padding, list(range(width)), output_length)
         y = affine(windows, tf.reshape(kernel, [width * depth, output]), bias)
-        return tf.reshape(y, [tf.shape(x)[0], after, output])
+        return tf.reshape(y, [tf.shape(x)[0], output_length, output])
 
     @tf.custom_gradient
     def run(x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         length = tf.shape(x)[1]
-        after = length + sum(padding) - width + 1
-        # [batch * after, width * depth + ones]
-        windows = with_ones(_side_by_side(x, padding, list(range(width)), after))
-        narrow, row = tf.cast(kernel, tf.bfloat16), tf.cast(bias, tf.bfloat16)[None]
-        rows = [tf.reshape(narrow, [width * depth, output]), row, zeros_like_rows(row, 0)]
+        output_length = length + sum(padding) - width + 1
+        # [batch * output_length, width * depth + ones]
+        windows = with_ones(_side_by_side(x, padding, list(range(width)), output_length))
+        narrow_kernel, bias_row = tf.cast(kernel, tf.bfloat16), tf.cast(bias, tf.bfloat16)[None]
+        rows = [tf.reshape(narrow_kernel, [width * depth, output]), bias_row, zeros_like_rows(bias_row, 0)]
         y = tf.matmul(windows, tf.concat(rows, 0))
 
         def gradient(dy: Tensor) -> list[Tensor]:
-            # A position is multiplied by place k of the kernel in the window that begins k positions before it.
+            # A position is multiplied by column k of the kernel in the window that begins k positions before it.
             begins = [padding[0] + width - 1 - k for k in range(width)]
-            over = _side_by_side(dy, (width - 1, width - 1), begins, length)    # [batch * length, width * output]
-            turned = tf.reshape(tf.transpose(narrow, [1, 0, 2]), [depth, width * output])
-            d_x = tf.matmul(over, turned, transpose_b=True)
+            # [batch * length, width * output]
+            gradient_windows = _side_by_side(dy, (width - 1, width - 1), begins, length)
+            transposed_kernel = tf.reshape(tf.transpose(narrow_kernel, [1, 0, 2]), [depth, width * output])
+            d_x = tf.matmul(gradient_windows, transposed_kernel, transpose_b=True)
             joint = tf.matmul(windows, tf.reshape(dy, [-1, output]), transpose_a=True)
             d_kernel = tf.reshape(to_float32(joint[:width * depth]), [width, depth, output])
             return [tf.reshape(d_x, tf.shape(x)), d_kernel, to_float32(joint[width * depth])]
 
-        return tf.reshape(y, [tf.shape(x)[0], after, output]), gradient
+        return tf.reshape(y, [tf.shape(x)[0], output_length, output]), gradient
 
     return run(x, kernel, bias)
 
@@ -175,9 +176,9 @@ class ConvS2S(ConfiguredModel):
                 x = self._affine(embedded, self._encoder[0].depth, "input")
                 for number, layer in enumerate(self._encoder):
                     with tf1.variable_scope(f"layer_{number}"):
-                        around = (layer.width - 1) // 2
+                        half_width = (layer.width - 1) // 2
                         y = dropout(x, s.dropout, "input") * mask[:, :, None]   # the kernel sees zeros for padding
-                        y = self.adapted(_gated(self._convolve(y, layer, (around, around))), "convolution")
+                        y = self.adapted(_gated(self._convolve(y, layer, (half_width, half_width))), "convolution")
                         x = (y + self._residual(x, layer)) * HALF
                 x = self._affine(x, s.embedding_size, "output")
                 if s.scale_encoder_gradients:
@@ -199,9 +200,9 @@ class ConvS2S(ConfiguredModel):
     def start_state(self, memory: ConvS2SMemory, beam: int) -> DecoderState:
         """Return zeros `[batch * beam, width - 1, depth]` for each layer, the input before the first word."""
         rows = tf.shape(memory.bias)[0] * beam
-        before = [self._decoder[0].depth] + [layer.depth for layer in self._decoder]
+        input_depths = [self._decoder[0].depth] + [layer.depth for layer in self._decoder]
         cache = [tf.zeros([rows, layer.width - 1, depth], compute_dtype())
-                 for layer, depth in zip(self._decoder, before, strict=False)]
+                 for layer, depth in zip(self._decoder, input_depths, strict=False)]
         return DecoderState(memory, cache, tf.constant(0))
 
     def decode_step(self, token: Tensor, state: DecoderState, attention: bool = False) -> tuple[Any, ...]:
@@ -217,7 +218,7 @@ class ConvS2S(ConfiguredModel):
                        tf.reshape(kernel, [-1, 2 * layer.depth]), bias)
             return tf.reshape(y, tf.concat([tf.shape(x)[:2], [2 * layer.depth]], 0))
 
-        # The hypotheses of a sentence stand where the positions of one stand in training: [batch, beam].
+        # The hypotheses of a sentence take the dimension of the positions in training: [batch, beam].
         words = self._words(token)
         words = tf.reshape(words, [tf.shape(memory.bias)[0], -1, int(words.shape[1])])
         hidden, weights = self._decode(words, state.step[None], memory, convolve)
@@ -301,21 +302,21 @@ class ConvS2S(ConfiguredModel):
 
     def _affine(self, x: Tensor, depth: int, name: str) -> Tensor:
         """Map `x` `[batch, length, input depth]` to float32 `[batch, length, depth]`."""
-        before = int(x.shape[-1])
+        input_depth = int(x.shape[-1])
         with tf1.variable_scope(name):
-            kernel = _normal("kernel", [before, depth], ((1.0 - self.settings.dropout) / before) ** 0.5)
-            y = affine(tf.reshape(x, [-1, before]), kernel, _bias(depth))
+            kernel = _normal("kernel", [input_depth, depth], ((1.0 - self.settings.dropout) / input_depth) ** 0.5)
+            y = affine(tf.reshape(x, [-1, input_depth]), kernel, _bias(depth))
             return to_float32(tf.reshape(y, tf.concat([tf.shape(x)[:2], [depth]], 0)))
 
     def _convolve(self, x: Tensor, layer: Convolution, padding: tuple[int, int]) -> Tensor:
         """Map `x` `[batch, length, depth]` to `[batch, length + sum(padding) - width + 1, 2 * layer depth]`."""
         return convolution(x, *self._convolution_variables(int(x.shape[-1]), layer), padding)
 
-    def _convolution_variables(self, before: int, layer: Convolution) -> tuple[Tensor, Tensor]:
+    def _convolution_variables(self, input_depth: int, layer: Convolution) -> tuple[Tensor, Tensor]:
         """Return the kernel, float32 `[width, before, 2 * depth]`, and the bias, float32 `[2 * depth]`."""
         with tf1.variable_scope("convolution"):
-            stddev = (4.0 * (1.0 - self.settings.dropout) / (layer.width * before)) ** 0.5
-            kernel = _normal("kernel", [layer.width, before, 2 * layer.depth], stddev)
+            stddev = (4.0 * (1.0 - self.settings.dropout) / (layer.width * input_depth)) ** 0.5
+            kernel = _normal("kernel", [layer.width, input_depth, 2 * layer.depth], stddev)
             graph_state().maps_in_kernel[kernel.op.name] = 2        # the values and their gates
             return kernel, _bias(2 * layer.depth)
 

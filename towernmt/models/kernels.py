@@ -1,7 +1,7 @@
 """Matrix products: their precision, their fastest form, and values hoisted out of the decoding loop.
 
 In bfloat16 and float16 the factors and results of each product are rounded, and so are the logits and the softmax
-over the vocabulary, which stand between two products (a kernel sums in float32 inside). Parameters, optimizer,
+over the vocabulary, which are between two products (a kernel sums in float32 inside). Parameters, optimizer,
 gradients of parameters, residual stream, normalisation, attention weights and the summed loss are float32 (mixed
 precision, Micikevicius et al. 2018; bfloat16 has float32's range and needs no loss scaling, Kalamkar et al. 2019;
 float16 gets it, see `towernmt.optim.optimizer`, and its softmax is float32).
@@ -245,7 +245,7 @@ _COLLIDES = 512
 _FILL = 16
 """Columns that move each next row to another line of the cache."""
 _UNCOPIED = 0.0038
-"""oneDNN's kernel for AVX2 reads its factors where they stand if the result is narrow: `1 / rows + 1 / columns` is this
+"""oneDNN's kernel for AVX2 reads its factors in place if the result is narrow: `1 / rows + 1 / columns` is this
 or more (`nocopy_checker_avx2` in its `gemm_driver.cpp`); it copies them together first for larger results."""
 
 _GRADIENT = "TowernmtProductOverRows"

@@ -60,7 +60,7 @@ class TokenRows:
 
 
 class LossBatch:
-    """The batch of a tower and what the loss needs to know about its target tokens.
+    """The batch of a tower, and facts about its target tokens for the loss.
 
     "Tokens" are the real target tokens of the batch, EOS included and padding excluded. With R-Drop, the batch contains
     each sentence twice: first all sentences, then all again.
@@ -127,12 +127,12 @@ class LossBatch:
     def _label_above_mean(self, vocabulary: Projection) -> Tensor:
         """Return the sum of the labels' logits, less the mean logit of the vocabulary for each label, float32 `[]`."""
         kernel, bias = self._projection
-        right = tf.reduce_sum(self.hidden * tf.gather(kernel, self.labels))
-        right += tf.reduce_sum(tf.gather(bias, self.labels))
+        label_logits = tf.reduce_sum(self.hidden * tf.gather(kernel, self.labels))
+        label_logits += tf.reduce_sum(tf.gather(bias, self.labels))
         size = int(vocabulary.kernel.shape[0])
         mean_kernel = tf.matmul(tf.fill([1, size], 1.0 / size), vocabulary.kernel)                  # [1, depth]
         count = tf.cast(tf.shape(self.hidden)[0], tf.float32)
-        return right - tf.reduce_sum(self.hidden * mean_kernel) - tf.reduce_mean(vocabulary.bias) * count
+        return label_logits - tf.reduce_sum(self.hidden * mean_kernel) - tf.reduce_mean(vocabulary.bias) * count
 
     def negative_log_likelihood(self) -> Tensor:
         """Return the summed negative log-likelihood of the tokens, float32 `[]`, in nats.
@@ -140,8 +140,8 @@ class LossBatch:
         If `cross_entropy` was called, its result is reused.
         """
         if self._nll is None:
-            right = tf.gather(self.logits, self.labels, batch_dims=1)
-            self._nll = tf.reduce_sum(tf.reduce_logsumexp(self.logits, axis=1) - right)
+            label_logits = tf.gather(self.logits, self.labels, batch_dims=1)
+            self._nll = tf.reduce_sum(tf.reduce_logsumexp(self.logits, axis=1) - label_logits)
         return self._nll
 
 
@@ -163,10 +163,10 @@ def sampled_projection(projection: Projection, labels: Tensor, share: float) -> 
     is_label = tf.math.unsorted_segment_sum(tf.ones_like(labels, tf.float32), labels, size) > 0.0            # [V]
     is_member = is_label | random_members(size, share, "softmax_sample")
     members = tf.where(is_member)[:, 0]                                                                     # [sample]
-    number = tf.cumsum(tf.cast(is_member, tf.int32)) - 1                                                    # [V]
-    raised = tf.where(tf.gather(is_label, members), 0.0, -math.log(share))
-    sampled = Projection(_rows_of(projection.kernel, members), _rows_of(projection.bias, members) + raised)
-    return sampled, tf.gather(number, labels)
+    column = tf.cumsum(tf.cast(is_member, tf.int32)) - 1                                                    # [V]
+    offset = tf.where(tf.gather(is_label, members), 0.0, -math.log(share))
+    sampled = Projection(_rows_of(projection.kernel, members), _rows_of(projection.bias, members) + offset)
+    return sampled, tf.gather(column, labels)
 
 
 def _rows_of(x: Tensor, rows: Tensor) -> Tensor:
@@ -190,11 +190,11 @@ def weighted_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor, smoo
         weights: float32 `[tokens]`.
         smoothing: probability mass that is spread evenly over the vocabulary.
     """
-    right = tf.gather(logits, labels, batch_dims=1)
-    nll = tf.reduce_sum(weights * (tf.reduce_logsumexp(logits, axis=1) - right))
+    label_logits = tf.gather(logits, labels, batch_dims=1)
+    nll = tf.reduce_sum(weights * (tf.reduce_logsumexp(logits, axis=1) - label_logits))
     if not smoothing:
         return nll, nll
-    return nll + smoothing * tf.reduce_sum(weights * (right - tf.reduce_mean(logits, axis=1))), nll
+    return nll + smoothing * tf.reduce_sum(weights * (label_logits - tf.reduce_mean(logits, axis=1))), nll
 
 
 def smoothed_cross_entropy(tokens: Tensor, projection: Projection, logits: Tensor, labels: Tensor, smoothing: float

@@ -346,7 +346,7 @@ def location_of_copy(directory: Path, name: str) -> ModelLocation | None:
             if _sums(code_of(installed.root, installed.module)) == sums:
                 return installed
         except SettingsError:
-            pass        # not installed here: that is what the copy is for
+            pass        # not installed here, so the copy is used
     return location_of_file(file, attribute)
 
 

@@ -60,7 +60,7 @@ class Step(NamedTuple):
 
 
 StepFunction = Callable[[Step], tuple[Sequence[Tensor], Sequence[Tensor]]]
-"""From a `Step` to the state after it and to what it emits. It must not create variables."""
+"""Maps a `Step` to (state after the step, emitted tensors). It must not create variables."""
 
 
 def scan(step: StepFunction, emits: int, inputs: Sequence[Tensor], start: Sequence[Tensor], matrices: Sequence[Tensor],
@@ -136,7 +136,7 @@ class _Forward(NamedTuple):
     states: list[_Series]       # before each step
     products: list[_Series]
     factors: list[_Series]      # first factors of the products, in the compute dtype
-    results: list[_Series]      # of the operations: outputs and what they keep, one after the other
+    results: list[_Series]      # outputs and stored tensors of the operations, in their order
     length: Tensor                 # int32 []
 
 
@@ -261,7 +261,7 @@ def _time_into_rows(x: Tensor) -> Tensor:
 
 
 _LoopStep = Callable[[list[Tensor], list[Tensor]], tuple[list[Tensor], list[Tensor]]]
-"""From this step's inputs and what is carried to what is carried on and what is kept."""
+"""Maps (inputs of the step, carried tensors) to (carried tensors for the next step, tensors to store)."""
 
 
 def loop_over_time(run_step: _LoopStep, inputs: Sequence[Tensor], start: list[Tensor], stored_count: int,

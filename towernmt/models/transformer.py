@@ -408,4 +408,4 @@ class _DecodingStep:
 
 
 _Attend = Callable[..., Tensor]
-"""From `[..., depth]`, an `attention`, the number of its `layer` and the `sublayer` in it to `[..., depth]`."""
+"""Maps (`[..., depth]`, an `attention`, the index of its `layer`, the index of its `sublayer`) to `[..., depth]`."""

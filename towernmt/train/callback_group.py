@@ -52,7 +52,7 @@ def agree_on(error: Exception | None, world: World) -> Decision:
         world: the processes that decide.
     """
     if error is None:
-        return world.agree(Decision.GO_ON)
+        return world.agree(Decision.CONTINUE)
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return world.agree(Decision.SKIP_BATCH)
     return world.agree(Decision.DIVERGED if isinstance(error, DivergenceError) else Decision.END)
@@ -126,7 +126,7 @@ class CallbackGroup(Callbacks):
         except ENDINGS as raised:
             error = raised
         decision = agree_on(error, self._world)
-        if decision is not Decision.GO_ON:
+        if decision is not Decision.CONTINUE:
             end_by(decision, error, self.trainer)
 
     def _after_train(self) -> None:

@@ -335,7 +335,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             except (*ENDINGS, tf.errors.ResourceExhaustedError) as raised:
                 error = raised
             decision = agree_on(error, self.world)
-            if decision is Decision.GO_ON:
+            if decision is Decision.CONTINUE:
                 return
             if decision is not Decision.SKIP_BATCH:
                 end_by(decision, error, self)

@@ -17,7 +17,7 @@ from towernmt.core.session import missing_gpu, use_gpus, use_no_gpu
 from towernmt.core.tensors import Graph, Operation, Optimizer, Tensor
 from towernmt.core.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.core.world import TowerPlace, World
+from towernmt.core.world import TowerPosition, World
 from towernmt.optim.gradients import GradsAndVars
 
 CPU = "/cpu:0"
@@ -77,7 +77,7 @@ class WorldTowerContext(TrainTowerContext):
         first: whether it is the first tower of its process.
     """
 
-    def __init__(self, name: str, position: TowerPlace, first: bool) -> None:
+    def __init__(self, name: str, position: TowerPosition, first: bool) -> None:
         super().__init__(name, index=position.index, total=position.total)
         self._first = first
 

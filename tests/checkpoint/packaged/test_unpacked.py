@@ -20,6 +20,7 @@ from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.package_reader import restore, store
 from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 from towernmt.core.directories import DirectoryLock
+from towernmt.core.errors import CheckpointError
 
 
 def test_it_is_unpacked_once_and_again_where_something_removed_a_file(package: Path, own_cache: Path) -> None:
@@ -78,6 +79,18 @@ def test_a_damaged_file_of_the_cache_is_unpacked_again(package: Path, own_cache:
     assert contents_after == contents
     assert [path.name for path in own_cache.iterdir() if path.name != "other"] == [directory.name]
     assert "unpacking" in caplog.text or (damage, name.count("/")) == (replace_the_folder_by_a_file, 0)
+
+
+def test_a_damaged_package_leaves_no_further_files_in_the_cache(package: Path, own_cache: Path) -> None:
+    directory = open_run(package).path
+    names = sorted(str(path) for path in own_cache.rglob("*"))
+    (directory / "model-card.json").write_bytes(b"")
+    content = bytearray(package.read_bytes())
+    content[content.index(b'{"licence"')] ^= 1
+    package.write_bytes(content)
+    with pytest.raises(CheckpointError, match="model-card.json is damaged"):
+        open_run(package)
+    assert sorted(str(path) for path in own_cache.rglob("*")) == names
 
 
 @pytest.mark.parametrize("name", ["model.data-00000-of-00001", "model.index", "state.json", "../checksums.json"])

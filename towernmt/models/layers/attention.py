@@ -66,7 +66,7 @@ class StepBlocks(NamedTuple):
         return StepBlocks(*tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), tuple(self)))
 
     def with_capacity(self, steps: Tensor) -> StepBlocks:
-        """Return blocks with capacity for `steps`, int32 `[]`, at least the present capacity."""
+        """Return blocks with capacity for `steps`, int32 `[]`, at least the current capacity."""
         added_steps = steps - self.capacity
         values = tf.nest.map_structure(
             lambda tensor: tf.pad(tensor, [[0, 0], [0, 0], [0, added_steps * self.beam], [0, 0]]), self.values)

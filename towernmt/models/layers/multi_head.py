@@ -129,7 +129,7 @@ class CrossAttention(Attention):
 
     def step(self, x: Tensor, cache: Nest, inputs: AttentionInputs, with_weights: bool = False
              ) -> tuple[Attended, Nest]:
-        # The hypotheses of a sentence stand where the positions of one stand in training: [batch, heads, beam, depth].
+        # The hypotheses of a sentence take the dimension of the positions in training: [batch, heads, beam, depth].
         depth, (key, value) = int(x.shape[-1]), inputs.source
         by_head = tf.stack([tf.shape(inputs.source_bias)[0], -1, self.heads, depth // self.heads])
         query = tf.transpose(tf.reshape(self._query(x), by_head), [0, 2, 1, 3])
