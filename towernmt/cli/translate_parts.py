@@ -94,13 +94,13 @@ class PartTranslatorMaker:
     Attributes:
         args: the parsed options. A small number of sentences is divided into `shares` batches.
         processors: number of processors of a worker.
-        beside: the files with a line for each input line, by their options; a worker does not read them.
+        parallel_files: the files with a line for each input line, by their options; a worker does not read them.
         gpus: assigned to the workers in turn; empty for the devices of the command line.
     """
 
     args: argparse.Namespace
     processors: int
-    beside: Mapping[str, str]
+    parallel_files: Mapping[str, str]
     gpus: Sequence[str] = ()
 
     def __call__(self, number: int) -> CommandPartTranslator:
@@ -110,7 +110,7 @@ class PartTranslatorMaker:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpus[number % len(self.gpus)]
         if number:
             logging.disable(logging.INFO)   # only worker 0 logs
-        return CommandPartTranslator(self.args, self.beside)
+        return CommandPartTranslator(self.args, self.parallel_files)
 
 
 class CommandPartTranslator:
@@ -122,25 +122,26 @@ class CommandPartTranslator:
 
     description: Mapping[str, Any]
 
-    def __init__(self, args: argparse.Namespace, beside: Mapping[str, str]) -> None:
-        without = {name.removeprefix("--"): None for name in beside}
-        args = argparse.Namespace(**{**vars(args), **without})
-        self._args, self._beside = args, beside
-        self._translator = make_translator(args, log_probs=args.token_scores, attention=self._alignments().wanted,
+    def __init__(self, args: argparse.Namespace, parallel_files: Mapping[str, str]) -> None:
+        overrides = {name.removeprefix("--"): None for name in parallel_files}
+        args = argparse.Namespace(**{**vars(args), **overrides})
+        self._args, self._parallel_files = args, parallel_files
+        self._translator = make_translator(args, log_probs=args.token_scores,
+                                           attention=self._alignments().needs_attention,
                                            options=options_of_all_lines(args), retry=args.retry, export_first=True)
         # The plan contains the contents of these files.
         self.description = {**task_of(argparse.Namespace(**{**vars(args), "threads": 0}), self._translator),
-                            **{name: "a file" for name in beside}}
+                            **{name: "a file" for name in parallel_files}}
 
     def __call__(self, work: RangeTask) -> RangeResult:
         """Translate a range of lines."""
         text, links = io.BytesIO(), io.BytesIO()
         separate = self._args.alignments not in (None, APPENDED)
         faults = self._translator.faults = FaultCounts(work.name)
-        given = LinesToTranslate(work.lines.lines, work.name, work.line_range.first_line, self._options(work),
+        inputs = LinesToTranslate(work.lines.lines, work.name, work.line_range.first_line, self._options(work),
                                  work.line_range.lines_before)
-        answers = json_answers if self._args.json else text_answers
-        for lines in answers(self._args, self._translator, given, self._alignments(*[links] if separate else ())):
+        answer_lines = json_answers if self._args.json else text_answers
+        for lines in answer_lines(self._args, self._translator, inputs, self._alignments(*[links] if separate else ())):
             text.writelines(line.encode("utf-8") + b"\n" for line in lines)
         files = [text.getvalue(), links.getvalue()] if separate else [text.getvalue()]
         return RangeResult(files, faults.tokens, faults.as_json())
@@ -151,11 +152,11 @@ class CommandPartTranslator:
     def _options(self, work: RangeTask) -> Any:
         """Return the requests of each line from the files with one line for each input line."""
         first = work.line_range.lines_before + work.line_range.first_line
-        found: dict[str, Any] = {}
-        for (name, file), lines in zip(self._beside.items(), work.lines.parallel, strict=True):
-            found[name] = (clean_lines(lines, file, first) if name == "--prefix"
+        contents: dict[str, Any] = {}
+        for (name, file), lines in zip(self._parallel_files.items(), work.lines.parallel, strict=True):
+            contents[name] = (clean_lines(lines, file, first) if name == "--prefix"
                            else Chunk(file, first, len(lines), b"".join(lines)).decode())
-        return options_by_lines(found.get("--prefix"), found.get("--constraints"))
+        return options_by_lines(contents.get("--prefix"), contents.get("--constraints"))
 
 
 def translate_parts(args: argparse.Namespace) -> int:
@@ -172,7 +173,7 @@ def translate_parts(args: argparse.Namespace) -> int:
     log_without_tensorpack()
     texts = open_texts(args.input)
     files = files_of_each_line(args)
-    beside = [text for file in files.values() for text in open_texts([file])]
+    parallel_texts = [text for file in files.values() for text in open_texts([file])]
     outputs = _outputs(args, texts)
     directory = WorkDirectory(args.work_directory or _work_directory(args.output))
     directory.check()
@@ -191,10 +192,10 @@ def translate_parts(args: argparse.Namespace) -> int:
     try:
         with cleanup_on_signal(stop):
             farm.start(1)
-            plan = _plan(args, directory, texts, beside, outputs)
+            plan = _plan(args, directory, texts, parallel_texts, outputs)
             task = farm.wait_for_first()
             directory.begin({**task, "--output": args.output}, plan)
-            _translate(directory, plan, texts, beside, outputs, farm, task)
+            _translate(directory, plan, texts, parallel_texts, outputs, farm, task)
     except KeyboardInterrupt:
         stop()
         raise
@@ -246,35 +247,35 @@ def _outputs(args: argparse.Namespace, texts: Sequence[Text]) -> _Outputs:
         if set(paths[0]) & set(paths[1]):
             raise SettingsError(f"--alignments {args.alignments} is also --output: pass another file.")
     files = list(dict.fromkeys(zip(*paths, strict=True)))
-    read = _by_file([text.name for text in texts if isinstance(text, FileText)])
+    input_by_file = _by_file([text.name for text in texts if isinstance(text, FileText)])
     remote = {without_options(text.name) for text in texts if is_remote(text.name)}
-    for option, places in zip(("--output", "--alignments"), zip(*files, strict=True), strict=False):
-        for place in places:
-            if is_remote(place) and without_options(place) in remote:
-                raise DataError(f"{option} {place} is also an --input, which would be overwritten: pass another "
+    for option, option_paths in zip(("--output", "--alignments"), zip(*files, strict=True), strict=False):
+        for path in option_paths:
+            if is_remote(path) and without_options(path) in remote:
+                raise DataError(f"{option} {path} is also an --input, which would be overwritten: pass another "
                                 "object.")
-            if not is_remote(place):
+            if not is_remote(path):
                 if args.work_directory and Path(os.path.realpath(args.work_directory)) in (
-                        Path(os.path.realpath(place)).parents):
-                    raise SettingsError(f"{option} {place} lies in --work-directory {args.work_directory}: pass "
+                        Path(os.path.realpath(path)).parents):
+                    raise SettingsError(f"{option} {path} lies in --work-directory {args.work_directory}: pass "
                                         "another directory for the parts.")
-                same = [name for file in _by_file([place]) if (name := read.get(file)) is not None]
-                check_apart((option, place), {"--input": same, **files_of_lines(args)})
-                check_writable_output(place)
-        for place in islice(filter(is_remote, places), 1):      # all are in the same directory
-            check_writable_output(place)
-    numbers = {place: number for number, place in enumerate(files)}
-    return _Outputs([numbers[place] for place in zip(*paths, strict=True)], [list(place) for place in files])
+                input_names = [name for file in _by_file([path]) if (name := input_by_file.get(file)) is not None]
+                check_apart((option, path), {"--input": input_names, **files_of_lines(args)})
+                check_writable_output(path)
+        for path in islice(filter(is_remote, option_paths), 1):      # all are in the same directory
+            check_writable_output(path)
+    numbers = {path: number for number, path in enumerate(files)}
+    return _Outputs([numbers[path] for path in zip(*paths, strict=True)], [list(path) for path in files])
 
 
 def _by_file(names: Iterable[str]) -> dict[tuple[int, int], str]:
     """Return the names of existing local files by device and inode."""
-    found = {}
+    name_by_file = {}
     for name in names:
         if not is_remote(name) and os.path.exists(name):
             status = os.stat(name)
-            found[status.st_dev, status.st_ino] = name
-    return found
+            name_by_file[status.st_dev, status.st_ino] = name
+    return name_by_file
 
 
 def _work_directory(output: str) -> Path:
@@ -283,31 +284,32 @@ def _work_directory(output: str) -> Path:
     return Path(name.rpartition("/")[2]) if is_remote(output) else Path(name)
 
 
-def _workers(args: argparse.Namespace, beside: Mapping[str, str]) -> Workers:
+def _workers(args: argparse.Namespace, parallel_files: Mapping[str, str]) -> Workers:
     if args.ray is not None:
-        return connect_workers(PartTranslatorMaker(args, 1, beside), args.workers, args.ray, not args.cpu,
+        return connect_workers(PartTranslatorMaker(args, 1, parallel_files), args.workers, args.ray, not args.cpu,
                                logging.getLogger("towernmt").info)
     count = args.workers or 1
     gpus = [] if args.cpu or args.gpu is not None or count == 1 else visible_gpus()
-    return LocalWorkers(PartTranslatorMaker(args, max(1, processors() // count), beside, gpus), count)
+    return LocalWorkers(PartTranslatorMaker(args, max(1, processors() // count), parallel_files, gpus), count)
 
 
-def _plan(args: argparse.Namespace, directory: WorkDirectory, texts: Sequence[Text], beside: Sequence[Text],
+def _plan(args: argparse.Namespace, directory: WorkDirectory, texts: Sequence[Text], parallel_texts: Sequence[Text],
           outputs: _Outputs) -> Plan:
     """Return the plan of the interrupted translation if its texts are unchanged, otherwise a new plan."""
-    old = directory.plan()
-    if old is not None and is_plan_of(old, texts, beside, args.window):
-        return old
-    if old is not None:
+    unfinished_plan = directory.plan()
+    if unfinished_plan is not None and is_plan_of(unfinished_plan, texts, parallel_texts, args.window):
+        return unfinished_plan
+    if unfinished_plan is not None:
         print(f"The inputs have changed since {directory.path} was created: parts with changed lines are translated "
               "again.", file=sys.stderr)
-    return make_plan(texts, beside, outputs.of_texts, args.window, old.units_per_range if old else None)
+    units = None if unfinished_plan is None else unfinished_plan.units_per_range
+    return make_plan(texts, parallel_texts, outputs.of_texts, args.window, units)
 
 
-def _translate(directory: WorkDirectory, plan: Plan, texts: Sequence[Text], beside: Sequence[Text], outputs: _Outputs,
-               farm: Farm, task: Mapping[str, Any]) -> None:
-    job = RangeJob(directory, plan, RangeReader(plan, texts, beside), [text.name for text in texts], outputs.files,
-                  farm, sys.stderr)
+def _translate(directory: WorkDirectory, plan: Plan, texts: Sequence[Text], parallel_texts: Sequence[Text],
+               outputs: _Outputs, farm: Farm, task: Mapping[str, Any]) -> None:
+    reader = RangeReader(plan, texts, parallel_texts)
+    job = RangeJob(directory, plan, reader, [text.name for text in texts], outputs.files, farm, sys.stderr)
     if job.lines_done:
         print(f"{directory.path}: resuming; {job.lines_done:,} of {plan.lines:,} lines are done.", file=sys.stderr)
     job.run(task)
