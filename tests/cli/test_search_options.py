@@ -38,7 +38,7 @@ def test_every_field_can_be_said(field: Any) -> None:
 
 def test_a_command_may_have_an_option_of_its_own_for_a_field() -> None:
     with pytest.raises(SystemExit):
-        parse("--n-best", "2", without=["n_best"])
+        parse("--n-best", "2", excluded=["n_best"])
 
 
 def test_sample_means_the_selection_by_sampling() -> None:

@@ -160,7 +160,7 @@ class BleuValidator(StatefulCallback):
         self._period, self._samples, self._with_loss, self._seed = (
             Period(every_steps, every_minutes), samples, loss, seed)
         self._towers = ValidationTowers(model, search or SearchSettings(), source_vocabulary, target_vocabulary,
-                                        batch_tokens, between=self._check_signals)
+                                        batch_tokens, before_batch=self._check_signals)
         self.best_score: float | None = None
         self.best_step = 0
         self._last_step = _NEVER if at_start else 0
@@ -191,8 +191,8 @@ class BleuValidator(StatefulCallback):
         self._validate_if_due()
 
     def _after_train(self) -> None:
-        broken = self._end.by_error() or getattr(self.trainer, "diverged", False)
-        if self.global_step > self._last_step and not broken and not current_world().agree(self._signalled()):
+        has_failed = self._end.by_error() or getattr(self.trainer, "diverged", False)
+        if self.global_step > self._last_step and not has_failed and not current_world().agree(self._signalled()):
             self.validate()
 
     def _validate_if_due(self) -> None:

@@ -71,8 +71,8 @@ class HookTrainer(Trainer):
     def count_step(self, session: Session) -> bool:
         """Read the global step, and return whether the run was a training step."""
         self.sess = self.hooked_sess = session
-        before, self.loop._global_step = self.loop._global_step, int(session.run(self._step))
-        return self.loop._global_step > before
+        previous_step, self.loop._global_step = self.loop._global_step, int(session.run(self._step))
+        return self.loop._global_step > previous_step
 
     def after_step(self) -> None:
         """Call the callbacks after a step, and after the last step of an epoch."""
@@ -278,13 +278,13 @@ class CallbackToHook(tf1.train.SessionRunHook):
         if not self._active_callbacks:
             return
         with self._trainer.entered():
-            stepped = self._trainer.count_step(run_context.session)
+            is_training_step = self._trainer.count_step(run_context.session)
             try:
                 for index, callback in enumerate(self._callbacks):
                     if callback in self._active_callbacks:
                         callback.after_run(run_context, tf1.train.SessionRunValues(
                             run_values.results.get(index), run_values.options, run_values.run_metadata))
-                if stepped:
+                if is_training_step:
                     self._trainer.after_step()
             except StopTraining as stop:
                 logger.info(f"Training was stopped by {stop}.")

@@ -60,7 +60,7 @@ class Progress(StatefulCallback):
             raise SettingsError(f"log.steps={log_steps} must be at least 1.")
         self._log_steps, self._clock, self._expected_end = log_steps, clock, expected_end
         self._status = status if status is not None else StatusLine()
-        self._began: float | None = None
+        self._start_time: float | None = None
         self._tokens_before = self._seconds_before = self._target_total = 0.0
         self._restored = False
         self._knows_totals = True
@@ -88,21 +88,21 @@ class Progress(StatefulCallback):
         self._run_seconds = 0.0
         self._interval = _Interval()
         self._last_interval: _Interval | None = None
-        self._began = self._resumed = self._clock()
+        self._start_time = self._last_clock = self._clock()
         self._status.open()
 
     def _before_epoch(self) -> None:
         # If a run resumes within an epoch, steps_per_epoch is the rest of that epoch.
         self._epoch_end = self.global_step + self.trainer.steps_per_epoch
         self._steps_per_epoch = getattr(self.trainer.loop, "_steps_per_epoch", self.trainer.steps_per_epoch)
-        self._resumed = self._clock()
+        self._last_clock = self._clock()
 
     def _before_run(self, _: Any) -> Any:
         return tf1.train.SessionRunArgs(self._fetches)
 
     def _after_run(self, _: Any, values: Any) -> None:
-        seconds = self._clock() - self._resumed
-        self._resumed = self._clock()
+        seconds = self._clock() - self._last_clock
+        self._last_clock = self._clock()
         tokens = self._interval.add(values.results, seconds, self._cycle)
         self._target_total += tokens
         self._run_seconds += seconds
@@ -115,7 +115,7 @@ class Progress(StatefulCallback):
             self._status.show(Bar(self._figures(interval)))
 
     def _trigger_step(self) -> None:
-        self._resumed = self._clock()
+        self._last_clock = self._clock()
 
     def _report(self) -> None:
         self._record_scalars(self._interval.scalars())
@@ -136,7 +136,7 @@ class Progress(StatefulCallback):
     @property
     def _elapsed(self) -> float:
         """Seconds since training started or resumed."""
-        return 0.0 if self._began is None else self._clock() - self._began
+        return 0.0 if self._start_time is None else self._clock() - self._start_time
 
     def _figures(self, interval: _Interval) -> Figures:
         seconds_left, limit = self._nearest_limit()
@@ -185,7 +185,7 @@ class Progress(StatefulCallback):
             self._record_scalars({})
         if self._knows_totals:
             self.restore_state(self.state())    # the callback may be used for further training
-        self._target_total, self._began = 0.0, None
+        self._target_total, self._start_time = 0.0, None
 
 
 _NO_LIMIT_EPOCHS = 9999

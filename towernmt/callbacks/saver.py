@@ -88,9 +88,9 @@ class CheckpointSaver(Callback):
         for callback in _stateful(callbacks):
             if callback.state_key in state.callbacks:
                 _restore_callback(callback, state.callbacks[callback.state_key], file)
-        saved = json.loads(file.read_bytes())
-        del saved[CHECKSUM], saved["format"]
-        self._saved_step, self._saved_state = state.step, saved
+        saved_state = json.loads(file.read_bytes())
+        del saved_state[CHECKSUM], saved_state["format"]
+        self._saved_step, self._saved_state = state.step, saved_state
 
     def _check_position_settings(self, state: CheckpointState, file: Path) -> None:
         changes = state.changes(self._position_settings()) if state.in_epoch else ""
@@ -165,10 +165,10 @@ class CheckpointSaver(Callback):
         if not self._lock.is_held:     # training has not started
             return
         try:
-            saved = self.save_now()
+            checkpoint = self.save_now()
             if _identity(self.directory) == self._identity:
                 self._run_files.restore()
-            if saved is not None:   # callbacks may have changed since the step was saved
+            if checkpoint is not None:   # callbacks may have changed since the step was saved
                 self._write_state()
         finally:
             self._lock.release()

@@ -29,17 +29,17 @@ class Period:
 
     def __init__(self, steps: int = 0, minutes: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._steps, self.minutes, self._clock = steps, minutes, clock
-        self._since = clock()
+        self._start_time = clock()
 
     def restart(self) -> None:
         """Start the interval in minutes again; call it at the start of training and after each action."""
-        self._since = self._clock()
+        self._start_time = self._clock()
 
     def due(self, step: int) -> bool:
         """Return whether the action is due after `step` updates."""
         if self._steps and step % self._steps == 0:
             return True
-        return bool(self.minutes) and (self._clock() - self._since) / 60 >= self.minutes
+        return bool(self.minutes) and (self._clock() - self._start_time) / 60 >= self.minutes
 
 
 T = TypeVar("T")
@@ -164,7 +164,7 @@ class ScoreWatcher(StatefulCallback):
 
     def __init__(self, metric: str) -> None:
         self.metric = metric
-        self._consumed = 0
+        self._observed_count = 0
 
     def _on_score(self, step: int, score: float) -> None:
         """Act on a score that was recorded after `step` updates; subclasses override it."""
@@ -173,9 +173,9 @@ class ScoreWatcher(StatefulCallback):
     def observe(self) -> None:
         """Pass on the values that were recorded since the last call."""
         history = self.trainer.monitors.get_history(self.metric)
-        while self._consumed < len(history):
-            step, score = history[self._consumed]
-            self._consumed += 1
+        while self._observed_count < len(history):
+            step, score = history[self._observed_count]
+            self._observed_count += 1
             self._on_score(int(step), float(score))
 
     def _before_epoch(self) -> None:

@@ -72,11 +72,11 @@ class Figures:
 
     def line(self, width: int | None = None) -> str:
         """Return all figures, or those that fit into `width` columns, with the first ones shortened if necessary."""
-        chosen = _shortened(self.main_figures(), ", ", width)
+        texts = _shortened(self.main_figures(), ", ", width)
         for figure in self.further_figures():
-            if width is None or cell_len(", ".join([*chosen, figure])) <= width:
-                chosen.append(figure)
-        return ", ".join(chosen)
+            if width is None or cell_len(", ".join([*texts, figure])) <= width:
+                texts.append(figure)
+        return ", ".join(texts)
 
 
 class Bar:
@@ -91,17 +91,17 @@ class Bar:
         if self.figures.steps:
             progress = f"{self.figures.step}/{self.figures.steps}"
             step = (f"step {progress}", f"step {progress}", progress, step[-1])
-        chosen = _shortened([step, *further_figures], "  ", width)
-        bar = _bar_width(self.figures.fraction_done, chosen, width)
+        texts = _shortened([step, *further_figures], "  ", width)
+        bar = _bar_width(self.figures.fraction_done, texts, width)
         for figure in self.figures.further_figures():
-            if cell_len("  ".join([*chosen, figure])) + (bar + 2 if bar else 0) <= width:
-                chosen.append(figure)
+            if cell_len("  ".join([*texts, figure])) + (bar + 2 if bar else 0) <= width:
+                texts.append(figure)
         if not bar or self.figures.fraction_done is None:
-            yield Segment("  ".join(chosen)[:width])
+            yield Segment("  ".join(texts)[:width])
             return
-        yield Segment(f"{chosen[0]}  ")
+        yield Segment(f"{texts[0]}  ")
         yield from console.render(ProgressBar(total=1.0, completed=self.figures.fraction_done, width=bar), options)
-        yield Segment("  ".join(["", *chosen[1:]]))
+        yield Segment("  ".join(["", *texts[1:]]))
 
 
 def _bar_width(fraction_done: float | None, texts: list[str], width: int) -> int:
@@ -113,12 +113,12 @@ def _bar_width(fraction_done: float | None, texts: list[str], width: int) -> int
 def _shortened(figures: list[Forms], separator: str, width: int | None) -> list[str]:
     """Return the longest forms that fit into `width` together, or as many of the shortest as fit."""
     for length in range(_LENGTHS):
-        chosen = [forms[length] for forms in figures]
-        if width is None or cell_len(separator.join(chosen)) <= width:
-            return chosen
-    while len(chosen) > 1 and width is not None and cell_len(separator.join(chosen)) > width:
-        chosen.pop()
-    return chosen
+        texts = [forms[length] for forms in figures]
+        if width is None or cell_len(separator.join(texts)) <= width:
+            return texts
+    while len(texts) > 1 and width is not None and cell_len(separator.join(texts)) > width:
+        texts.pop()
+    return texts
 
 
 def _speed(scalars: Mapping[str, float]) -> Forms:

@@ -121,8 +121,8 @@ class ValidationTowers:
     """
 
     def __init__(self, model: NMTModel, search: SearchSettings, source_vocabulary: Vocabulary,
-                 target_vocabulary: Vocabulary, batch_tokens: int | None, between: Callable[[], None]) -> None:
-        self._model, self._search, self._batch_tokens, self._between = model, search, batch_tokens, between
+                 target_vocabulary: Vocabulary, batch_tokens: int | None, before_batch: Callable[[], None]) -> None:
+        self._model, self._search, self._batch_tokens, self._before_batch = model, search, batch_tokens, before_batch
         self._source_vocabulary, self._target_vocabulary = source_vocabulary, target_vocabulary
         self._loss: Any = None
         self._device: str | None = None
@@ -164,7 +164,7 @@ class ValidationTowers:
         return ValidationOutcome(translations, corpus_scores(translations, *validation.references), nll)
 
     def _translate(self, **inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        self._between()
+        self._before_batch()
         return self._predictor(**inputs)
 
     def _mean_nll(self, validation: ValidationSet) -> float:
@@ -178,5 +178,5 @@ class ValidationTowers:
         return total / tokens
 
     def _nll_and_tokens(self, arrays: Sequence[np.ndarray]) -> tuple[float, float]:
-        self._between()
+        self._before_batch()
         return float(self._loss(*arrays)[0]), float(arrays[-1])

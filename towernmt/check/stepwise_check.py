@@ -205,11 +205,11 @@ def _set_random_variables(session: Session, rng: np.random.Generator) -> None:
     """Initialise variables, with noise on trainable ones, because a bias of 0 would hide a wrong use of it."""
     session.run(tf1.global_variables_initializer())
     variables = tf1.trainable_variables()
-    noisy = {}
+    initial_values = {}
     for variable, value in zip(variables, session.run(variables), strict=True):
         noise = rng.standard_normal(value.shape) * (0.1 * np.std(value) or 0.02)
-        noisy[variable.initializer.inputs[1]] = value + noise.astype(value.dtype)
-    session.run([variable.initializer for variable in variables], noisy)
+        initial_values[variable.initializer.inputs[1]] = value + noise.astype(value.dtype)
+    session.run([variable.initializer for variable in variables], initial_values)
 
 
 def _differs(first: np.ndarray, second: np.ndarray) -> int:

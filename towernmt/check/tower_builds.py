@@ -63,14 +63,15 @@ def location_of_growth(owner: Any, attribute: str) -> str:
 
 def _user_location(frames: Iterable[Any]) -> str:
     """Return the innermost frame of user code inside the tower function; for a built-in model, its innermost frame."""
-    inside: list[Any] = []
+    tower_frames: list[Any] = []
     for frame in frames:
-        inside = [] if frame.filename.startswith(_HERE) else [*inside, frame]
-    users = [f for f in inside if not _is_library(f.filename)]
-    written_here = [f for f in users if not f.filename.startswith(_installed())]     # before other packages' layers
-    for chosen in (written_here, users, [f for f in inside if f.filename.startswith(_OURS)]):
-        if chosen:
-            return _relative_location(chosen[-1].filename, chosen[-1].lineno)
+        tower_frames = [] if frame.filename.startswith(_HERE) else [*tower_frames, frame]
+    user_frames = [f for f in tower_frames if not _is_library(f.filename)]
+    # The user's own files come before the layers of installed packages.
+    local_frames = [f for f in user_frames if not f.filename.startswith(_installed())]
+    for candidates in (local_frames, user_frames, [f for f in tower_frames if f.filename.startswith(_OURS)]):
+        if candidates:
+            return _relative_location(candidates[-1].filename, candidates[-1].lineno)
     return ""
 
 
@@ -196,7 +197,7 @@ class Build:
         trainables: items added to TRAINABLE_VARIABLES.
         grown: graph collections that grew, each with one added item.
         attributes: sizes of the model's attributes before and after the call.
-        switched: position where reuse was enabled in the enclosing scope, or None.
+        reuse_location: location where reuse was enabled in the enclosing scope, or None.
         operations: operations added to the graph.
         untrained: variables without a gradient of the cost (computed for one build only).
         error: raised exception.
@@ -207,7 +208,7 @@ class Build:
     trainables: list[Any] = field(default_factory=list)
     grown: dict[str, Any] = field(default_factory=dict)
     attributes: tuple[dict[str, int], dict[str, int]] = ({}, {})
-    switched: str | None = None
+    reuse_location: str | None = None
     operations: list[Operation] = field(default_factory=list)
     untrained: list[Variable] = field(default_factory=list)
     result: Any = None
@@ -312,7 +313,7 @@ def recorded_reuse(build: Build) -> Iterator[None]:
     switch = scope.reuse_variables
 
     def recorded_switch() -> None:
-        build.switched = location_of_caller()
+        build.reuse_location = location_of_caller()
         switch()
 
     scope.reuse_variables = recorded_switch

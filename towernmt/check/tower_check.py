@@ -83,10 +83,10 @@ class TowerWatch:
         return watched
 
     def _check_build(self, build: Build) -> None:
-        if build.switched is not None:
+        if build.reuse_location is not None:
             _refuse(Breach("reuse", "", (
                 "it switches on reuse (reuse_variables) in a variable scope that is not its own: open a scope, "
-                "tf1.variable_scope(name, reuse=True), for what is to be shared"), build.switched))
+                "tf1.variable_scope(name, reuse=True), for what is to be shared"), build.reuse_location))
         context = get_current_tower_context()
         if not context.has_own_variables:
             if build.variables:
@@ -193,16 +193,16 @@ def _build(subject: Any, signature: Sequence[TensorSpec], function: Callable[[An
     def scratch() -> Scratch:
         return Scratch(subject, signature)
 
-    lone, side = scratch(), scratch()
-    alone = lone.build(function, "a training tower alone")
-    lone.find_untrained(alone)
-    first = side.build(function, "the first of two training towers", "tower0", 0, 2, inputs="share_0")
-    second = side.build(function, "the second of two training towers", "tower1", 1, 2, reuse=True, inputs="share_1")
-    predict, second_predict = (side.build(function, "a predicting tower next to the training towers", f"tower-pred-{i}",
+    single, pair = scratch(), scratch()
+    alone = single.build(function, "a training tower alone")
+    single.find_untrained(alone)
+    first = pair.build(function, "the first of two training towers", "tower0", 0, 2, inputs="share_0")
+    second = pair.build(function, "the second of two training towers", "tower1", 1, 2, reuse=True, inputs="share_1")
+    predict, second_predict = (pair.build(function, "a predicting tower next to the training towers", f"tower-pred-{i}",
                                           training=False, reuse=True, inputs=f"predict_{i}") for i in range(2))
     return tower_rules.Builds(
         subject, function(subject), alone, first, second, predict, second_predict,
-        uses={use: side.build(tower, title, f"tower-{use}", training=False, reuse=True, inputs=use)
+        uses={use: pair.build(tower, title, f"tower-{use}", training=False, reuse=True, inputs=use)
               for use, (title, tower) in _uses(subject).items()},
         in_name_scope=scratch().build(function, "a training tower in the name scope 'outer_names/inner'",
                                       "outer_names/inner", inputs="outer_inputs"),

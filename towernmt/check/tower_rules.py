@@ -168,11 +168,11 @@ def second_tower(builds: Builds) -> Iterator[Breach]:
 
 def reuse(builds: Builds) -> Iterator[Breach]:
     """Yield a call that switches on reuse in the enclosing scope."""
-    switched = next((build.switched for build in builds.all_builds() if build.switched is not None), None)
-    if switched is not None:
+    location = next((build.reuse_location for build in builds.all_builds() if build.reuse_location is not None), None)
+    if location is not None:
         yield Breach("reuse", "", (
             "the function switches on reuse (reuse_variables) in the variable scope that encloses it, which is not its "
-            "own: open a scope, tf1.variable_scope(name, reuse=True), for what is to be shared."), switched)
+            "own: open a scope, tf1.variable_scope(name, reuse=True), for what is to be shared."), location)
 
 
 def trainable_collection(builds: Builds) -> Iterator[Breach]:

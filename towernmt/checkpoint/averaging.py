@@ -55,9 +55,9 @@ def checkpoints_between(run: SavedRun, first: int, last: int) -> list[Path]:
     paths = {step: checkpoint_path(directory, step) for directory in (run.best, run.checkpoints)
              for step in checkpoint_steps(directory) if first <= step <= last}
     if not paths:
-        have = sorted({*checkpoint_steps(run.checkpoints), *checkpoint_steps(run.best)})
+        available_steps = sorted({*checkpoint_steps(run.checkpoints), *checkpoint_steps(run.best)})
         raise CheckpointError(f"{run.path}: no checkpoint from step {first} to step {last}; it has "
-                              f"{', '.join(map(str, have)) or 'none yet: train first'}.")
+                              f"{', '.join(map(str, available_steps)) or 'none yet: train first'}.")
     return [paths[step] for step in sorted(paths)]
 
 

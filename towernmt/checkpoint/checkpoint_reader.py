@@ -170,20 +170,20 @@ def repeat_if_removed(action: Callable[[], T]) -> T:
 
 def _open_files(prefix: Path) -> dict[str, int]:
     """Open all files of a prefix, even if their directory is renamed meanwhile; return descriptors by name."""
-    opened: dict[str, int] = {}
+    descriptor_by_name: dict[str, int] = {}
     directory = os.open(prefix.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for name in os.listdir(directory):
             if name == STATE or name.startswith(f"{prefix.name}."):
-                opened[name] = os.open(name, os.O_RDONLY, dir_fd=directory)
-        if f"{prefix.name}.index" not in opened:
+                descriptor_by_name[name] = os.open(name, os.O_RDONLY, dir_fd=directory)
+        if f"{prefix.name}.index" not in descriptor_by_name:
             raise FileNotFoundError(errno.ENOENT, f"{prefix.name}.index is missing")
     except BaseException:
-        _close_files(list(opened.values()))
+        _close_files(list(descriptor_by_name.values()))
         raise
     finally:
         os.close(directory)
-    return opened
+    return descriptor_by_name
 
 
 def _close_files(descriptors: list[int], links: str | None = None) -> None:

@@ -82,9 +82,9 @@ def grow_checkpoint(checkpoint: OpenCheckpoint, model: NMTModel, rows: Mapping[s
     """
     state: dict[str, Any] = {"step": 0, "position": None, "callbacks": {}, "grown_from": checkpoint.name}
     fix = "grow a run of the model that the checkpoint was trained with."
-    required_names, saved = weights_of_model(model), checkpoint.shapes()
+    required_names, saved_shapes = weights_of_model(model), checkpoint.shapes()
     for name in required_names:
-        if name not in saved:
+        if name not in saved_shapes:
             refuse_missing(checkpoint, name, fix, model)
     refuse_unknown(checkpoint, required_names, fix, model=model)
     with_training = not {*weights_of_checkpoint(checkpoint)} <= {*required_names}
@@ -94,7 +94,7 @@ def grow_checkpoint(checkpoint: OpenCheckpoint, model: NMTModel, rows: Mapping[s
         inputs = [tf1.placeholder(spec.dtype, spec.shape, spec.name) for spec in model.inputs()]
         with TrainTowerContext("") if with_training else PredictTowerContext(""):
             model.build_graph(*inputs)
-        weights = {*required_names, *(name for name in weights_of_graph() if name in saved)}
+        weights = {*required_names, *(name for name in weights_of_graph() if name in saved_shapes)}
         variables = [variable for variable in tf1.global_variables() if variable.op.name in weights]
         state |= {WEIGHTS: sorted(weights), MADE_FROM: made_from}
         for variable in variables:

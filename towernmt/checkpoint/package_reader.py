@@ -190,12 +190,12 @@ def _upper_halves(value: np.ndarray) -> np.ndarray:
 def _quantised(value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return int8 values and their scales, for each row or each column (the last axis), whichever is closer."""
     rows, columns = tuple(range(1, value.ndim)), tuple(range(value.ndim - 1))
-    return min((_with_scales(value, over) for over in (rows, columns)),
+    return min((_with_scales(value, axes) for axes in (rows, columns)),
                key=lambda pair: float(np.square(pair[0] * pair[1] - value).sum(dtype=np.float64)))
 
 
-def _with_scales(value: np.ndarray, over: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    scales = np.abs(value).max(axis=over, keepdims=True, initial=0).astype(np.float32) / np.float32(_LARGEST)
+def _with_scales(value: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    scales = np.abs(value).max(axis=axes, keepdims=True, initial=0).astype(np.float32) / np.float32(_LARGEST)
     scales[scales == 0] = 1
     return np.clip(np.rint(value / scales), -_LARGEST, _LARGEST).astype(np.int8), scales
 

@@ -57,20 +57,22 @@ class RestoreCheckpoint(SessionInit):
         self._model = model
 
     def _setup_graph(self) -> None:
-        saved = self._checkpoint.shapes()
+        saved_shapes = self._checkpoint.shapes()
         variables = self._check({v.op.name.removeprefix(self._prefix): v for v in tf1.global_variables()
-                                 if v.op.name.startswith(self._prefix)}, saved)
-        self._saver = tf1.train.Saver({saved_name(name, saved, self.averaged): v for name, v in variables.items()})
+                                 if v.op.name.startswith(self._prefix)}, saved_shapes)
+        self._saver = tf1.train.Saver({saved_name(name, saved_shapes, self.averaged): v
+                                       for name, v in variables.items()})
 
-    def _check(self, variables: Mapping[str, Variable], saved: Mapping[str, list[int]]) -> dict[str, Variable]:
+    def _check(self, variables: Mapping[str, Variable], saved_shapes: Mapping[str, list[int]]) -> dict[str, Variable]:
         """Return all variables, except those of a loss scale that the checkpoint lacks; check names and shapes."""
-        variables = {name: v for name, v in variables.items() if name in saved or not name.startswith(f"{LOSS_SCALE}/")}
+        variables = {name: v for name, v in variables.items()
+                     if name in saved_shapes or not name.startswith(f"{LOSS_SCALE}/")}
         for name, variable in variables.items():
             shape = variable.shape.as_list()
-            if name not in saved:
+            if name not in saved_shapes:
                 refuse_missing(self._checkpoint, name, _FIX, self._model)
-            if saved[name] != shape:
-                raise CheckpointError(f"{self.name}: variable '{name}' has shape {saved[name]} in this "
+            if saved_shapes[name] != shape:
+                raise CheckpointError(f"{self.name}: variable '{name}' has shape {saved_shapes[name]} in this "
                                       f"checkpoint but {shape} in the model; {_FIX}")
         fix = _NO_MODEL if self._model is None else _MODEL
         refuse_unknown(self._checkpoint, variables.keys(), fix, model=self._model)
@@ -127,24 +129,24 @@ class StartFrom(SessionInit):
         self.name = self._checkpoint.name
 
     def _setup_graph(self) -> None:
-        saved = self._checkpoint.shapes()
+        saved_shapes = self._checkpoint.shapes()
         weights = {v.op.name: v for v in [*tf1.trainable_variables(), *tf1.model_variables()]}
         self._savers = [tf1.train.Saver(variables) for variables in (
-            self._by_saved_name(weights, saved), self._by_saved_name(averages(), saved)) if variables]
+            self._by_saved_name(weights, saved_shapes), self._by_saved_name(averages(), saved_shapes)) if variables]
         if not self._savers:
             raise CheckpointError(f"{self.name} has none of the model's variables: set another run in "
                                   "init.checkpoint.")
         refuse_unknown(self._checkpoint, {v.op.name for v in tf1.global_variables()},
                        "train that model, or add the name to init.left_out to ignore the variable.", self.left_out)
 
-    def _by_saved_name(self, variables: dict[str, Variable], saved: dict[str, list[int]]) -> dict[str, Variable]:
+    def _by_saved_name(self, variables: dict[str, Variable], saved_shapes: dict[str, list[int]]) -> dict[str, Variable]:
         """Return the variables by the names of their values in the checkpoint."""
         result = {}
         for name, variable in variables.items():
-            key = saved_name(name, saved)
-            if key in saved:
-                if saved[key] != variable.shape.as_list():
-                    raise CheckpointError(f"{self.name}: variable '{name}' has shape {saved[key]} in this "
+            key = saved_name(name, saved_shapes)
+            if key in saved_shapes:
+                if saved_shapes[key] != variable.shape.as_list():
+                    raise CheckpointError(f"{self.name}: variable '{name}' has shape {saved_shapes[key]} in this "
                                           f"checkpoint but {variable.shape.as_list()} in the model; use the sizes of "
                                           "that run.")
                 result[key] = variable

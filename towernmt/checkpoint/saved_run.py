@@ -147,8 +147,8 @@ class SavedRun:
         """
         self._check_vocabulary(self.saved_settings())
 
-    def _check_vocabulary(self, saved: dict[str, Any]) -> None:
-        recorded = recorded_fingerprints(saved).get("vocabulary")
+    def _check_vocabulary(self, saved_settings: dict[str, Any]) -> None:
+        recorded = recorded_fingerprints(saved_settings).get("vocabulary")
         if recorded is not None and recorded != vocabulary_fingerprint(self.vocabulary):
             raise SettingsError(f"{self.vocabulary} is not the vocabulary that this run was trained with: restore it "
                                 "from the data that the run was trained on.")
@@ -162,11 +162,11 @@ class SavedRun:
         """
         from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
 
-        saved = self.saved_settings()
+        settings = self.saved_settings()
         source, target, _ = load_vocabularies(self.vocabulary)
-        self._check_vocabulary(saved)
+        self._check_vocabulary(settings)
         for side, vocabulary in (("source", source), ("target", target)):
-            size = saved.get(f"model.{side}_vocab_size")
+            size = settings.get(f"model.{side}_vocab_size")
             if size and size != vocabulary.size:
                 raise SettingsError(f"{self.vocabulary}: the {side} vocabulary has {vocabulary.size} subwords, but "
                                     f"the run was trained with {size} (model.{side}_vocab_size): restore the "

@@ -38,13 +38,13 @@ def _weights() -> list[Variable]:
     return [*tf1.trainable_variables(), *tf1.model_variables()]
 
 
-def weights_of_model(model: NMTModel, saved: Container[str] = ()) -> list[str]:
+def weights_of_model(model: NMTModel, saved_names: Container[str] = ()) -> list[str]:
     """Return the names of the variables that a model predicts with: to search, to score and to align.
 
     Args:
         model: the model.
-        saved: the names in a checkpoint. A variable that only alignment uses (`decode_with_attention`) is returned if
-            it is among them, because translation does not need it.
+        saved_names: the names in a checkpoint. A variable that only alignment uses (`decode_with_attention`) is
+            returned if it is among them, because translation does not need it.
     """
     with BUILDING, tf.Graph().as_default(), PredictTowerContext(""):
         tf1.set_random_seed(0)      # see `training_tower`
@@ -55,9 +55,9 @@ def weights_of_model(model: NMTModel, saved: Container[str] = ()) -> list[str]:
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             model.decode_step(tf.zeros([tf.shape(source[0])[0]], tf.int32), model.start_state(memory, 1))
             required_names = [variable.op.name for variable in tf1.global_variables()]
-            if saved and model.gives_attention:
+            if saved_names and model.gives_attention:
                 model.decode_with_attention(memory, target)
-        return [name for v in tf1.global_variables() if (name := v.op.name) in required_names or name in saved]
+        return [name for v in tf1.global_variables() if (name := v.op.name) in required_names or name in saved_names]
 
 
 class TrainingTower(NamedTuple):
@@ -83,15 +83,15 @@ def training_tower(model: NMTModel) -> TrainingTower:
         return TrainingTower(frozenset(v.op.name for v in tf1.global_variables()), shapes)
 
 
-def saved_name(weight: str, saved: Container[str], averaged: bool = True) -> str:
+def saved_name(weight: str, saved_names: Container[str], averaged: bool = True) -> str:
     """Return the name of a weight's value in a checkpoint: its moving average if it exists, else the weight itself.
 
     Args:
         weight: the name of the variable.
-        saved: the names in the checkpoint.
+        saved_names: the names in the checkpoint.
         averaged: False: always the weight itself.
     """
-    return weight + AVERAGE_SUFFIX if averaged and weight + AVERAGE_SUFFIX in saved else weight
+    return weight + AVERAGE_SUFFIX if averaged and weight + AVERAGE_SUFFIX in saved_names else weight
 
 
 def read_weight(checkpoint: OpenCheckpoint, weight: str, averaged: bool = True) -> np.ndarray:
@@ -109,10 +109,10 @@ def weights_of_checkpoint(checkpoint: OpenCheckpoint) -> list[str]:
     Raises:
         CheckpointError: the checkpoint is damaged.
     """
-    saved, state = checkpoint.shapes(), checkpoint.state()
+    saved_shapes, state = checkpoint.shapes(), checkpoint.state()
     if state is not None and state.weights is not None:
-        return sorted(set(state.weights) & set(saved))
-    return weights_by_slots(saved)
+        return sorted(set(state.weights) & set(saved_shapes))
+    return weights_by_slots(saved_shapes)
 
 
 def weights_by_slots(names: Collection[str]) -> list[str]:
@@ -186,12 +186,12 @@ def _training_tower(checkpoint: OpenCheckpoint, model: NMTModel, name: str) -> T
 
 def _check_shapes(checkpoint: OpenCheckpoint, trained: Mapping[str, list[int | None] | None]) -> None:
     """Refuse a weight whose shape differs in the training tower."""
-    saved = checkpoint.shapes()
+    saved_shapes = checkpoint.shapes()
     for name, shape in trained.items():
-        if shape is not None and not tf.TensorShape(shape).is_compatible_with(saved[name]):
-            raise CheckpointError(f"{checkpoint.name}: variable '{name}' has shape {saved[name]} in this checkpoint "
-                                  f"but {shape} in the model's training tower; use the settings of its training, or "
-                                  "another run.")
+        if shape is not None and not tf.TensorShape(shape).is_compatible_with(saved_shapes[name]):
+            raise CheckpointError(f"{checkpoint.name}: variable '{name}' has shape {saved_shapes[name]} in this "
+                                  f"checkpoint but {shape} in the model's training tower; use the settings of its "
+                                  "training, or another run.")
 
 
 def _parents(name: str) -> list[str]:

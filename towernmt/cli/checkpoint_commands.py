@@ -17,10 +17,11 @@ from towernmt.dataflow.preparation.manifest import VOCABULARIES
 def add_average_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `towernmt average`."""
     parser.add_argument("--model", metavar="DIRECTORY", required=True, help="the --logdir of a training run")
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--last", type=int, metavar="K", help="average the last K checkpoints")
-    which.add_argument("--best", type=int, metavar="K", help="average the best K by validation")
-    which.add_argument("--steps", metavar="FIRST,LAST", help="average the checkpoints between two steps, both included")
+    selection = parser.add_mutually_exclusive_group(required=True)
+    selection.add_argument("--last", type=int, metavar="K", help="average the last K checkpoints")
+    selection.add_argument("--best", type=int, metavar="K", help="average the best K by validation")
+    selection.add_argument("--steps", metavar="FIRST,LAST",
+                           help="average the checkpoints between two steps, both included")
     parser.add_argument("--output", metavar="DIRECTORY",
                         help="directory of the new checkpoint `step-N` (default: the run's averages/last-K and so on)")
 

@@ -102,8 +102,8 @@ def _prepare_and_report(settings: PrepareSettings, model: str | None) -> int:
     start = "" if model is None else f"--start {shlex.quote(model)} "
     if model is None:
         preset = proposed_preset(data.pairs, gpus)
-        smaller = "" if gpus else "; towernmt train takes a smaller one for a short training"
-        print(f"Proposed: --preset {preset.value}, because {preset.reason}{smaller}.", file=sys.stderr)
+        note = "" if gpus else "; towernmt train takes a smaller one for a short training"
+        print(f"Proposed: --preset {preset.value}, because {preset.reason}{note}.", file=sys.stderr)
     print(f"Prepared. Train on it: towernmt train {start}--data {shlex.quote(mask_uri(settings.output))} "
           f"{'--gpu 0 ' if gpus else ''}--logdir {shlex.quote(f'runs/{run_name}')}", file=sys.stderr)
     return 0

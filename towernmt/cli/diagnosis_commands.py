@@ -208,14 +208,14 @@ def _messages_of_start(start: Callable[[], None]) -> list[str]:
         return []
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "0"
     sys.stderr.flush()
-    real = os.dup(2)
+    original_stderr = os.dup(2)
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
         try:
             start()
         finally:
-            os.dup2(real, 2)
-            os.close(real)
+            os.dup2(original_stderr, 2)
+            os.close(original_stderr)
         file.seek(0)
         lines = file.read().decode(errors="replace").splitlines()
     messages = [match[1] for line in lines if (match := _ABOUT_GPUS.match(line))]

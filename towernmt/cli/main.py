@@ -95,18 +95,18 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"there is no option {match[0]}{self._suggested_option(match[0], option_names)}")
 
     def _suggested_option(self, option: str, option_names: Sequence[str]) -> str:
-        plain = option.lstrip("-").replace("_", "-")
-        if f"--{plain}" in option_names:
-            return f", did you mean --{plain}?"
-        text = self._advice.get(plain) or self._advice.get(plain.lower())
+        bare_name = option.lstrip("-").replace("_", "-")
+        if f"--{bare_name}" in option_names:
+            return f", did you mean --{bare_name}?"
+        text = self._advice.get(bare_name) or self._advice.get(bare_name.lower())
         return f"; {text}" if text else did_you_mean(option, option_names)
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:
     """Return `, did you mean ...?` with the known word that is most similar to `word`, or ""."""
-    names, plain = list(names), word.strip("-")
-    longer = [name for name in names if len(plain) > 1 and name.strip("-").startswith(plain)]
-    close = " or ".join(longer) or nearest(word, names)
+    names, bare_word = list(names), word.strip("-")
+    completions = [name for name in names if len(bare_word) > 1 and name.strip("-").startswith(bare_word)]
+    close = " or ".join(completions) or nearest(word, names)
     return f", did you mean {close}?" if close else ""
 
 
@@ -183,11 +183,11 @@ def _run(options: argparse.Namespace, parser: Parser, closed_streams: Collection
     return function_of(options.command, "run_{}")(options)
 
 
-def make_parser(complete: Iterable[str]) -> tuple[Parser, dict[str, Parser]]:
+def make_parser(names: Iterable[str]) -> tuple[Parser, dict[str, Parser]]:
     """Return the parser of the command line, and the parser of each command by name.
 
     Args:
-        complete: commands whose options are added; the modules of the others are not imported.
+        names: commands whose options are added; the modules of the others are not imported.
     """
     parser = Parser(prog="towernmt", description="Neural machine translation with tower functions.")
     parser.add_argument("--version", action="version", version=f"towernmt {__version__}")
@@ -196,7 +196,7 @@ def make_parser(complete: Iterable[str]) -> tuple[Parser, dict[str, Parser]]:
         name: commands.add_parser(name, help=command.help, description=command.help, example=command.example,
                                   advice=advice(name))
         for name, command in COMMANDS.items()}
-    for name in complete:
+    for name in names:
         function_of(name, "add_{}_arguments")(command_parsers[name])
     return parser, command_parsers
 

@@ -212,10 +212,10 @@ def _paths(value: Any) -> Iterator[str]:
     if match := _SQLITE.match(value):
         texts.add(match[1])
     for text in sorted(texts - {""}):
-        for plain in _without_braces(text):
-            yield plain
-            if glob.has_magic(plain):
-                yield from glob.iglob(plain)
+        for path in _without_braces(text):
+            yield path
+            if glob.has_magic(path):
+                yield from glob.iglob(path)
 
 
 def _without_braces(text: str) -> list[str]:
@@ -223,5 +223,5 @@ def _without_braces(text: str) -> list[str]:
     match = re.match(r"(.*?)\{([^{}]*,[^{}]*)\}(.*)", text, re.S)
     if match is None:
         return [text]
-    return [text, *(plain for alternative in match[2].split(",")
-                    for plain in _without_braces(match[1] + alternative + match[3]))]
+    return [text, *(expansion for alternative in match[2].split(",")
+                    for expansion in _without_braces(match[1] + alternative + match[3]))]

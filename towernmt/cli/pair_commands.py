@@ -87,17 +87,18 @@ def run_score(args: argparse.Namespace) -> int:
 def make_scorer(args: argparse.Namespace) -> PairScorer:
     """Return the scorer for the parsed options."""
     device, models = device_of(args), model_arguments(args)
-    common: dict[str, Any] = {"device": device, "averaged": not args.last_weights, "batch_tokens": args.batch_tokens}
+    common_arguments: dict[str, Any] = {"device": device, "averaged": not args.last_weights,
+                                        "batch_tokens": args.batch_tokens}
     engine = engine_of(args)
     if engine == "ctranslate2":
         from towernmt.interop.ctranslate2_engine import CTranslate2Scorer
 
         log_without_tensorpack()
         return CTranslate2Scorer(args.model[0], args.checkpoint[0] if args.checkpoint else None,
-                                 precision=args.precision, trust_code=args.trust_code, **common)
+                                 precision=args.precision, trust_code=args.trust_code, **common_arguments)
     log_to_stderr()
     log_without_tensorpack()
-    return open_scorer(**models, engine=engine, precision=args.precision or PRECISIONS[0], **common)
+    return open_scorer(**models, engine=engine, precision=args.precision or PRECISIONS[0], **common_arguments)
 
 
 def _score_lines(number: int, score: PairScore, args: argparse.Namespace) -> Iterator[str]:
@@ -183,11 +184,11 @@ def run_align(args: argparse.Namespace) -> int:
         for number, (links, line) in enumerate(_aligned(args), start=1):
             output.write(line.encode() + b"\n")
             if args.gold:
-                people = next(gold, None)
-                if people is None:
+                gold_line = next(gold, None)
+                if gold_line is None:
                     raise DataError(f"{args.gold} has {number - 1} lines, but there are more pairs: it must have one "
                                     "line per pair, which is empty for a pair without word alignments.")
-                rate.add(links, parse_gold(people, f"{args.gold} line {number}", args.gold_from))
+                rate.add(links, parse_gold(gold_line, f"{args.gold} line {number}", args.gold_from))
         if next(gold, None) is not None:
             raise DataError(f"{args.gold} has more than {rate.sentences} lines, but there are {rate.sentences} pairs: "
                             "it must have one line per pair.")

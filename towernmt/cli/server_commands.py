@@ -85,7 +85,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help = field.metadata["help"].removesuffix(".")
         group.add_argument(f"--{field.name.replace('_', '-')}", type=types[field.name], default=field.default,
                            metavar="N", help=f"{help[0].lower()}{help[1:]} (default: %(default)s)")
-    add_search_options(parser, without=["n_best"])
+    add_search_options(parser, excluded=["n_best"])
 
 
 def run_serve(args: argparse.Namespace) -> int:
@@ -102,12 +102,12 @@ def run_serve(args: argparse.Namespace) -> int:
         from towernmt.serve.service import Access
     except ImportError:
         raise SettingsError(MISSING) from None
-    opened = bind(args.host, args.port)
+    server_socket = bind(args.host, args.port)
     log_to_stderr()
     log_as_json()
     access = Access(keys, args.rate, args.rate_characters, args.cors, proxies)
     glossaries = Glossaries(None if args.glossaries is None else Path(args.glossaries))
-    serve(open_service(model_places, settings, limits, access, glossaries, args.page, suggestions), opened)
+    serve(open_service(model_places, settings, limits, access, glossaries, args.page, suggestions), server_socket)
     return 0
 
 

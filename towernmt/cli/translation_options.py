@@ -154,17 +154,17 @@ SPELLINGS = {"beam_size": "--beam"}
 _OF_THEIR_OWN = ("averaged", "max_length_factor", "max_length_constant")
 
 
-def add_search_options(parser: argparse.ArgumentParser, without: Collection[str] = ()) -> None:
+def add_search_options(parser: argparse.ArgumentParser, excluded: Collection[str] = ()) -> None:
     """Add an option for each field of `SearchSettings`; options that are not specified keep the run's values.
 
     Args:
         parser: parser of the command.
-        without: fields for which the command has no option, or its own option.
+        excluded: fields for which the command has no option, or its own option.
     """
     group = parser.add_argument_group("search")
     types = typing.get_type_hints(SearchSettings)
     for field in dataclasses.fields(SearchSettings):
-        if field.name not in (*_OF_THEIR_OWN, *without):
+        if field.name not in (*_OF_THEIR_OWN, *excluded):
             _add_option(group, field, types[field.name])
     group.add_argument("--max-length", metavar="FACTOR,CONSTANT",
                        help=f"a translation has at most source tokens * FACTOR + CONSTANT tokens ({AS_THE_RUN})")

@@ -143,12 +143,12 @@ def alignment_output(args: argparse.Namespace) -> Iterator[AlignmentOutput]:
         SettingsError: options exclude or require each other, or Matplotlib is missing.
     """
     check_alignment_options(args)
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         files = []
         if args.alignments not in (None, APPENDED):
             if not args.output:
-                files.append(opened.enter_context(output_file(args.alignments)))
-        pictures = opened.enter_context(Pictures(args.plot)) if args.plot else None
+                files.append(stack.enter_context(output_file(args.alignments)))
+        pictures = stack.enter_context(Pictures(args.plot)) if args.plot else None
         yield AlignmentOutput(args, files, pictures)
 
 

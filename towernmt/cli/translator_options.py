@@ -57,7 +57,7 @@ def add_translator_options(parser: argparse.ArgumentParser) -> None:
                         help="number of threads, each of which translates a batch (default: one for each processor; "
                              "one with a GPU, or with a window of one line)")
     add_engine_options(parser)
-    add_search_options(parser, without=["n_best"])
+    add_search_options(parser, excluded=["n_best"])
     add_reranking_options(parser)
     parser.add_argument("--replace-unknown", nargs="?", const=True, default=False, metavar="TABLE",
                         help="replace an unknown word by the source word with the most attention, or by its "

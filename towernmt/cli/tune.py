@@ -103,16 +103,16 @@ def _limits(options: argparse.Namespace, settings: Settings) -> SearchLimits:
     for name, least in (("trials", 1), ("at_once", 1), ("gpus", 0), ("factor", 2), ("first_look", 0), ("minutes", 0)):
         if not getattr(options, name) >= least:
             raise SettingsError(f"--{name.replace('_', '-')} {getattr(options, name)} must be at least {least}.")
-    steps, between = settings.train.steps, settings.validation.steps
+    steps, interval = settings.train.steps, settings.validation.steps
     if not steps:
         raise SettingsError("train.steps=0: a trial needs a limit, for example --set train.steps=3000.")
-    if not 0 < between <= steps:
-        raise SettingsError(f"validation.steps={between}: a trial needs validations within its train.steps={steps}: "
+    if not 0 < interval <= steps:
+        raise SettingsError(f"validation.steps={interval}: a trial needs validations within its train.steps={steps}: "
                             f"set validation.steps from 1 to {steps}.")
     if settings.validation.metric_set:
         raise SettingsError(f"validation.metric_set={settings.validation.metric_set}: a search compares trials by the "
                             "first validation set: leave this setting out.")
-    first = options.first_look or between
+    first = options.first_look or interval
     if first > steps:
         raise SettingsError(f"--first-look {first} is beyond train.steps={steps}: lower it.")
     return SearchLimits(steps, first, options.factor, options.at_once, options.minutes, options.gpus)

@@ -30,15 +30,15 @@ _REMEDIES = {
 }
 
 
-def remedy(error: OSError, otherwise: str) -> str:
+def remedy(error: OSError, default_advice: str) -> str:
     """Return the sentence of advice for a file that cannot be read.
 
     Args:
         error: the error of the operating system.
-        otherwise: the advice if the file itself is missing or damaged.
+        default_advice: the advice if the file itself is missing or damaged.
     """
     advice = _REMEDIES.get(error.errno or 0)
-    return otherwise if advice is None else f"{advice}, and start the same command again."
+    return default_advice if advice is None else f"{advice}, and start the same command again."
 
 
 ALMOST_EQUAL = 0.8
@@ -144,15 +144,15 @@ _FILES = "too many files are open. Raise the limit of open files (ulimit -n), or
 _BY_NUMBER = {errno.EAGAIN: _THREADS, errno.EMFILE: _FILES, errno.ENFILE: _FILES}
 
 
-def exhausted_resource(error: BaseException, smaller: Sequence[str] = ()) -> str | None:
+def exhausted_resource(error: BaseException, memory_options: Sequence[str] = ()) -> str | None:
     """Return what has run out and how to need less of it, or None if the error has another reason.
 
     Args:
         error: any exception.
-        smaller: options or settings of the command that take less memory with a smaller value.
+        memory_options: options or settings of the command that take less memory with a smaller value.
     """
     if _is_of_memory(error):
-        advice = f"Make {' or '.join(smaller)} smaller, or use" if smaller else "Use"
+        advice = f"Make {' or '.join(memory_options)} smaller, or use" if memory_options else "Use"
         return f"out of memory{_detail(error)}. {advice} a machine with more memory."
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return f"{_THREADS}."

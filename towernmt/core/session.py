@@ -191,13 +191,13 @@ class ResumableLoop(TrainLoop):
     _steps_per_epoch = 1
     _global_step = 0
     _epoch = 0
-    _began: int | None = None
+    _first_step: int | None = None
     """The global step at which the current epoch began, or this run within it; None before the first."""
 
     def config(self, steps_per_epoch: int, starting_epoch: int, max_epoch: int) -> None:
         """Set the epochs, as in tensorpack."""
         super().config(steps_per_epoch, starting_epoch, max_epoch)
-        self._began = None
+        self._first_step = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -206,8 +206,8 @@ class ResumableLoop(TrainLoop):
         Tensorpack's callbacks use it to find the last step of an epoch. Before the first epoch, it is the number of
         steps from the current one to the end of the epoch.
         """
-        began = self._global_step if self._began is None else self._began
-        return self._steps_per_epoch - began % self._steps_per_epoch
+        first_step = self._global_step if self._first_step is None else self._first_step
+        return self._steps_per_epoch - first_step % self._steps_per_epoch
 
     @steps_per_epoch.setter
     def steps_per_epoch(self, steps: int) -> None:
@@ -220,4 +220,4 @@ class ResumableLoop(TrainLoop):
     @_epoch_num.setter
     def _epoch_num(self, number: int) -> None:
         """Tensorpack's main loop sets it at the beginning of an epoch."""
-        self._epoch, self._began = number, self._global_step
+        self._epoch, self._first_step = number, self._global_step

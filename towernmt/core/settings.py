@@ -300,9 +300,9 @@ def _convert(owner: type, field: dataclasses.Field[Any], key: str, value: Any, o
 
 def _nearest_choice(field: dataclasses.Field[Any], value: Any) -> str:
     """Return a sentence with the accepted value that is most like a refused one, or ""."""
-    plain = {re.sub(r"[\W_]", "", choice.lower()): choice for choice in field.metadata.get("choices", ())}
-    close = nearest(re.sub(r"[\W_]", "", str(value)), plain)
-    return f" Did you mean '{plain[close]}'?" if close else ""
+    choice_by_letters = {re.sub(r"[\W_]", "", choice.lower()): choice for choice in field.metadata.get("choices", ())}
+    close = nearest(re.sub(r"[\W_]", "", str(value)), choice_by_letters)
+    return f" Did you mean '{choice_by_letters[close]}'?" if close else ""
 
 
 _WRONG = object()

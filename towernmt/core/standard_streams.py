@@ -48,21 +48,22 @@ def without_noise() -> Iterator[None]:
 @contextmanager
 def _filtered() -> Iterator[None]:
     sys.stderr.flush()
-    real, python_stderr = os.dup(2), sys.stderr
+    original_stderr, python_stderr = os.dup(2), sys.stderr
     if _writes_to_descriptor_2(python_stderr):
         sys.stderr = os.fdopen(os.dup(2), "w", buffering=1, errors="backslashreplace")
     reader, writer = os.pipe()
     os.dup2(writer, 2)
     os.close(writer)
     pipe = os.fstat(2)
-    thread = threading.Thread(target=_forward, args=(reader, os.dup(real)), name="stderr filter", daemon=True)
+    thread = threading.Thread(target=_forward, args=(reader, os.dup(original_stderr)), name="stderr filter",
+                              daemon=True)
     thread.start()
     try:
         yield
     finally:
         if os.path.samestat(pipe, os.fstat(2)):     # unless the body has redirected the descriptor itself
-            os.dup2(real, 2)    # closes the last writing end of the pipe, so the thread reaches its end
-        os.close(real)
+            os.dup2(original_stderr, 2)    # closes the last writing end of the pipe, so the thread reaches its end
+        os.close(original_stderr)
         thread.join(timeout=2)
         if sys.stderr is not python_stderr:
             sys.stderr.flush()      # not closed: threads may still log to it, such as an export in the background
@@ -77,12 +78,12 @@ def _writes_to_descriptor_2(stream: TextIO) -> bool:
         return False
 
 
-def _forward(reader: int, real: int) -> None:
+def _forward(reader: int, original_stderr: int) -> None:
     with os.fdopen(reader, "rb") as lines:
         for line in lines:
             if not NOISE.match(line):
-                os.write(real, line)
-    os.close(real)
+                os.write(original_stderr, line)
+    os.close(original_stderr)
 
 
 _stderr_requested = False
@@ -117,10 +118,10 @@ def open_missing_streams() -> set[str]:
             os.fstat(descriptor)
         except OSError:
             missing.add(name)
-            opened = os.open(os.devnull, os.O_RDWR)
-            if opened != descriptor:
-                os.dup2(opened, descriptor)
-                os.close(opened)
+            null_device = os.open(os.devnull, os.O_RDWR)
+            if null_device != descriptor:
+                os.dup2(null_device, descriptor)
+                os.close(null_device)
             os.set_inheritable(descriptor, True)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w", closefd=False))
@@ -139,9 +140,9 @@ def escape_unencodable_output() -> None:
 
 def redirect_to_null_device(stream: Any) -> None:
     """Redirect a stream's descriptor to the null device, because Python flushes its buffer again at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_device, stream.fileno())
+    os.close(null_device)
 
 
 BROKEN_PIPE = 128 + int(getattr(signal, "SIGPIPE", 13))

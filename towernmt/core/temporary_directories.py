@@ -36,9 +36,9 @@ def temporary_directory(activity: str, parent: Path | None = None) -> Iterator[P
     lock = _locked_directory(activity, parent)
     try:
         with cleanup_on_signal(lambda: shutil.rmtree(lock.directory, ignore_errors=True)):
-            inside = lock.directory / "content"
-            inside.mkdir()
-            yield inside
+            content = lock.directory / "content"
+            content.mkdir()
+            yield content
     finally:
         shutil.rmtree(lock.directory, ignore_errors=True)
         lock.release()
@@ -106,12 +106,12 @@ def resumable_directory(purpose: str, activity: str) -> Iterator[Path]:
     if path.is_symlink() or (hasattr(os, "getuid") and path.lstat().st_uid != os.getuid()):
         raise DataError(f"{path} belongs to another user. Remove it, or set TMPDIR to a directory of yours.")
     with DirectoryLock(path, activity):
-        inside = path / "content"
-        inside.mkdir(exist_ok=True)
+        content = path / "content"
+        content.mkdir(exist_ok=True)
         try:
-            yield inside
+            yield content
         except BaseException:
-            if not any(inside.iterdir()):
+            if not any(content.iterdir()):
                 shutil.rmtree(path, ignore_errors=True)
             raise
         shutil.rmtree(path, ignore_errors=True)

@@ -83,9 +83,9 @@ class _DetailFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if self.verbose or record.levelno >= logging.ERROR:
             return True
-        ours = not record.pathname.startswith(_SETUP) or getattr(record, "on_terminal", False)
+        is_own = not record.pathname.startswith(_SETUP) or getattr(record, "on_terminal", False)
         harmless = "may refer to both" in str(record.msg)
-        return (ours or record.levelno > logging.INFO) and not getattr(record, "detail", False) and not harmless
+        return (is_own or record.levelno > logging.INFO) and not getattr(record, "detail", False) and not harmless
 
 
 class PlainFormatter(logging.Formatter):

@@ -89,9 +89,9 @@ def _over_windows(x: Tensor, kernel: Tensor, bias: Tensor, padding: tuple[int, i
             gradient_windows = _side_by_side(dy, (width - 1, width - 1), begins, length)
             transposed_kernel = tf.reshape(tf.transpose(narrow_kernel, [1, 0, 2]), [depth, width * output])
             d_x = tf.matmul(gradient_windows, transposed_kernel, transpose_b=True)
-            joint = tf.matmul(windows, tf.reshape(dy, [-1, output]), transpose_a=True)
-            d_kernel = tf.reshape(to_float32(joint[:width * depth]), [width, depth, output])
-            return [tf.reshape(d_x, tf.shape(x)), d_kernel, to_float32(joint[width * depth])]
+            d_kernel_and_bias = tf.matmul(windows, tf.reshape(dy, [-1, output]), transpose_a=True)
+            d_kernel = tf.reshape(to_float32(d_kernel_and_bias[:width * depth]), [width, depth, output])
+            return [tf.reshape(d_x, tf.shape(x)), d_kernel, to_float32(d_kernel_and_bias[width * depth])]
 
         return tf.reshape(y, [tf.shape(x)[0], output_length, output]), gradient
 

@@ -109,16 +109,16 @@ def _affine_bfloat16(x: Tensor, kernel: Tensor, bias: Tensor, transpose_kernel: 
     def product(x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         augmented = with_ones(x)
         rows = tf.expand_dims(tf.cast(bias, tf.bfloat16), axis)
-        narrow = tf.cast(kernel, tf.bfloat16)
-        y = tf.matmul(augmented, tf.concat([narrow, rows, zeros_like_rows(rows, axis)], axis),
+        narrow_kernel = tf.cast(kernel, tf.bfloat16)
+        y = tf.matmul(augmented, tf.concat([narrow_kernel, rows, zeros_like_rows(rows, axis)], axis),
                       transpose_b=transpose_kernel)
 
         def gradient(dy: Tensor) -> Tensor:
             if transpose_kernel:
-                joint = to_float32(tf.matmul(dy, augmented, transpose_a=True))
-                return tf.matmul(dy, narrow), joint[:, :depth], joint[:, depth]
-            joint = to_float32(tf.matmul(augmented, dy, transpose_a=True))
-            return tf.matmul(dy, narrow, transpose_b=True), joint[:depth], joint[depth]
+                d_kernel_and_bias = to_float32(tf.matmul(dy, augmented, transpose_a=True))
+                return tf.matmul(dy, narrow_kernel), d_kernel_and_bias[:, :depth], d_kernel_and_bias[:, depth]
+            d_kernel_and_bias = to_float32(tf.matmul(augmented, dy, transpose_a=True))
+            return tf.matmul(dy, narrow_kernel, transpose_b=True), d_kernel_and_bias[:depth], d_kernel_and_bias[depth]
 
         return y, gradient
 
@@ -325,11 +325,11 @@ def _gradient(product: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
 def hoisting() -> Iterator[None]:
     """Let decoding steps that are built inside share the values that `hoisted` makes from weights."""
     state = graph_state()
-    before, state.hoisted = state.hoisted, {}
+    enclosing, state.hoisted = state.hoisted, {}
     try:
         yield
     finally:
-        state.hoisted = before
+        state.hoisted = enclosing
 
 
 def hoisted(name: str, make: Callable[..., Tensor], *weights: Variable | Tensor) -> Tensor:

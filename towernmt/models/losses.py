@@ -228,9 +228,10 @@ def smoothed_cross_entropy(tokens: Tensor, projection: Projection, logits: Tenso
     @tf.custom_gradient
     def losses(tokens: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
         # float16 has nothing below 6e-8, so the loss must not be computed in it.
-        exact = tf.nn.softmax(to_float32(logits) if logits.dtype == tf.float16 else logits)         # [tokens, V]
-        likelihood = to_float32(tf.gather(exact, labels, batch_dims=1))
-        probabilities = tf.cast(exact, logits.dtype)
+        exact_probabilities = tf.nn.softmax(                                                        # [tokens, V]
+            to_float32(logits) if logits.dtype == tf.float16 else logits)
+        likelihood = to_float32(tf.gather(exact_probabilities, labels, batch_dims=1))
+        probabilities = tf.cast(exact_probabilities, logits.dtype)
         size = tf.shape(logits)[0]               # not of `labels`: TensorFlow reads the shape of int32 on the host
         count = tf.cast(size, tf.float32)
         kernel_of_label = tf.gather(kernel, labels)                                                 # [tokens, depth]

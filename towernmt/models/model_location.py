@@ -79,8 +79,8 @@ def _imported(content: bytes, name: str) -> list[str]:
         if isinstance(node, ast.Import):
             modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            around = package[:len(package) + 1 - node.level] if node.level else []
-            base = ".".join([*around, *([node.module] if node.module else [])])
+            parents = package[:len(package) + 1 - node.level] if node.level else []
+            base = ".".join([*parents, *([node.module] if node.module else [])])
             modules += [base, *(f"{base}.{alias.name}" for alias in node.names)]
     return [module for module in modules if module]
 

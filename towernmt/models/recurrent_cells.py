@@ -418,9 +418,9 @@ def run_both_ways(forwards: Cell, backwards: Cell, x: Tensor, length: Tensor) ->
         sequence from its end to t.
     """
     rows = tf.shape(x)[1]
-    ahead = forwards.run(x, forwards.zero_state(rows))[-1]
-    behind = backwards.run(reverse(x, length), backwards.zero_state(rows))[-1]
-    return ahead, reverse(behind, length)
+    forward_outputs = forwards.run(x, forwards.zero_state(rows))[-1]
+    backward_outputs = backwards.run(reverse(x, length), backwards.zero_state(rows))[-1]
+    return forward_outputs, reverse(backward_outputs, length)
 
 
 def reverse(x: Tensor, length: Tensor) -> Tensor:

@@ -132,29 +132,31 @@ class Seq2Seq(ConfiguredModel):
         """
         s = self.settings
         cells, attention, kernel = self._decoder_cells(), self._attention(), self._attentional_kernel()
-        (attended,) = memory.attention
+        (attention_memory,) = memory.attention
         rows = tf.shape(x)[1]
         states, maps, norms = cells[0].state_size, len(cells[0].matrices), len(cells[0].norms)
         scales = [lhuc_scale(s.hidden_size, f"layer_{layer}") for layer in range(s.layers)] if s.lhuc else []
 
         def run_step(step: Step) -> tuple[list[Tensor], list[Tensor]]:
-            *flat, below = step.state
+            *flat, layer_input = step.state
             states_before, states_after = _by_layer(flat, states, s.layers), []
             projected, norm = _by_layer(step.inputs, maps, s.layers), _by_layer(step.shared, norms, s.layers)
             for layer, cell in enumerate(cells):
-                extra = below * step.fixed[layer] if layer else below
+                extra = layer_input * step.fixed[layer] if layer else layer_input
                 states_after.append(cell.advance(projected[layer], [extra], states_before[layer],
                                                  _from(step.multiply, layer * maps), norm[layer], step.apply))
-                below = states_after[-1][-1] * step.shared[norms * s.layers + layer] if scales else states_after[-1][-1]
-            context = attention.attend(below[:, None], [], step.fixed[0], _from(step.multiply, s.layers * maps), [])
-            hidden = tf.tanh(step.multiply(tf.concat([context.context[:, 0], below], 1), s.layers * maps + 2))
-            return [*chain(*states_after), hidden], [hidden, context.weights[:, 0]] if with_attention else [hidden]
+                layer_output = states_after[-1][-1]
+                layer_input = layer_output * step.shared[norms * s.layers + layer] if scales else layer_output
+            multiply = _from(step.multiply, s.layers * maps)
+            attended = attention.attend(layer_input[:, None], [], step.fixed[0], multiply, [])
+            hidden = tf.tanh(step.multiply(tf.concat([attended.context[:, 0], layer_input], 1), s.layers * maps + 2))
+            return [*chain(*states_after), hidden], [hidden, attended.weights[:, 0]] if with_attention else [hidden]
 
         inputs = [cells[0].project(x), *[cell.project(_no_input(x)) for cell in cells[1:]]]
         masks = [sequence_mask(rows, s.hidden_size, s.dropout, f"layer_{layer}_input") for layer in range(1, s.layers)]
         return scan(run_step, 1 + with_attention, [*chain(*inputs)], [*chain(*memory.start), self._no_hidden(rows)],
-                    [*chain(*[cell.matrices for cell in cells]), *attention.matrices(attended), kernel],
-                    [*chain(*[cell.norms for cell in cells]), *scales], [attended.bias, *masks],
+                    [*chain(*[cell.matrices for cell in cells]), *attention.matrices(attention_memory), kernel],
+                    [*chain(*[cell.norms for cell in cells]), *scales], [attention_memory.bias, *masks],
                     [*chain(*[cell.operations for cell in cells])])
 
     def start_state(self, memory: Seq2SeqMemory, beam: int) -> DecoderState:
@@ -202,12 +204,12 @@ class Seq2Seq(ConfiguredModel):
         s = self.settings
         if not memory.attention:
             return [h if s.hidden_size == s.embedding_size else to_float32(linear_layer(h, s.embedding_size, "hidden"))]
-        (attended,) = memory.attention
-        query = h if h.shape.rank == 3 else by_sentence(h, tf.shape(attended.bias)[0])
-        context = self._attention().attend_once(query, [], attended)
-        joined = tf.concat([by_hypothesis(context.context), by_hypothesis(query)], 1)
+        (attention_memory,) = memory.attention
+        query = h if h.shape.rank == 3 else by_sentence(h, tf.shape(attention_memory.bias)[0])
+        attended = self._attention().attend_once(query, [], attention_memory)
+        joined = tf.concat([by_hypothesis(attended.context), by_hypothesis(query)], 1)
         hidden = tf.tanh(to_float32(matmul(joined, self._attentional_kernel())))
-        return [tf.reshape(hidden, tf.concat([tf.shape(h)[:-1], [s.embedding_size]], 0)), context.weights]
+        return [tf.reshape(hidden, tf.concat([tf.shape(h)[:-1], [s.embedding_size]], 0)), attended.weights]
 
     def _scaled(self, embeddings: Tensor) -> Tensor:
         """Scale embeddings, whose table is initialised for the softmax, to the size that stacked cells need.

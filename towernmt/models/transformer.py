@@ -107,8 +107,8 @@ def weighted_sums(forget: Tensor, new: Tensor) -> Tensor:
         def gradient(d_cells: Tensor) -> tuple[Tensor, Tensor]:
             next_forget = tf.concat([forget[1:], tf.zeros_like(forget[:1])], 0)
             d_new = _sum_over_time(next_forget, d_cells, backwards=True)
-            before = tf.concat([tf.zeros_like(cells[:1]), cells[:-1]], 0)
-            return d_new * before, d_new
+            previous_cells = tf.concat([tf.zeros_like(cells[:1]), cells[:-1]], 0)
+            return d_new * previous_cells, d_new
 
         return cells, gradient
 

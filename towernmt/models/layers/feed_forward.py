@@ -216,12 +216,12 @@ def _with_getter(layer: Callable[[Tensor], Tensor], x: Tensor, scope: Any,
 
 def _captured(operations: list[Operation], x: Tensor, variables: dict[str, Variable]) -> list[Tensor]:
     """Return the float inputs of these operations from outside, except `x`."""
-    inside = {operation.name for operation in operations}
+    inner_names = {operation.name for operation in operations}
     handles = {variable.handle.name for variable in variables.values()}
     captured: dict[str, Tensor] = {}
     for operation in operations:
         for tensor in operation.inputs:
-            if tensor.op.name in inside or tensor is x:
+            if tensor.op.name in inner_names or tensor is x:
                 continue
             if tensor.dtype == tf.resource and tensor.name not in handles:
                 raise TowerRuleError(f"train.gradient_checkpointing: '{operation.name}' reads the variable "
