@@ -361,10 +361,10 @@ def _config() -> Any:
     return session_config()
 
 
-def _train(tokens: int, precision: str, *more: str) -> dict[str, Any]:
+def _train(tokens: int, precision: str, *arguments: str) -> dict[str, Any]:
     """Return the record of `train.py`, run in a separate process because determinism is a switch of the process."""
     command = [*_python(), __file__, SPEED, "--gpu", "0", "--config", SIZE.config, "--batch-tokens", str(tokens),
-               "--precision", precision, "--warm", "3", "--steps", str(SIZE.steps), "--pairs", "0", *more]
+               "--precision", precision, "--warm", "3", "--steps", str(SIZE.steps), "--pairs", "0", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 

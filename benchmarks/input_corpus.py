@@ -46,14 +46,14 @@ def make_pool(pairs: int, words: float, seed: int = 1) -> Pool:
     languages = [_words(random, consonants) for consonants in ("bdfgklmnprst", "cfhjlmnrsvwz")]
     lengths = np.clip(np.exp(random.normal(np.log(words), 0.5, pairs)).round(), 2, 80).astype(int)
     chances = 1 / np.arange(3, WORDS + 3) ** 1.05
-    drawn = random.choice(WORDS, int(lengths.sum() + 2 * pairs), p=chances / chances.sum())
+    word_ids = random.choice(WORDS, int(lengths.sum() + 2 * pairs), p=chances / chances.sum())
     shift = random.integers(-1, 3, pairs)
     ends = np.cumsum(lengths)
     pool = []
-    for number, (end, length, more) in enumerate(zip(ends.tolist(), lengths.tolist(), shift.tolist(), strict=True)):
-        ids = drawn[end - length:end + max(0, more)].tolist()
+    for number, (end, length, extra) in enumerate(zip(ends.tolist(), lengths.tolist(), shift.tolist(), strict=True)):
+        ids = word_ids[end - length:end + max(0, extra)].tolist()
         source = " ".join([languages[0][i] for i in ids[:length]])
-        target = " ".join([languages[1][i] for i in ids[:length + more]])
+        target = " ".join([languages[1][i] for i in ids[:length + extra]])
         pool.append((f"{number} {source}.", f"{number} {target}."))
     return pool
 

@@ -54,11 +54,11 @@ def trained(args: argparse.Namespace, modifier: str) -> Path:
     run: Path = args.work / modifier
     if not (run / "finished").exists():
         run.mkdir(parents=True, exist_ok=True)
-        chosen = [] if modifier == "none" else [f"data.modifiers={modifier}={args.probability}"]
+        modifier_settings = [] if modifier == "none" else [f"data.modifiers={modifier}={args.probability}"]
         with (args.work / f"{modifier}.log").open("w") as log:
             subprocess.run([sys.executable, "-m", "towernmt", "train", "--start", str(args.start), "--data",
-                            str(args.data), "--logdir", str(run), "--set", f"train.steps={args.steps}", *chosen],
-                           check=True, stdout=log, stderr=log)
+                            str(args.data), "--logdir", str(run), "--set", f"train.steps={args.steps}",
+                            *modifier_settings], check=True, stdout=log, stderr=log)
         (run / "finished").touch()
     return run
 

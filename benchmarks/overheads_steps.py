@@ -146,15 +146,15 @@ def callbacks_cost(config: str, batches: Sequence[Batch], precision: str, pairs:
              "checkpoint_share": round(clock.seconds / (CheckpointSettings().steps * step), 5)}]
 
 
-def _alternate(things: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def _alternate(functions: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
     """Take turns after some warm-up rounds."""
-    take_turns(things, WARM)
-    return take_turns(things, rounds)
+    take_turns(functions, WARM)
+    return take_turns(functions, rounds)
 
 
-def _verdict(figure: str, summary: Summary, **more: Any) -> dict[str, Any]:
+def _verdict(figure: str, summary: Summary, **figures: Any) -> dict[str, Any]:
     """Return the record of a ratio and its target."""
-    return {"figure": figure, **more, "target": TARGETS[figure], "ratio": round(summary.ratio, 4),
+    return {"figure": figure, **figures, "target": TARGETS[figure], "ratio": round(summary.ratio, 4),
             "met": summary.ratio <= TARGETS[figure], "quartiles": [round(summary.low, 4), round(summary.high, 4)],
             "rounds": summary.rounds, "seconds": round(summary.median, 4)}
 

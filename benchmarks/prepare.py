@@ -158,9 +158,9 @@ def main() -> None:
     options.directory.mkdir(parents=True, exist_ok=True)
     source, target = write_text(options.source, options.target, options.lines, options.directory)
     base = ["--source", source, "--target", target, *further]
-    ways = [*((f"{n} processes", ["--workers", str(n)], n) for n in options.workers),
-            *((f"Ray, {n} at a time", ["--ray", "local", "--workers", str(n)], n) for n in options.ray)]
-    for title, arguments, several in ways:
+    runners = [*((f"{n} processes", ["--workers", str(n)], n) for n in options.workers),
+               *((f"Ray, {n} at a time", ["--ray", "local", "--workers", str(n)], n) for n in options.ray)]
+    for title, arguments, several in runners:
         for kill in (False, True) if options.kill and several > 1 else (False,):
             vocabularies = [] if options.vocab is None else [
                 argument for side in ("source", "target")

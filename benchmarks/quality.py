@@ -183,10 +183,10 @@ def score(peer: Peer, texts: Texts, vocabulary: Vocabulary, results: Path) -> No
 
 def result_of(peer: Peer, mark: Mark, texts: Texts, vocabulary: Vocabulary) -> Result:
     """Score a mark with the candidate that is best on the validation sentences."""
-    chosen, valid_bleu = best_candidate(peer, mark, texts, vocabulary)
-    bleu, chrf, signature = quality_of(peer, chosen, "test", texts, vocabulary)
+    checkpoint, valid_bleu = best_candidate(peer, mark, texts, vocabulary)
+    bleu, chrf, signature = quality_of(peer, checkpoint, "test", texts, vocabulary)
     return Result(peer.name, peer.variant, peer.plan.threads, mark.minutes, mark.minute, bleu, chrf, valid_bleu,
-                  mark.updates, mark.target_tokens, checkpoint_name(chosen), signature, peer.version)
+                  mark.updates, mark.target_tokens, checkpoint_name(checkpoint), signature, peer.version)
 
 
 def best_candidate(peer: Peer, mark: Mark, texts: Texts, vocabulary: Vocabulary) -> tuple[str, float | None]:

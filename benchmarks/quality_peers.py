@@ -252,9 +252,9 @@ class Fairseq(Marked):
                   f"--{side}-layers 3 --{side}-embed-dim 256 --{side}-ffn-embed-dim 1024 --{side}-attention-heads 4"
                   for side in ("encoder", "decoder"))}
 
-    def __init__(self, plan: Plan, variant: str, python: str | None, more: Sequence[str] = ()) -> None:
+    def __init__(self, plan: Plan, variant: str, python: str | None, further_options: Sequence[str] = ()) -> None:
         super().__init__(plan, variant, python)
-        self._more = list(more)
+        self._further_options = list(further_options)
         self._data = plan.work / "fairseq"
 
     def prepare(self) -> None:
@@ -271,7 +271,7 @@ class Fairseq(Marked):
     def training(self, checkpoint: str | None) -> list[str]:
         return [str(self._data), "--source-lang", "src", "--target-lang", "tgt", *self.RECIPE.split(),
                 *self.SHAPES[self.plan.shape].split(), "--cpu", "--no-save", "--log-format", "json", "--log-interval",
-                "50", *(["--restore-file", checkpoint] if checkpoint else []), *self._more]
+                "50", *(["--restore-file", checkpoint] if checkpoint else []), *self._further_options]
 
     def candidates(self, checkpoints: list[str]) -> tuple[str, ...]:
         return tuple(checkpoints)
@@ -315,9 +315,9 @@ class OpenNMTTF(Marked):
     SHAPES = {"recipe": ("--model_type", "Transformer"),
               "tiny": ("--model", str(HERE / "quality_onmttf_model.py"))}
 
-    def __init__(self, plan: Plan, variant: str, python: str | None, more: Path | None = None) -> None:
+    def __init__(self, plan: Plan, variant: str, python: str | None, config_file: Path | None = None) -> None:
         super().__init__(plan, variant, python)
-        self._more = more
+        self._config_file = config_file
 
     def prepare(self) -> None:
         import yaml
@@ -338,9 +338,9 @@ class OpenNMTTF(Marked):
 
     def _main(self, *arguments: str) -> list[str]:
         threads = str(self.plan.threads)
-        return ["--config", str(self._configuration), *([str(self._more)] if self._more else []), "--auto_config",
-                *self.SHAPES[self.plan.shape], "--intra_op_parallelism_threads", threads,
-                "--inter_op_parallelism_threads", threads, *arguments]
+        config_files = [self._configuration, *([self._config_file] if self._config_file else [])]
+        return ["--config", *map(str, config_files), "--auto_config", *self.SHAPES[self.plan.shape],
+                "--intra_op_parallelism_threads", threads, "--inter_op_parallelism_threads", threads, *arguments]
 
     def training(self, checkpoint: str | None) -> list[str]:
         path_option = ("--checkpoint_path", checkpoint) if checkpoint else ()
@@ -390,9 +390,9 @@ def run_program(command: Sequence[str], log: Path, output: Path | None = None,
         UnfinishedError: the program failed.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as said, (output or log).open("wb" if output else "ab") as printed:
-        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=printed, stderr=said,
-                                   start_new_session=True)
+    with log.open("ab") as log_file, (output or log).open("wb" if output else "ab") as output_file:
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output_file,
+                                   stderr=log_file, start_new_session=True)
         try:
             status = process.wait()
         except BaseException:

@@ -39,9 +39,9 @@ XZ = ["xz", "--threads=0", "--block-size=64MiB", "--x86", "--lzma2=preset=6,dict
 class Bytes(Protocol):
     """Changeable contents of a file."""
 
-    def __getitem__(self, at: slice) -> bytes: ...
+    def __getitem__(self, range_of_bytes: slice) -> bytes: ...
 
-    def __setitem__(self, at: slice, value: bytes) -> None: ...
+    def __setitem__(self, range_of_bytes: slice, value: bytes) -> None: ...
 
 
 class Code(NamedTuple):
@@ -73,28 +73,28 @@ def section(content: Bytes, name: bytes = SECTION) -> tuple[int, int]:
     width, count, names = struct.unpack("<HHH", content[0x3A:0x40])
     headers = [struct.unpack("<IIQQQQ", content[table + i * width:table + i * width + 40]) for i in range(count)]
     for name_at, _, _, _, begin, size in headers:
-        at = headers[names][4] + name_at
-        if content[at:at + len(name) + 1] == name + b"\0":
+        offset = headers[names][4] + name_at
+        if content[offset:offset + len(name) + 1] == name + b"\0":
             return begin, begin + size
     return 0, 0
 
 
 def codes(content: Bytes) -> Iterator[Code]:
     """Yield the codes of a library."""
-    at, end = section(content)
-    while at + GROUP.size <= end:
-        magic, _, header, length = GROUP.unpack(content[at:at + GROUP.size])
+    offset, end = section(content)
+    while offset + GROUP.size <= end:
+        magic, _, header, length = GROUP.unpack(content[offset:offset + GROUP.size])
         if magic != MAGIC:      # padding between groups
-            at += 8
+            offset += 8
             continue
-        code_at, group_end = at + header, at + header + length
+        code_at, group_end = offset + header, offset + header + length
         while code_at + CODE.size <= group_end:
             kind, _, code_header, size = CODE.unpack(content[code_at:code_at + CODE.size])
-            where = code_at + ARCHITECTURE_AT
-            architecture, = struct.unpack("<I", content[where:where + 4])
+            architecture_offset = code_at + ARCHITECTURE_AT
+            architecture, = struct.unpack("<I", content[architecture_offset:architecture_offset + 4])
             yield Code(kind, architecture, code_at + code_header, size)
             code_at += code_header + size
-        at = group_end
+        offset = group_end
 
 
 def blank(content: Bytes, keep: int) -> Counter[str]:

@@ -53,8 +53,8 @@ def main() -> None:
     parser.add_argument("--beam", type=int, default=5)
     args = parser.parse_args()
     texts = [line for line, _ in LINES]
-    off = SpecialLineSettings(**{field.name: SWITCH[1] for field in fields(SpecialLineSettings)})
-    systems = {"off": off, "auto": SpecialLineSettings()}
+    disabled = SpecialLineSettings(**{field.name: SWITCH[1] for field in fields(SpecialLineSettings)})
+    systems = {"off": disabled, "auto": SpecialLineSettings()}
     translations_by_system = {name: Translator(args.model, args.beam, special_lines=settings).translate(texts)
                               for name, settings in systems.items()}
     good = {name: [re.fullmatch(pattern, text) is not None

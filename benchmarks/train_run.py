@@ -136,8 +136,8 @@ def default_callbacks(directory: Path, data: GeneralQueueInput) -> tuple[list[An
     return callbacks, [EventWriter(directory / "log"), StatsWriter(directory / "log")]
 
 
-def run(model: Any, batches: ReadableBatches, plan: Plan, more: Sequence[Any] = ()) -> Meter:
-    """Train by `plan` in a new graph, with `more` callbacks after the meter, and return the meter."""
+def run(model: Any, batches: ReadableBatches, plan: Plan, further_callbacks: Sequence[Any] = ()) -> Meter:
+    """Train by `plan` in a new graph, with `further_callbacks` after the meter, and return the meter."""
     logger._logger.setLevel("WARNING")
     with tf.Graph().as_default(), tempfile.TemporaryDirectory() as directory:
         configure_graph(GraphSettings(seed=1, precision=plan.precision, deterministic=plan.deterministic,
@@ -146,7 +146,7 @@ def run(model: Any, batches: ReadableBatches, plan: Plan, more: Sequence[Any] = 
         meter = Meter(data, plan.warm, plan.steps, plan.pairs)
         callbacks, monitors = default_callbacks(Path(directory), data)
         limit = StopAtStep(plan.warm + plan.steps + plan.pairs)
-        config = TrainConfig(model, data, [*callbacks, meter, *more, limit], monitors=monitors,
+        config = TrainConfig(model, data, [*callbacks, meter, *further_callbacks, limit], monitors=monitors,
                              update_cycle=plan.update_cycle)
         launch_train_with_config(config, plan.trainer())
     return meter
@@ -164,9 +164,10 @@ def measure(model: Any, batches: ReadableBatches, plan: Plan) -> dict[str, Any]:
     meter = run(model, batches, plan)
     peak_gflops = max(before, rate())
     cycle = plan.update_cycle
-    used = [batch for _, batch in islice(batches.read(), plan.warm * cycle, (plan.warm + plan.steps) * cycle)]
-    source = sum(int(batch.source_length.sum()) for batch in used)
-    target = sum(int(batch.target_length.sum()) for batch in used)
+    measured = islice(batches.read(), plan.warm * cycle, (plan.warm + plan.steps) * cycle)
+    trained_batches = [batch for _, batch in measured]
+    source = sum(int(batch.source_length.sum()) for batch in trained_batches)
+    target = sum(int(batch.target_length.sum()) for batch in trained_batches)
     wall, cpu = meter.figures["wall_s"], meter.figures["cpu_s"]
     gflops = train_flops(model.architecture, model.settings, source, target) / wall / 1e9
     return {"steps": plan.steps, "tgt_tok_s": target / wall, "src_tgt_tok_s": (source + target) / wall,

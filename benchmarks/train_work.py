@@ -91,10 +91,10 @@ def draw(vocabulary: int, batch_tokens: int, pairs: int = 40_000, seed: int = 1)
     words = vocabulary - FIRST_WORD
     lengths = np.clip(np.exp(random.normal(np.log(20.0), 0.5, pairs)).round(), 3, LONGEST - 12).astype(int)
     chances = np.cumsum(1.0 / (np.arange(words) + 2.7))
-    drawn = np.searchsorted(chances / chances[-1], random.random(int(lengths.sum()))).clip(0, words - 1)
+    word_ids = np.searchsorted(chances / chances[-1], random.random(int(lengths.sum()))).clip(0, words - 1)
     dictionary = random.permutation(words)
     ends = np.cumsum(lengths)
-    source = [drawn[end - length:end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
+    source = [word_ids[end - length:end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
     target = [_translation(sentence, dictionary) for sentence in source]
     groups = _by_length(np.array([max(map(len, pair)) + 1 for pair in zip(source, target, strict=True)]), batch_tokens)
     return [make_batch(*(_padded([side[i] for i in groups[g]]) for side in (source, target)))

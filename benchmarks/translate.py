@@ -54,18 +54,18 @@ class ForcedLength(LengthLimit):
 def main(arguments: list[str] | None = None) -> None:
     """Measure one run and print its record."""
     options = parser().parse_args(arguments)
-    rows = load(options.source) if options.source else drawn(VOCABULARY[options.config])
+    rows = load(options.source) if options.source else random_rows(VOCABULARY[options.config])
     if options.save:
         save(options.save, rows)
         return
     predictor = predictor_of(options)
-    chosen = every(rows, options.sentences)
+    rows_to_translate = every(rows, options.sentences)
     translate(predictor, batches_of(warm_rows(rows, options.batch_sentences), options.batch_sentences), options.threads)
     load_before = Load()
-    tokens = translate(predictor, batches_of(chosen, options.batch_sentences), options.threads)
+    tokens = translate(predictor, batches_of(rows_to_translate, options.batch_sentences), options.threads)
     facts = facts_of("towernmt", options.config, options.preset or options.config, options.beam,
                      options.batch_sentences, options.precision, options.threads)
-    print(record(facts, len(chosen), tokens, load_before.figures()), flush=True)
+    print(record(facts, len(rows_to_translate), tokens, load_before.figures()), flush=True)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -118,7 +118,7 @@ def translate(predictor: Any, batches: Sequence[tuple[np.ndarray, np.ndarray]], 
         return sum(pool.map(translate_batch, reversed(batches)))     # longest batches first, as in `Translator`
 
 
-def drawn(vocabulary: int, sentences: int = 500) -> Rows:
+def random_rows(vocabulary: int, sentences: int = 500) -> Rows:
     """Return random sentences with the length distribution of training, shortest first."""
     batches = draw(vocabulary, 1024, pairs=sentences)
     return sorted((row[row != PAD] for batch in batches for row in batch.source), key=len)

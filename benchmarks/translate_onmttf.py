@@ -50,10 +50,10 @@ def main() -> None:
         translated(infer, batches)
         wall, cpu = time.perf_counter(), time.process_time()
         tokens = translated(infer, batches)
-        used = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
+        seconds = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
     facts = facts_of(f"OpenNMT-tf {import_module('opennmt').__version__}", options.config, options.config, options.beam,
                      options.batch_sentences, "float32", options.threads)
-    print(record(facts, len(rows), tokens, used), flush=True)
+    print(record(facts, len(rows), tokens, seconds), flush=True)
 
 
 def inference(config: str, beam: int, threads: int, directory: Path) -> Infer:

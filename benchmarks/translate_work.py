@@ -57,19 +57,19 @@ def _batches(rows: Rows, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield source, np.array(list(map(len, batch)), np.int32)
 
 
-def record(facts: Mapping[str, Any], sentences: int, tokens: int, used: Mapping[str, float]) -> str:
+def record(facts: Mapping[str, Any], sentences: int, tokens: int, seconds: Mapping[str, float]) -> str:
     """Return the JSON line: `out_tok_s` per second of wall time, `out_tok_cpu_s` of processor time.
 
     Args:
         facts: names and settings of the program.
         sentences: number of translated sentences.
         tokens: number of output tokens.
-        used: `wall_s` and `cpu_s`, in seconds, and further figures.
+        seconds: `wall_s` and `cpu_s`, in seconds, and further figures.
     """
-    wall, cpu = used["wall_s"], used["cpu_s"]
+    wall, cpu = seconds["wall_s"], seconds["cpu_s"]
     line = {**facts, "mode": "decode", "sents": sentences, "out_tokens": tokens, "out_tok_s": tokens / wall,
             "out_tok_cpu_s": tokens / cpu, "sents_s": sentences / wall, "ms_per_sent": 1000 * wall / sentences,
-            "cpu_ms_per_sent": 1000 * cpu / sentences, **used,
+            "cpu_ms_per_sent": 1000 * cpu / sentences, **seconds,
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
             "load1": os.getloadavg()[0], "when": time.strftime("%H:%M:%S")}
     return json.dumps({key: float(f"{value:.6g}") if isinstance(value, float) else value

@@ -49,8 +49,8 @@ class MemorySource(Source):
 def memory_source() -> Any:
     """`memory_source("a", 5)`: five pairs ("a0 ...", "A0 ..."), with sides of different lengths."""
 
-    def make(name: str, pairs: int, **how: Any) -> MemorySource:
-        return MemorySource(name, [numbered(name, index) for index in range(pairs)], **how)
+    def make(name: str, pairs: int, **options: Any) -> MemorySource:
+        return MemorySource(name, [numbered(name, index) for index in range(pairs)], **options)
 
     return make
 

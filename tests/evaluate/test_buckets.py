@@ -16,9 +16,9 @@ def test_labels_and_places_of_ranges_agree():
     assert labels([5, 10, 11], 1) == ["1-5", "6-10", "11", "12+"]
     assert labels([0, 1, 4, 999], 0) == ["0", "1", "2-4", "5-999", "1,000+"]
     assert [bucket_of(value, [5, 10, 11]) for value in (1, 5, 6, 10, 11, 12)] == [0, 0, 1, 1, 2, 3]
-    for wrong in ([5, 5], [0, 2], [-1]):
+    for bounds in ([5, 5], [0, 2], [-1]):
         with pytest.raises(SettingsError, match="must ascend"):
-            labels(wrong, 1)
+            labels(bounds, 1)
 
 
 def test_each_range_of_lengths_is_scored_as_a_corpus_of_its_own():

@@ -44,8 +44,9 @@ def texts(systems, references, tmp_path) -> Path:
 def test_scores_and_chances_are_those_of_sacrebleus_program_with_the_same_seed(systems, references, texts, test, draws):
     comparison = compare(systems, references, MetricSettings(), DRAWS)
     for i, by_metric in enumerate(sacrebleu(texts, f"--paired-{test}", f"--paired-{test}-n", draws)):
-        for (score, *interval), said in zip(by_metric, comparison.scores.values(), strict=True):
-            ours, p = said[i], said[i].bootstrap_p if test == "bs" else said[i].randomization_p
+        for (score, *interval), system_scores in zip(by_metric, comparison.scores.values(), strict=True):
+            ours = system_scores[i]
+            p = ours.bootstrap_p if test == "bs" else ours.randomization_p
             expected = [*([ours.mean, ours.interval] if test == "bs" else []), *([] if p is None else [p])]
             assert score == pytest.approx(ours.score, abs=1e-6) and interval == pytest.approx(expected, abs=1e-4)
             assert (p is None) == (i == 0)
@@ -59,8 +60,8 @@ def test_the_interval_of_a_difference_of_bleu_is_that_of_texts_drawn_again(syste
     rows = np.random.default_rng(7).integers(len(base), size=(50, len(base)))
 
     def bleu(lines, draw):
-        drawn = [[text[i] for i in draw] for text in (lines, *references)]
-        return BLEU(force=True).corpus_score(drawn[0], drawn[1:]).score
+        sample = [[text[i] for i in draw] for text in (lines, *references)]
+        return BLEU(force=True).corpus_score(sample[0], sample[1:]).score
 
     differences = sorted(bleu(better, draw) - bleu(base, draw) for draw in rows)
     assert differences[1] <= interval.low <= differences[2] and differences[-3] <= interval.high <= differences[-2]

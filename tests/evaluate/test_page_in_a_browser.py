@@ -59,10 +59,11 @@ def test_a_reader_sorts_filters_steps_and_looks_at_attention(tmp_path: Path) -> 
                          capture_output=True, text=True, timeout=120, check=True).stdout
     body = re.search(r"<body>(.*)</body>", dom, re.S)
     assert body is not None
-    said = json.loads(html.unescape(body[1]))
-    assert said["drawn"] == 40 and said["worst"] in (8, 10) and said["best"] == 1 and said["gained"] == 10
-    assert said["line"] == [1234] and said["filtered"] == [8] and said["text"] == evil
-    assert said["stepped"].startswith("line 60 ")           # past the first window
-    assert said["cells"] == ["1.000", "0.000"] and said["closed"]
-    assert said["milliseconds"] < 1000
-    assert (said["title"], said["images"], said["scripts"]) == ("Title", 0, 3)
+    observed = json.loads(html.unescape(body[1]))
+    assert observed["drawn"] == 40 and observed["worst"] in (8, 10)
+    assert observed["best"] == 1 and observed["gained"] == 10
+    assert observed["line"] == [1234] and observed["filtered"] == [8] and observed["text"] == evil
+    assert observed["stepped"].startswith("line 60 ")           # past the first window
+    assert observed["cells"] == ["1.000", "0.000"] and observed["closed"]
+    assert observed["milliseconds"] < 1000
+    assert (observed["title"], observed["images"], observed["scripts"]) == ("Title", 0, 3)

@@ -104,7 +104,7 @@ def test_datapoints_are_converted_to_the_inputs_of_the_model(points, wrap):
     assert train(GeneralQueueInput(wrap(points, shuffle=False)), steps=1, model=Weighted()) == [[3, 6]]
 
 
-@pytest.mark.parametrize("point, said", [
+@pytest.mark.parametrize("point, message", [
     ([np.zeros(2)], r"mine.db.*: Expected 2 values \(x, times\); got 1"),
     ([np.zeros(2), 1, 2], r"Expected 2 values \(x, times\); got 3"),
     ({"x": np.zeros(2)}, "Expected a dict with the keys x, times; got one without times"),
@@ -115,8 +115,8 @@ def test_datapoints_are_converted_to_the_inputs_of_the_model(points, wrap):
     ([np.array([1e300]), 1], "'x' holds .*, which float32 cannot hold"),
     ([np.zeros([2, 2]), 1], r"'x' has the shape \[2, 2\]"),
 ])
-def test_a_datapoint_that_does_not_fit_names_the_models_inputs(point, said):
-    with pytest.raises(FeederError, match=said):
+def test_a_datapoint_that_does_not_fit_names_the_models_inputs(point, message):
+    with pytest.raises(FeederError, match=message):
         train(GeneralQueueInput([point], name="mine.db"), model=Weighted())
 
 
@@ -126,9 +126,9 @@ def test_an_empty_dataflow_is_an_error_and_no_endless_loop():
 
 
 def test_what_is_no_source_and_no_position_is_refused():
-    for wrong in (5, None, "train.de"):
+    for invalid in (5, None, "train.de"):
         with pytest.raises(SettingsError, match="a tensorpack DataFlow, or an iterable or generator"):
-            GeneralQueueInput(wrong)
+            GeneralQueueInput(invalid)
     with pytest.raises(DataError, match="is not a position in a DataFlow"):
         GeneralQueueInput(points(), position='{"epoch": 1}')
 

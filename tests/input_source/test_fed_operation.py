@@ -52,9 +52,9 @@ def test_what_is_fed_arrives_as_through_session_run_whatever_its_shape(queue: Qu
         fed = queue.sess.run(queue.dequeue)
         queue.sess.run(queue.enqueue, feed_dict=queue.values(seed))
         expected = queue.sess.run(queue.dequeue)
-        for got, value in zip(fed, expected, strict=True):
-            np.testing.assert_array_equal(got, value)
-            assert type(got) is type(value)
+        for arrived, value in zip(fed, expected, strict=True):
+            np.testing.assert_array_equal(arrived, value)
+            assert type(arrived) is type(value)
 
 
 def test_a_session_that_wraps_another_is_run_itself(queue: Queue) -> None:

@@ -43,8 +43,9 @@ def fed(value, dtype, shape=None, name="x"):
     (["ä", b"b\0"], "string", np.array(["ä", b"b\0"], object)), (np.array(["ab"]), "string", np.array(["ab"], object)),
 ])
 def test_a_value_that_loses_nothing_but_precision_is_converted(value, dtype, expected):
-    got = fed(value, dtype)
-    assert got.dtype == tf.as_dtype(dtype).as_numpy_dtype and np.array_equal(got, expected, equal_nan=dtype != "string")
+    converted = fed(value, dtype)
+    assert converted.dtype == tf.as_dtype(dtype).as_numpy_dtype
+    assert np.array_equal(converted, expected, equal_nan=dtype != "string")
 
 
 @pytest.mark.parametrize("value, dtype, message", [
@@ -88,14 +89,14 @@ def test_whole_numbers_arrive_unchanged_or_are_refused(data, dtype, fed_dtype):
     array = data.draw(arrays.arrays(dtype, 3))
     try:
         with tf.Graph().as_default():
-            got = fed(array, fed_dtype)
+            converted = fed(array, fed_dtype)
     except FeederError:
         # Python's numbers are the reference: a value that the dtype cannot hold, exactly or, for floats, in range.
         assert any(not held(item, fed_dtype, dtype) for item in array.tolist())
     else:
         assert all(held(item, fed_dtype, dtype) for item in array.tolist())
         if fed_dtype in INTEGERS:
-            assert [int(item) for item in array.tolist()] == [int(item) for item in got.tolist()]
+            assert [int(item) for item in array.tolist()] == [int(item) for item in converted.tolist()]
 
 
 def held(value, fed_dtype: str, dtype: str) -> bool:
@@ -110,7 +111,7 @@ def held(value, fed_dtype: str, dtype: str) -> bool:
     return low <= int(value) <= high
 
 
-@pytest.mark.parametrize("values, said", [
+@pytest.mark.parametrize("values, message", [
     ([1], r"Expected 2 values \(a, b\); got 1"), ([1, 2, 3], r"2 values \(a, b\); got 3"),
     (1, "a list or a dict with a value for each of a, b; got int"),
     (np.zeros([2, 3]), r"for each of a, b; got one array of shape \[2, 3\]"),
@@ -118,9 +119,9 @@ def held(value, fed_dtype: str, dtype: str) -> bool:
     ({"a": 1, "b": 2, "c": 3}, "keys a, b; got one with the unexpected c"),
     ({"a": 1, "c": 3}, "got one without b and with the unexpected c"), (None, "got NoneType"),
 ])
-def test_a_wrong_number_of_values_names_those_that_are_expected(values, said):
+def test_a_wrong_number_of_values_names_those_that_are_expected(values, message):
     tensors = [tf1.placeholder(tf.int32, [], name) for name in "ab"]
-    with pytest.raises(FeederError, match=said):
+    with pytest.raises(FeederError, match=message):
         feed_dict(tensors, values)
 
 

@@ -180,8 +180,8 @@ def test_each_tower_gets_its_rows_of_one_global_batch(towers: int, rows: int) ->
         global_batch = FakeBatch(number, rows).arrays()
         for tower, share in enumerate(step):
             part = slice(tower * rows // towers, (tower + 1) * rows // towers)
-            for got, array in zip(share, global_batch, strict=True):
-                np.testing.assert_array_equal(got, array[part] if array.ndim else array)
+            for tower_array, array in zip(share, global_batch, strict=True):
+                np.testing.assert_array_equal(tower_array, array[part] if array.ndim else array)
     assert recorder.positions == [after(number + 1) for number in range(6)]
 
 

@@ -339,10 +339,10 @@ def test_feeders_with_tensors_of_their_own_share_one_queue() -> None:
     out = queue.dequeue()
     with tf1.Session() as sess:
         runner.create_threads(sess, start=True)
-        got = [[value.tolist() if isinstance(value, np.ndarray) else value for value in sess.run(out)]
-               for _ in range(4)]
-    assert got == [[[1, 2, 3], b"drei", [0.5, 1.5]], [[0, 1, 2, 3], b"4", [0, 0]],
-                   [[], b"null", [1, 1]], [[0, 1], b"2", [0, 0]]]
+        dequeued = [[value.tolist() if isinstance(value, np.ndarray) else value for value in sess.run(out)]
+                    for _ in range(4)]
+    assert dequeued == [[[1, 2, 3], b"drei", [0.5, 1.5]], [[0, 1, 2, 3], b"4", [0, 0]],
+                        [[], b"null", [1, 1]], [[0, 1], b"2", [0, 0]]]
 
 
 @pytest.mark.parametrize("ops, fns, tensors, names", [(1, 2, 2, 2), (2, 1, 2, 2), (2, 2, 1, 2), (2, 2, 2, 1),

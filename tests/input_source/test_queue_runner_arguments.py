@@ -212,11 +212,11 @@ def test_a_dataflow_feeds_a_list_of_tensors():
     assert sorted(read_to_the_end(runner, queue.dequeue())) == [3, 4]
 
 
-@pytest.mark.parametrize("wrong", [5, 1.5, object()])
-def test_what_can_neither_be_called_nor_iterated_over_is_refused(wrong):
+@pytest.mark.parametrize("invalid", [5, 1.5, object()])
+def test_what_can_neither_be_called_nor_iterated_over_is_refused(invalid):
     queue, item = tf1.FIFOQueue(2, [tf.int32]), tf1.placeholder(tf.int32, [])
     with pytest.raises(SettingsError, match="b.db is a value of type .*: pass a function without arguments, an iter"):
-        GeneralQueueRunner(queue, [queue.enqueue(item)] * 2, feed_fns=[int, wrong], feed_tensors=[item] * 2,
+        GeneralQueueRunner(queue, [queue.enqueue(item)] * 2, feed_fns=[int, invalid], feed_tensors=[item] * 2,
                            names=["a.db", "b.db"])
 
 
@@ -231,11 +231,11 @@ def test_feed_tensors_are_found_by_name(tensors):
     assert read_to_the_end(runner, queue.dequeue()[1]) == [4]
 
 
-@pytest.mark.parametrize("wrong", ["z", "z:0", "x:1", "", "x:a"])
-def test_a_feed_tensor_that_is_not_in_the_graph_is_refused_by_name(wrong):
+@pytest.mark.parametrize("invalid", ["z", "z:0", "x:1", "", "x:a"])
+def test_a_feed_tensor_that_is_not_in_the_graph_is_refused_by_name(invalid):
     queue, item = tf1.FIFOQueue(2, [tf.int32]), tf1.placeholder(tf.int32, [], "x")
-    with pytest.raises(SettingsError, match=f"The feed tensor '{wrong}' of a.db is not in the graph of its queue"):
-        GeneralQueueRunner(queue, [queue.enqueue(item)], feed_fns=[int], feed_tensors=[wrong], names=["a.db"])
+    with pytest.raises(SettingsError, match=f"The feed tensor '{invalid}' of a.db is not in the graph of its queue"):
+        GeneralQueueRunner(queue, [queue.enqueue(item)], feed_fns=[int], feed_tensors=[invalid], names=["a.db"])
 
 
 @pytest.mark.parametrize("keys", [("x", "y"), ("x:0", "y:0"), ("y", "x")])

@@ -117,14 +117,15 @@ def test_the_loss_falls_as_in_float32_and_only_float16_has_the_state(tmp_path):
     assert not set(STATE) & set(exact[60]) and "skipped_updates" not in scalars
 
 
-@pytest.mark.parametrize("how", [
+@pytest.mark.parametrize("options", [
     {}, {"ema": 0.9, "clip": 1.0}, {"optimizer": "lazyadam", "tie": "none"},
     {"optimizer": "adamw", "towers": 2, "tie": "none"},
-    {"optimizer": "muon", "update_cycle": 2, "ema": 0.9}, *(pytest.param(how, marks=pytest.mark.slow) for how in (
+    {"optimizer": "muon", "update_cycle": 2, "ema": 0.9},
+    *(pytest.param(options, marks=pytest.mark.slow) for options in (
         {"optimizer": "adafactor"}, {"optimizer": "lamb"}, {"optimizer": "sgd", "update_cycle": 2, "ema": 0.9}))],
     ids=str)
-def test_an_update_that_overflows_changes_nothing_and_the_scale_recovers(tmp_path, how):
-    saved, _, scalars = train(tmp_path, steps=12, scaling=LossScaling(initial=2.0 ** 20), **how)
+def test_an_update_that_overflows_changes_nothing_and_the_scale_recovers(tmp_path, options):
+    saved, _, scalars = train(tmp_path, steps=12, scaling=LossScaling(initial=2.0 ** 20), **options)
     skipped = [step for step in range(1, 13) if saved[step]["loss_scale/scale"] < saved[step - 1]["loss_scale/scale"]]
     updated = [step for step in range(1, 13) if step not in skipped]
     assert 1 in skipped and 12 in updated
@@ -132,9 +133,9 @@ def test_an_update_that_overflows_changes_nothing_and_the_scale_recovers(tmp_pat
         assert_same(saved[step - 1], saved[step], COUNTERS)
         assert saved[step]["loss_scale/scale"] * 2 == saved[step - 1]["loss_scale/scale"]
     for step in updated:
-        same = [name for name in saved[step] if saved[step][name].tobytes() == saved[step - 1][name].tobytes()]
-        directions = {name for name in same if name.endswith("/Muon_direction")}      # of the previous update
-        assert set(same) - directions <= {"learning_rate", "loss_scale/scale", "loss_scale/skipped_updates"}
+        unchanged = [name for name in saved[step] if saved[step][name].tobytes() == saved[step - 1][name].tobytes()]
+        directions = {name for name in unchanged if name.endswith("/Muon_direction")}      # of the previous update
+        assert set(unchanged) - directions <= {"learning_rate", "loss_scale/scale", "loss_scale/skipped_updates"}
     assert saved[12]["loss_scale/skipped_updates"] == len(skipped) == scalars["skipped_updates"][-1]
     assert saved[12]["global_step"] == 12
 

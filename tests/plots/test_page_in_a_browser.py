@@ -60,15 +60,15 @@ def said_by(page: str, actions: str, directory: Path) -> Any:
 
 def test_a_reader_changes_the_axis_the_means_and_the_runs(make_run, rows, tmp_path: Path) -> None:
     runs = [read_run(make_run(name, rows), f"<b>{name}") for name in ("one", "two")]
-    said = said_by(curves_html(runs, "updates", 1), ACTIONS, tmp_path)
-    assert said["figures"] == ["training loss, nats a target token", "BLEU of validation",
-                               "loss of validation, nats a target token", "learning rate",
-                               "target tokens a second of training"]
-    assert said["lines"] == 2 and said["dashes"][0] == "" and said["dashes"][1]
-    assert said["over"] == "training loss, nats a target token over minutes" and said["moved"]
-    assert (said["raw"], said["smoothed"], said["without"], said["best"]) == (0, 4, 1, 2)
-    assert said["window"] == "5"
-    assert "<b>one" in said["tip"] and "20" in said["tip"] and said["scripts"] == 3
+    observed = said_by(curves_html(runs, "updates", 1), ACTIONS, tmp_path)
+    assert observed["figures"] == ["training loss, nats a target token", "BLEU of validation",
+                                   "loss of validation, nats a target token", "learning rate",
+                                   "target tokens a second of training"]
+    assert observed["lines"] == 2 and observed["dashes"][0] == "" and observed["dashes"][1]
+    assert observed["over"] == "training loss, nats a target token over minutes" and observed["moved"]
+    assert (observed["raw"], observed["smoothed"], observed["without"], observed["best"]) == (0, 4, 1, 2)
+    assert observed["window"] == "5"
+    assert "<b>one" in observed["tip"] and "20" in observed["tip"] and observed["scripts"] == 3
 
 
 def test_means_are_over_as_many_logged_figures_as_the_page_says_in_long_and_in_short_runs(make_run, tmp_path) -> None:

@@ -84,8 +84,8 @@ def test_such_batches_are_skipped_named_and_counted(tmp_path, caplog):
     assert model.trained == [0, 1, 4, 5, 7]
     assert trainer.skipped_batches == 3 and step == 5
     assert Position.from_json(model.last_position) == Position(0, 0, 8)
-    said = dict.fromkeys(record.getMessage() for record in caplog.records)
-    warnings = [message for message in said if "ran out of memory" in message]
+    messages = dict.fromkeys(record.getMessage() for record in caplog.records)
+    warnings = [message for message in messages if "ran out of memory" in message]
     assert len(warnings) == 3 and f"step 3: batch 1 after {Position(0, 0, 2).to_json()}" in warnings[0]
     assert "step 3: batch 2 after" in warnings[1] and "step 5: batch 1 after" in warnings[2]
     assert "OOM when allocating batch 2" in warnings[0] and "number 1 of at most 3" in warnings[0]

@@ -287,10 +287,10 @@ class Sentences(NumberedBatches):
     """Staging does not change the training of a Transformer."""
 
     def read(self, position=None, start=0, step=1):
-        for at, batch in super().read(position, start, step):
+        for batch_position, batch in super().read(position, start, step):
             values, _, tokens = batch.arrays()
             words, lengths = 4 + values % 13, np.full([len(values)], 3, np.int32)
-            yield at, Arrays([words, lengths, words[:, ::-1].copy(), lengths, tokens])
+            yield batch_position, Arrays([words, lengths, words[:, ::-1].copy(), lengths, tokens])
 
 
 @dataclasses.dataclass

@@ -88,13 +88,14 @@ def by_length(lengths: Sequence[int], systems: Sequence[System], references: Seq
     for sentence, length in enumerate(lengths):
         indices[bucket_of(length, bounds)].append(sentence)
     buckets = []
-    for label, chosen in zip(labels(bounds, min(1, *lengths)), indices, strict=True):
-        if not chosen:
+    for label, bucket_indices in zip(labels(bounds, min(1, *lengths)), indices, strict=True):
+        if not bucket_indices:
             continue
-        subset = [[lines[i] for i in chosen] for lines in references]
-        sources = None if source is None else [source[i] for i in chosen]
-        results = [score_corpus([system.hypotheses[i] for i in chosen], subset, metrics, sources) for system in systems]
-        buckets.append(LengthBucket(label, len(chosen), {
+        subset = [[lines[i] for i in bucket_indices] for lines in references]
+        sources = None if source is None else [source[i] for i in bucket_indices]
+        results = [score_corpus([system.hypotheses[i] for i in bucket_indices], subset, metrics, sources)
+                   for system in systems]
+        buckets.append(LengthBucket(label, len(bucket_indices), {
             metric: [scores[metric][0] for scores in results] for metric in results[0]}))
     return buckets
 

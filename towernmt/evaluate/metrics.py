@@ -165,26 +165,26 @@ class Scores:
     chrf_signature: str = ""
 
 
-def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], *more: Sequence[str],
+def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], *further_references: Sequence[str],
                   target_language: str = "") -> Scores:
     """Return the scores of detokenised translations against one or more references.
 
     Args:
         hypotheses: translations, one per sentence.
         references: reference translations, one per sentence.
-        more: further references, all sentences by each translator; sacreBLEU counts matches with any of them.
+        further_references: all sentences by each further translator; sacreBLEU counts matches with any of them.
         target_language: code of the language of the translations; see `MetricSettings`.
 
     Raises:
         DataError: there are no sentences, or the numbers of hypotheses and references differ.
     """
-    for lines in (references, *more):
+    for lines in (references, *further_references):
         if len(hypotheses) != len(lines):
             raise DataError(f"{len(hypotheses)} hypotheses for {len(lines)} references: "
                             "pass one line for each sentence.")
     if not references:
         raise DataError("There are no sentences to score: the reference is empty.")
     settings = MetricSettings(("bleu", "chrf"), target_language=target_language)
-    scores = score_corpus(hypotheses, [references, *more], settings)
+    scores = score_corpus(hypotheses, [references, *further_references], settings)
     (bleu, signature), (chrf, chrf_signature) = scores["BLEU"], scores["chrF2"]
     return Scores(bleu=bleu, chrf=chrf, signature=signature, chrf_signature=chrf_signature)

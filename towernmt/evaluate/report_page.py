@@ -115,22 +115,22 @@ class _Match:
 
 def _segments(text: str, matched: Sequence[bool], gaps: Set[int]) -> Segments:
     """Join neighbouring words of one kind; the text between two segments belongs to the matching one."""
-    segments, end, same = [""], 0, True
+    segments, end, in_match = [""], 0, True
     for i, ((start, stop), is_matched) in enumerate(zip(word_spans(text), matched, strict=True)):
         if i in gaps:
             segments[-1] += text[end:start]
             segments += ["", ""]
             end = start
-        if is_matched == same:
+        if is_matched == in_match:
             segments[-1] += text[end:stop]
         elif is_matched:
             segments.append(text[end:stop])
         else:
             segments[-1] += text[end:start]
             segments.append(text[start:stop])
-        end, same = stop, is_matched
+        end, in_match = stop, is_matched
     if end < len(text):
-        segments += [""] * (not same)
+        segments += [""] * (not in_match)
         segments[-1] += text[end:]
     return [*segments, ""] if len(matched) in gaps else segments
 
@@ -159,8 +159,8 @@ def report_html(report: Report, title: str, robustness: Mapping[str, Sequence[Ro
 
 def _robustness(scores: Mapping[str, Sequence[RobustnessScore]]) -> Iterator[str]:
     """Yield a table for each system."""
-    for name, each in scores.items():
-        header, *rows = robustness_rows(each)
+    for name, form_scores in scores.items():
+        header, *rows = robustness_rows(form_scores)
         yield f"<h2>Robustness of {escape(name)}</h2><table><tr>"
         yield "".join(f"<th>{escape(cell)}</th>" for cell in header) + "</tr>"
         yield "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
@@ -205,11 +205,11 @@ def _count(number: int, noun: str) -> str:
 
 def _systems(report: Report) -> Iterator[str]:
     for i, system in enumerate(report.systems):
-        more = ["baseline"] if i == 0 and len(report.systems) > 1 else []
-        more += [system.checkpoint] if system.checkpoint else []
-        more += [f"{system.seconds:.1f} s"] if system.seconds is not None else []
+        details = ["baseline"] if i == 0 and len(report.systems) > 1 else []
+        details += [system.checkpoint] if system.checkpoint else []
+        details += [f"{system.seconds:.1f} s"] if system.seconds is not None else []
         yield (f'<li><span class="key c{i % COLORS}"></span><b>{escape(system.name)}</b> '
-               f"<small>{escape(', '.join(more))}</small></li>")
+               f"<small>{escape(', '.join(details))}</small></li>")
 
 
 def _scores(report: Report) -> Iterator[str]:

@@ -224,12 +224,12 @@ class GeneralQueueInput(FeedfreeInput):
             self.position_tensor.set_shape([])
             self.tokens_tensor = next((tensor for tensor, spec in zip(self._global, signature, strict=True)
                                        if spec.name == TOKENS), None)
-            each = range(self.feeders)
+            feeders = range(self.feeders)
             self.runner = GeneralQueueRunner(
-                self.queue, [enqueue for _ in each], feed_fns=[self._feed_fn(index) for index in each],
-                feed_tensors=[placeholders for _ in each], in_order=True,
+                self.queue, [enqueue for _ in feeders], feed_fns=[self._feed_fn(index) for index in feeders],
+                feed_tensors=[placeholders for _ in feeders], in_order=True,
                 feed_names=[*(spec.name for spec in signature), "position"],
-                names=[f"{self.name} (feeder {index + 1} of {self.feeders})" for index in each])
+                names=[f"{self.name} (feeder {index + 1} of {self.feeders})" for index in feeders])
 
     def _feed_fn(self, index: int) -> Callable[[], list[Any]]:
         names = [spec.name for spec in self._signature]
@@ -415,9 +415,9 @@ class InputCallback(Callback):
         if run is None:
             return
         begin = time.perf_counter()
-        more = run.wait_for_item(self.counts.batches, self._input.patience, self._report_wait)
+        has_batch = run.wait_for_item(self.counts.batches, self._input.patience, self._report_wait)
         self.counts = self.counts.waited(time.perf_counter() - begin)
-        if more:
+        if has_batch:
             return
         self.raise_feeder_error()
         if run.finished:

@@ -141,13 +141,15 @@ class StackedGradients:
         def norms(stack: Tensor) -> Tensor:
             return tf.reduce_sum(tf.square(tf.cast(stack, tf.float32)), list(range(1, stack.shape.rank))) * 0.5
 
-        return self._each(lambda gradient: half_squared_norms([gradient])[0], norms)
+        return self._map_gradients(lambda gradient: half_squared_norms([gradient])[0], norms)
 
     def scaled(self, factor: Tensor) -> list[Tensor]:
         """Return each gradient times a number; sparse gradients stay sparse."""
-        return self._each(lambda gradient: scaled(gradient, factor), lambda stack: stack * factor)
+        return self._map_gradients(lambda gradient: scaled(gradient, factor), lambda stack: stack * factor)
 
-    def _each(self, of_gradient: Callable[[Tensor], Tensor], of_stack: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    def _map_gradients(self, of_gradient: Callable[[Tensor], Tensor], of_stack: Callable[[Tensor], Tensor]
+                       ) -> list[Tensor]:
+        """Return a result for each gradient: `of_stack` once for each stack, and `of_gradient` for all others."""
         results: dict[int, Tensor] = {}
         for indices, stack in self._stacks.items():
             with tf1.device(stack.device):

@@ -156,13 +156,13 @@ class TrainedVariables:
             if not any(re.search(pattern, name) for name in names):
                 raise SettingsError(f"train.{key}={pattern} matches no trainable variable: they are named like "
                                     f"{', '.join(names[:: max(1, len(names) // 3)][:4])}.")
-        chosen = [pair for pair, name in zip(gradients, names, strict=True) if self._trains(name)]
-        if not chosen:
+        trained_pairs = [pair for pair, name in zip(gradients, names, strict=True) if self._trains(name)]
+        if not trained_pairs:
             raise SettingsError(f"train.only={','.join(self.only)} and train.freeze={','.join(self.freeze)} leave no "
                                 "variable to train: freeze fewer.")
-        logger.info(f"Training {_parameters(chosen):,} of {_parameters(gradients):,} parameters, {len(chosen)} of "
-                    f"{len(gradients)} variables; the others are frozen.")
-        return chosen
+        logger.info(f"Training {_parameters(trained_pairs):,} of {_parameters(gradients):,} parameters, "
+                    f"{len(trained_pairs)} of {len(gradients)} variables; the others are frozen.")
+        return trained_pairs
 
     def _trains(self, name: str) -> bool:
         selected = not self.only or any(re.search(pattern, name) for pattern in self.only)

@@ -106,9 +106,9 @@ def panels(runs: Sequence[RecordedRun], kinds: Sequence[str] = DEFAULT_KINDS) ->
     return [panel for panel in candidates if scalars & set(panel.scalars)]
 
 
-def end_of(chosen: Sequence[Panel], runs: Sequence[RecordedRun], axis: str) -> float:
+def end_of(drawn_panels: Sequence[Panel], runs: Sequence[RecordedRun], axis: str) -> float:
     """Return the largest position of any curve, so that all panels have the same axis; 1 without curves."""
-    return max((x for panel in chosen for run in runs for x in panel.of(run, axis).x[-1:]), default=0.0) or 1.0
+    return max((x for panel in drawn_panels for run in runs for x in panel.of(run, axis).x[-1:]), default=0.0) or 1.0
 
 
 _TRAINING_PANELS = {

@@ -167,14 +167,14 @@ def draw_curves(runs: Sequence[RecordedRun], path: str | Path, settings: Picture
     """
     settings = settings or PictureSettings()
     matplotlib = import_matplotlib()
-    chosen = panels(runs, settings.kinds)
-    if not chosen:
+    drawn_panels = panels(runs, settings.kinds)
+    if not drawn_panels:
         raise DataError(f"{', '.join(str(run.path) for run in runs)}: nothing is recorded that could be drawn. Wait "
                         "until training logs its first figures.")
     vector = Path(path).suffix.lower() == ".svg"
-    look = LOOK if vector else {**LOOK, "font.family": families_of_picture(_foreign_text(runs, chosen), path)}
+    look = LOOK if vector else {**LOOK, "font.family": families_of_picture(_foreign_text(runs, drawn_panels), path)}
     with matplotlib.rc_context(look), without_font_warnings():
-        figure = _figure(runs, chosen, settings)
+        figure = _figure(runs, drawn_panels, settings)
         content = io.BytesIO()
         figure.savefig(content, format="svg" if vector else "png", dpi=130,
                        metadata={"Date": None, "Creator": None} if vector else None)
@@ -182,9 +182,9 @@ def draw_curves(runs: Sequence[RecordedRun], path: str | Path, settings: Picture
         file.write(content.getvalue())
 
 
-def _foreign_text(runs: Sequence[RecordedRun], chosen: Sequence[Panel]) -> str:
+def _foreign_text(runs: Sequence[RecordedRun], drawn_panels: Sequence[Panel]) -> str:
     """Return the text of a picture that may be in any script: names of runs and validation sets, and settings."""
-    return "".join([*(run.name for run in runs), *(panel.title for panel in chosen),
+    return "".join([*(run.name for run in runs), *(panel.title for panel in drawn_panels),
                     *(value for difference in differences(runs) for value in difference.values)])
 
 
@@ -203,22 +203,23 @@ def import_matplotlib() -> Any:
     return matplotlib
 
 
-def _figure(runs: Sequence[RecordedRun], chosen: Sequence[Panel], settings: PictureSettings) -> Any:
+def _figure(runs: Sequence[RecordedRun], drawn_panels: Sequence[Panel], settings: PictureSettings) -> Any:
     from matplotlib.figure import Figure
 
-    columns = 1 if len(chosen) == 1 else 3 if len(chosen) > 6 else 2
-    rows = math.ceil(len(chosen) / columns)
+    columns = 1 if len(drawn_panels) == 1 else 3 if len(drawn_panels) > 6 else 2
+    rows = math.ceil(len(drawn_panels) / columns)
     window = odd_window(settings.window or usual_window(runs))
-    notes = [line for note in [*_on_lines(chosen, window), *notes_on(runs)] for line in textwrap.wrap(note, _WRAP)]
+    notes = [line for note in [*_on_lines(drawn_panels, window), *notes_on(runs)]
+             for line in textwrap.wrap(note, _WRAP)]
     table = PictureTable(runs, WIDTH - 0.5) if settings.table else None
     below = (table.height if table else 0.0) + _LINE * len(notes) + 0.25
     height = rows * _PANEL_HEIGHT + 0.15 + below
     figure = Figure(figsize=(WIDTH, height), facecolor="white")
     grid = figure.add_gridspec(rows, columns, left=0.065, right=0.985, top=1 - 0.35 / height,
                                bottom=(below + 0.5) / height, hspace=0.52, wspace=0.17)
-    for number, panel in enumerate(chosen):
+    for number, panel in enumerate(drawn_panels):
         axes = figure.add_subplot(grid[number // columns, number % columns])
-        axes.set_xlim(0, 1.02 * end_of(chosen, runs, settings.axis))
+        axes.set_xlim(0, 1.02 * end_of(drawn_panels, runs, settings.axis))
         _draw_panel(axes, panel, runs, settings.axis, window)
     foot = figure.add_axes((0.25 / WIDTH, 0.0, 1 - 0.5 / WIDTH, below / height))
     foot.set(xlim=(0, WIDTH - 0.5), ylim=(below, 0))        # in inches, downwards
@@ -231,13 +232,13 @@ def _figure(runs: Sequence[RecordedRun], chosen: Sequence[Panel], settings: Pict
     return figure
 
 
-def _on_lines(chosen: Sequence[Panel], window: int) -> list[str]:
+def _on_lines(drawn_panels: Sequence[Panel], window: int) -> list[str]:
     """Return notes on running means and marked points."""
-    smooth = [panel.name for panel in chosen if panel.smooth]
+    smooth = [panel.name for panel in drawn_panels if panel.smooth]
     notes = []
     if smooth and window > 1:
         notes.append(f"{' and '.join(smooth)}: running means over {window} logged figures; pale: as they were logged.")
-    if any(panel.mode for panel in chosen):
+    if any(panel.mode for panel in drawn_panels):
         notes.append("A ring marks the best validation of a run by the score of its panel.")
     return [" ".join(text[0].upper() + text[1:] for text in notes)] if notes else []
 

@@ -47,11 +47,11 @@ def _between(rows: list[dict[str, float]], name: str) -> None:
 def parameters(path: Path) -> int | None:
     """Return the number of parameters in the weights of a run's checkpoint; None without a readable checkpoint."""
     try:
-        held = open_run_checkpoint(SavedRun(path))
+        checkpoint = open_run_checkpoint(SavedRun(path))
         from towernmt.checkpoint.weights import weights_of_checkpoint  # imports TensorFlow
 
-        shapes = held.shapes()
-        return sum(math.prod(shapes[name]) for name in weights_of_checkpoint(held))
+        shapes = checkpoint.shapes()
+        return sum(math.prod(shapes[name]) for name in weights_of_checkpoint(checkpoint))
     except CheckpointError:
         return None
 

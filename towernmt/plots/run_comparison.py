@@ -83,9 +83,12 @@ def run_outcome(run: RecordedRun) -> RunOutcome:
 def _metric(run: RecordedRun) -> str:
     """Return the scalar of `validation.metric` and `validation.metric_set`, or BLEU if it is missing."""
     name = str(run.settings.get("validation.metric", "bleu"))
-    chosen = METRICS[name].scalar(str(run.settings.get("validation.metric_set") or "")) if name in METRICS else ""
-    first = METRICS[name].scalar() if name in METRICS else ""       # the first set has scalars without a name
-    return next((scalar for scalar in (chosen, first) if scalar in run.scalars), METRICS["bleu"].scalar())
+    default = METRICS["bleu"].scalar()
+    if name not in METRICS:
+        return default
+    metric_set = str(run.settings.get("validation.metric_set") or "")
+    candidates = METRICS[name].scalar(metric_set), METRICS[name].scalar()   # the scalars of the first set have no name
+    return next((scalar for scalar in candidates if scalar in run.scalars), default)
 
 
 def _label(metric: str) -> str:

@@ -78,8 +78,9 @@ class Collectives:
         Args:
             gradients: the gradients of the first tower, from its backward pass.
         """
-        at = {operation.name: index for index, operation in enumerate(tf1.get_default_graph().get_operations())}
-        self._order = sorted(range(len(gradients)), key=lambda i: at[gradients[i][0].op.name])
+        operations = tf1.get_default_graph().get_operations()
+        index_of = {operation.name: index for index, operation in enumerate(operations)}
+        self._order = sorted(range(len(gradients)), key=lambda i: index_of[gradients[i][0].op.name])
 
     def sums(self, towers: Sequence[GradsAndVars], with_rows: bool) -> list[GradsAndVars]:
         """Return the sum of the gradients over all towers, on each tower's device.
@@ -183,10 +184,11 @@ def _parts(gradient: Tensor, variable: Variable, with_rows: bool, wire: DType | 
     if with_rows and isinstance(gradient, tf.IndexedSlices):
         parts.append(tf.math.unsorted_segment_sum(tf.ones_like(gradient.indices, gradient.dtype), gradient.indices,
                                                   variable.shape[0]))
-    return [_sent(part, variable.shape if at == 0 else variable.shape[:1], wire) for at, part in enumerate(parts)]
+    return [_wire_form(part, variable.shape if index == 0 else variable.shape[:1], wire)
+            for index, part in enumerate(parts)]
 
 
-def _sent(tensor: Tensor, shape: Any, wire: DType | None) -> Tensor:
+def _wire_form(tensor: Tensor, shape: Any, wire: DType | None) -> Tensor:
     if wire is not None and tensor.dtype == tf.float32:
         # Send a gradient that was computed in that dtype without casting it to float32 and back.
         narrow = tensor.op.type == "Cast" and tensor.op.inputs[0].dtype == wire

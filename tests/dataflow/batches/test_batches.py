@@ -131,8 +131,8 @@ def test_reading_on_from_any_position_gives_exactly_the_rest(lengths: Lengths, s
                   Batches(corpus_of(lengths), settings, epochs=3).read()]
     done = data.draw(st.integers(1, len(everything)))
     position = Position.from_json(everything[done - 1][0].to_json())
-    again = Batches(corpus_of(lengths), settings, epochs=3)
-    remaining = interleave([again.read(position, i, feeders) for i in range(feeders)])
+    resumed_batches = Batches(corpus_of(lengths), settings, epochs=3)
+    remaining = interleave([resumed_batches.read(position, i, feeders) for i in range(feeders)])
     assert [(p, as_lists(batch)) for p, batch in remaining] == everything[done:]
 
 

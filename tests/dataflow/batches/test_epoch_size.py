@@ -58,10 +58,10 @@ def test_batches_are_made_without_reading_a_shard_and_damage_is_told_where_it_is
     contents = {shard: shard.read_bytes() for shard in shards}
     for shard in shards:
         shard.unlink()
-    said: list[str] = []
+    reports: list[str] = []
     batches = make_batches(open_training_data(tmp_path / "data"), StreamBatchSettings(300, shuffle=False), 1,
-                           said.append)
-    assert said[0].startswith("3,000 pairs in about ")
+                           reports.append)
+    assert reports[0].startswith("3,000 pairs in about ")
     for shard in shards:
         shard.write_bytes(contents[shard])
     shards[1].write_bytes(contents[shards[1]][:-1] + b"\x77")

@@ -139,7 +139,8 @@ def test_a_tag_and_validation_text_need_factors_too(directory: Path) -> None:
         _ = data.valid_source
 
 
-@pytest.mark.parametrize("where", ["corpora.yaml", "prepared"])
-def test_guided_alignment_without_alignments_says_how_to_get_them(directory: Path, where: str) -> None:
-    with pytest.raises(SettingsError, match=f"{where} has no word alignments. .*towernmt prepare --alignments learn"):
-        make_batches(open_training_data(where), StreamBatchSettings(), 1, alignments=True)
+@pytest.mark.parametrize("location", ["corpora.yaml", "prepared"])
+def test_guided_alignment_without_alignments_says_how_to_get_them(directory: Path, location: str) -> None:
+    message = f"{location} has no word alignments. .*towernmt prepare --alignments learn"
+    with pytest.raises(SettingsError, match=message):
+        make_batches(open_training_data(location), StreamBatchSettings(), 1, alignments=True)

@@ -24,14 +24,14 @@ NEW, GENERAL = ([f"{letter}{number}" for number in range(count)] for letter, cou
 SETTINGS = StreamBatchSettings(batch_tokens=16, seed=3)
 
 
-def make_data(directory: Path, name: str, words: list[str], **more: object) -> PreparedData:
+def make_data(directory: Path, name: str, words: list[str], **further_settings: object) -> PreparedData:
     """Prepare a pair for each word: the word three times, and twice; in shards of about 15 pairs by default."""
     vocabulary = directory / "vocabulary.words"
     if not vocabulary.exists():
         WordVocabulary(["<pad>", "<s>", "</s>", "<unk>", *NEW, *GENERAL]).save(directory / "vocabulary")
     for side, repeated in (("source", 3), ("target", 2)):
         (directory / f"{name}.{side}").write_text("".join(f"{' '.join([word] * repeated)}\n" for word in words))
-    settings = {"source_vocab": str(vocabulary), "target_vocab": str(vocabulary), "shard_pairs": 15, **more}
+    settings = {"source_vocab": str(vocabulary), "target_vocab": str(vocabulary), "shard_pairs": 15, **further_settings}
     return prepare(PrepareSettings(
         source=str(directory / f"{name}.source"), target=str(directory / f"{name}.target"),
         valid_source=str(directory / f"{name}.source"), valid_target=str(directory / f"{name}.target"),
@@ -123,9 +123,10 @@ def test_what_cannot_be_mixed_is_refused(directory: Path, tmp_path: Path) -> Non
     with pytest.raises(SettingsError, match=r"mixes prepared data, but .*new.\{source,target\} is unprepared text"):
         with_general_data(new, f"{directory}/new.{{source,target}}")
     mixed = with_general_data(new, directory / "general")
-    for name, value, shown in (("subword_sampling", True, "data.subword_sampling=true"),
-                               ("modifiers", ["upper=0.1"], "data.modifiers=upper=0.1")):
-        with pytest.raises(SettingsError, match=f"{shown} changes pairs as they are read, which --general does not"):
+    for name, value, setting_text in (("subword_sampling", True, "data.subword_sampling=true"),
+                                      ("modifiers", ["upper=0.1"], "data.modifiers=upper=0.1")):
+        message = f"{setting_text} changes pairs as they are read, which --general does not"
+        with pytest.raises(SettingsError, match=message):
             make_batches(mixed, replace(SETTINGS, **{name: value}))
 
 

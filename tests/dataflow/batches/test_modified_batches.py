@@ -58,14 +58,14 @@ def texts(data, batches, epoch: int) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("name", ["data", "corpora.yaml"])
 def test_every_pair_is_read_once_an_epoch_modified_with_its_probability(directory, name):
     data = open_training_data(str(directory / name))
-    drawn = settings("upper=0.3")
+    modified_settings = settings("upper=0.3")
     epochs = []
     for epochs_read in (1, 2):
-        stream = make_batches(data, drawn, epochs_read)
+        stream = make_batches(data, modified_settings, epochs_read)
         epochs.append(texts(data, stream.read(), 0))
-    first, both = epochs
-    assert both[:len(first)] == first and len(first) == len(LINES) and len(both) == 2 * len(LINES)
-    second = both[len(first):]
+    first, two_epochs = epochs
+    assert two_epochs[:len(first)] == first and len(first) == len(LINES) and len(two_epochs) == 2 * len(LINES)
+    second = two_epochs[len(first):]
     modified = [{pair for pair in epoch if pair in UPPER} for epoch in (first, second)]
     for epoch, changed in zip((first, second), modified, strict=True):
         assert len(changed) == pytest.approx(0.3 * len(LINES), abs=25)
@@ -78,10 +78,10 @@ def test_every_pair_is_read_once_an_epoch_modified_with_its_probability(director
 @pytest.mark.parametrize("sampled", [False, True])
 def test_a_resumed_run_reads_what_it_would_have_read(directory, name, sampled):
     data = open_training_data(str(directory / name))
-    drawn = settings("upper=0.2", "typos=0.3", "join=0.2", "noise=0.2", subword_sampling=sampled)
-    uninterrupted = list(itertools.islice(make_batches(data, drawn).read(), 40))
+    modified_settings = settings("upper=0.2", "typos=0.3", "join=0.2", "noise=0.2", subword_sampling=sampled)
+    uninterrupted = list(itertools.islice(make_batches(data, modified_settings).read(), 40))
     for start in (1, 7, 23):
-        resumed = make_batches(data, drawn).read(uninterrupted[start - 1][0])
+        resumed = make_batches(data, modified_settings).read(uninterrupted[start - 1][0])
         for (position, batch), (resumed_position, resumed_batch) in zip(uninterrupted[start:], resumed, strict=False):
             assert position == resumed_position
             assert all(np.array_equal(a, b) for a, b in zip(batch.arrays(), resumed_batch.arrays(), strict=True))
@@ -103,9 +103,10 @@ def test_a_modification_that_is_too_long_or_unknown_leaves_the_pair_as_it_was(di
 def test_modified_pairs_have_no_links_and_the_others_keep_theirs(directory):
     data = open_training_data(str(directory / "data"))
     counts = {}
-    for name, drawn in (("plain", settings()), ("some", settings("upper=0.5")), ("all", settings("upper=1"))):
+    for name, modified_settings in (("plain", settings()), ("some", settings("upper=0.5")),
+                                    ("all", settings("upper=1"))):
         counts[name] = sum(int(batch.alignment.sum()) for _, batch in make_batches(
-            data, drawn, 1, alignments=True).read())
+            data, modified_settings, 1, alignments=True).read())
     assert counts["all"] == 0 and counts["some"] == pytest.approx(counts["plain"] / 2, rel=0.2)
 
 

@@ -62,8 +62,8 @@ def settings(kind: str, **changes: Any) -> DataSettings:
     return DataSettings(**values)
 
 
-def opened(where: Path, data_settings: DataSettings) -> Any:
-    return make_batches(open_training_data(where), data_settings, 2)
+def opened(location: Path, data_settings: DataSettings) -> Any:
+    return make_batches(open_training_data(location), data_settings, 2)
 
 
 def contents(batches: Any, position: Position, limit: int | None = None) -> list[tuple[Any, ...]]:
@@ -90,14 +90,14 @@ def changes(old: Any, new: Any, position: Position) -> str:
 def test_a_setting_of_the_data_is_compared_or_changes_nothing(directory: Path, kind: str, name: str) -> None:
     if name == "subword_nbest" and kind != "stream":
         pytest.skip("refused for prepared data")
-    where = directory / ("corpora.yaml" if kind == "stream" else "prepared")
+    location = directory / ("corpora.yaml" if kind == "stream" else "prepared")
     on = {"modifiers": ["upper=0.4"]} if name == "modifier_languages" else {}
-    old = opened(where, settings(kind, **on, subword_sampling=kind == "stream" and name.startswith("subword_")))
+    old = opened(location, settings(kind, **on, subword_sampling=kind == "stream" and name.startswith("subword_")))
     if kind == "stream" and name == "subword_sampling":
-        new = opened(where, settings(kind))
+        new = opened(location, settings(kind))
     else:
         unchanged = {"subword_sampling": True} if kind == "stream" and name.startswith("subword_") else {}
-        new = opened(where, settings(kind, **{**on, **unchanged, name: CHANGED[name]}))
+        new = opened(location, settings(kind, **{**on, **unchanged, name: CHANGED[name]}))
     begin = a_position_in(old)
     refused = changes(old, new, begin)
     if refused:

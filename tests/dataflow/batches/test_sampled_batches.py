@@ -95,32 +95,33 @@ def test_each_epoch_has_the_text_of_each_pair_once_in_segmentations_of_its_own(d
         epoch = position.epoch
     assert texts == [PAIRS, PAIRS]
     stored = {tuple(data.source_vocabulary.encode(text)) for text in SOURCES}
-    segmentations = [{tuple(ids) for ids in drawn} for drawn in epochs]
+    segmentations = [{tuple(ids) for ids in epoch_ids} for epoch_ids in epochs]
     assert len(segmentations[0] & stored) < 100 and len(segmentations[0] & segmentations[1]) < 100
 
 
 def test_the_limit_holds_for_what_is_drawn_and_a_pair_does_not_outgrow_the_longest_length(directory: Path) -> None:
-    free, bound = (list(sampled(directory, 1, max_length=length).read()) for length in (1000, 30))
+    unlimited, limited = (list(sampled(directory, 1, max_length=length).read()) for length in (1000, 30))
     data = PreparedData(directory / "plain")
     longest = max(len(data.target_vocabulary.encode(text)) for text in TARGETS) + 1
-    assert max(batch.target_length.max() for _, batch in free) > max(longest, 30)
-    assert max(batch.target_length.max() for _, batch in bound) <= max(longest, 30)
-    assert sum(float(batch.target_tokens) for _, batch in bound) < sum(float(batch.target_tokens) for _, batch in free)
+    assert max(batch.target_length.max() for _, batch in unlimited) > max(longest, 30)
+    assert max(batch.target_length.max() for _, batch in limited) <= max(longest, 30)
+    tokens = [sum(float(batch.target_tokens) for _, batch in batches) for batches in (limited, unlimited)]
+    assert tokens[0] < tokens[1]
 
 
 @hypothesis_settings(max_examples=10, deadline=None)
 @given(where=st.floats(0, 1), readers=st.integers(1, 3), window=st.sampled_from([7, 40, 1000]), shuffle=st.booleans(),
        batch_tokens=st.sampled_from([40, 150, 2000]))
 def test_a_run_resumed_anywhere_reads_on_as_if_it_had_never_stopped(
-        directory: Path, where: float, readers: int, window: int, shuffle: bool, batch_tokens: int) -> None:
-    how = {"window": window, "shuffle": shuffle, "batch_tokens": batch_tokens}
-    complete = contents(sampled(directory, **how).read())
-    at = int(where * (len(complete) - 1))
-    begin = Position.from_json(complete[at][0].to_json())
-    resumed = sampled(directory, **how)
+        directory: Path, fraction: float, readers: int, window: int, shuffle: bool, batch_tokens: int) -> None:
+    options = {"window": window, "shuffle": shuffle, "batch_tokens": batch_tokens}
+    complete = contents(sampled(directory, **options).read())
+    index = int(fraction * (len(complete) - 1))
+    begin = Position.from_json(complete[index][0].to_json())
+    resumed = sampled(directory, **options)
     parts = [contents(resumed.read(begin, reader, readers)) for reader in range(readers)]
     interleaved = [batch for turn in range(len(parts[0])) for part in parts for batch in part[turn:turn + 1]]
-    assert interleaved == complete[at + 1:]
+    assert interleaved == complete[index + 1:]
 
 
 def test_readers_in_threads_read_what_one_reads(directory: Path) -> None:
@@ -165,63 +166,63 @@ def test_the_size_of_an_epoch_is_estimated_from_what_is_drawn(directory: Path) -
 
 def draws_of(batches: SampledBatches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Return the list to which each sampled window is added."""
-    drawn: list[tuple[int, int]] = []
+    drawn_windows: list[tuple[int, int]] = []
     draw = batches._windows.sample
-    monkeypatch.setattr(batches._windows, "sample", lambda *key: drawn.append(key) or draw(*key))
-    return drawn
+    monkeypatch.setattr(batches._windows, "sample", lambda *key: drawn_windows.append(key) or draw(*key))
+    return drawn_windows
 
 
-def finished(drawn: list[tuple[int, int]], batches: SampledBatches) -> list[tuple[int, int]]:
+def finished(drawn_windows: list[tuple[int, int]], batches: SampledBatches) -> list[tuple[int, int]]:
     """Return the list of sampled windows after the background thread has finished its work."""
     batches._background.submit(lambda: None).result()
-    return drawn
+    return drawn_windows
 
 
 def test_the_next_window_is_drawn_before_it_is_needed_and_few_are_kept(directory: Path,
                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     batches = sampled(directory, 1)
-    drawn = draws_of(batches, monkeypatch)
+    drawn_windows = draws_of(batches, monkeypatch)
     next(batches.read())
-    assert finished(drawn, batches) == [(0, index) for index in batches._block_order(0)[:2]]
-    assert sum(1 for _ in batches.read()) > 9 and len(drawn) == batches.num_blocks == 9
+    assert finished(drawn_windows, batches) == [(0, index) for index in batches._block_order(0)[:2]]
+    assert sum(1 for _ in batches.read()) > 9 and len(drawn_windows) == batches.num_blocks == 9
     assert len(batches._plans) == 3
 
 
 def test_a_resumed_run_draws_the_window_of_the_estimate_and_its_own_before_the_next(
         directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = sampled(directory)
-    drawn = draws_of(batches, monkeypatch)
+    drawn_windows = draws_of(batches, monkeypatch)
     assert batches.estimated_size.pairs == 300
     first = batches._block_order(0)[0]
-    assert finished(drawn, batches) == [(0, first)]
+    assert finished(drawn_windows, batches) == [(0, first)]
     next(batches.read(Position(1, 3, 1)))
-    assert finished(drawn, batches)[1:] == [(1, index) for index in batches._block_order(1)[3:5]]
+    assert finished(drawn_windows, batches)[1:] == [(1, index) for index in batches._block_order(1)[3:5]]
 
 
 def test_what_is_counted_is_drawn_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = sampled(directory)
-    drawn = draws_of(batches, monkeypatch)
+    drawn_windows = draws_of(batches, monkeypatch)
     batches.batches_per_epoch()
-    assert finished(drawn, batches) == [(0, index) for index in range(9)]
+    assert finished(drawn_windows, batches) == [(0, index) for index in range(9)]
 
 
 def test_readers_beside_each_other_draw_each_window_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for batch_tokens in (40, 5000):
         batches = sampled(directory, batch_tokens=batch_tokens)
-        drawn = draws_of(batches, monkeypatch)
+        drawn_windows = draws_of(batches, monkeypatch)
         readers = [batches.read(None, reader, 3) for reader in range(3)]
         read = sum(1 for turn in itertools.zip_longest(*readers) for batch in turn if batch)
         assert read == batches.batches_per_epoch() + batches.batches_per_epoch(1)
-        assert sorted(finished(drawn, batches)) == [(epoch, index) for epoch in range(2) for index in range(9)]
+        assert sorted(finished(drawn_windows, batches)) == [(epoch, index) for epoch in range(2) for index in range(9)]
 
 
 def test_a_few_batches_for_a_look_draw_no_window_ahead(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = make_batches(PreparedData(directory / "plain"), settings(), 1, ahead=False)
     assert isinstance(batches, SampledBatches)
-    drawn = draws_of(batches, monkeypatch)
+    drawn_windows = draws_of(batches, monkeypatch)
     complete = contents(sampled(directory, 1).read())
     assert contents(itertools.islice(batches.read(), 2)) == complete[:2]
-    assert finished(drawn, batches) == [(0, batches._block_order(0)[0])]
+    assert finished(drawn_windows, batches) == [(0, batches._block_order(0)[0])]
     assert contents(batches.read()) == complete
 
 
@@ -245,9 +246,9 @@ def test_pieces_that_are_drawn_have_the_factors_and_the_links_of_their_words(dir
             word_indices = words_of(source, data.source_vocabulary), words_of(target, data.target_vocabulary)
             assert tags == [factors.piece_to_id(TAGS[words[word]]) for word in word_indices[0]]
             expected = np.zeros(links.shape, np.uint8)
-            for row, to in enumerate(word_indices[1]):
+            for row, target_word in enumerate(word_indices[1]):
                 for column, word in enumerate(word_indices[0]):
-                    expected[row, column] = word + to == len(words) - 1
+                    expected[row, column] = word + target_word == len(words) - 1
             assert np.array_equal(links, expected)
             longer += len(source) > len(data.source_vocabulary.words.encode(" ".join(words)))
     assert read_pairs == PAIRS + PAIRS and longer > 300
@@ -270,8 +271,8 @@ def test_words_stay_linked_whichever_of_their_subwords_were_linked(directory: Pa
         return counts
 
     stored = make_batches(learned, settings(subword_sampling=False), 1, alignments=True)
-    again = make_batches(learned, settings(), 1, alignments=True)
-    assert linked_words(again) == linked_words(stored)
+    resampled = make_batches(learned, settings(), 1, alignments=True)
+    assert linked_words(resampled) == linked_words(stored)
 
 
 def test_what_cannot_be_drawn_is_refused_in_a_sentence(directory: Path, tmp_path: Path) -> None:

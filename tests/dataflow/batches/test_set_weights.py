@@ -136,7 +136,7 @@ def test_a_position_is_as_it_was_where_no_weights_are_set(stream) -> None:
         position.to_json() for position, _ in itertools.islice(stream({"a": 30, "b": 30}).read(), 5)]
 
 
-@pytest.mark.parametrize("weights, said", [
+@pytest.mark.parametrize("weights, message", [
     ([1], "expected 2 weights (a, b); got 1"), ([1, 2, 3], "expected 2 weights (a, b); got 3"),
     ({"a": 1}, "expected a weight for each of a, b; got a"), ({}, "got none"),
     ({"a": 1, "z": 2}, "expected a weight for each of a, b; got a, z"),
@@ -144,11 +144,11 @@ def test_a_position_is_as_it_was_where_no_weights_are_set(stream) -> None:
     ([1, math.inf], "b: weight inf"), ([1, "2"], "b: weight 2"), ([1, True], "b: weight True"),
     ([None, 1], "a: weight None"),
 ])
-def test_weights_that_cannot_work_are_refused_and_change_nothing(stream, weights, said) -> None:
+def test_weights_that_cannot_work_are_refused_and_change_nothing(stream, weights, message) -> None:
     batches = stream({"a": 30, "b": 30})
     with pytest.raises(SettingsError) as error:
         batches.mixture.set_weights(weights)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert batches.mixture.weight_log.at((5, 5)) is None
 
 

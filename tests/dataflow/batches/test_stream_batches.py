@@ -33,12 +33,12 @@ def stream(memory_source):
     """`stream({"a": 5}, window=3, ...)`: the batches of a mixture of sources in memory."""
 
     def make(sizes: dict[str, int], ends: str | None = "drop", epochs: int | None = 1, sources: Any = None,
-             pair_filter: PairFilter | None = None, said: list[str] | None = None, **settings: Any) -> StreamBatches:
+             pair_filter: PairFilter | None = None, reports: list[str] | None = None, **settings: Any) -> StreamBatches:
         sources = sources or [memory_source(name, size) for name, size in sizes.items()]
         mixture = Mixture([Ingredient(source, on_end=ends) for source in sources], seed=3, report=lambda _: None)
         settings = {"batch_tokens": 12, "window": 7, "seed": 3, **settings}
         return StreamBatches(mixture, VOCABULARY, VOCABULARY, StreamBatchSettings(**settings), pair_filter, epochs,
-                             (said if said is not None else []).append)
+                             (reports if reports is not None else []).append)
 
     return make
 
@@ -84,8 +84,8 @@ def test_any_readers_from_any_place_give_the_same_order(stream, sizes, readers, 
     complete = [(position, contents(batch)) for position, batch in make().read()]
     start = data.draw(st.integers(0, len(complete)))
     begin = Position() if start == 0 else complete[start - 1][0]
-    again = make()
-    parts = [again.read(Position.from_json(begin.to_json()), index, readers) for index in range(readers)]
+    resumed = make()
+    parts = [resumed.read(Position.from_json(begin.to_json()), index, readers) for index in range(readers)]
     in_turn = [(position, contents(batch)) for turn in itertools.zip_longest(*parts) for position, batch in
                filter(None, turn)]
     assert in_turn == complete[start:]
@@ -139,14 +139,14 @@ def test_pairs_are_shuffled_within_their_window_only(stream) -> None:
 def test_dropped_pairs_are_counted_and_reported(stream, memory_source) -> None:
     source = memory_source("a", 4)
     source.pairs += [Pair(" ", "a5"), Pair("a6", ""), Pair("a7 " + "x " * 9, "a7"), Pair("a8 x x x", "a8")]
-    said: list[str] = []
-    words = first_words(stream({}, sources=[source], pair_filter=PairFilter(6, 3.0), said=said).read())
+    reports: list[str] = []
+    words = first_words(stream({}, sources=[source], pair_filter=PairFilter(6, 3.0), reports=reports).read())
     accepted = [pair.target.split()[0] for pair in source.pairs[:4]
                 if 1 / 3 <= len(pair.source.split()) / len(pair.target.split()) <= 3]
     assert sorted(words) == sorted(accepted)
-    assert "8 pairs read" in said[-1]
+    assert "8 pairs read" in reports[-1]
     for reason in ("1 empty source", "1 empty target", "1 long source", f"{5 - len(accepted)} length ratio"):
-        assert reason in said[-1]
+        assert reason in reports[-1]
 
 
 def test_an_epoch_without_a_pair_is_an_error_and_no_endless_loop(stream) -> None:
@@ -161,20 +161,20 @@ def test_an_error_comes_to_every_reader_after_the_windows_before_it(stream, memo
     source = memory_source("a", 40, fails_at=pair_index, error=OSError("the cable is out"))
     batches = stream({}, sources=[source], window=10, batch_tokens=1, batch_type="sentences")
     readers = [batches.read(None, index, 2) for index in range(2)]
-    got: list[int] = []
+    sizes: list[int] = []
     for reader in readers:
         count = 0
         with pytest.raises(DataError, match=r"a: cannot be read \(OSError: the cable is out\)"):
             for _ in reader:
                 count += 1
-        got.append(count)
-    assert got == [10, 10]  # two windows of ten
+        sizes.append(count)
+    assert sizes == [10, 10]  # two windows of ten
 
 
 def test_positions_of_something_else_are_refused(stream) -> None:
-    for wrong in (Position(0, 3, 0), Position(0, 0, 2), Position(-1)):
+    for position in (Position(0, 3, 0), Position(0, 0, 2), Position(-1)):
         with pytest.raises(DataError, match="is outside these sources"):
-            stream({"a": 5}).read(wrong)
+            stream({"a": 5}).read(position)
     foreign = next(stream({"b": 5}, batch_tokens=2).read())[0]
     with pytest.raises(DataError, match="the sources are now a"):
         stream({"a": 5}).read(foreign)

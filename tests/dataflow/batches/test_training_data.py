@@ -46,29 +46,29 @@ def test_a_name_tells_prepared_data_from_sources(directory: Path, text: str, exp
 
 
 def test_both_kinds_of_data_give_batches_of_the_same_pairs(directory: Path) -> None:
-    said: list[str] = []
+    reports: list[str] = []
     texts = []
-    for where, kind in (("prepared", Batches), ("corpora.yaml", StreamBatches)):
-        data = open_training_data(where)
-        batches = make_batches(data, StreamBatchSettings(), 1, said.append)
+    for location, kind in (("prepared", Batches), ("corpora.yaml", StreamBatches)):
+        data = open_training_data(location)
+        batches = make_batches(data, StreamBatchSettings(), 1, reports.append)
         assert isinstance(batches, kind)
         texts.append(sorted(data.source_vocabulary.decode(ids) for _, batch in batches.read() for ids in batch.source))
     assert texts[0] == texts[1] == sorted(f"ja {n} wort" for n in range(20))
-    assert said[0].startswith("20 pairs in about 1 batches an epoch")
-    assert "pairs.tsv without preparation, in windows of 100,000 pairs" in said[1]
+    assert reports[0].startswith("20 pairs in about 1 batches an epoch")
+    assert "pairs.tsv without preparation, in windows of 100,000 pairs" in reports[1]
 
 
-@pytest.mark.parametrize(("shard_pairs", "limit", "said"), [
+@pytest.mark.parametrize(("shard_pairs", "limit", "warning"), [
     (4, 512, "The average batch has only 12 of batch_tokens=512, since no batch extends over two shards, and the "
              "5 shards of prepared-4 have only 4 pairs each"), (4, 3, None), (1_000_000, 512, None)])
 def test_shards_too_small_for_batches_are_told_of(directory: Path, shard_pairs: int, limit: int,
-                                                  said: str | None) -> None:
+                                                  warning: str | None) -> None:
     output = f"prepared-{shard_pairs}"
     prepare(PrepareSettings("pairs.tsv", output=output, vocab_kind="word", shard_pairs=shard_pairs))
     reports: list[str] = []
     make_batches(open_training_data(output), StreamBatchSettings(batch_tokens=limit), 1, reports.append)
     assert [sentence for sentence in reports if "extends over two shards" in sentence] == [
-        f"{said}. Prepare with a larger --shard-pairs."] * (said is not None)
+        f"{warning}. Prepare with a larger --shard-pairs."] * (warning is not None)
 
 
 def test_the_fingerprint_of_a_stream_is_that_of_its_sources_and_vocabularies(directory: Path) -> None:

@@ -58,15 +58,15 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrepareSettings
 def interrupting(monkeypatch: pytest.MonkeyPatch, tasks: int) -> list[str]:
     """Raise KeyboardInterrupt after every `every` tasks; the yielded list contains the title of each finished task."""
     done: list[str] = []
-    real, since = task_runners.perform, 0
+    real, calls = task_runners.perform, 0
 
     def perform(task: Task) -> None:
-        nonlocal since
-        if since == tasks:
-            since = 0
+        nonlocal calls
+        if calls == tasks:
+            calls = 0
             raise KeyboardInterrupt
         real(task)
-        since += 1
+        calls += 1
         done.append(task.title)
 
     monkeypatch.setattr(task_runners, "perform", perform)
@@ -242,8 +242,8 @@ def test_killed_workers_and_a_killed_main_process_change_no_byte(large: tuple[li
     modified_times = {path: path.stat().st_mtime_ns for path in encoded()}
     assert len(modified_times) >= 13
     process = start(2)
-    _, said = process.communicate()
-    assert process.returncode == 0 and "resuming an interrupted preparation" in said
+    _, output = process.communicate()
+    assert process.returncode == 0 and "resuming an interrupted preparation" in output
     assert sums(tmp_path / "out") == expected
 
 
@@ -260,6 +260,6 @@ def test_a_killed_task_of_ray_is_done_again_and_changes_no_byte(large: tuple[lis
               if Path(f"/proc/{child}/cmdline").read_bytes().startswith(b"ray::WorkerActor")]
     for worker in killed:
         os.kill(worker, signal.SIGKILL)
-    _, said = process.communicate()
-    assert killed and process.returncode == 0 and "Ray: 1 machine, 2 processors" in said
+    _, output = process.communicate()
+    assert killed and process.returncode == 0 and "Ray: 1 machine, 2 processors" in output
     assert sums(tmp_path / "out") == expected

@@ -207,14 +207,14 @@ def test_several_validation_sets_and_references_are_kept_under_their_names(tmp_p
     assert data.validation_sets == expected
     assert (data.valid_source, data.valid_target) == (["a b", "c"], ["k", "l"])
     assert (tmp_path / "out/valid-2.target-2").read_text() == "p\n"
-    said = io.StringIO()
-    prepare(settings, said)
-    assert "kept" in said.getvalue()
+    output = io.StringIO()
+    prepare(settings, output)
+    assert "kept" in output.getvalue()
     with pytest.raises(DataError, match="another valid_2_target_2 file"):
         Path(paths["t2"]).write_text("q\n")
         prepare(settings)
-    again = prepare(replace(settings, valid_name=["x", "y"], overwrite=True))
-    assert [validation_set.name for validation_set in again.validation_sets] == ["x", "y"]
+    renamed = prepare(replace(settings, valid_name=["x", "y"], overwrite=True))
+    assert [validation_set.name for validation_set in renamed.validation_sets] == ["x", "y"]
     single = prepare(replace(settings, valid_source=paths["talks.de"], valid_target=paths["t1"], overwrite=True))
     assert single.validation_sets == [ValidationSet("", ["d"], [["o"]])]
     assert sorted(path.name for path in (tmp_path / "out").glob("valid*")) == ["valid.source", "valid.target"]

@@ -158,9 +158,10 @@ def test_batches_resume_with_the_same_factors_and_links(text: dict[str, str]) ->
     complete = list(batches.read())
     assert all(batch.source.shape[2] == 3 and batch.alignment is not None for _, batch in complete)
     for start in (0, len(complete) // 2):
-        again = list(Batches(data, BatchSettings(batch_tokens=60), epochs=2, alignments=True).read(complete[start][0]))
-        assert len(again) == len(complete) - start - 1
-        for (_, batch), (_, expected_batch) in zip(again, complete[start + 1:], strict=True):
+        batches = Batches(data, BatchSettings(batch_tokens=60), epochs=2, alignments=True)
+        resumed = list(batches.read(complete[start][0]))
+        assert len(resumed) == len(complete) - start - 1
+        for (_, batch), (_, expected_batch) in zip(resumed, complete[start + 1:], strict=True):
             assert all(np.array_equal(*arrays) for arrays in zip(batch.arrays(), expected_batch.arrays(), strict=True))
     linked = sum(int(batch.alignment.sum()) for _, batch in complete if batch.alignment is not None)
     assert linked == 2 * data.statistics["alignments"]["links"]
@@ -172,9 +173,9 @@ def test_statistics_and_inspection_tell_of_them(text: dict[str, str]) -> None:
     pairs = sum(bool(links) for _, _, links in spelt(data))
     assert data.statistics["alignments"] == {"links": links, "pairs": pairs}
     assert [factor["unknown"] for factor in data.statistics["source_factors"]] == [0, 0]
-    for shown in (data.statistics_table, report_table([inspect_prepared(data)])):
-        assert "source factor 1: 7 values, 0.000 % unknown" in shown
-        assert f"alignments: {links:,} links of tokens in {pairs:,} pairs" in shown
+    for table in (data.statistics_table, report_table([inspect_prepared(data)])):
+        assert "source factor 1: 7 values, 0.000 % unknown" in table
+        assert f"alignments: {links:,} links of tokens in {pairs:,} pairs" in table
 
 
 def test_another_number_of_factors_or_other_links_are_another_preparation(text: dict[str, str], tmp_path: Path) -> None:
@@ -203,10 +204,10 @@ def test_the_vocabularies_of_a_run_are_used_with_their_factors(text: dict[str, s
 
 def test_a_vocabulary_with_factors_for_text_without_them_is_told(text: dict[str, str], tmp_path: Path) -> None:
     prepare(settings(text))
-    again = prepare(settings(text, output=str(tmp_path / "again"), source_factors=0, alignments=None,
-                             source_vocab=f"{tmp_path}/out/vocabulary/source.model"))
-    assert again.source_vocabulary.streams == 1
-    assert "2 source factors have their word lists next to " in " ".join(again.manifest["notes"])
+    unfactored = prepare(settings(text, output=str(tmp_path / "again"), source_factors=0, alignments=None,
+                                  source_vocab=f"{tmp_path}/out/vocabulary/source.model"))
+    assert unfactored.source_vocabulary.streams == 1
+    assert "2 source factors have their word lists next to " in " ".join(unfactored.manifest["notes"])
 
 
 def spoil(path: str, line: int, text: str) -> None:

@@ -282,13 +282,13 @@ def test_permission_to_write_is_asked_for_before_the_work(
 def _epochs(uri: str, folder: Path, limit: int, seed: int, results: Any) -> None:
     data = RemotePreparedData(uri, ObjectCache(folder, limit))
     order = np.random.default_rng(seed).permutation(np.repeat(np.arange(data.num_blocks), 4))
-    held = [(int(index), data.read_block(int(index))) for index in order[:3]]
+    recent_blocks = [(int(index), data.read_block(int(index))) for index in order[:3]]
     pairs, blocks = 0, []
     for index in order:
         block = data.read_block(int(index))
         pairs += len(block.source_offsets) - 1
-        held = [*held[1:], (int(index), block)]     # mapped, while the cache removes them
-        blocks = [(number, block_bytes(block)) for number, block in held]
+        recent_blocks = [*recent_blocks[1:], (int(index), block)]     # mapped, while the cache removes them
+        blocks = [(number, block_bytes(block)) for number, block in recent_blocks]
     results.put((pairs, blocks))
 
 

@@ -137,23 +137,23 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_a_tiny_text_has_as_many_pieces_as_can_be_made_of_it(kind: str, tmp_path: Path) -> None:
-    settings, said = replace(text(tmp_path, 3), vocab_kind=kind), io.StringIO()
-    data = prepare(settings, said)
+    settings, output = replace(text(tmp_path, 3), vocab_kind=kind), io.StringIO()
+    data = prepare(settings, output)
     assert data.shared_vocabulary and data.source_vocabulary.size < 110
-    assert "Automatic setting: --vocab-size 2000, because the text has about 48 words.\n" in said.getvalue()
+    assert "Automatic setting: --vocab-size 2000, because the text has about 48 words.\n" in output.getvalue()
     assert f"{data.source_vocabulary.size} ids rather than the 2000 chosen" in data.statistics_table
 
 
 def test_what_was_chosen_is_kept_and_the_same_command_finds_it(tmp_path: Path) -> None:
-    settings, said = text(tmp_path), io.StringIO()
+    settings, output = text(tmp_path), io.StringIO()
     data = prepare(settings)
     saved = data.manifest["settings"]
     assert (saved["vocab_size"], saved["shared_vocab"]) == (2_000, True)
     assert data.manifest["notes"][1] == "automatic setting: --vocab-size 2000, because the text has about 4,800 words"
     assert data.manifest["notes"][1] in data.statistics_table
     before = contents(tmp_path / "out")
-    prepare(settings, said)
-    assert "kept" in said.getvalue() and contents(tmp_path / "out") == before
+    prepare(settings, output)
+    assert "kept" in output.getvalue() and contents(tmp_path / "out") == before
     prepare(replace(settings, vocab_size=2_000, shared_vocab=True))     # by words, the same
     with pytest.raises(DataError, match="vocab_size 2000 there, 1999 now"):
         prepare(replace(settings, vocab_size=1999, shared_vocab=True))
@@ -161,9 +161,9 @@ def test_what_was_chosen_is_kept_and_the_same_command_finds_it(tmp_path: Path) -
 
 def test_a_chosen_vocabulary_is_the_one_that_is_asked_for_in_its_words(tmp_path: Path) -> None:
     settings = text(tmp_path)
-    chosen = prepare(settings)
+    automatic = prepare(settings)
     requested = prepare(replace(settings, output=str(tmp_path / "asked"), vocab_size=2_000, shared_vocab=True))
-    assert chosen.fingerprint == requested.fingerprint
+    assert automatic.fingerprint == requested.fingerprint
 
 
 def test_what_is_chosen_does_not_depend_on_how_the_text_is_divided_or_where_it_is(

@@ -106,11 +106,12 @@ def test_keys_beyond_32_bits_are_read(database: Any) -> None:
     assert len(read(database.uri(f"{COLUMNS}&page=2"))) == 5
 
 
-@pytest.mark.parametrize("where", ["id > 0 AND de LIKE '%25a%25'", "id > 0 OR id < -40", "en <> ':x ?' AND id%252 = 0"])
-def test_a_condition_chooses_rows_and_is_taken_word_for_word(database: Any, where: str) -> None:
+@pytest.mark.parametrize("condition", ["id > 0 AND de LIKE '%25a%25'", "id > 0 OR id < -40",
+                                       "en <> ':x ?' AND id%252 = 0"])
+def test_a_condition_chooses_rows_and_is_taken_word_for_word(database: Any, condition: str) -> None:
     fill(database, rows_of(40))
-    expected = database.execute(f"SELECT de, en FROM pairs WHERE {where.replace('%25', '%')} ORDER BY id")
-    uri = database.uri(f"{COLUMNS}&page=3&where={where}")
+    expected = database.execute(f"SELECT de, en FROM pairs WHERE {condition.replace('%25', '%')} ORDER BY id")
+    uri = database.uri(f"{COLUMNS}&page=3&where={condition}")
     assert read(uri) == [Pair(*row) for row in expected] and open_database(uri).count() == len(expected) > 3
 
 

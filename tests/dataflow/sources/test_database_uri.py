@@ -33,9 +33,9 @@ def test_a_bare_scheme_means_the_driver_of_our_extras(scheme: str, driver: str) 
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="%&"), min_size=1))
-def test_a_condition_may_hold_any_text(where: str) -> None:
-    uri = parse_database_uri(f"postgresql://host:1/db?table=t&where={where}")
-    assert uri.where == where and uri.url.host == "host"
+def test_a_condition_may_hold_any_text(condition: str) -> None:
+    uri = parse_database_uri(f"postgresql://host:1/db?table=t&where={condition}")
+    assert uri.where == condition and uri.url.host == "host"
 
 
 def test_percent_signs_and_ampersands_in_values_are_escaped() -> None:
@@ -47,8 +47,8 @@ def test_percent_signs_and_ampersands_in_values_are_escaped() -> None:
 def test_the_name_opens_the_same_table_without_the_password() -> None:
     uri = parse_database_uri(f"mysql://me:{SECRET}@host:3307/db?table=t&where=a%26b&password={SECRET}&page=3")
     assert uri.name == "mysql://me@host:3307/db?table=t&where=a%26b"
-    again = parse_database_uri(uri.name)
-    assert (again.table, again.where, again.name) == (uri.table, uri.where, uri.name)
+    reopened = parse_database_uri(uri.name)
+    assert (reopened.table, reopened.where, reopened.name) == (uri.table, uri.where, uri.name)
 
 
 @pytest.mark.parametrize("uri", [

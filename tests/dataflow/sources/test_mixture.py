@@ -18,16 +18,16 @@ from towernmt.dataflow.sources.mixture import Ingredient, Mixture
 
 @pytest.fixture
 def mixture(memory_source):
-    """Return `mixture({"a": 5, "b": 3}, weights=[...], ...)`; the mixture has its reports in `.said`."""
+    """Return `mixture({"a": 5, "b": 3}, weights=[...], ...)`; the mixture has its reports in `.reports`."""
 
-    def make(sizes: dict[str, int], weights: Any = None, ends: Any = None, tags: Any = None, **how: Any) -> Mixture:
-        said: list[str] = []
+    def make(sizes: dict[str, int], weights: Any = None, ends: Any = None, tags: Any = None, **options: Any) -> Mixture:
+        reports: list[str] = []
         values = zip(sizes.items(), weights or itertools.repeat(1.0), tags or itertools.repeat(""),
                      ends or itertools.repeat(None), strict=False)
         ingredients = [Ingredient(memory_source(name, size), weight, tag, end)
                        for (name, size), weight, tag, end in values]
-        new_mixture = Mixture(ingredients, report=said.append, **how)
-        new_mixture.said = said
+        new_mixture = Mixture(ingredients, report=reports.append, **options)
+        new_mixture.reports = reports
         return new_mixture
 
     return make
@@ -42,22 +42,22 @@ def test_concatenation_reads_each_source_once_in_order(mixture) -> None:
     mixed = mixture({"a": 3, "b": 0, "c": 2}, mix="concatenate")
     assert words(mixed) == ["a0", "a1", "a2", "c0", "c1"]
     assert mixed.count() == 5
-    assert "b contains no pair and is dropped" in mixed.said[1]
+    assert "b contains no pair and is dropped" in mixed.reports[1]
 
 
 def test_weights_are_the_shares_of_the_draws(mixture) -> None:
-    drawn = Counter(word[0] for word in words(mixture({"a": 40_000, "b": 40_000}, [3, 1]), pairs=20_000))
-    assert drawn["a"] / 20_000 == pytest.approx(0.75, abs=0.015)  # four standard deviations
+    counts = Counter(word[0] for word in words(mixture({"a": 40_000, "b": 40_000}, [3, 1]), pairs=20_000))
+    assert counts["a"] / 20_000 == pytest.approx(0.75, abs=0.015)  # four standard deviations
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0, float("inf")])
 def test_temperature_flattens_the_shares_of_sizes(mixture, temperature: float) -> None:
     sizes = {"a": 20_000, "b": 2_000, "c": 200}
     powers = [size ** (1 / temperature) for size in sizes.values()]
-    drawn = Counter(word[0] for word in words(
+    counts = Counter(word[0] for word in words(
         mixture(sizes, mix="temperature", temperature=temperature), pairs=15_000))
     for name, power in zip(sizes, powers, strict=True):
-        assert drawn[name] / 15_000 == pytest.approx(power / sum(powers), abs=0.017)
+        assert counts[name] / 15_000 == pytest.approx(power / sum(powers), abs=0.017)
 
 
 def test_an_epoch_ends_when_every_source_was_read_once_and_the_small_ones_began_again(mixture) -> None:
@@ -65,8 +65,8 @@ def test_an_epoch_ends_when_every_source_was_read_once_and_the_small_ones_began_
     counts = Counter(words(mixed))
     assert all(counts[f"a{i}"] == 1 for i in range(30))
     assert max(counts.values()) > 1 and all(counts[f"b{i}"] >= 1 for i in range(4))
-    assert any("b ended after 4 pairs in 1 round(s) and restarts" in text for text in mixed.said)
-    assert "a ended after 30 pairs in 1 round(s), and the epoch ends" in mixed.said[-1]
+    assert any("b ended after 4 pairs in 1 round(s) and restarts" in text for text in mixed.reports)
+    assert "a ended after 30 pairs in 1 round(s), and the epoch ends" in mixed.reports[-1]
 
 
 def test_dropped_sources_are_read_exactly_once(mixture) -> None:
@@ -79,7 +79,7 @@ def test_the_end_of_one_source_may_end_the_epoch(mixture) -> None:
     mixed = mixture({"a": 1000, "b": 4}, ends=["drop", "end"])
     assert Counter(word[0] for word in words(mixed))["b"] == 4
     assert len(words(mixed)) < 60
-    assert "the epoch ends" in mixed.said[0]
+    assert "the epoch ends" in mixed.reports[0]
 
 
 def test_epochs_and_seeds_have_orders_of_their_own(mixture) -> None:
@@ -111,9 +111,9 @@ HOW = st.one_of(
 
 
 @hypothesis_settings(max_examples=80, deadline=None)
-@given(sizes=SIZES, how=HOW, seed=st.integers(0, 99), epoch=st.integers(0, 3), data=st.data())
-def test_going_on_anywhere_gives_the_rest_of_the_same_order(memory_source, sizes, how, seed, epoch, data) -> None:
-    mix, end = how
+@given(sizes=SIZES, options=HOW, seed=st.integers(0, 99), epoch=st.integers(0, 3), data=st.data())
+def test_going_on_anywhere_gives_the_rest_of_the_same_order(memory_source, sizes, options, seed, epoch, data) -> None:
+    mix, end = options
     weights = [1 + index for index in range(len(sizes))]
 
     def make() -> Mixture:
@@ -129,10 +129,10 @@ def test_going_on_anywhere_gives_the_rest_of_the_same_order(memory_source, sizes
         return
     start = data.draw(st.integers(0, len(pairs)))
     cursor = mixed.begin(epoch) if start == 0 else items[start - 1][0]
-    again = make()
-    remaining = [pair for _, pair in itertools.islice(again.read(json.loads(json.dumps(cursor))), 400 - start)]
+    resumed = make()
+    remaining = [pair for _, pair in itertools.islice(resumed.read(json.loads(json.dumps(cursor))), 400 - start)]
     assert remaining == pairs[start:]
-    for ingredient in again.ingredients:  # a seek: no earlier pair is read again
+    for ingredient in resumed.ingredients:  # a seek: no earlier pair is read again
         assert ingredient.source.pairs_read <= len(remaining) + 1
 
 
@@ -184,15 +184,15 @@ def test_the_cursor_of_other_sources_is_refused(mixture) -> None:
             mixture({"a": 3, "b": 3}).reader({**cursor, "sources": [{**state, **change}, cursor["sources"][1]]})
 
 
-@pytest.mark.parametrize(("how", "message"), [
+@pytest.mark.parametrize(("options", "message"), [
     ({"mix": "weigth"}, "is not one of weight, temperature, concatenate"),
     ({"mix": "temperature", "temperature": 0.5}, "temperature 0.5"),
     ({"weights": [0.0]}, "a: weight 0.0: expected a number above 0"),
     ({"ends": ["stop"]}, "a: on_end 'stop' is not one of restart, drop, end"),
     ({"ends": ["restart"], "mix": "concatenate"}, "the sources after it would never be read"),
 ])
-def test_what_cannot_work_is_refused(mixture, how: dict[str, Any], message: str) -> None:
+def test_what_cannot_work_is_refused(mixture, options: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        mixture({"a": 3}, **how)
+        mixture({"a": 3}, **options)
     with pytest.raises(SettingsError, match="has no source"):
         Mixture([])

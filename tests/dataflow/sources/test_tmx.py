@@ -48,9 +48,9 @@ def test_what_elementtree_writes_is_read_as_it_was_from_any_cursor_on(
     ElementTree.SubElement(root, "header", srclang="de")
     body = ElementTree.SubElement(root, "body")
     for row in rows:
-        each = ElementTree.SubElement(body, "tu")
+        unit = ElementTree.SubElement(body, "tu")
         for language, text in zip(("de-AT", "EN_us"), row, strict=True):
-            variant = ElementTree.SubElement(each, "tuv", {"xml:lang": language})
+            variant = ElementTree.SubElement(unit, "tuv", {"xml:lang": language})
             ElementTree.SubElement(variant, "seg").text = text
     if indent:
         ElementTree.indent(root)

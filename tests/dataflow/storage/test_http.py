@@ -139,9 +139,9 @@ def test_user_and_password_are_sent_and_never_shown(web: Any) -> None:
     assert source.name == web.url("/x.tsv?signature=***&part=2")
     assert len(list(source.read(source.begin()))) == 4000
     assert {path for path, _ in web.requests} == {"/x.tsv?signature=abc123&part=2"}
-    for wrong in (url.replace("s3cret", "s3crets"), url.replace("/x.tsv", "/y.tsv"), f"{url}?colums=1"):
+    for wrong_url in (url.replace("s3cret", "s3crets"), url.replace("/x.tsv", "/y.tsv"), f"{url}?colums=1"):
         with pytest.raises((DataError, SettingsError)) as caught:
-            read(f"{wrong}{'&' if '?' in wrong else '?'}signature=abc123&columns=0,1")
+            read(f"{wrong_url}{'&' if '?' in wrong_url else '?'}signature=abc123&columns=0,1")
         assert "s3cret" not in str(caught.value) and "abc123" not in str(caught.value)
 
 

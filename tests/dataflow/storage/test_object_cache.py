@@ -114,13 +114,13 @@ def test_what_a_killed_process_left_is_replaced_and_counts_no_more(tmp_path: Pat
 
 
 def test_threads_that_want_the_same_file_fetch_it_once(tmp_path: Path) -> None:
-    cache, fetched, got = ObjectCache(tmp_path, 5 * SIZE), [], []        # type: ignore[var-annotated]
-    threads = [threading.Thread(target=lambda: got.append(get(cache, "a", fetched))) for _ in range(8)]
+    cache, fetched, contents = ObjectCache(tmp_path, 5 * SIZE), [], []        # type: ignore[var-annotated]
+    threads = [threading.Thread(target=lambda: contents.append(get(cache, "a", fetched))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert fetched == ["a"] and got == [content("a")] * 8
+    assert fetched == ["a"] and contents == [content("a")] * 8
 
 
 def test_a_fetch_waits_for_the_room_of_another_that_is_under_way(tmp_path: Path) -> None:
@@ -134,26 +134,26 @@ def test_a_fetch_waits_for_the_room_of_another_that_is_under_way(tmp_path: Path)
     first = threading.Thread(target=lambda: cache.open("a", "1", SIZE, slow).close())
     first.start()
     halfway.wait()
-    got: list[bytes] = []
-    second = threading.Thread(target=lambda: got.append(get(cache, "b")))
+    contents: list[bytes] = []
+    second = threading.Thread(target=lambda: contents.append(get(cache, "b")))
     second.start()
     second.join(0.2)
-    assert got == [] and cache.bytes() == SIZE
+    assert contents == [] and cache.bytes() == SIZE
     go.set()
     first.join()
     second.join()
-    assert got == [content("b")] and cache.bytes() == SIZE
+    assert contents == [content("b")] and cache.bytes() == SIZE
 
 
 def _work(directory: Path, seed: int, results: Any) -> None:
-    cache, draws, most = ObjectCache(directory, 3 * SIZE), np.random.default_rng(seed), 0
+    cache, draws, largest_size = ObjectCache(directory, 3 * SIZE), np.random.default_rng(seed), 0
     for number in draws.integers(0, 8, 150):
         name = f"name-{number}"
         if get(cache, name) != content(name):
             results.put((seed, f"{name} is wrong"))
             return
-        most = max(most, cache.bytes())
-    results.put((seed, most))
+        largest_size = max(largest_size, cache.bytes())
+    results.put((seed, largest_size))
 
 
 def test_processes_share_a_small_cache_without_a_wrong_byte(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_processes_share_a_small_cache_without_a_wrong_byte(tmp_path: Path) -> N
     for worker in workers:
         worker.join()
     # Space is freed before it is allocated; a count without the lock may see a file before and after its rename.
-    assert all(isinstance(most, int) for most in content_by_worker.values()), content_by_worker
+    assert all(isinstance(largest_size, int) for largest_size in content_by_worker.values()), content_by_worker
     assert ObjectCache(tmp_path, 3 * SIZE).bytes() <= 3 * SIZE
 
 
@@ -185,13 +185,13 @@ def test_a_fetch_killed_in_the_middle_holds_nobody_up(tmp_path: Path) -> None:
     worker = context.Process(target=_hang, args=(tmp_path, started))
     worker.start()
     started.wait(300)
-    got: list[bytes] = []
-    waiting = threading.Thread(target=lambda: got.append(get(ObjectCache(tmp_path, SIZE), "a")))
+    contents: list[bytes] = []
+    waiting = threading.Thread(target=lambda: contents.append(get(ObjectCache(tmp_path, SIZE), "a")))
     waiting.start()
     worker.kill()
     worker.join()
     waiting.join(300)
-    assert got == [content("a")]
+    assert contents == [content("a")]
 
 
 @pytest.fixture
@@ -257,9 +257,9 @@ def test_the_environment_sets_place_and_size(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("TOWERNMT_CACHE_GB", "0.5")
     assert default_cache().directory == tmp_path / "here" / "objects"
     assert default_cache().limit_bytes == 5 * 10**8
-    for wrong in ("much", "0", "-1", "nan", "inf"):
-        monkeypatch.setenv("TOWERNMT_CACHE_GB", wrong)
-        with pytest.raises(SettingsError, match=f"TOWERNMT_CACHE_GB={wrong}: expected a positive number"):
+    for text in ("much", "0", "-1", "nan", "inf"):
+        monkeypatch.setenv("TOWERNMT_CACHE_GB", text)
+        with pytest.raises(SettingsError, match=f"TOWERNMT_CACHE_GB={text}: expected a positive number"):
             default_cache()
 
 

@@ -42,9 +42,9 @@ def test_errors_of_the_server_and_cuts_in_mid_object_lose_no_byte(fault_proxy: A
     fault_proxy.applies = is_body
     fault_proxy.script = [INTERNAL_ERROR, Cut(70_000), SLOW_DOWN, SLOW_DOWN, None, Cut(0), Cut(1), Cut(12_345, True),
                           INTERNAL_ERROR, Cut(100_000), Cut(65_536), SLOW_DOWN, Cut(5, True)]
-    got = read(S3Storage(fault_proxy.url, chunk_bytes=150_000), name)
+    content = read(S3Storage(fault_proxy.url, chunk_bytes=150_000), name)
     assert fault_proxy.script == []
-    assert got.count(b"\n") == LINES and hashlib.sha256(got).digest() == hashlib.sha256(data).digest()
+    assert content.count(b"\n") == LINES and hashlib.sha256(content).digest() == hashlib.sha256(data).digest()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -55,13 +55,13 @@ def vocabulary_of(name: str) -> Vocabulary:
     kind, _, special = name.partition(" ")
     if special in ("", "with bytes"):
         return learn_sentence_piece(TEXT, kind, 600 if special else 330, 0.98, bool(special), SYMBOLS)
-    how: dict[str, object] = {"of several words": {"split_by_whitespace": False},
-                              "with spaces at the end": {"treat_whitespace_as_suffix": True},
-                              "with another normalisation": {"normalization_rule_name": "nmt_nfkc_cf",
-                                                             "add_dummy_prefix": False}}[special]
+    options: dict[str, object] = {"of several words": {"split_by_whitespace": False},
+                                  "with spaces at the end": {"treat_whitespace_as_suffix": True},
+                                  "with another normalisation": {"normalization_rule_name": "nmt_nfkc_cf",
+                                                                 "add_dummy_prefix": False}}[special]
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(TEXT * 2), model_writer=model, model_type=kind,
-                                             vocab_size=330, minloglevel=2, hard_vocab_limit=False, **how)
+                                             vocab_size=330, minloglevel=2, hard_vocab_limit=False, **options)
     assert PieceModel(model.getvalue()).crosses_spaces == (special == "of several words")
     return SentencePieceVocabulary(model.getvalue())
 
@@ -83,14 +83,15 @@ def encoded(vocabulary: Vocabulary, texts: Sequence[str]) -> Sentences:
                      np.cumsum([0, *map(len, lists)]).astype(np.int64))
 
 
-def sentences(drawn: Resegmented | Sentences) -> list[list[int]]:
-    return [drawn.ids[begin:end].tolist() for begin, end in zip(drawn.offsets[:-1], drawn.offsets[1:], strict=True)]
+def sentences(resegmented: Resegmented | Sentences) -> list[list[int]]:
+    return [resegmented.ids[begin:end].tolist()
+            for begin, end in zip(resegmented.offsets[:-1], resegmented.offsets[1:], strict=True)]
 
 
 def redrawn(vocabulary: Vocabulary, texts: Sequence[str], alpha: float, key: Sequence[int] = (1, 2),
             longest: int = 10**6) -> list[list[int]]:
-    once = Resegmenter(vocabulary.stored_words(Sampling(alpha)))
-    return sentences(once.resegment(*encoded(vocabulary, texts), key, longest))
+    resegmenter = Resegmenter(vocabulary.stored_words(Sampling(alpha)))
+    return sentences(resegmenter.resegment(*encoded(vocabulary, texts), key, longest))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -100,14 +101,15 @@ def test_what_is_drawn_is_the_text_that_was_stored_word_for_word(name: str, text
                                                                  ) -> None:
     vocabulary = vocabulary_of(name)
     stored = encoded(vocabulary, [clean(text) for text in texts])
-    drawn = Resegmenter(vocabulary.stored_words(Sampling(alpha))).resegment(*stored, [seed], 10**6)
-    assert drawn.ids.dtype == stored.ids.dtype
-    for old, new in zip(sentences(stored), sentences(drawn), strict=True):
+    resegmented = Resegmenter(vocabulary.stored_words(Sampling(alpha))).resegment(*stored, [seed], 10**6)
+    assert resegmented.ids.dtype == stored.ids.dtype
+    for old, new in zip(sentences(stored), sentences(resegmented), strict=True):
         assert vocabulary.decode(new) == vocabulary.decode(old)
         assert new.count(UNK) == old.count(UNK)
-    old_ends, new_ends = np.append(drawn.begins, len(stored.ids))[1:], np.cumsum(drawn.counts)
-    for old, old_end, new, new_end in zip(drawn.begins, old_ends, new_ends - drawn.counts, new_ends, strict=True):
-        before, after = stored.ids[old:old_end].tolist(), drawn.ids[new:new_end].tolist()
+    old_ends, new_ends = np.append(resegmented.begins, len(stored.ids))[1:], np.cumsum(resegmented.counts)
+    new_begins = new_ends - resegmented.counts
+    for old, old_end, new, new_end in zip(resegmented.begins, old_ends, new_begins, new_ends, strict=True):
+        before, after = stored.ids[old:old_end].tolist(), resegmented.ids[new:new_end].tolist()
         assert UNK not in before or after == before
         assert vocabulary.decode(after) == vocabulary.decode(before)
 
@@ -166,12 +168,12 @@ def test_draws_depend_on_the_key_and_not_on_what_is_remembered(name: str, monkey
     vocabulary, chance = vocabulary_of(name), random.Random(3)
     texts = [" ".join(chance.choices(WORDS, k=chance.randint(0, 9))) for _ in range(300)]
     monkeypatch.setattr(resegmentation, "_SLICE", 70)
-    once = Resegmenter(vocabulary.stored_words(Sampling(0.3)))
-    first, second = (once.resegment(*encoded(vocabulary, texts), [key], 10**6) for key in (1, 2))
-    again = once.resegment(*encoded(vocabulary, texts), [1], 10**6)
+    resegmenter = Resegmenter(vocabulary.stored_words(Sampling(0.3)))
+    first, second = (resegmenter.resegment(*encoded(vocabulary, texts), [key], 10**6) for key in (1, 2))
+    repeated = resegmenter.resegment(*encoded(vocabulary, texts), [1], 10**6)
     monkeypatch.setattr(resegmentation, "_CACHE_BYTES", 0)
     forgetful = Resegmenter(vocabulary.stored_words(Sampling(0.3))).resegment(*encoded(vocabulary, texts), [1], 10**6)
-    assert sentences(first) == sentences(again) == sentences(forgetful) != sentences(second)
+    assert sentences(first) == sentences(repeated) == sentences(forgetful) != sentences(second)
     for index in range(4):
         assert np.array_equal(first[index], forgetful[index])
     assert len({str(ids) for ids in redrawn(vocabulary, ["Gewissen begabt"] * 200, 0.3)}) > 3     # a new sample each
@@ -204,11 +206,11 @@ def test_a_number_draws_the_same_of_a_word_however_many_were_added_before(nodes:
 def test_a_sentence_that_would_be_too_long_stays_as_it_was_stored(name: str) -> None:
     vocabulary, texts = vocabulary_of(name), TEXT[:8] * 10
     stored = sentences(encoded(vocabulary, texts))
-    free = redrawn(vocabulary, texts, 0.3)
-    longest = int(np.median([len(ids) for ids in free]))
+    unlimited = redrawn(vocabulary, texts, 0.3)
+    longest = int(np.median([len(ids) for ids in unlimited]))
     bounded = redrawn(vocabulary, texts, 0.3, longest=longest)
-    assert bounded == [new if len(new) <= longest else old for old, new in zip(stored, free, strict=True)]
-    assert bounded != free and bounded != stored
+    assert bounded == [new if len(new) <= longest else old for old, new in zip(stored, unlimited, strict=True)]
+    assert bounded != unlimited and bounded != stored
 
 
 @pytest.mark.parametrize("name", ["unigram", "bpe"])

@@ -52,24 +52,25 @@ def learned(kind: str, fallback: bool) -> SentencePieceVocabulary:
 
 
 @cache
-def whitespace_model(kind: str, **how: object) -> SentencePieceVocabulary:
+def whitespace_model(kind: str, **options: object) -> SentencePieceVocabulary:
     """Train a model with spaces inside or at the end of pieces, and SentencePiece's default normalisation and ids."""
     import io
 
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(REAL_TEXT), model_writer=model, model_type=kind,
-                                             vocab_size=450, minloglevel=2, hard_vocab_limit=False, **how)
+                                             vocab_size=450, minloglevel=2, hard_vocab_limit=False, **options)
     return SentencePieceVocabulary(model.getvalue())
 
 
 MODELS = {
     **{f"{kind}{' with bytes' if fallback else ''}": lambda kind=kind, fallback=fallback: learned(kind, fallback)
        for kind, fallback in product(("unigram", "bpe"), (False, True))},
-    **{f"{kind}, {name}": lambda kind=kind, how=how: whitespace_model(kind, **how) for kind in ("unigram", "bpe")
-       for name, how in {"pieces of several words": {"split_by_whitespace": False},
-                         "spaces at the end": {"treat_whitespace_as_suffix": True},
-                         "another normalisation": {"normalization_rule_name": "nmt_nfkc_cf",
-                                                   "add_dummy_prefix": False}}.items()}}
+    **{f"{kind}, {name}": lambda kind=kind, options=options: whitespace_model(kind, **options)
+       for kind in ("unigram", "bpe")
+       for name, options in {"pieces of several words": {"split_by_whitespace": False},
+                             "spaces at the end": {"treat_whitespace_as_suffix": True},
+                             "another normalisation": {"normalization_rule_name": "nmt_nfkc_cf",
+                                                       "add_dummy_prefix": False}}.items()}}
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("bpe")])

@@ -113,9 +113,9 @@ def test_a_pair_is_segmented_alike_whatever_the_window(memory_source) -> None:
 
 
 def test_a_draw_is_another_segmentation_of_the_same_text(vocabulary: Vocabulary) -> None:
-    drawn = vocabulary.sample_batch(TEXTS, Sampling(0.2), 5)
-    assert [vocabulary.decode(ids) for ids in drawn] == TEXTS
-    assert sum(ids != encoded for ids, encoded in zip(drawn, vocabulary.encode_batch(TEXTS), strict=True)) > 100
+    sampled = vocabulary.sample_batch(TEXTS, Sampling(0.2), 5)
+    assert [vocabulary.decode(ids) for ids in sampled] == TEXTS
+    assert sum(ids != encoded for ids, encoded in zip(sampled, vocabulary.encode_batch(TEXTS), strict=True)) > 100
 
 
 def test_draws_in_several_threads_do_not_disturb_each_other(vocabulary: Vocabulary) -> None:
@@ -137,17 +137,17 @@ def test_dropout_has_the_ends_that_the_paper_names() -> None:
     pytest.importorskip("subword_nmt")
     vocabulary = learn_bpe_codes(TEXTS, 250)
     assert vocabulary.sample_batch(TEXTS, Sampling(0.0), 1) == vocabulary.encode_batch(TEXTS)
-    drawn = zip(WORDS, vocabulary.sample_batch(WORDS, Sampling(1.0), 1), vocabulary.encode_batch(WORDS), strict=True)
-    in_letters = [len(ids) == len(word) for word, ids, encoded in drawn if ids != encoded]
+    sampled = zip(WORDS, vocabulary.sample_batch(WORDS, Sampling(1.0), 1), vocabulary.encode_batch(WORDS), strict=True)
+    in_letters = [len(ids) == len(word) for word, ids, encoded in sampled if ids != encoded]
     assert len(in_letters) > 200 and all(in_letters)
 
 
 def test_no_word_becomes_unknown_by_chance() -> None:
     pytest.importorskip("subword_nmt")
     vocabulary = learn_bpe_codes(TEXTS, 60)
-    encoded, drawn = (sum(ids.count(3) for ids in segmentations) for segmentations in (
+    encoded, sampled = (sum(ids.count(3) for ids in segmentations) for segmentations in (
         vocabulary.encode_batch(TEXTS), vocabulary.sample_batch(TEXTS, Sampling(0.5), 1)))
-    assert drawn == encoded
+    assert sampled == encoded
 
 
 def test_symbols_are_pieces_of_their_own() -> None:
@@ -168,8 +168,8 @@ def test_a_resumed_stream_draws_what_the_one_never_stopped_drew(memory_source, s
 
     uninterrupted = [(position, [a.tobytes() for a in batch.arrays()]) for position, batch in make().read()]
     start = min(start, len(uninterrupted) - 1)
-    again = make()
-    parts = [again.read(uninterrupted[start][0], index, readers) for index in range(readers)]
+    resumed_batches = make()
+    parts = [resumed_batches.read(uninterrupted[start][0], index, readers) for index in range(readers)]
     resumed = [next(parts[number % readers]) for number in range(len(uninterrupted) - start - 1)]
     contents = [(position, [a.tobytes() for a in batch.arrays()]) for position, batch in resumed]
     assert contents == uninterrupted[start + 1:]

@@ -164,10 +164,10 @@ class Position(NamedTuple):
 
 
 def _not_a_position(text: object) -> DataError:
-    shown = repr(text)
-    if len(shown) > 80:
-        shown = shown[:77] + "..."
-    return DataError(f"{shown} is not a data position; expected {Position().to_json()} with whole numbers. "
+    shortened = repr(text)
+    if len(shortened) > 80:
+        shortened = shortened[:77] + "..."
+    return DataError(f"{shortened} is not a data position; expected {Position().to_json()} with whole numbers. "
                      "The checkpoint's state file is damaged, or was not written by towernmt.")
 
 

@@ -234,9 +234,9 @@ class Batches:
                 self._counts.clear()
             self._counts[key] = len(plan.starts)
             self._plans[key] = plan
-            held = sum(len(planned.order) for planned in self._plans.values())
-            while len(self._plans) > _MIN_PLANS and held > self.planned_pairs:
-                held -= len(self._plans.popitem(last=False)[1].order)
+            pairs_in_memory = sum(len(planned.order) for planned in self._plans.values())
+            while len(self._plans) > _MIN_PLANS and pairs_in_memory > self.planned_pairs:
+                pairs_in_memory -= len(self._plans.popitem(last=False)[1].order)
             return block, plan
 
     def _plan_lengths(self, source: IntArray, target: IntArray, shuffle_key: list[int] | None) -> BlockPlan:

@@ -131,9 +131,9 @@ class MixedBatches(Batches):
                  alignments: bool = False) -> None:
         for name in ("subword_sampling", "modifiers"):
             if value := getattr(settings, name):
-                shown = "true" if value is True else ",".join(value)
-                raise SettingsError(f"data.{name}={shown} changes pairs as they are read, which --general does not "
-                                    "support: leave out one of them.")
+                value_text = "true" if value is True else ",".join(value)
+                raise SettingsError(f"data.{name}={value_text} changes pairs as they are read, which --general does "
+                                    "not support: leave out one of them.")
         super().__init__(data, settings, epochs, alignments)
         self._mixed, self._share = data, settings.general_share
 

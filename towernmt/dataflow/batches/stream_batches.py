@@ -243,8 +243,8 @@ class _Tally:
 
     def describe(self) -> str:
         dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(self._dropped.items()))
-        since = "" if self.complete else " since it was resumed"
-        return f"{self._pairs_read:,} pairs read{since}, {sum(self._dropped.values()):,} dropped" + (
+        restriction = "" if self.complete else " since it was resumed"
+        return f"{self._pairs_read:,} pairs read{restriction}, {sum(self._dropped.values()):,} dropped" + (
             f": {dropped}" if dropped else "")
 
 

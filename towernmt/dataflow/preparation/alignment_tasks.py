@@ -48,7 +48,7 @@ def _sample(job: PreparationJob) -> Iterator[PairBlock]:
     shards = cells = 0
     while shards < job.shards and cells < LARGEST_SAMPLE:
         lengths = [_lengths(GroupedFile(job.distributed(part), shards)) for part in range(job.parts)]
-        cells += sum(count_cells(*both) for both in lengths)
+        cells += sum(count_cells(*side_lengths) for side_lengths in lengths)
         shards += 1
     step = max(1, -(-cells // LARGEST_SAMPLE))
     for shard in range(shards):

@@ -120,9 +120,9 @@ def _histogram_rows(source: list[int], target: list[int]) -> list[tuple[str, str
 
 def describe_lines(entry: dict[str, Any]) -> str:
     """Return the first lines of the pairs that were dropped for one reason, such as "lines 4, 9, ..."."""
-    shown = ", ".join(str(line) for line in entry["first_lines"])
-    more = ", ..." if entry["pairs"] > len(entry["first_lines"]) else ""
-    return f"line{'s' if entry['pairs'] > 1 else ''} {shown}{more}"
+    line_numbers = ", ".join(str(line) for line in entry["first_lines"])
+    ellipsis = ", ..." if entry["pairs"] > len(entry["first_lines"]) else ""
+    return f"line{'s' if entry['pairs'] > 1 else ''} {line_numbers}{ellipsis}"
 
 
 LENGTHS = "lengths.tsv"
@@ -253,8 +253,8 @@ class Statistics:
         self._pairs += state["pairs"]
         for name, side in self._sides.items():
             side.merge(state["sides"][name])
-        self._unknown_factors = [sum(both) for both in zip(self._unknown_factors, state["unknown_factors"],
-                                                           strict=True)]
+        self._unknown_factors = [sum(counts) for counts in zip(self._unknown_factors, state["unknown_factors"],
+                                                               strict=True)]
         if self._links is not None and state["links"] is not None:
             self._links = {name: count + state["links"][name] for name, count in self._links.items()}
         self._pair_lengths.update(dict(zip(*state["pair_lengths"], strict=True)))

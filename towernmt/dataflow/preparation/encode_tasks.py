@@ -142,7 +142,8 @@ class DropDuplicates(NumberedTask):
         repeated = find_repeated_keys(self.job, self.number, sum(rows * keys for rows, keys in shapes))
         stops = np.cumsum([rows * keys for rows, keys in shapes])[:-1]
         shares = [share.reshape(shape) for share, shape in zip(np.split(repeated, stops), shapes, strict=True)]
-        write_distributed(self.job, self.number, [drop_repeated(*both) for both in zip(chunks, shares, strict=True)])
+        write_distributed(self.job, self.number, [
+            drop_repeated(chunk, share) for chunk, share in zip(chunks, shares, strict=True)])
         encoded.unlink(missing_ok=True)
 
 

@@ -139,8 +139,9 @@ class _Copy:
             sizes = [path.stat().st_size for path in self.files]
         except (OSError, ValueError):
             return 0, self._begin, [0, 0]
-        same = state["mixture"] == [self._mixture.name, self._factors, json.loads(json.dumps(self._begin))]
-        if not same or any(size < recorded_size for size, recorded_size in zip(sizes, state["bytes"], strict=True)):
+        is_same_mixture = state["mixture"] == [self._mixture.name, self._factors, json.loads(json.dumps(self._begin))]
+        is_complete = all(size >= recorded_size for size, recorded_size in zip(sizes, state["bytes"], strict=True))
+        if not (is_same_mixture and is_complete):
             return 0, self._begin, [0, 0]
         return state["pairs"], state["cursor"], state["bytes"]
 
@@ -258,9 +259,9 @@ def _joined(line: Sequence[str], number: int, files: Sequence[Chunk]) -> str:
         if len(values) != len(words):
             raise DataError(f"{file.path} line {number}: {len(values)} factors, but the source has {len(words)} words "
                             "there: write one factor for each word, separated by white space.")
-        wrong = next((value for value in values if SEPARATOR in value), None)
-        if wrong is not None:
-            raise DataError(f"{file.path} line {number}: the factor '{wrong[:40]}' contains '{SEPARATOR}', which "
+        invalid = next((value for value in values if SEPARATOR in value), None)
+        if invalid is not None:
+            raise DataError(f"{file.path} line {number}: the factor '{invalid[:40]}' contains '{SEPARATOR}', which "
                             "separates a word from its factors in text to translate: write it without.")
     return " ".join(map(SEPARATOR.join, zip(words, *factors, strict=True)))
 

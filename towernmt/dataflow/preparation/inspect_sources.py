@@ -23,7 +23,7 @@ from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary, FactorError
 
 _EXAMPLES = 3
-_SHOWN = 60  # characters of an example
+_LONGEST_TEXT = 60  # characters of an example
 _SLICE = 4096
 
 
@@ -256,13 +256,13 @@ def _details(report: SourceReport) -> Iterator[str]:
     if report.duplicates:
         yield f"{report.duplicates:,} of {report.read:,} pairs came before"
     if report.repeated_sources:
-        often = ", ".join(f"'{_shown(text)}' ({times:,} times)" for text, times in report.often)
+        often = ", ".join(f"'{_shortened(text)}' ({times:,} times)" for text, times in report.often)
         yield f"{report.repeated_sources:,} of {report.read:,} pairs have a source that came before: {often}"
     yield from (f"{pair.source}\n    {pair.target}" for pair in report.samples)
 
 
-def _shown(text: str) -> str:
-    return text if len(text) <= _SHOWN else text[:_SHOWN - 3] + "..."
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT - 3] + "..."
 
 
 def _lengths(lengths: Sequence[int]) -> str:

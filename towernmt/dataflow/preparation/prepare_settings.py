@@ -134,8 +134,8 @@ class PrepareSettings:
         if self.valid_name and len(self.valid_name) != len(sources):
             raise SettingsError(f"--valid-name gives {len(self.valid_name)} names for {len(sources)} validation sets: "
                                 "pass one for each, or none.")
-        each = len(targets) // max(len(sources), 1)
-        return named_sets([ValidationFiles(name, source, targets[number * each:(number + 1) * each])
+        count = len(targets) // max(len(sources), 1)        # references of each source
+        return named_sets([ValidationFiles(name, source, targets[number * count:(number + 1) * count])
                            for number, (name, source) in enumerate(
                                zip(self.valid_name or [""] * len(sources), sources, strict=True))], "--valid-name")
 

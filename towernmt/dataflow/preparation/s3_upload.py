@@ -114,8 +114,8 @@ def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = N
     manifest = dataclasses.replace(manifest, folder=_data_folder(manifest, folder))
     uploader = _Uploader(folder, stream)
     uploader.total = sum((directory / name).stat().st_size for name in manifest.names())
-    sent = {name: uploader.upload(directory / name, manifest.relative_path(name)) for name in manifest.names()}
-    for name, file in sent.items():
+    uploaded = {name: uploader.upload(directory / name, manifest.relative_path(name)) for name in manifest.names()}
+    for name, file in uploaded.items():
         uploader.check(manifest.relative_path(name), file)
     uploader.put(MANIFEST, manifest.to_text().encode())
     uploader.remove(sorted(uploader.present() - {manifest.relative_path(name) for name in manifest.names()}))
@@ -139,7 +139,7 @@ class _Uploader:
         self._folder, self._stream = folder, stream
         self._bucket, prefix = split_name(folder.name)
         self._prefix = f"{prefix}/" if prefix else ""
-        self._once = dataclasses.replace(folder.options, retries=0)
+        self._options_without_retries = dataclasses.replace(folder.options, retries=0)
         self.total = self._done = 0
 
     def upload(self, path: Path, file: str) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class _Uploader:
         """
         size, crc = path.stat().st_size, _crc32(path)
         if not self._is_there(file, size, crc):
-            retrying(self._once, self._folder.path(file), partial(self._transfer, path, file, crc))
+            retrying(self._options_without_retries, self._folder.path(file), partial(self._transfer, path, file, crc))
             self.check(file, {"bytes": size, "crc32": crc})
         self._done += size
         if self._stream is not None:

@@ -110,14 +110,14 @@ class SampleText(Task):
 
     def run(self) -> None:
         draw, texts = self.draw, {"source": self.texts.source, "target": self.texts.target}
-        drawn: dict[str, list[str]] = {
+        samples: dict[str, list[str]] = {
             side: list(sampled_texts(texts[side], draw.share, draw.seed, draw.text_factors if side == "source" else 0))
             for side in draw.sides}
         if self.draw.factors:
             rows = list(self._factor_values())
-            drawn |= {f"factor_{n + 1}": [row[n] for row in rows] for n in range(self.draw.factors)}
+            samples |= {f"factor_{n + 1}": [row[n] for row in rows] for n in range(self.draw.factors)}
         with atomic_output(self.output) as unfinished:
-            unfinished.write_text(json.dumps(drawn), encoding="utf-8")
+            unfinished.write_text(json.dumps(samples), encoding="utf-8")
 
     def _factor_values(self) -> Iterator[list[str]]:
         factors = self.draw.factors

@@ -251,8 +251,8 @@ def propose_sharing(common: float) -> tuple[bool, str]:
     Args:
         common: share of common letters; see `common_letters`.
     """
-    same = common >= COMMON
-    return same, f"the languages have {100 * common:.0f} % of their letters in common"
+    is_shared = common >= COMMON
+    return is_shared, f"the languages have {100 * common:.0f} % of their letters in common"
 
 
 def common_letters(first: Counter[str], second: Counter[str]) -> float:

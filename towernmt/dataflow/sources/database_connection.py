@@ -168,19 +168,19 @@ class DatabaseSession:
             cursor.close()
             driver.commit()
 
-    def _give_up_or_wait(self, problem: str, lost: float, attempt: int) -> None:
+    def _give_up_or_wait(self, problem: str, seconds: float, attempt: int) -> None:
         patience, locked = self._uri.patience, re.search(r"(?i)\block(ed)?\b", problem) is not None
-        if lost >= patience:
+        if seconds >= patience:
             state = "locked" if locked else "not reachable"
-            raise DataError(f"{self._uri.name}: {state} for {lost:.0f} s ({problem}). "
+            raise DataError(f"{self._uri.name}: {state} for {seconds:.0f} s ({problem}). "
                             + ("End the process that holds the lock" if locked else
                                "Start the server or repair the network")
                             + ", and start again; patience=SECONDS in the URI sets a longer wait.") from None
         if not attempt:
             logger.warning("%s: %s (%s); retrying for %.0f s.", self._uri.name,
-                           "locked" if locked else "connection lost", problem, patience - lost)
+                           "locked" if locked else "connection lost", problem, patience - seconds)
         wait = min(_FIRST_WAIT * 2.0 ** min(attempt, 10), _LONGEST_WAIT) * self._jitter.uniform(0.5, 1.0)
-        time.sleep(min(wait, patience - lost))
+        time.sleep(min(wait, patience - seconds))
 
     def _refusal(self, error: DBAPIError) -> DatabaseRefusal:
         problem = driver_message(error, self._uri.url)
@@ -227,7 +227,7 @@ def _check_file(uri: DatabaseURI) -> None:
     path = Path(name)
     if path.is_file():
         return
-    folder = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    folder = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     advice = suggestion(path.name, folder) or (
         " Check the path: sqlite:/// begins a relative path, sqlite://// an absolute path.")
     raise DataError(f"{uri.name}: file {name} is missing.{advice}")

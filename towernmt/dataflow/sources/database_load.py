@@ -146,15 +146,15 @@ class _TableLoader:
         records, table = _records(self.target), table_clause(self.target)
         done = {"done": 1} if not rows else {"pairs": pairs + len(rows), "place": json.dumps(cursor)}
         values = [{self.target.source: pair.source, self.target.target: pair.target} for pair in rows]
-        tried = False
+        is_retry = False
 
         def work(connection: Connection) -> None:
-            nonlocal tried
+            nonlocal is_retry
             with connection.begin():
                 record = self._find_record(connection, records)
-                if tried and record is not None and rows and record["pairs"] == pairs + len(rows):
+                if is_retry and record is not None and rows and record["pairs"] == pairs + len(rows):
                     return      # the connection was lost after the transaction was committed
-                tried = True
+                is_retry = True
                 updated = connection.execute(records.update().values(done).where(
                     records.c.load == self._identity(), records.c.pairs == pairs)).rowcount
                 if updated != 1:

@@ -146,7 +146,7 @@ class DatabaseSource(Source):
 
     def _check_cursor(self, cursor: Cursor) -> tuple[Key | None, Key | None]:
         if (isinstance(cursor, (list, tuple)) and len(cursor) == 2
-                and all(each is None or type(each) in (int, str) for each in cursor)):
+                and all(key is None or type(key) in (int, str) for key in cursor)):
             after, until = cursor
             return after, until
         raise DataError(f"{self.name}: {cursor!r} is not a position in a table. Pass a cursor that this source "
@@ -339,7 +339,7 @@ def _is_unique(inspector: Inspector, uri: DatabaseURI) -> bool:
     indexes = [index for index in inspector.get_indexes(name, schema)
                if not any(key.endswith("_where") for key in index.get("dialect_options", {}))]
     unique: list[list[Any]] = [list(inspector.get_pk_constraint(name, schema)["constrained_columns"])]
-    unique += [list(each["column_names"]) for each in inspector.get_unique_constraints(name, schema)]
+    unique += [list(constraint["column_names"]) for constraint in inspector.get_unique_constraints(name, schema)]
     unique += [list(index["column_names"]) for index in indexes if index["unique"]]
     leading = {names[0] for names in [*unique, *(list(index["column_names"]) for index in indexes)] if names}
     if uri.key not in leading and uri.key != "rowid":

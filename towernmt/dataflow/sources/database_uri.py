@@ -76,19 +76,19 @@ def parse_database_uri(uri: str) -> DatabaseURI:
         raise SettingsError(f"{mask_uri(uri).partition('?')[0]}: not a valid URI of a database. Write "
                         "DIALECT://USER@HOST:PORT/DATABASE?table=TABLE, and write @ : / and ? in a password as "
                         "%40 %3A %2F and %3F.") from None
-    shown = mask_uri(address)
+    masked = mask_uri(address)
     if "@" in (url.host or ""):
-        raise SettingsError(f"{shown}: more than one @ precedes the host. Write an @ in a password as %40.")
-    options, driver_options = _split_options(query, shown)
+        raise SettingsError(f"{masked}: more than one @ precedes the host. Write an @ in a password as %40.")
+    options, driver_options = _split_options(query, masked)
     url = url.set(drivername=_DEFAULT_DRIVERS.get(url.drivername, url.drivername)).update_query_pairs(driver_options)
     if url.password is None and url.get_backend_name() in ("mysql", "mariadb") and os.environ.get("MYSQL_PWD"):
         url = url.set(password=os.environ["MYSQL_PWD"])     # MySQL's programs read this variable, the drivers do not
-    numbers = {"page": _parse_positive(options.pop("page", str(PAGE_ROWS)), "page", int, shown),
-               "patience": _parse_positive(options.pop("patience", str(PATIENCE_SECONDS)), "patience", float, shown)}
+    numbers = {"page": _parse_positive(options.pop("page", str(PAGE_ROWS)), "page", int, masked),
+               "patience": _parse_positive(options.pop("patience", str(PATIENCE_SECONDS)), "patience", float, masked)}
     if options.get("missing", "error") not in ("error", "skip"):
-        raise SettingsError(f"{shown}: missing={options['missing']}: expected error or skip.")
+        raise SettingsError(f"{masked}: missing={options['missing']}: expected error or skip.")
     if not options.get("table"):
-        raise SettingsError(f"{shown}: the table is missing. Add the option table=TABLE.")
+        raise SettingsError(f"{masked}: the table is missing. Add the option table=TABLE.")
     return DatabaseURI(url=url, name=_public_name(address, url, query), **options, **numbers)  # type: ignore[arg-type]
 
 
@@ -97,29 +97,30 @@ def _pairs(query: str) -> list[tuple[str, str]]:
     return [(name, unquote(value)) for name, _, value in items]
 
 
-def _split_options(query: str, shown: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
+def _split_options(query: str, masked_uri: str) -> tuple[dict[str, str], list[tuple[str, str]]]:
     options: dict[str, str] = {}
     driver_options: list[tuple[str, str]] = []
     for name, value in _pairs(query):
         if name not in OPTIONS:
             near = nearest(name, OPTIONS, ALMOST_EQUAL)
             if near:
-                raise SettingsError(f"{shown}: option '{name}' does not exist. Did you mean '{near}'?")
+                raise SettingsError(f"{masked_uri}: option '{name}' does not exist. Did you mean '{near}'?")
             driver_options.append((name, value))
         elif name in options:
-            raise SettingsError(f"{shown}: option '{name}' occurs twice. Remove one; write an & in a value as %26.")
+            raise SettingsError(f"{masked_uri}: option '{name}' occurs twice. Remove one; write an & in a value as "
+                                "%26.")
         else:
             options[name] = value
     return options, driver_options
 
 
-def _parse_positive(text: str, option: str, kind: type[int] | type[float], shown: str) -> int | float:
+def _parse_positive(text: str, option: str, kind: type[int] | type[float], masked_uri: str) -> int | float:
     try:
         number = kind(text)
     except ValueError:
         number = 0
     if not 0 < number < float("inf"):
-        raise SettingsError(f"{shown}: {option}={text} is not a positive number. "
+        raise SettingsError(f"{masked_uri}: {option}={text} is not a positive number. "
                         f"Write, for example, {option}={PAGE_ROWS if option == 'page' else int(PATIENCE_SECONDS)}.")
     return number
 
@@ -129,6 +130,6 @@ def _public_name(address: str, url: URL, query: str) -> str:
     user = f"{address.partition('://')[2].partition('@')[0].partition(':')[0]}@" if url.username else ""
     host_and_path = mask_uri(address).partition("://")[2].removeprefix(f"{HIDDEN}@")
     values = dict(_pairs(query))
-    shown = [f"{option}={re.sub('[%&]', lambda match: f'%{ord(match[0]):02X}', values[option])}"
-             for option in (*_SHOWN_DRIVER_OPTIONS, *OPTIONS[:6]) if option in values]
-    return f"{address.partition('://')[0]}://{user}{host_and_path}?{'&'.join(shown)}"
+    public_options = [f"{option}={re.sub('[%&]', lambda match: f'%{ord(match[0]):02X}', values[option])}"
+                      for option in (*_SHOWN_DRIVER_OPTIONS, *OPTIONS[:6]) if option in values]
+    return f"{address.partition('://')[0]}://{user}{host_and_path}?{'&'.join(public_options)}"

@@ -102,8 +102,8 @@ class ParallelFiles(FileSource):
         return lines[0]
 
 
-def _block_with_lines(block: LineBlock, more: Iterator[LineBlock]) -> LineBlock:
-    return block if block.texts else next(more, block)
+def _block_with_lines(block: LineBlock, following: Iterator[LineBlock]) -> LineBlock:
+    return block if block.texts else next(following, block)
 
 
 def _lines_after(block: LineBlock, n: int) -> LineBlock:

@@ -422,9 +422,9 @@ class MixtureReader:
             raw = np.random.Philox(np.random.SeedSequence(key)).random_raw(_DRAWS)
             self._uniform = (raw >> np.uint64(11)).astype(np.float64) * 2.0 ** -53
         bounds = np.cumsum([state["weight"] if state["active"] else 0.0 for state in self._states])
-        drawn = np.searchsorted(bounds, self._uniform * bounds[-1], side="right")
+        drawn_sources = np.searchsorted(bounds, self._uniform * bounds[-1], side="right")
         last = max(index for index, state in enumerate(self._states) if state["active"])
-        indices: list[int] = np.minimum(drawn, last).tolist()
+        indices: list[int] = np.minimum(drawn_sources, last).tolist()
         return indices
 
 

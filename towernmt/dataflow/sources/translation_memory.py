@@ -169,7 +169,7 @@ class _UnitParser:
         if tag == "seg" and self._text is not None:
             self._variants.append((self._language, "".join(self._text)))
             self._text = None
-        elif tag in _CODES and self._code is not None and not any(each in _CODES for each in self._path[:-1]):
+        elif tag in _CODES and self._code is not None and not any(open_tag in _CODES for open_tag in self._path[:-1]):
             if self._text is not None and _LINE_BREAK.search("".join(self._code)):
                 self._text.append(" ")      # a line break separates words
             self._code = None

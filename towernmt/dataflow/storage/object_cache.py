@@ -217,14 +217,14 @@ def _wait_for_lock(file: BinaryIO, operation: str) -> None:
     Raises:
         DataError: the other process has stopped writing.
     """
-    pause, last_modified, since = 0.005, -1, time.monotonic()
+    pause, last_modified, progress_time = 0.005, -1, time.monotonic()
     while True:
         with contextlib.suppress(BlockingIOError):
             _flock(file, operation, "LOCK_NB")
             return
         if (modified := os.fstat(file.fileno()).st_mtime_ns) != last_modified:
-            last_modified, since = modified, time.monotonic()
-        elif time.monotonic() - since > PATIENCE_SECONDS:
+            last_modified, progress_time = modified, time.monotonic()
+        elif time.monotonic() - progress_time > PATIENCE_SECONDS:
             raise DataError(f"{file.name}: another process has locked this file of the cache and has not written to it "
                             f"for {PATIENCE_SECONDS:g} s. End that process (`fuser {file.name}` names it), or set "
                             f"{CACHE_VARIABLE} to another folder.")

@@ -57,7 +57,7 @@ class WordSampler(Protocol):
     def add(self, word: str) -> int | None:
         """Return the number of a word, or None if it has to keep its segmentation."""
 
-    def takes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    def uniforms_per_word(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return int64 `[words]`: maximum number of random numbers that a sample of each word takes."""
 
     def draw(self, numbers: NDArray[np.int64], uniform: NDArray[np.float64], first: NDArray[np.int64]

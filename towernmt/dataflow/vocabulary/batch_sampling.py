@@ -66,14 +66,14 @@ class BatchBpeDropout:
         symbols = self._initial_symbols(word)
         return None if symbols is None else self._state(tuple(map(self._symbols.number, symbols)))
 
-    def takes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the maximum number of random numbers for each word; see `WordSampler.takes`."""
+    def uniforms_per_word(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the maximum number of random numbers for each word; see `WordSampler.uniforms_per_word`."""
         return np.array(self._lengths)[numbers].astype(np.int64)
 
     def draw(self, numbers: NDArray[np.int64], uniform: NDArray[np.float64], first: NDArray[np.int64]
              ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Sample a segmentation of each word; see `WordSampler.draw`."""
-        lengths = self.takes(numbers)
+        lengths = self.uniforms_per_word(numbers)
         short, long = np.flatnonzero(lengths <= _LONGEST_CACHED), np.flatnonzero(lengths > _LONGEST_CACHED)
         counts, first_ids, ids = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64), array("i")
         for word in long.tolist():
@@ -248,8 +248,8 @@ class BatchUnigramSampler:
             self._nodes += 1
         return len(self._lengths) - 1
 
-    def takes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the maximum number of random numbers for each word; see `WordSampler.takes`."""
+    def uniforms_per_word(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the maximum number of random numbers for each word; see `WordSampler.uniforms_per_word`."""
         return np.array(self._lengths)[numbers].astype(np.int64)
 
     def draw(self, numbers: NDArray[np.int64], uniform: NDArray[np.float64], first: NDArray[np.int64]
@@ -259,7 +259,7 @@ class BatchUnigramSampler:
         fractions = (uniform * 2.0 ** _BITS).astype(np.int64)
         # Equal words are adjacent, so that consecutive searches access the same memory.
         active = np.argsort(numbers, kind="stable")
-        ends = self.takes(numbers[active])
+        ends = self.uniforms_per_word(numbers[active])
         nodes, uniform_begins = np.array(self._first_nodes)[numbers] - 1, first - 1  # for a prefix of 0 characters
         counts = np.zeros(len(numbers), np.int64)
         steps = []

@@ -98,9 +98,9 @@ class Resegmenter:
         """
         numbers = self._number(ids, begins, old_counts)
         numbered = np.flatnonzero(numbers != _KEPT)
-        takes = self._sampler.takes(numbers[numbered])
-        sampled, numbered_counts = self._sampler.draw(numbers[numbered], _uniform(key, int(takes.sum())),
-                                                      np.cumsum(takes) - takes)
+        number_counts = self._sampler.uniforms_per_word(numbers[numbered])
+        sampled, numbered_counts = self._sampler.draw(numbers[numbered], _uniform(key, int(number_counts.sum())),
+                                                      np.cumsum(number_counts) - number_counts)
         counts, sampled_begins = np.zeros(len(begins), np.int64), np.zeros(len(begins), np.int64)
         counts[numbered], sampled_begins[numbered] = numbered_counts, np.cumsum(numbered_counts) - numbered_counts
         return sampled, sampled_begins, counts

@@ -49,9 +49,9 @@ def split_factors(text: str, count: int, index: int = 0) -> tuple[list[str], lis
     for row in rows:
         if len(row) != count + 1 or "" in row:
             word = SEPARATOR.join(row)
-            shown = word if len(word) <= _SHOWN else word[:_SHOWN] + "..."
+            shortened = word if len(word) <= _SHOWN else word[:_SHOWN] + "..."
             form = SEPARATOR.join(["word", *(f"factor{number + 1}" for number in range(count))])
-            raise FactorError(index, f"'{shown}' does not have the form {form}. Write each word with its {count} "
+            raise FactorError(index, f"'{shortened}' does not have the form {form}. Write each word with its {count} "
                                      "source factor(s) after it, none of them empty.")
     return [row[0] for row in rows], [[row[number + 1] for row in rows] for number in range(count)]
 
