@@ -177,7 +177,7 @@ class _Uploader:
         with open(path, "rb") as content:
             try:
                 retrying_client.upload_fileobj(content, self._bucket, self._prefix + file, Config=config,
-                                       ExtraArgs={"Metadata": {_CHECKSUM: str(crc)}})
+                                              ExtraArgs={"Metadata": {_CHECKSUM: str(crc)}})
             except ClientError as error:
                 # If the response to the last request is lost, boto3 repeats the request after the upload has ended.
                 if error.response["Error"]["Code"] != "NoSuchUpload":
