@@ -116,7 +116,7 @@ class BackTranslationTrainer(SyncMultiGPUTrainer):
     Args:
         text: sentences in the target language of each direction.
         start: number of steps on the parallel text only.
-        others: arguments of `SyncMultiGPUTrainer`.
+        options: arguments of `SyncMultiGPUTrainer`.
     """
 
     def __init__(self, text: dict[str, Ids], start: int, **options: Any) -> None:

@@ -70,7 +70,7 @@ class MinimumRiskTrainer(SyncMultiGPUTrainer):
         score: function of hypothesis and reference, from 0 (useless) to 1 (equal).
         vocabulary: target vocabulary.
         reference: whether the reference is one of the candidates, as in Shen et al.
-        others: arguments of `SyncMultiGPUTrainer`.
+        options: arguments of `SyncMultiGPUTrainer`.
     """
 
     def __init__(self, sampling: SamplingSettings, score: Any, vocabulary: Vocabulary, reference: bool,

@@ -34,7 +34,7 @@ class FeedingTrainer(SyncMultiGPUTrainer):
     """Feeds the sums of the rows of each batch.
 
     Attributes:
-        taken: the batches, with the position after each.
+        taken_batches: the batches, with the position after each.
     """
 
     taken_batches: list[tuple[list[list[int]], str]]

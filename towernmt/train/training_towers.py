@@ -73,7 +73,7 @@ class WorldTowerContext(TrainTowerContext):
 
     Args:
         name: the tower's name scope; "" for none.
-        place: the tower's index among all towers of the world.
+        position: the tower's index among all towers of the world.
         first: whether it is the first tower of its process.
     """
 

@@ -192,7 +192,7 @@ class _Distribution:
 
     Args:
         order: int `[pairs]`, indices of the pairs, sorted by shard.
-        whose: int `[pairs]`, their shards.
+        shard_of_pair: int `[pairs]`, their shards.
         shards: number of shards.
     """
 

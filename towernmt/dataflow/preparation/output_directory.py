@@ -27,9 +27,9 @@ from towernmt.dataflow.vocabulary.source_text import SOURCE_TEXT
 class OutputDirectory:
     """The directory of a preparation, for the one process that writes it.
 
-        with OutputDirectory("data/de-en", overwrite=False) as place:
-            ...                     # write a complete preparation into place.stage, the manifest last
-            place.exchange()
+        with OutputDirectory("data/de-en", overwrite=False) as output:
+            ...                     # write a complete preparation into output.stage, the manifest last
+            output.exchange()
 
     At the end of the block, `stage` is removed; without `exchange`, the directory is unchanged.
 

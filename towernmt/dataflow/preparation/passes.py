@@ -60,7 +60,7 @@ class Passes:
 
     Args:
         settings: settings with the names of text files.
-        place: the output directory.
+        output: the output directory.
         runner: runs the tasks.
         stream: destination of the progress; None for none.
     """
