@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.plots.panels import COLORS, MOST, Curve, Panel, panels, running_means, style_of, thinned, usual_window
+from towernmt.plots.panels import COLORS, Curve, Panel, panels, running_means, style_of, thinned, usual_window
 from towernmt.plots.recorded_runs import Difference, RecordedRun, comparability, differences, without_differences
 from towernmt.plots.run_comparison import final_figures, run_outcome
 
@@ -92,8 +92,8 @@ def test_colours_that_are_hard_to_tell_apart_have_different_lines(sight: str) ->
 
 
 def test_forty_runs_have_forty_styles_and_neighbours_differ_in_both() -> None:
-    styles = [style_of(number) for number in range(MOST)]
-    assert len(set(styles)) == MOST == 40
+    styles = [style_of(number) for number in range(40)]
+    assert len(set(styles)) == 40
     assert all(a.color != b.color and a.dash != b.dash for a, b in zip(styles, styles[1:], strict=False))
 
 

@@ -14,7 +14,6 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#8a5a2b", "#3a9ac9", "#6b7785", "#b6
 """Among the first 16 runs, colours that some people cannot distinguish have different line styles."""
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 1.6), (1.2, 1.4), (6, 1.6, 1.2, 1.6), (9, 2))
 """Lengths of strokes and gaps, in line widths; the first style is solid."""
-MOST = len(COLORS) * len(DASHES)
 
 
 class Style(NamedTuple):
