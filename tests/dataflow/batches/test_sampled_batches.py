@@ -110,8 +110,8 @@ def test_the_limit_holds_for_what_is_drawn_and_a_pair_does_not_outgrow_the_longe
 
 
 @hypothesis_settings(max_examples=10, deadline=None)
-@given(fraction=st.floats(0, 1), readers=st.integers(1, 3), window=st.sampled_from([7, 40, 1000]), shuffle=st.booleans(),
-       batch_tokens=st.sampled_from([40, 150, 2000]))
+@given(fraction=st.floats(0, 1), readers=st.integers(1, 3), window=st.sampled_from([7, 40, 1000]),
+       shuffle=st.booleans(), batch_tokens=st.sampled_from([40, 150, 2000]))
 def test_a_run_resumed_anywhere_reads_on_as_if_it_had_never_stopped(
         directory: Path, fraction: float, readers: int, window: int, shuffle: bool, batch_tokens: int) -> None:
     options = {"window": window, "shuffle": shuffle, "batch_tokens": batch_tokens}
