@@ -267,7 +267,7 @@ def translate(_: Path) -> None:
     for sentences in SIZE.sentences:
         options = benchmark.parser().parse_args([
             "--config", SIZE.config, "--batch-sentences", str(sentences), "--precision", "bfloat16", "--gpu", "0"])
-        rows = benchmark.drawn(benchmark.VOCABULARY[options.config], 2 * sentences if SIZE is SMALL else 1024)
+        rows = benchmark.random_rows(benchmark.VOCABULARY[options.config], 2 * sentences if SIZE is SMALL else 1024)
         batches, predictor = benchmark.batches_of(rows, sentences), benchmark.predictor_of(options)
         benchmark.translate(predictor, batches[:1], 1)
         begin = time.perf_counter()
