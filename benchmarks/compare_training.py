@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from alternation import in_turn, last_record, table
 
 ROOT = Path(__file__).resolve().parents[1]
-OTHERS = ("src_tgt_tok_s", "gflops", "mfu", "peak_rss_mb", "others_cpu_share")
+FURTHER_METRICS = ("src_tgt_tok_s", "gflops", "mfu", "peak_rss_mb", "others_cpu_share")
 
 
 class Job(NamedTuple):
@@ -84,7 +84,7 @@ def rounds(jobs: list[Job], options: argparse.Namespace) -> None:
                 with options.log.open("a", encoding="utf-8") as log:
                     log.write(json.dumps({"job": name, "round": number, **record}) + "\n")
             print(f"round {number + 1} of {options.rounds}: {name} {record[options.metric]:.5g}", flush=True)
-        print(table(records, options.metric, OTHERS), flush=True)
+        print(table(records, options.metric, FURTHER_METRICS), flush=True)
 
 
 def run_job(job: Job, timeout: float, metric: str) -> dict[str, Any]:

@@ -273,7 +273,7 @@ def translate(_: Path) -> None:
         begin = time.perf_counter()
         benchmark.translate(predictor, batches, 1)
         seconds = time.perf_counter() - begin
-        steps = sum(source.shape[1] - 1 + benchmark.LONGER for source, _ in batches)
+        steps = sum(source.shape[1] - 1 + benchmark.EXTRA_TOKENS for source, _ in batches)
         report(f"{sentences} sentences a batch: {1000 * seconds / steps:.2f} ms a step, "
                f"{len(rows) / seconds:,.0f} sentences/s")
 

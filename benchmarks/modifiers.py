@@ -27,7 +27,7 @@ from towernmt.predict.search.search_settings import SWITCH, SpecialLineSettings
 FORMS = {"upper": "upper case", "title": "title case", "typos": "one typo", "noise": "no final punctuation",
          "spans": "address", "emoji": "emoji", "join": "joined in twos"}
 """The form of the test set that each modifier should help."""
-OFF = SpecialLineSettings(**{field.name: SWITCH[1] for field in fields(SpecialLineSettings)})
+ALL_DISABLED = SpecialLineSettings(**{field.name: SWITCH[1] for field in fields(SpecialLineSettings)})
 
 
 def main() -> None:
@@ -70,7 +70,7 @@ def table(args: argparse.Namespace, texts: Mapping[str, RobustnessText], control
     for modifier in args.modifiers:
         run = trained(args, modifier)
         forms = [texts["clean"], texts[FORMS[modifier]]]
-        for name, settings in (("off", OFF), ("on", SpecialLineSettings())):
+        for name, settings in (("off", ALL_DISABLED), ("on", SpecialLineSettings())):
             (clean, form), (new_clean, new_form) = (scored(model, forms, settings) for model in (control, run))
             rows.append([modifier, name, f"{clean.bleu:.2f}", f"{new_clean.bleu:.2f}", form.name, f"{form.bleu:.2f}",
                          f"{new_form.bleu:.2f}", *("" if score.copied is None else f"{score.copied:.1%}"

@@ -11,7 +11,7 @@ from typing import Any
 from json_lines import append_record, read_records
 
 from towernmt.core.errors import DataError
-from towernmt.plots.picture import LOOK, import_matplotlib, line_style
+from towernmt.plots.picture import MATPLOTLIB_STYLE, import_matplotlib, line_style
 from towernmt.predict.lines.output_file import output_file
 
 OURS = "towernmt"
@@ -115,7 +115,7 @@ def draw(results: Sequence[Result], path: Path) -> None:
         raise DataError("Nothing to draw: no result was measured yet.")
     matplotlib = import_matplotlib()
     vector = path.suffix.lower() == ".svg"
-    with matplotlib.rc_context(LOOK):
+    with matplotlib.rc_context(MATPLOTLIB_STYLE):
         content = io.BytesIO()
         _figure(lines_of(results)).savefig(content, format="svg" if vector else "png", dpi=130,
                                            metadata={"Date": None, "Creator": None} if vector else None)

@@ -25,7 +25,7 @@ from machine import Load
 from tensorpack.predict import PredictConfig
 from tensorpack.tfutils.sessinit import JustCurrentSession
 from train_work import EOS, PAD, VOCABULARY, draw, make_model
-from translate_work import LONGER, Rows, batches_of, every, facts_of, load, record, save, warm_rows
+from translate_work import EXTRA_TOKENS, Rows, batches_of, every, facts_of, load, record, save, warm_rows
 
 from towernmt.core.session import SessionCreator, use_gpus
 from towernmt.core.standard_streams import without_noise
@@ -42,13 +42,13 @@ from towernmt.predict.trained_model import make_predictor
 
 
 class ForcedLength(LengthLimit):
-    """Length limit of all sentences of a batch: its longest source plus `LONGER`."""
+    """Length limit of all sentences of a batch: its longest source plus `EXTRA_TOKENS`."""
 
     def __init__(self) -> None:
         super().__init__(0.0, 0)
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        return tf.fill(tf.shape(inputs["source_length"]), tf.reduce_max(inputs["source_length"]) - 1 + LONGER)
+        return tf.fill(tf.shape(inputs["source_length"]), tf.reduce_max(inputs["source_length"]) - 1 + EXTRA_TOKENS)
 
 
 def main(arguments: list[str] | None = None) -> None:

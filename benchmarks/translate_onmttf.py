@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from translate_work import LONGER, batches_of, every, facts_of, load, record
+from translate_work import EXTRA_TOKENS, batches_of, every, facts_of, load, record
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 SIZES = {"tiny": (256, 1024, 4, 3), "base": (512, 2048, 8, 6)}
@@ -83,7 +83,7 @@ def inference(config: str, beam: int, threads: int, directory: Path) -> Infer:
     traced: dict[int, Any] = {}
 
     def infer(source: np.ndarray, lengths: np.ndarray) -> int:
-        tokens = source.shape[1] - 1 + LONGER
+        tokens = source.shape[1] - 1 + EXTRA_TOKENS
         if tokens not in traced:
             @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int64), tf.TensorSpec([None], tf.int32)])
             def translate(ids: Any, length: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 PAD = 0
-LONGER = 5
+EXTRA_TOKENS = 5
 """Output tokens in addition to the longest source of a batch, without EOS."""
 Rows = list[np.ndarray]
 

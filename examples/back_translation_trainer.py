@@ -96,18 +96,18 @@ class BothDirections(Direction):
 
     def build_graph(self, *inputs: Any) -> Any:
         costs = []
-        for name, five in zip(DIRECTIONS, (inputs[:5], inputs[5:]), strict=True):
+        for name, direction_inputs in zip(DIRECTIONS, (inputs[:5], inputs[5:]), strict=True):
             with tf1.name_scope(name):
-                costs.append(self.directions[name].build_graph(*five))
+                costs.append(self.directions[name].build_graph(*direction_inputs))
         return tf.add_n(costs, name="loss")
 
 
 def each_direction(settings: Settings) -> dict[str, Settings]:
     """Return the settings of both models; the backward model has source and target vocabulary swapped."""
     model = settings.model
-    turned = dataclasses.replace(model, source_vocab_size=model.target_vocab_size,
-                                 target_vocab_size=model.source_vocab_size)
-    return {"forward": settings, "backward": dataclasses.replace(settings, model=turned)}
+    swapped = dataclasses.replace(model, source_vocab_size=model.target_vocab_size,
+                                  target_vocab_size=model.source_vocab_size)
+    return {"forward": settings, "backward": dataclasses.replace(settings, model=swapped)}
 
 
 class BackTranslationTrainer(SyncMultiGPUTrainer):

@@ -36,10 +36,10 @@ def comet(sources: Sequence[str] | None, translations: Sequence[str], references
         raise SettingsError("COMET compares translations with the source, too: pass --source.")
     rows = [{"src": source, "mt": translation, "ref": reference}
             for source, translation, reference in zip(sources, translations, references[0], strict=True)]
-    ended = subprocess.run([os.environ.get("COMET_PYTHON", sys.executable), "-c", _PROGRAM], input=json.dumps(rows),
-                           capture_output=True, text=True)
-    if ended.returncode:
-        reason = (ended.stderr.strip().splitlines() or ["no message"])[-1]
+    process = subprocess.run([os.environ.get("COMET_PYTHON", sys.executable), "-c", _PROGRAM], input=json.dumps(rows),
+                             capture_output=True, text=True)
+    if process.returncode:
+        reason = (process.stderr.strip().splitlines() or ["no message"])[-1]
         raise DataError(f"COMET failed ({reason}): set COMET_PYTHON to the Python of an environment with "
                         "unbabel-comet.")
-    return [100 * score for score in json.loads(ended.stdout)]
+    return [100 * score for score in json.loads(process.stdout)]

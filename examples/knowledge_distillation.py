@@ -82,13 +82,14 @@ class LoadTeacher(Callback):
 
 def make_student(settings: Settings, teacher: RunDirectory, weight: float) -> Any:
     """Return the student model with the teacher attached."""
-    theirs = teacher.settings()
-    no_dropout = {field.name: 0.0 for field in dataclasses.fields(theirs.model) if field.name.endswith("dropout")}
-    model = model_from_settings(dataclasses.replace(theirs, model=dataclasses.replace(theirs.model, **no_dropout)))
-    student = architecture(settings.architecture).model
-    kind = type("Distilled", (Distilled, student), {
-        "teacher": model, "weight": weight, "architecture": settings.architecture})     # recorded in the run
-    return kind(settings.model)
+    teacher_settings = teacher.settings()
+    rates = [field.name for field in dataclasses.fields(teacher_settings.model) if field.name.endswith("dropout")]
+    without_dropout = dataclasses.replace(teacher_settings.model, **dict.fromkeys(rates, 0.0))
+    teacher_model = model_from_settings(dataclasses.replace(teacher_settings, model=without_dropout))
+    architecture_class = architecture(settings.architecture).model
+    student_class = type("Distilled", (Distilled, architecture_class), {
+        "teacher": teacher_model, "weight": weight, "architecture": settings.architecture})     # recorded in the run
+    return student_class(settings.model)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

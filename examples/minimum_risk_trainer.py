@@ -132,9 +132,9 @@ def sentence_score(metric: str) -> Any:
 
 def make_model(settings: Settings, alpha: float) -> Any:
     """Return a model of the run's architecture with the expected risk as its cost."""
-    kind = type("MinimumRisk", (ExpectedRisk, architecture(settings.architecture).model),
-                {"alpha": alpha, "architecture": settings.architecture})        # recorded in the run
-    return kind(settings.model)
+    model_class = type("MinimumRisk", (ExpectedRisk, architecture(settings.architecture).model),
+                       {"alpha": alpha, "architecture": settings.architecture})        # recorded in the run
+    return model_class(settings.model)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

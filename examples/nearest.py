@@ -31,6 +31,6 @@ def nearest_translations(train_source: Sequence[str], train_target: Sequence[str
 def _nearest_index(line: str, weight: dict[str, float], postings: dict[str, list[tuple[int, float]]]) -> int:
     similarity: dict[int, float] = defaultdict(float)
     for word, count in Counter(_WORD.findall(line.lower())).items():
-        for index, part in postings.get(word, ()):
-            similarity[index] += count * weight[word] * part
+        for index, weighted_count in postings.get(word, ()):
+            similarity[index] += count * weight[word] * weighted_count
     return max(similarity, key=lambda index: (similarity[index], -index), default=0)

@@ -18,7 +18,7 @@ from towernmt.evaluate.metrics import MetricSettings, NamedMetrics, make_metrics
 from towernmt.predict.lines.hypotheses import TokenDetails
 
 _DIGITS = np.array(list("0123456789abcdefghijklmnopqrstuvwxyz"))
-LARGEST = len(_DIGITS) - 1
+LARGEST_DIGIT = len(_DIGITS) - 1
 
 
 class SentenceAttention(NamedTuple):
@@ -39,13 +39,13 @@ def sentence_attention(details: TokenDetails | None, source_vocabulary: Vocabula
     """Return the attention of a hypothesis in 36 steps; None for a blank line, or if it was not requested."""
     if details is None or details.attention is None:
         return None
-    steps = np.rint(LARGEST * np.clip(details.attention, 0, 1)).astype(np.int64)    # [tokens, source tokens]
+    steps = np.rint(LARGEST_DIGIT * np.clip(details.attention, 0, 1)).astype(np.int64)    # [tokens, source tokens]
     return SentenceAttention([source_vocabulary.id_to_piece(id) for id in details.source_ids],
                              [target_vocabulary.id_to_piece(id) for id in details.ids],
                              "".join(_DIGITS[steps.ravel()]))
 
 
-LEVEL = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 """A difference with a smaller p-value is significant."""
 
 
@@ -108,7 +108,7 @@ class SystemScore:
     def chances(self) -> list[tuple[str, float, bool]]:
         """Name, p-value and significance of each test."""
         tests = (("bootstrap", self.bootstrap_p), ("randomisation", self.randomization_p))
-        return [(name, p, self.differs and p < LEVEL) for name, p in tests if p is not None]
+        return [(name, p, self.differs and p < SIGNIFICANCE_LEVEL) for name, p in tests if p is not None]
 
 
 @dataclass(frozen=True)

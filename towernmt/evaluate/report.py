@@ -22,7 +22,14 @@ from towernmt.evaluate.buckets import (
     count_words,
     labels,
 )
-from towernmt.evaluate.comparison import LEVEL, Comparison, SignificanceSettings, System, check_sentences, compare
+from towernmt.evaluate.comparison import (
+    SIGNIFICANCE_LEVEL,
+    Comparison,
+    SignificanceSettings,
+    System,
+    check_sentences,
+    compare,
+)
 from towernmt.evaluate.metrics import MetricSettings, sentence_scores
 
 
@@ -205,7 +212,7 @@ def score_table(report: Report) -> str:
     count = len(report.references[0])
     return "\n".join([
         f"{count:,} sentence{'s' * (count != 1)}; ± is the 95 % confidence interval"
-        + (f"; p against {report.systems[0].name}, * below {LEVEL}" if len(report.systems) > 1 else ""),
+        + (f"; p against {report.systems[0].name}, * below {SIGNIFICANCE_LEVEL}" if len(report.systems) > 1 else ""),
         *aligned(rows), *(f"{name}|{signature}" for name, signature in (
             *comparison.signatures.items(), *comparison.randomization_signatures.items()))])
 

@@ -25,7 +25,7 @@ from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.text.language_codes import written_language
 from towernmt.dataflow.text.text_lines import clean, read_lines
 from towernmt.dataflow.text.validation_set import ValidationFiles, read_lines_of_set
-from towernmt.evaluate.comparison import LEVEL, SignificanceSettings, System, compare
+from towernmt.evaluate.comparison import SIGNIFICANCE_LEVEL, SignificanceSettings, System, compare
 from towernmt.evaluate.metrics import MetricSettings
 from towernmt.interop.model_card import CardText
 from towernmt.interop.package_build import PackageOrder, package_run
@@ -211,7 +211,7 @@ class SetResult:
     @property
     def is_significantly_worse(self) -> bool:
         """Whether the new model has a lower score, and the difference is significant."""
-        return self.new < self.old and self.p < LEVEL
+        return self.new < self.old and self.p < SIGNIFICANCE_LEVEL
 
     @property
     def line(self) -> str:

@@ -127,11 +127,11 @@ def text_width(text: str) -> float:
 SUFFIXES = (".png", ".svg")
 WIDTH = 11.0            # inches
 _PANEL_HEIGHT = 2.5
-_LINE = 0.2             # height of a line of text, in inches
-_WRAP = 175             # characters in a line of a note
-_MANY = 4               # number of runs from which the best points have no values
-_QUIET = "#5d6670"
-LOOK = {
+_LINE_HEIGHT = 0.2             # height of a line of text, in inches
+_NOTE_CHARACTERS = 175             # characters in a line of a note
+_RUNS_WITHOUT_VALUES = 4               # number of runs from which the best points have no values
+_NOTE_COLOR = "#5d6670"
+MATPLOTLIB_STYLE = {
     "font.family": "sans-serif", "font.size": 9.5, "axes.titlesize": 10, "axes.titlelocation": "left",
     "axes.titleweight": "bold", "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": "#9aa5b1",
     "axes.grid": True, "grid.color": "#e4e8ec", "grid.linewidth": 0.8, "axes.axisbelow": True, "xtick.color": "#39424c",
@@ -172,8 +172,10 @@ def draw_curves(runs: Sequence[RecordedRun], path: str | Path, settings: Picture
         raise DataError(f"{', '.join(str(run.path) for run in runs)}: nothing is recorded that could be drawn. Wait "
                         "until training logs its first figures.")
     vector = Path(path).suffix.lower() == ".svg"
-    look = LOOK if vector else {**LOOK, "font.family": families_of_picture(_foreign_text(runs, drawn_panels), path)}
-    with matplotlib.rc_context(look), without_font_warnings():
+    style = dict(MATPLOTLIB_STYLE)
+    if not vector:
+        style["font.family"] = families_of_picture(_foreign_text(runs, drawn_panels), path)
+    with matplotlib.rc_context(style), without_font_warnings():
         figure = _figure(runs, drawn_panels, settings)
         content = io.BytesIO()
         figure.savefig(content, format="svg" if vector else "png", dpi=130,
@@ -210,9 +212,9 @@ def _figure(runs: Sequence[RecordedRun], drawn_panels: Sequence[Panel], settings
     rows = math.ceil(len(drawn_panels) / columns)
     window = odd_window(settings.window or usual_window(runs))
     notes = [line for note in [*_on_lines(drawn_panels, window), *notes_on(runs)]
-             for line in textwrap.wrap(note, _WRAP)]
+             for line in textwrap.wrap(note, _NOTE_CHARACTERS)]
     table = PictureTable(runs, WIDTH - 0.5) if settings.table else None
-    below = (table.height if table else 0.0) + _LINE * len(notes) + 0.25
+    below = (table.height if table else 0.0) + _LINE_HEIGHT * len(notes) + 0.25
     height = rows * _PANEL_HEIGHT + 0.15 + below
     figure = Figure(figsize=(WIDTH, height), facecolor="white")
     grid = figure.add_gridspec(rows, columns, left=0.065, right=0.985, top=1 - 0.35 / height,
@@ -227,8 +229,8 @@ def _figure(runs: Sequence[RecordedRun], drawn_panels: Sequence[Panel], settings
     if table:
         table.draw(foot)
     for number, line in enumerate(notes):
-        foot.text(0, below - 0.1 - _LINE * (len(notes) - number - 0.5), line, size=TEXT_SIZE - 0.5, color=_QUIET,
-                  va="center")
+        foot.text(0, below - 0.1 - _LINE_HEIGHT * (len(notes) - number - 0.5), line, size=TEXT_SIZE - 0.5,
+                  color=_NOTE_COLOR, va="center")
     return figure
 
 
@@ -256,7 +258,7 @@ def _draw_panel(axes: Any, panel: Panel, runs: Sequence[RecordedRun], axis: str,
         values = running_means(curve.y, window) if smooth else curve.y
         # Markers on short curves make a single point visible.
         axes.plot(curve.x, values, marker="o" if len(curve.x) < 30 and panel.mode else None, markersize=3, **style)
-        _mark_best(axes, panel, curve, style["color"], len(runs) < _MANY)
+        _mark_best(axes, panel, curve, style["color"], len(runs) < _RUNS_WITHOUT_VALUES)
     axes.set_title(panel.title)
     axes.set_xlabel(AXES[axis][1], size=9)
     axes.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 2.5, 5, 10]))

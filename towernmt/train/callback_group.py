@@ -38,9 +38,9 @@ class UpdateMark(tf1.train.SessionRunHook):
         self._trainer.in_update = False
 
 
-ENDINGS = (StopTraining, DivergenceError, tf.errors.OutOfRangeError)
+COMMON_ENDINGS = (StopTraining, DivergenceError, tf.errors.OutOfRangeError)
 """Exceptions that end all processes together. Any other one ends its own process, and the others detect the loss."""
-LOST = (tf.errors.OpError, WorkerLostError)
+LOST_PROCESS_ERRORS = (tf.errors.OpError, WorkerLostError)
 """Exceptions that end only their own process within a step, which may then be incomplete."""
 
 
@@ -48,7 +48,7 @@ def agree_on(error: Exception | None, world: World) -> Decision:
     """Return the common decision of all processes, each of which passes its own error.
 
     Args:
-        error: one of `ENDINGS`, or TensorFlow's `ResourceExhaustedError` to skip the batch; None after success.
+        error: one of `COMMON_ENDINGS`, or TensorFlow's `ResourceExhaustedError` to skip the batch; None: no error.
         world: the processes that decide.
     """
     if error is None:
@@ -123,14 +123,14 @@ class CallbackGroup(Callbacks):
         error: Exception | None = None
         try:
             act()
-        except ENDINGS as raised:
+        except COMMON_ENDINGS as raised:
             error = raised
         decision = agree_on(error, self._world)
         if decision is not Decision.CONTINUE:
             end_by(decision, error, self.trainer)
 
     def _after_train(self) -> None:
-        if self._world.processes > 1 and isinstance(sys.exc_info()[1], LOST):
+        if self._world.processes > 1 and isinstance(sys.exc_info()[1], LOST_PROCESS_ERRORS):
             self.trainer.diverged = True    # the update may be incomplete
         for callback in self.cbs:
             try:

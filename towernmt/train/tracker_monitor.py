@@ -20,7 +20,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
 from towernmt.train.monitors import StepRecorder
 
-FILE = "tracker.json"
+TRACKER_FILE = "tracker.json"
 _LONGEST_VALUE = 500
 
 
@@ -145,7 +145,7 @@ class TrackerMonitor(StepRecorder):
 
     def __init__(self, tracker: Tracker, directory: str | Path, settings: Mapping[str, Any]) -> None:
         super().__init__(type(tracker).__name__, (Exception,))      # those of networks and of each library
-        self._tracker, self._file, self._settings = tracker, Path(directory) / FILE, settings
+        self._tracker, self._file, self._settings = tracker, Path(directory) / TRACKER_FILE, settings
 
     def _before_train(self) -> None:
         self._write(self._begin)

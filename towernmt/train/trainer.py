@@ -40,7 +40,7 @@ from towernmt.optim.gradients import (
     sum_over_towers,
 )
 from towernmt.optim.optimizer import TrainedVariables, updates_all_rows
-from towernmt.train.callback_group import ENDINGS, CallbackGroup, agree_on, end_by
+from towernmt.train.callback_group import COMMON_ENDINGS, CallbackGroup, agree_on, end_by
 from towernmt.train.collectives import Collectives, chosen_transport
 from towernmt.train.replicas import Replicas, uncached
 from towernmt.train.training_towers import (
@@ -332,7 +332,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             error: Exception | None = None
             try:
                 self._update()
-            except (*ENDINGS, tf.errors.ResourceExhaustedError) as raised:
+            except (*COMMON_ENDINGS, tf.errors.ResourceExhaustedError) as raised:
                 error = raised
             decision = agree_on(error, self.world)
             if decision is Decision.CONTINUE:

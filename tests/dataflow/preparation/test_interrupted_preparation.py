@@ -50,7 +50,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrepareSettings
     """Return the settings of a preparation with three parts and two shards."""
     write_corpus(tmp_path, 9000)
     monkeypatch.setattr(passes, "CHUNKS_OF_A_PART", 1)
-    monkeypatch.setattr(passes, "_WORTH_KEEPING", 0)
+    monkeypatch.setattr(passes, "_RESUMABLE_LINES", 0)
     return PrepareSettings(str(tmp_path / "train.de"), str(tmp_path / "train.en"), str(tmp_path / "out"),
                            vocab_kind="word", vocab_size=400, shard_pairs=5000, workers=1, duplicates="exact")
 
@@ -126,7 +126,7 @@ def test_a_source_is_read_on_from_where_it_was_interrupted(settings: PrepareSett
     from towernmt.dataflow.preparation import input_texts
     from towernmt.dataflow.sources.mixture import MixtureReader
 
-    monkeypatch.setattr(input_texts, "_NOTED", 4096)
+    monkeypatch.setattr(input_texts, "_RECORD_PAIRS", 4096)
     stream = replace(settings, source=str(tmp_path / "train.{de,en}"), target="")
     prepare(replace(stream, output=settings.output + "-whole"))
     real, calls = MixtureReader.take, 0

@@ -31,8 +31,8 @@ from towernmt.dataflow.text.text_lines import Chunk, LineProgress, clean, read_l
 from towernmt.dataflow.text.validation_set import NO_VALIDATION_TEXT, ValidationFiles, check_has_text, files_of_set
 from towernmt.dataflow.vocabulary.source_factors import SEPARATOR, FactorError, split_factors
 
-_PAIRS = 4096       # number of pairs of a read
-_NOTED = 1 << 18    # number of pairs between two records of the position
+_READ_PAIRS = 4096  # number of pairs of a read
+_RECORD_PAIRS = 1 << 18  # number of pairs between two records of the position
 
 
 def write_text_files(settings: PrepareSettings, directory: Path, stream: TextIO | None, on_resumable: Callable[[], None]
@@ -96,7 +96,7 @@ class _Copy:
     def __init__(self, mixture: Mixture, directory: Path, factors: int) -> None:
         self._mixture, self._factors = mixture, factors
         self.files = directory / "corpus.source", directory / "corpus.target"
-        self._state_path = directory / "corpus.place"
+        self._state_path = directory / "corpus.position"
         self._begin = mixture.begin()
 
     def write(self, stream: TextIO | None, on_resumable: Callable[[], None]) -> None:
@@ -108,11 +108,11 @@ class _Copy:
         """
         done, cursor, sizes = self._recorded()
         reader, progress = self._mixture.reader(cursor), LineProgress("reading", stream=stream, done=done)
-        noted = done
+        recorded_pairs = done
         with naming(self.files[0]), open(self.files[0], "ab") as source, open(self.files[1], "ab") as target:
             for file, size in zip((source, target), sizes, strict=True):
                 file.truncate(size)
-            while pairs := reader.take(_PAIRS):
+            while pairs := reader.take(_READ_PAIRS):
                 texts = [clean(pair.source) for pair in pairs]
                 if self._factors:
                     _check_factors(texts, self._factors, done, self._mixture.name)
@@ -121,12 +121,12 @@ class _Copy:
                     target.write("".join(clean(pair.target) + "\n" for pair in pairs).encode())
                 done += len(pairs)
                 progress.update(done)
-                if done - noted >= _NOTED:
-                    self._note(done, reader.cursor(), (source, target))
-                    noted = done
+                if done - recorded_pairs >= _RECORD_PAIRS:
+                    self._record(done, reader.cursor(), (source, target))
+                    recorded_pairs = done
                     on_resumable()
-            if done != noted:
-                self._note(done, reader.cursor(), (source, target))
+            if done != recorded_pairs:
+                self._record(done, reader.cursor(), (source, target))
         progress.done()
         if not done:
             raise DataError(f"{self._mixture.name}: it contains no pair, so there is nothing to prepare. Check the "
@@ -145,7 +145,7 @@ class _Copy:
             return 0, self._begin, [0, 0]
         return state["pairs"], state["cursor"], state["bytes"]
 
-    def _note(self, pairs: int, cursor: Cursor, files: tuple[BinaryIO, BinaryIO]) -> None:
+    def _record(self, pairs: int, cursor: Cursor, files: tuple[BinaryIO, BinaryIO]) -> None:
         for file in files:
             file.flush()
             os.fsync(file.fileno())

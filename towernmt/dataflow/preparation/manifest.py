@@ -27,7 +27,7 @@ from towernmt.dataflow.vocabulary.source_factors import factor_file, factors_of
 FORMAT, MANIFEST = PREPARED_FORMAT, PREPARED_MANIFEST
 VERSION: Literal[1] = 1
 VOCABULARIES = "vocabulary"
-_AGAIN = "Run `towernmt prepare` again."
+_PREPARE_AGAIN = "Run `towernmt prepare` again."
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def read_manifest(directory: str | Path) -> Manifest:
         raise DataError(f"{path.parent}: no {MANIFEST} there, so preparation did not finish (or this is not "
                         "prepared data). Run `towernmt prepare` again.") from None
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). {remedy(error, _AGAIN)}") from error
+        raise DataError(f"{path}: cannot be read ({error.strerror}). {remedy(error, _PREPARE_AGAIN)}") from error
     return parse_manifest(content, str(path))
 
 
@@ -154,13 +154,13 @@ def parse_manifest(content: bytes, name: str) -> Manifest:
     try:
         values = load_json(content)
         if not isinstance(values, dict) or values.get("format") != FORMAT:
-            raise DataError(f"{name}: not the manifest of prepared data. {_AGAIN}")
+            raise DataError(f"{name}: not the manifest of prepared data. {_PREPARE_AGAIN}")
         if values.get("version") != VERSION:
             raise DataError(f"{name}: version {str(values.get('version'))[:40]} of prepared data, but this towernmt "
-                            f"reads version {VERSION}. {_AGAIN}")
+                            f"reads version {VERSION}. {_PREPARE_AGAIN}")
         manifest = typed_value(values, Manifest)
     except JSONError as error:
-        raise DataError(f"{name}: {error}. {_AGAIN}") from error
+        raise DataError(f"{name}: {error}. {_PREPARE_AGAIN}") from error
     for file in manifest.names():
         checked_name(manifest.relative_path(file), name)
     return manifest

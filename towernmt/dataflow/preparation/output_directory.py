@@ -140,7 +140,7 @@ class OutputDirectory:
 
 STAGE = ".preparing"
 _SHARD = re.compile(r"shard-\d{5,}\.pairs(\.p\d+|\.tmp)?")
-_OTHERS = re.compile(
+_OTHER_FILES = re.compile(
     r"(manifest\.json|statistics\.(json|txt)|lengths\.tsv|valid(-\d+)?\.(source|target(-\d+)?))(\.tmp)?")
 _VOCABULARY = re.compile(
     VOCABULARIES + r"/((source|target)\.(model|codes|pieces|words)|source_factor_\d+\.words|"
@@ -165,7 +165,7 @@ def refuse_foreign(names: Sequence[str], directory_name: str) -> None:
 
 def is_own(name: str) -> bool:
     """Return whether preparations write a file of this name, relative to their directory."""
-    return any(pattern.fullmatch(name) for pattern in (_SHARD, _OTHERS, _VOCABULARY))
+    return any(pattern.fullmatch(name) for pattern in (_SHARD, _OTHER_FILES, _VOCABULARY))
 
 
 def own_files(directory: Path) -> list[Path]:

@@ -29,7 +29,7 @@ from towernmt.dataflow.preparation.manifest import VOCABULARIES
 from towernmt.dataflow.preparation.output_directory import OutputDirectory
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.shards import ShardInfo, read_shard, write_shard
-from towernmt.dataflow.preparation.task_runners import MARK, TaskRunner, run_with_progress
+from towernmt.dataflow.preparation.task_runners import VISIBILITY_MARK, TaskRunner, run_with_progress
 from towernmt.dataflow.preparation.tasks import CHUNKS_OF_A_PART, NumberedTask, PreparationJob, atomic_output
 from towernmt.dataflow.preparation.text_tasks import (
     COUNTED_LINES,
@@ -48,7 +48,7 @@ from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_text import SourceCounts, SourceText
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 
-_WORTH_KEEPING = 20_000     # lines; the work on a smaller text is not kept after an interruption
+_RESUMABLE_LINES = 20_000     # lines; the work on a smaller text is not kept after an interruption
 
 
 class Passes:
@@ -122,7 +122,7 @@ class Passes:
         """Begin the preparation of a key; return whether an earlier process has begun it."""
         self._key = key
         begun = claim_stage(self.stage, key)
-        if self.lines >= _WORTH_KEEPING:
+        if self.lines >= _RESUMABLE_LINES:
             self._output.keep_work()
         return begun
 
@@ -188,7 +188,8 @@ class Passes:
 WORK = "work"
 _PLAN = "plan.json"
 _FORMAT = 1     # format of the files that tasks leave for each other
-_OTHERS = ("corpus.", "text-", MARK)    # prefixes of files that are checked by their readers, and of the mark
+# Prefixes of the files that are not removed: their readers check whether they are still valid.
+_UNCHECKED_PREFIXES = ("corpus.", "text-", VISIBILITY_MARK)
 
 
 def claim_stage(stage: Path, key: str) -> bool:
@@ -210,7 +211,7 @@ def claim_stage(stage: Path, key: str) -> bool:
     except (OSError, ValueError):
         pass    # no preparation was begun
     for path in [*stage.iterdir(), *work.iterdir()]:
-        if path != work and not path.name.startswith(_OTHERS):
+        if path != work and not path.name.startswith(_UNCHECKED_PREFIXES):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     with atomic_output(work / _PLAN) as unfinished:
         unfinished.write_text(json.dumps(plan))

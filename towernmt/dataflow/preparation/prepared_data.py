@@ -47,7 +47,7 @@ from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_text import SOURCE_TEXT, SourceText
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, save_vocabularies
 
-_AGAIN = "Run `towernmt prepare` again."
+_PREPARE_AGAIN = "Run `towernmt prepare` again."
 
 
 def open_prepared(location: str | Path) -> PreparedData:
@@ -136,8 +136,8 @@ class PreparedData(ValidatedData):
             DataError: it is missing or damaged.
         """
         content, name = self._read("statistics.json"), str(self._files / "statistics.json")
-        parse_json(content, StatisticsReport, name, _AGAIN)
-        return parse_json(content, dict[str, Any], name, _AGAIN)
+        parse_json(content, StatisticsReport, name, _PREPARE_AGAIN)
+        return parse_json(content, dict[str, Any], name, _PREPARE_AGAIN)
 
     @cached_property
     def pair_lengths(self) -> PairLengths:
@@ -181,7 +181,7 @@ class PreparedData(ValidatedData):
         lines = self._lines(name)
         if len(lines) != expected:
             raise DataError(f"{self._files / name}: {len(lines)} lines where the manifest announces "
-                            f"{expected}. {_AGAIN}")
+                            f"{expected}. {_PREPARE_AGAIN}")
         return lines
 
     def _lines(self, name: str) -> list[str]:
@@ -194,7 +194,7 @@ class PreparedData(ValidatedData):
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror}). {remedy(error, _AGAIN)}") from error
+            raise DataError(f"{path}: cannot be read ({error.strerror}). {remedy(error, _PREPARE_AGAIN)}") from error
         entry = self._manifest.file(name)
         if entry is not None and not entry.matches(content):
             raise DataError(f"{path}: the file has changed since it was prepared (its checksum is not the manifest's). "

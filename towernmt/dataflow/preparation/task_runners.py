@@ -58,8 +58,8 @@ def task_runner(settings: PrepareSettings, shared: Path, report: Callable[[str],
     if settings.ray is not None:
         with connected(settings.ray, settings.workers, report), _mark(shared) as mark:
             make = partial(make_remote_worker, mark, mark.read_text())
-            with FarmRunner(RayWorkers(make, settings.workers or _PER_PROCESSOR * cluster_resources().processors or 1),
-                            report) as runner:
+            actors = settings.workers or _ACTORS_PER_PROCESSOR * cluster_resources().processors or 1
+            with FarmRunner(RayWorkers(make, actors), report) as runner:
                 yield runner
     elif workers == 1 or sum(sizes) < _POOL_BYTES:
         yield InProcessRunner()
@@ -185,16 +185,16 @@ def perform(task: Task) -> None:
                               f"more memory. {_RESUME}") from error
 
 
-MARK = ".seen-"
+VISIBILITY_MARK = ".seen-"
 """Beginning of the name of the file by which a machine recognises the shared directory."""
-_PER_PROCESSOR = 2      # actors for each processor: those that wait show an autoscaler the demand
+_ACTORS_PER_PROCESSOR = 2      # actors for each processor: those that wait show an autoscaler the demand
 
 
 @contextmanager
 def _mark(shared: Path) -> Iterator[Path]:
     """Write the file by which workers recognise the shared directory, and remove it afterwards."""
     token = secrets.token_hex(8)
-    path = shared / f"{MARK}{token}"
+    path = shared / f"{VISIBILITY_MARK}{token}"
     path.write_text(token)
     try:
         yield path

@@ -179,7 +179,7 @@ FIXED_SIZE = 8_000
 """Number of ids if the text is not measured: for plain words, and if no vocabulary is learned."""
 COVERAGE = 0.9995
 """Share of the text whose characters may fill at most half of the vocabulary."""
-COMMON = 0.4
+LEAST_COMMON_LETTERS = 0.4
 """Minimum share of common letters with which both languages share a vocabulary."""
 CHARACTERS_OF_A_WORD = 2
 """Estimated number of characters of a word in scripts without spaces."""
@@ -251,7 +251,7 @@ def propose_sharing(common: float) -> tuple[bool, str]:
     Args:
         common: share of common letters; see `common_letters`.
     """
-    is_shared = common >= COMMON
+    is_shared = common >= LEAST_COMMON_LETTERS
     return is_shared, f"the languages have {100 * common:.0f} % of their letters in common"
 
 

@@ -36,7 +36,7 @@ _EXTRAS = {"psycopg": "postgresql", "pymysql": "mysql"}
 _POSTGRESQL = {"connect_timeout": 10, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3,
                "tcp_user_timeout": 60_000}
 _LONGEST_LOCK, _SHORTEST_ANSWER = 10.0, 3.0     # seconds
-_SCAN = 10      # time limit of a statement that reads all rows, as a multiple of `patience`
+_SCAN_PATIENCE = 10      # time limit of a statement that reads all rows, as a multiple of `patience`
 
 
 class DatabaseRefusal(DataError):
@@ -90,7 +90,7 @@ class DatabaseSession:
         import sqlalchemy
 
         self._uri, self._scan = uri, scan
-        self._answer = max(_SHORTEST_ANSWER, uri.patience * (_SCAN if scan else 0.5))
+        self._answer = max(_SHORTEST_ANSWER, uri.patience * (_SCAN_PATIENCE if scan else 0.5))
         self._engine = make_engine(uri, write, self._answer)
         self._connection: Connection | None = None
         self._driver: Any = None    # the driver's own connection

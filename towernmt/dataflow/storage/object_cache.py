@@ -30,10 +30,10 @@ from towernmt.core.files import CACHE_VARIABLE, flush_to_disk, user_cache
 DEFAULT_GB = 10.0
 SIZE_VARIABLE = "TOWERNMT_CACHE_GB"
 PATIENCE_SECONDS = 300.0    # longer than S3 is tried again without progress
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_UNFINISHED = ".tmp"
-_LOCK = "lock"
-_NAME = re.compile(rf"[0-9a-f]{{64}}({re.escape(_UNFINISHED)})?")
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_UNFINISHED_SUFFIX = ".tmp"
+_LOCK_NAME = "lock"
+_COPY_NAME = re.compile(rf"[0-9a-f]{{64}}({re.escape(_UNFINISHED_SUFFIX)})?")
 
 
 class ObjectCache:
@@ -68,7 +68,7 @@ class ObjectCache:
             while True:
                 if (copy := _open_and_touch(path)) is not None:
                     return copy
-                with _locked(path.with_name(path.name + _UNFINISHED)) as unfinished:
+                with _locked(path.with_name(path.name + _UNFINISHED_SUFFIX)) as unfinished:
                     if not _is_linked(unfinished):      # the previous holder of the lock has finished or failed
                         continue
                     if path.exists():
@@ -113,7 +113,7 @@ class ObjectCache:
                             f"{self.limit_bytes:,} bytes. Increase {SIZE_VARIABLE} (gigabytes), or prepare with "
                             "smaller --shard-pairs.")
         while True:
-            with _locked(self.directory / _LOCK):
+            with _locked(self.directory / _LOCK_NAME):
                 blocking_copy = self._free_space(size, unfinished.name)
                 if blocking_copy is None:
                     self._allocate(unfinished, size)
@@ -131,7 +131,7 @@ class ObjectCache:
         for _, length, path in files:
             if total + size <= self.limit_bytes:
                 return None
-            if not path.name.endswith(_UNFINISHED):
+            if not path.name.endswith(_UNFINISHED_SUFFIX):
                 path.unlink(missing_ok=True)
             elif not _remove_abandoned(path):
                 waiting = str(path) if length else waiting
@@ -141,7 +141,7 @@ class ObjectCache:
 
     def _allocate(self, unfinished: BinaryIO, size: int) -> None:
         """Allocate `size` bytes on the disk. Unlink old copies if the disk is full before the limit is reached."""
-        old = [path for _, _, path in sorted(self._files()) if not path.name.endswith(_UNFINISHED)]
+        old = [path for _, _, path in sorted(self._files()) if not path.name.endswith(_UNFINISHED_SUFFIX)]
         while True:
             try:
                 if not hasattr(os, "posix_fallocate"):      # on macOS
@@ -153,7 +153,7 @@ class ObjectCache:
                 if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):     # then a full disk is noticed while writing
                     os.ftruncate(unfinished.fileno(), size)
                     return
-                if error.errno not in _FULL or not old:
+                if error.errno not in _DISK_FULL or not old:
                     raise
                 old.pop(0).unlink(missing_ok=True)
 
@@ -161,13 +161,13 @@ class ObjectCache:
         """Yield (last use in ns, bytes, path) of each copy."""
         with os.scandir(self.directory) as entries:
             for entry in entries:
-                if _NAME.fullmatch(entry.name):
+                if _COPY_NAME.fullmatch(entry.name):
                     with contextlib.suppress(FileNotFoundError):
                         status = entry.stat()
                         yield status.st_mtime_ns, status.st_size, Path(entry.path)
 
     def _explain(self, error: OSError, name: str, size: int) -> DataError:
-        if error.errno in _FULL:
+        if error.errno in _DISK_FULL:
             return DataError(f"{self.directory}: the disk is full; {size:,} bytes for {name} do not fit. Free space, "
                              f"or set {CACHE_VARIABLE} to a folder on another disk.")
         return DataError(f"{self.directory}: the cache of {name} cannot be used ({error.strerror}). Check the folder, "

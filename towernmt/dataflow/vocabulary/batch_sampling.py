@@ -23,7 +23,7 @@ from towernmt.dataflow.vocabulary.sentencepiece_model import PieceModel, spans
 from towernmt.dataflow.vocabulary.subword_sampling import UnigramSampler
 
 _UNKNOWN_STATE, _NO_PIECE = -1, -1
-_ALL = 1 << 62  # number of dropped merges
+_ALL_MERGES = 1 << 62  # number of dropped merges that stands for all
 _STATE_BYTES, _MERGE_BYTES = 350, 14
 _LONGEST_CACHED = 32  # symbols; longer words rarely occur again, and have many states
 
@@ -106,7 +106,7 @@ class BatchBpeDropout:
     def _dropped_merges(self, uniform: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return the number of best merges that a step drops: floor(log(1 - u) / log(dropout))."""
         if self._scale is None:
-            return np.full(len(uniform), _ALL)
+            return np.full(len(uniform), _ALL_MERGES)
         return (self._scale * np.log1p(-uniform)).astype(np.int64)
 
     def _sample_long_word(self, state: int, dropped_merges: NDArray[np.int64]) -> list[int]:

@@ -14,7 +14,7 @@ from towernmt.dataflow.vocabulary.base import Sampling, StoredWords, Vocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 
 SEPARATOR = "|"
-_SHOWN = 40  # characters of a word in a message
+_LONGEST_QUOTED = 40  # characters of a word in a message
 
 
 class FactorError(DataError):
@@ -49,7 +49,7 @@ def split_factors(text: str, count: int, index: int = 0) -> tuple[list[str], lis
     for row in rows:
         if len(row) != count + 1 or "" in row:
             word = SEPARATOR.join(row)
-            shortened = word if len(word) <= _SHOWN else word[:_SHOWN] + "..."
+            shortened = word if len(word) <= _LONGEST_QUOTED else word[:_LONGEST_QUOTED] + "..."
             form = SEPARATOR.join(["word", *(f"factor{number + 1}" for number in range(count))])
             raise FactorError(index, f"'{shortened}' does not have the form {form}. Write each word with its {count} "
                                      "source factor(s) after it, none of them empty.")

@@ -27,7 +27,7 @@ from towernmt.dataflow.vocabulary.sentencepiece_model import PieceModel
 
 _CACHED_SYMBOLS = 2_000_000  # total number of symbols of the cached states, about 50 bytes each
 _LONGEST_CACHED = 32  # characters; longer words rarely occur again
-_ALL = 1 << 62  # number of dropped merges
+_ALL_MERGES = 1 << 62  # number of dropped merges that stands for all
 
 Merge = tuple[float, int, int]
 """Negated score, beginning of the first symbol, end of the second symbol; so the best merge sorts first."""
@@ -86,7 +86,7 @@ class BpeDropout:
 
     def _dropped_merges(self, uniform: Iterator[float]) -> int:
         """Return the number of best merges that a step drops."""
-        return _ALL if self._scale is None else int(self._scale * log1p(-next(uniform, 0.0)))
+        return _ALL_MERGES if self._scale is None else int(self._scale * log1p(-next(uniform, 0.0)))
 
     def _initial_state(self, word: str) -> _State:
         scores = self._scores.get
