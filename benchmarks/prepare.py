@@ -144,7 +144,7 @@ def trial(title: str, arguments: list[str], output: Path, kill: bool) -> None:
 
 
 def main() -> None:
-    """Run the trials that the command line asks for."""
+    """Run the trials that the options request."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--target", type=Path, required=True)

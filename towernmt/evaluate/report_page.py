@@ -81,7 +81,7 @@ differing segment is a gap, where only the other text has words."""
 
 
 def marked(text: str, compared_texts: Sequence[str]) -> Segments:
-    """Return a text with marked differences from the most similar of the others, and with gaps."""
+    """Return a text with marked differences from the most similar of `compared_texts`, and with gaps."""
     tokens = words(text)
     matches = [_Match(tokens, words(compared)) for compared in compared_texts]
     closest = max(matches, key=lambda match: sum(match.matched))
@@ -89,7 +89,7 @@ def marked(text: str, compared_texts: Sequence[str]) -> Segments:
 
 
 def marked_where_no_other(text: str, compared_texts: Sequence[str]) -> Segments:
-    """Return a text with marked words that none of the others has at the same position."""
+    """Return a text with marked words that none of `compared_texts` has at the same position."""
     tokens = words(text)
     matched = [_Match(tokens, words(compared)).matched for compared in compared_texts]
     return _segments(text, [any(matches) for matches in zip(*matched, strict=True)], set())
