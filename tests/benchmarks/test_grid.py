@@ -96,7 +96,7 @@ def test_a_result_of_before_counts_by_what_it_tells(tmp_path, commands, capsys):
 
 @pytest.mark.parametrize("text", ["", "trials: [{name: a}]", "{}", "trials: [{name: a, data: d, source: s, reference: "
                                   "r}, {name: a, data: d, source: s, reference: r}]"])
-def test_what_are_no_trials_is_refused(tmp_path, text):
+def test_an_invalid_list_of_trials_is_refused(tmp_path, text):
     file = tmp_path / "trials.yaml"
     file.write_text(text)
     with pytest.raises(SettingsError, match="trials"):

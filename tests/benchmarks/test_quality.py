@@ -63,7 +63,7 @@ def test_the_end_is_a_mark_though_no_multiple(tmp_path: Path) -> None:
     assert [mark["mark"] for mark in read_marks(tmp_path)] == [6, 10]
 
 
-def test_an_interrupted_training_keeps_a_checkpoint_and_goes_on_from_it(tmp_path: Path) -> None:
+def test_an_interrupted_training_keeps_a_checkpoint_and_resumes_from_it(tmp_path: Path) -> None:
     training = Training(tmp_path)
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     try:
@@ -192,7 +192,7 @@ def test_a_program_that_fails_says_its_last_words(tmp_path: Path) -> None:
         run_program(command, tmp_path / "log")
 
 
-def test_what_a_program_started_ends_with_us(tmp_path: Path) -> None:
+def test_processes_of_a_program_end_with_the_benchmark(tmp_path: Path) -> None:
     child = ("import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; "
              "time.sleep(600)']); open(sys.argv[1], 'w').write(f'{p.pid}\\n'); time.sleep(600)")
     pid_file = tmp_path / "pid"

@@ -130,7 +130,7 @@ def test_phases_end_at_their_lines() -> None:
         phases_of(log[:5])
 
 
-def test_linear_growth_is_told_from_faster_growth() -> None:
+def test_linear_growth_is_distinguished_from_faster_growth() -> None:
     depths = (1, 2, 4, 6, 8, 10, 12)
     linear = growth({n: 0.3 + 0.25 * n for n in depths})
     assert linear == {"layer_s": 0.25, "linearity": 1.0}

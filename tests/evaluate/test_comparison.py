@@ -71,7 +71,7 @@ def test_the_interval_of_a_difference_of_bleu_is_that_of_texts_drawn_again(syste
         bleu_difference(base, base[:1], references)
 
 
-def test_one_system_alone_has_scores_and_intervals(systems, references):
+def test_a_single_system_has_scores_and_intervals(systems, references):
     comparison = compare(systems[:1], references, MetricSettings(), DRAWS)
     alone = score_corpus(systems[0].hypotheses, references, MetricSettings())
     assert {name: scores[0].score for name, scores in comparison.scores.items()} == pytest.approx(
@@ -80,7 +80,7 @@ def test_one_system_alone_has_scores_and_intervals(systems, references):
     assert comparison.randomization_signatures == {}
 
 
-def test_a_system_as_good_as_the_baseline_is_never_said_to_differ(systems, references):
+def test_a_system_equal_to_the_baseline_never_differs(systems, references):
     again = System("again", systems[0].hypotheses)
     comparison = compare([*systems[:2], again], references, MetricSettings(("bleu",)), DRAWS)
     significant = [[sure for _, _, sure in score.chances] for score in comparison.scores["BLEU"]]
@@ -154,7 +154,7 @@ def test_a_sentences_bleu_has_the_effective_order():
     assert sentence_scores("chrf", MetricSettings(), ["a b", "x"], [["a b", "q"]]) == pytest.approx([100, 0])
 
 
-def test_what_cannot_be_is_refused_in_a_sentence(monkeypatch):
+def test_impossible_comparisons_are_refused_with_a_message(monkeypatch):
     with pytest.raises(SettingsError, match="seed=0"):
         SignificanceSettings(seed=0)
     with pytest.raises(SettingsError, match="metric 'comet': choose among bleu, chrf, ter"):

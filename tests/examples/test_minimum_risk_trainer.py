@@ -14,7 +14,7 @@ from towernmt.run.directory import RunDirectory
 pytestmark = pytest.mark.thorough
 
 
-def test_training_goes_on_from_the_run_and_lowers_the_risk(paths, example, scalars, weights, tmp_path):
+def test_training_continues_from_the_run_and_lowers_the_risk(paths, example, scalars, weights, tmp_path):
     risk = example("minimum_risk_trainer")
     arguments = [f"--model={paths.run}", f"--data={paths.data}", f"--logdir={tmp_path}", "--samples=6", "--metric=chrf",
                  "--set", "optimizer.learning_rate=0.001", "validation.steps=0", "checkpoint.steps=0"]

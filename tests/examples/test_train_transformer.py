@@ -16,7 +16,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_it_draws_its_curves_beside_the_run(example, run, capsys) -> None:
+def test_the_curves_are_drawn_into_the_directory_of_the_run(example, run, capsys) -> None:
     pytest.importorskip("matplotlib")
     example("train_transformer").draw_run(str(run))
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")

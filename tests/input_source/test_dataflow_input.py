@@ -64,7 +64,7 @@ def test_datapoints_are_batches_that_towers_share_again_and_again(towers):
     assert data.size() == 3
 
 
-def test_a_run_on_a_dataflow_goes_on_at_the_next_datapoint(tmp_path):
+def test_a_run_on_a_dataflow_resumes_at_the_next_datapoint(tmp_path):
     saver = lambda: CheckpointSaver(tmp_path)  # noqa: E731
     assert train(GeneralQueueInput(points()), [saver(), StopAtStep(2)]) == [[0, 1], [2, 3]]
     assert train(GeneralQueueInput(points()), [saver(), StopAtStep(5)], steps=9) == [[4, 5], [0, 1], [2, 3]]
@@ -125,7 +125,7 @@ def test_an_empty_dataflow_is_an_error_and_no_endless_loop():
         train(GeneralQueueInput(DataFromGenerator(lambda: iter([]))))
 
 
-def test_what_is_no_source_and_no_position_is_refused():
+def test_an_invalid_source_or_position_is_refused():
     for invalid in (5, None, "train.de"):
         with pytest.raises(SettingsError, match="a tensorpack DataFlow, or an iterable or generator"):
             GeneralQueueInput(invalid)
@@ -133,7 +133,7 @@ def test_what_is_no_source_and_no_position_is_refused():
         GeneralQueueInput(points(), position='{"epoch": 1}')
 
 
-def test_training_that_waits_for_a_source_says_for_which_and_goes_on():
+def test_training_that_waits_for_a_source_names_it_and_continues():
     reported, lines = threading.Event(), []
 
     class Listen:

@@ -45,7 +45,7 @@ def queue() -> Iterator[Queue]:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_what_is_fed_arrives_as_through_session_run_whatever_its_shape(queue: Queue, wrapped: bool) -> None:
+def test_fed_values_arrive_as_through_session_run_for_any_shape(queue: Queue, wrapped: bool) -> None:
     operation = FedOperation(Wrapped(queue.sess) if wrapped else queue.sess, queue.enqueue)
     for seed in (2, 0, 5):
         operation(queue.values(seed))

@@ -10,7 +10,7 @@ from towernmt.input_source.feeding import FeederRun
 LONG = 20.0
 
 
-def test_who_waits_for_an_item_is_woken_by_it() -> None:
+def test_waiting_for_an_item_ends_when_it_arrives() -> None:
     run = FeederRun(["a"], in_order=True, allow_empty=False)
     answers: list[bool] = []
     waiter = threading.Thread(target=lambda: answers.append(run.wait_for_item(0)))
@@ -21,7 +21,7 @@ def test_who_waits_for_an_item_is_woken_by_it() -> None:
     assert answers == [True]
 
 
-def test_who_waits_for_an_item_is_woken_by_the_end() -> None:
+def test_waiting_for_an_item_ends_at_the_end_of_the_data() -> None:
     run = FeederRun(["a"], in_order=True, allow_empty=True)
     answers: list[bool] = []
     waiter = threading.Thread(target=lambda: answers.append(run.wait_for_item(0)))

@@ -218,7 +218,7 @@ def test_a_run_that_does_not_train_takes_no_batch() -> None:
 
 
 @pytest.mark.parametrize("feeders", [1, 2, 3])
-def test_training_goes_on_from_a_position(feeders: int) -> None:
+def test_training_resumes_from_a_position(feeders: int) -> None:
     data = GeneralQueueInput(FakeBatches(9), feeders)
     data.start_from(after(4))
     assert data.last_position == after(4)

@@ -74,7 +74,7 @@ def in_rotation(lists: list[list[int]]) -> list[int]:
 
 @pytest.mark.parametrize("feeders", [1, 2, 3, 5])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_order_is_the_rotation_whatever_the_feeders_timing(feeders: int, seed: int) -> None:
+def test_the_order_is_the_rotation_for_any_timing_of_the_feeders(feeders: int, seed: int) -> None:
     count = 30
     gates = [threading.Event() for _ in range(count)]
 
@@ -224,7 +224,7 @@ def test_an_empty_source_is_an_error_that_names_it(in_order: bool) -> None:
             line.runner.raise_error()
 
 
-def test_one_empty_source_beside_another_is_no_error() -> None:
+def test_one_empty_source_of_two_is_no_error() -> None:
     line = Line([numbers(0, 1, 0), numbers(0, 1, 3)], in_order=True)
     with tf1.Session() as sess:
         line.runner.create_threads(sess, start=True)
@@ -357,12 +357,12 @@ def test_lists_of_different_lengths_are_refused(ops: int, fns: int, tensors: int
                            names=["n"] * names)
 
 
-def test_it_refuses_to_be_written_into_a_graph_file() -> None:
+def test_a_runner_refuses_to_be_written_into_a_graph_file() -> None:
     with pytest.raises(SettingsError, match="cannot be written into a graph file"):
         Line([numbers(0, 1, 1)]).runner.to_proto()
 
 
-def test_its_operations_stand_beside_the_queue() -> None:
+def test_the_operations_are_in_the_name_scope_of_the_queue() -> None:
     with tf1.name_scope("input"):
         queue = tf1.FIFOQueue(3, [tf.int32], name="queue")
     tensor = tf1.placeholder(tf.int32, [])

@@ -199,7 +199,7 @@ def generator():
 @pytest.mark.parametrize("source", [
     lambda: iter([3, 4]).__next__, lambda: iter([3, 4]), lambda: [3, 4], lambda: (3, 4), lambda: range(3, 5),
     lambda: np.array([3, 4]), lambda: generator, generator, lambda: (n for n in (3, 4)), lambda: {3: 0, 4: 0}.keys()])
-def test_whatever_can_be_iterated_over_feeds_to_its_end(source):
+def test_any_iterable_feeds_to_its_end(source):
     queue, item = tf1.FIFOQueue(2, [tf.int32]), tf1.placeholder(tf.int32, [])
     runner = GeneralQueueRunner(queue, [queue.enqueue(item)], feed_fns=[source()], feed_tensors=[item])
     assert read_to_the_end(runner, queue.dequeue()) == [3, 4]
@@ -213,7 +213,7 @@ def test_a_dataflow_feeds_a_list_of_tensors():
 
 
 @pytest.mark.parametrize("invalid", [5, 1.5, object()])
-def test_what_can_neither_be_called_nor_iterated_over_is_refused(invalid):
+def test_a_feed_that_is_neither_callable_nor_iterable_is_refused(invalid):
     queue, item = tf1.FIFOQueue(2, [tf.int32]), tf1.placeholder(tf.int32, [])
     with pytest.raises(SettingsError, match="b.db is a value of type .*: pass a function without arguments, an iter"):
         GeneralQueueRunner(queue, [queue.enqueue(item)] * 2, feed_fns=[int, invalid], feed_tensors=[item] * 2,

@@ -94,7 +94,7 @@ class Values(Callback):
 
 
 @pytest.mark.parametrize("towers, update_cycle", [(1, 1), (2, 2)])
-def test_in_a_trainer_the_decay_goes_by_the_step_that_counts_the_update_whatever_threads_do(
+def test_in_a_trainer_the_decay_follows_the_step_of_the_update_for_any_timing_of_threads(
         graph, towers, update_cycle):
     values = Values()
     config = TrainConfig(FallingWeight(), GeneralQueueInput(Ones()), update_cycle=update_cycle, monitors=[],

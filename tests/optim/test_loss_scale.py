@@ -162,7 +162,7 @@ def test_an_overflow_at_the_least_scale_is_a_divergence_that_says_what_to_do(tmp
     assert max(checkpoints(tmp_path)) == 2
 
 
-def test_a_run_in_float32_goes_on_in_float16_and_back(tmp_path):
+def test_a_run_in_float32_resumes_in_float16_and_back(tmp_path):
     train(tmp_path, "float32", steps=2)
     saved, _, _ = train(tmp_path, steps=4, scaling=LossScaling(64.0))
     assert saved[4]["loss_scale/scale"] == 64
@@ -190,7 +190,7 @@ def test_values_that_cannot_work_are_refused_by_the_name_of_their_setting(values
         LossScaling(**values)
 
 
-def test_another_missing_variable_is_still_refused(tmp_path):
+def test_any_other_missing_variable_is_refused(tmp_path):
     train(tmp_path, steps=1, optimizer="sgd")
     with pytest.raises(CheckpointError, match="is not in this checkpoint"):
         train(tmp_path, steps=2)

@@ -92,7 +92,7 @@ def test_a_name_that_is_not_utf8_can_be_written(make_run, rows, tmp_path: Path) 
     assert runs[0].name == "a\ufffd " and "<td>a\ufffd </td>" in text and f"{tmp_path}/a\ufffd , " in text
 
 
-def test_where_nothing_differs_the_page_says_why(make_run, rows) -> None:
+def test_the_page_of_equal_runs_says_why_nothing_differs(make_run, rows) -> None:
     recorded, unrecorded = read_run(make_run("a", rows), "a"), read_run(make_run("b", rows), "b")
     unrecorded.settings.clear()
     assert "There is one run, so nothing differs." in curves_html([recorded])

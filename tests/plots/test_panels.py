@@ -150,7 +150,7 @@ def test_scores_that_cannot_be_compared_are_reported(change, words) -> None:
     assert len(notes) == len(words) and all(word in text for word, text in zip(words, notes, strict=True))
 
 
-def test_what_a_run_of_another_version_does_not_record_is_no_difference() -> None:
+def test_a_setting_that_another_version_does_not_record_is_no_difference() -> None:
     old, new = {"made_from.data": "d", "search.beam_size": 4}, {
         "made_from.data": "d", "search.beam_size": 4, "search.new": 1, "made_from.vocabulary": "v"}
     assert comparability([run_of([], old), run_of([], new)]) == []

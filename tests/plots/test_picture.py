@@ -37,7 +37,7 @@ def test_the_svg_has_panels_runs_figures_settings_and_notes(make_run, rows, tmp_
     assert (tmp_path / "two.svg").read_text() == text       # the same picture is the same file
 
 
-def test_the_number_beside_the_best_point_has_the_digits_of_its_metric(make_run, tmp_path: Path) -> None:
+def test_the_number_at_the_best_point_has_the_digits_of_its_metric(make_run, tmp_path: Path) -> None:
     rows = [{"validation_bleu": 2.0, "validation_loss": 1.23456, "global_step": 1}]
     draw_curves([read_run(make_run("a", rows), "a")], tmp_path / "a.svg", PictureSettings(table=False))
     assert {"2.00", "1.2346"} <= set(texts(tmp_path / "a.svg"))
@@ -113,7 +113,8 @@ def test_wide_signs_have_room_in_the_table() -> None:
     assert [text_width("言語処理") > 0.8 * 4 * TEXT_SIZE / 72, text_width("言") == text_width("M")] == [True, True]
 
 
-def test_what_cannot_be_drawn_is_said(make_run, rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_that_cannot_be_drawn_are_reported(make_run, rows, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                ) -> None:
     run = read_run(make_run("a", rows), "a")
     with pytest.raises(DataError, match="nothing is recorded that could be drawn"):
         draw_curves([read_run(make_run("empty"), "e")], tmp_path / "a.svg")

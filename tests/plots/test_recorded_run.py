@@ -17,7 +17,7 @@ from towernmt.plots.recorded_runs import read_named_runs, read_rows, read_run, s
 
 
 @given(st.lists(st.integers(0, 30), max_size=40))
-def test_what_a_resumed_run_made_again_counts_once_and_steps_rise(steps: list[int]) -> None:
+def test_repeated_steps_of_a_resumed_run_count_once_and_steps_rise(steps: list[int]) -> None:
     lines = [json.dumps({"global_step": step, "line": number}) for number, step in enumerate(steps)]
     rows, damaged, unfinished = read_rows("\n".join(lines))
     # A line is obsolete if any later line has the same step or an earlier one.
@@ -72,7 +72,7 @@ def test_a_run_that_is_written_is_still_training(make_run, rows) -> None:
     assert read_run(path, "r").notes == []
 
 
-def test_runs_are_named_by_patterns_each_once_and_other_directories_are_told(make_run, tmp_path: Path) -> None:
+def test_runs_are_named_by_patterns_each_once_and_other_directories_are_reported(make_run, tmp_path: Path) -> None:
     make_run("runs/a"), make_run("runs/b")
     (tmp_path / "runs" / "data").mkdir()
     runs, without_run = read_named_runs([f"{tmp_path}/runs/b", f"{tmp_path}/runs/*"])
@@ -86,7 +86,7 @@ def test_runs_are_named_by_patterns_each_once_and_other_directories_are_told(mak
     (["none"], "none: the directory does not exist"), (["no/*"], "no/*: the directory does not exist"),
     (["data"], "data: no run here"), (["x=runs/*"], "2 runs cannot have the same name"),
     (["x=runs/a", "x=runs/b"], "x: two runs have this name")])
-def test_what_names_no_runs_is_refused(make_run, tmp_path, monkeypatch, texts, message) -> None:
+def test_arguments_that_name_no_runs_are_refused(make_run, tmp_path, monkeypatch, texts, message) -> None:
     make_run("runs/a"), make_run("runs/b")
     (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -142,8 +142,8 @@ def test_an_update_whose_run_was_interrupted_is_not_saved(tmp_path: Path, caplog
     assert f"interrupted within update {at // update_cycle + 1}: no checkpoint is written" in caplog.text
 
 
-def test_what_ends_training_before_an_update_is_begun_does_not_keep_the_last_one_from_being_saved(tmp_path: Path
-                                                                                                  ) -> None:
+def test_an_end_before_an_update_does_not_prevent_saving_the_last_one(tmp_path: Path
+                                                                      ) -> None:
     class Refuse(Callback):
         def _before_run(self, _: Any) -> None:
             if self.global_step == 2:

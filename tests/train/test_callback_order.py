@@ -44,7 +44,7 @@ class Watcher(ScoreWatcher):
         return {"scores": list(self.scores)}
 
 
-def test_a_score_watcher_behind_the_usual_ones_sees_each_score_at_once(
+def test_a_score_watcher_after_the_usual_ones_gets_each_score_at_once(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assemble, "make_validator", lambda *_: Validator())
     monkeypatch.setattr(assemble, "fingerprints", lambda _: {})

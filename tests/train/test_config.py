@@ -235,7 +235,7 @@ class AtTheEnd(Counter):
         self.count += 100
 
 
-def test_what_a_callback_learns_at_the_end_is_in_the_checkpoint_of_that_step(tmp_path):
+def test_the_state_of_a_callback_at_the_end_is_in_the_checkpoint_of_that_step(tmp_path):
     train(tmp_path, 1, AtTheEnd(), every_steps=4)
     assert read_state(tmp_path / "step-4").callbacks == {"counter": {"count": 104}}
 
@@ -289,7 +289,7 @@ def test_a_directory_that_vanishes_while_training_writes_there_is_an_error(tmp_p
 
 @pytest.mark.parametrize("at", [2, 4])
 @pytest.mark.parametrize("removed", ["settings.yaml", "vocabulary", "code/mine.py", "checkpoints/step-4"])
-def test_what_later_commands_need_is_there_after_training_whatever_was_removed(tmp_path: Path, at: int, removed: str
+def test_files_for_later_commands_exist_after_training_although_they_were_removed(tmp_path: Path, at: int, removed: str
                                                                                 ) -> None:
     run = tmp_path / "run"
     for name in ("settings.yaml", "vocabulary/source.words", "code/mine.py"):

@@ -48,7 +48,7 @@ def test_the_command_line_is_logged_without_passwords(uri: str, begin, tmp_path:
 @pytest.mark.parametrize("argument", [
     "data.batch_tokens=4096", "data/de-en", "crawl.{de,en}.gz", "sqlite:///crawl.db?table=pairs&key=id",
     "s3://bucket/part-*.tsv.gz?region=x", "model.tie_embeddings=all"])
-def test_what_is_no_secret_is_logged_as_it_is(argument: str) -> None:
+def test_text_without_secrets_is_logged_unchanged(argument: str) -> None:
     assert mask_uri(argument) == argument
 
 
@@ -102,7 +102,7 @@ def test_a_disk_without_room_costs_the_log_and_no_stack(tmp_path: Path, capsys) 
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_log_whose_reader_has_gone_goes_on_in_the_file(tmp_path: Path, capsys) -> None:
+def test_a_log_whose_reader_has_ended_continues_in_the_file(tmp_path: Path, capsys) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as stream:
@@ -114,7 +114,7 @@ def test_a_log_whose_reader_has_gone_goes_on_in_the_file(tmp_path: Path, capsys)
     assert capsys.readouterr().err == ""
 
 
-def test_what_sources_warn_of_is_in_the_log_too(tmp_path: Path, capsys) -> None:
+def test_warnings_of_sources_are_in_the_log(tmp_path: Path, capsys) -> None:
     hold_log()
     logging.getLogger("towernmt.dataflow.sources").warning("lost before")
     begin_log(tmp_path)

@@ -88,7 +88,7 @@ def test_scalars_stand_in_the_event_file_and_in_stats_jsonl(tmp_path):
     assert entries == [(1, 1, 0.5), (2, 1, 1.0), (3, 1, 1.5)]
 
 
-def test_a_resumed_run_goes_on_behind_the_entry_of_its_step(tmp_path):
+def test_a_resumed_run_writes_after_the_entry_of_its_step(tmp_path):
     train(tmp_path, 4)
     train(tmp_path, 6, start=2)     # killed after 4, resumed from the checkpoint of 2
     assert [entry["global_step"] for entry in stats(tmp_path)] == [1, 2, 3, 4, 5, 6]
@@ -131,7 +131,7 @@ def test_settings_are_shown_as_a_text_and_as_hyper_parameters(tmp_path):
     assert info.group_name == str(tmp_path)
 
 
-def test_what_is_alike_in_training_and_validation_shares_a_chart(tmp_path):
+def test_training_and_validation_scalars_of_one_kind_share_a_chart(tmp_path):
     train(tmp_path, 1)
     (event,) = accumulated(tmp_path).Tensors("custom_scalars__config__")
     (category,) = Layout.FromString(event.tensor_proto.string_val[0]).category
@@ -148,7 +148,7 @@ def test_half_a_line_that_a_killed_process_left_is_dropped(tmp_path):
     assert [entry["global_step"] for entry in stats(tmp_path)] == [1, 2, 3, 4]
 
 
-def test_a_place_that_cannot_be_written_is_one_warning_each_and_training_goes_on(tmp_path, caplog):
+def test_a_file_that_cannot_be_written_gives_one_warning_and_training_continues(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     log = tmp_path / "file" / "log"
     records: list[str] = []

@@ -78,7 +78,7 @@ def train(directory, too_large=(), count=8, limit=3, update_cycle=1, broken=Fals
     return model, trainer, int(reader.get_tensor("global_step"))
 
 
-def test_such_batches_are_skipped_named_and_counted(tmp_path, caplog):
+def test_batches_without_memory_are_skipped_named_and_counted(tmp_path, caplog):
     caplog.set_level(logging.WARNING, "tensorpack")
     model, trainer, step = train(tmp_path, too_large=[2, 3, 6])
     assert model.trained == [0, 1, 4, 5, 7]
@@ -91,14 +91,14 @@ def test_such_batches_are_skipped_named_and_counted(tmp_path, caplog):
     assert "OOM when allocating batch 2" in warnings[0] and "number 1 of at most 3" in warnings[0]
 
 
-def test_one_too_many_ends_training_in_a_sentence(tmp_path):
+def test_one_more_skipped_batch_than_allowed_ends_training_with_a_message(tmp_path):
     with pytest.raises(SettingsError, match=r"step 2: .* out of memory .*recovery.skip_out_of_memory=1 allows no more"):
         train(tmp_path, too_large=[1, 2], limit=1)
     with pytest.raises(SettingsError, match="smaller"):
         train(tmp_path / "none", too_large=[0], limit=0)
 
 
-def test_an_update_cycle_begins_anew_behind_such_a_batch(tmp_path):
+def test_an_update_cycle_restarts_after_a_skipped_batch(tmp_path):
     model, trainer, step = train(tmp_path, too_large=[1, 4], update_cycle=2)
     assert model.trained == [0, 2, 3, 5, 6, 7]     # 0 was collected, and went with 1
     assert trainer.skipped_batches == 2 and step == 3

@@ -28,7 +28,7 @@ def test_a_mean_of_training_is_refused(metric) -> None:
     check_plateau(settings(metric, "constant"), [])
 
 
-def test_what_comes_from_validation_or_from_a_callback_of_ones_own_is_taken() -> None:
+def test_scores_of_validation_and_of_custom_callbacks_are_accepted() -> None:
     check_plateau(settings("validation_loss/x"), ["validation_bleu", "validation_loss/x"])
     check_plateau(settings("my_score"), [])
     check_plateau(settings("validation_bleu", "constant"), [])

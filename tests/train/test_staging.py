@@ -225,7 +225,7 @@ def test_the_next_batch_is_on_the_devices_before_a_step_asks_for_it():
     assert ahead == [(1, 2, [1, 1]), (2, 3, [1, 1]), (3, 4, [1, 1]), (4, 5, [1, 1])]
 
 
-def test_a_step_does_not_wait_for_the_batch_behind_its_own():
+def test_a_step_does_not_wait_for_the_batch_after_its_own():
     batches = NumberedBatches(6, late=3)
 
     class Release(Callback):

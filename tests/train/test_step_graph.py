@@ -120,7 +120,7 @@ def test_memory_grows_with_the_tokens_and_the_depth() -> None:
     assert 1.2 * small.peak < deep.peak < 2 * small.peak
 
 
-def test_what_lives_at_once_is_counted_once(graph: Any) -> None:
+def test_tensors_that_live_at_once_are_counted_once(graph: Any) -> None:
     x = tf1.placeholder(tf.float32, [None, None], "x")
     y = tf.tanh(tf.reshape(x, [-1]) * 2.0)      # the product is written over x, the tangent over the product
     z = tf.reduce_sum(tf.concat([y, y], 0))

@@ -80,7 +80,7 @@ class TrainsAnInteger(Line):
     (TrainsTwice, r"\[trainable-collection\] 'scale' is in TRAINABLE_VARIABLES, but it occurs twice"),
     (TrainsAnInteger, r"\[trainable-collection\] 'count' is in TRAINABLE_VARIABLES, but it is of type int32"),
 ], ids=lambda value: getattr(value, "__name__", ""))
-def test_what_would_spoil_the_training_is_refused_in_a_sentence(model, sentence):
+def test_a_tower_function_that_breaks_a_rule_is_refused_with_a_message(model, sentence):
     with pytest.raises(TowerRuleError, match=sentence):
         set_up(model())
 
@@ -110,7 +110,7 @@ def test_the_rest_is_a_warning(caplog):
         ("tower-word", "watchtower/scale"), ("name-scope", "watchtower/factor"), ("tower-word", "watchtower/factor")}
 
 
-def test_another_error_of_the_model_stays_what_it_is():
+def test_any_other_error_of_the_model_is_raised_unchanged():
     class Fails(Line):
         def layer(self, x):
             return tf.reshape(x, [7])

@@ -30,7 +30,7 @@ def train(too_large: Any = (), **options: Any) -> tuple[Noting, PlainModel, np.n
     return trainers[0], model, weights
 
 
-def test_it_is_called_for_each_batch_of_an_update_cycle() -> None:
+def test_train_batch_is_called_for_each_batch_of_an_update_cycle() -> None:
     trainer, model, weights = train(update_cycle=2)
     assert model.processed_numbers == list(range(6))
     assert trainer.numbers == [*range(6), 6]        # the last one finds no data

@@ -51,7 +51,7 @@ def test_the_estimate_for_many_shards_is_close(text: Path, tmp_path: Path, sort:
     assert (estimated.source, estimated.target) == pytest.approx((counted.source, counted.target), abs=0.04)
 
 
-def test_batches_are_made_without_reading_a_shard_and_damage_is_told_where_it_is_reached(
+def test_batches_are_made_without_reading_a_shard_and_damage_is_reported_when_it_is_read(
         text: Path, tmp_path: Path) -> None:
     data = prepared(text, tmp_path / "data", SHARD_PAIRS)
     shards = sorted((tmp_path / "data").glob("*.pairs"))

@@ -75,7 +75,7 @@ def test_preparing_from_the_yaml_file_takes_its_factors(directory: Path) -> None
     assert open_training_data("again").valid_source == ["ja|A nein|B"]
 
 
-def test_a_word_without_its_factor_is_told_with_source_and_place(directory: Path) -> None:
+def test_a_word_without_its_factor_is_reported_with_source_and_line(directory: Path) -> None:
     with open("pairs.tsv", "a") as file:
         file.write("ja|A oh\tyes\n")
     with pytest.raises(DataError, match=r"pairs.tsv, window 3 of epoch 1, line 11: 'oh' does not have the form"):
@@ -108,14 +108,14 @@ def test_inspection_measures_the_words_and_names_the_line(directory: Path, capsy
     ("source_factors: 0", "prepared: the vocabulary has 1 source factors, but the text has 0"),
     ("source_factors: x", "source_factors x: expected the number"),
 ])
-def test_another_number_of_factors_is_refused(directory: Path, changed: str, message: str) -> None:
+def test_a_different_number_of_factors_is_refused(directory: Path, changed: str, message: str) -> None:
     text = Path("corpora.yaml").read_text().replace("source_factors: 1", changed)
     Path("corpora.yaml").write_text(text)
     with pytest.raises((SettingsError, DataError), match=message):
         open_training_data("corpora.yaml")
 
 
-def test_vocabularies_named_by_file_bring_the_factors_beside_them(directory: Path) -> None:
+def test_vocabularies_named_by_file_include_the_factors_next_to_them(directory: Path) -> None:
     text = Path("corpora.yaml").read_text().replace(
         "vocabulary: prepared", "vocabulary: {source: prepared/vocabulary/source.model, target: "
                                 "prepared/vocabulary/target.model}")

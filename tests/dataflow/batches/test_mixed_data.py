@@ -114,7 +114,7 @@ def test_the_fingerprint_and_the_position_depend_on_both_data(data: MixedData) -
     assert settings.keys() > Batches(data.new, SETTINGS).position_settings.keys()
 
 
-def test_what_cannot_be_mixed_is_refused(directory: Path, tmp_path: Path) -> None:
+def test_incompatible_data_are_refused(directory: Path, tmp_path: Path) -> None:
     new = PreparedData(directory / "new")
     assert with_general_data(new, None) is new
     incompatible = make_data(tmp_path, "other", GENERAL, source_vocab=None, target_vocab=None, vocab_kind="word")

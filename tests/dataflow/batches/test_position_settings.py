@@ -151,7 +151,7 @@ def test_a_temperature_may_change_within_an_epoch(directory: Path, tmp_path: Pat
     assert not changes(old, new, begin) and contents(old, begin, 10) == contents(new, begin, 10)
 
 
-def test_another_number_of_shards_is_named(directory: Path) -> None:
+def test_a_different_number_of_shards_is_named(directory: Path) -> None:
     old, new = (opened(directory / name, settings("prepared")) for name in ("prepared", "resharded"))
     assert changes(old, new, a_position_in(old)) == "number of shards changed from 3 to 6"
 

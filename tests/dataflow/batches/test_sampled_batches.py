@@ -199,14 +199,14 @@ def test_a_resumed_run_draws_the_window_of_the_estimate_and_its_own_before_the_n
     assert finished(drawn_windows, batches)[1:] == [(1, index) for index in batches._block_order(1)[3:5]]
 
 
-def test_what_is_counted_is_drawn_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_batches_samples_each_window_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = sampled(directory)
     drawn_windows = draws_of(batches, monkeypatch)
     batches.batches_per_epoch()
     assert finished(drawn_windows, batches) == [(0, index) for index in range(9)]
 
 
-def test_readers_beside_each_other_draw_each_window_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parallel_readers_sample_each_window_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for batch_tokens in (40, 5000):
         batches = sampled(directory, batch_tokens=batch_tokens)
         drawn_windows = draws_of(batches, monkeypatch)
@@ -275,7 +275,7 @@ def test_words_stay_linked_whichever_of_their_subwords_were_linked(directory: Pa
     assert linked_words(resampled) == linked_words(stored)
 
 
-def test_what_cannot_be_drawn_is_refused_in_a_sentence(directory: Path, tmp_path: Path) -> None:
+def test_impossible_sampling_is_refused_with_a_message(directory: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="subword_nbest=8 samples among .* prepared data .* Set it to -1"):
         sampled(directory, subword_nbest=8)
     with pytest.raises(SettingsError, match="subword_nbest=1: expected 2 to 512"):

@@ -118,7 +118,7 @@ def test_a_resumed_run_reads_what_the_run_would_have_read(stream, sizes, window,
                for resumed, uninterrupted in zip(resumed_items, expected[stop:], strict=True))
 
 
-def test_readers_beside_each_other_read_the_same_windows(stream) -> None:
+def test_parallel_readers_read_the_same_windows(stream) -> None:
     alone = read(stream({"a": 300, "b": 300}), 80, changes={5: [NEVER, 1]})
     batches = stream({"a": 300, "b": 300})
     readers = [batches.read(None, index, 3) for index in range(3)]

@@ -61,8 +61,8 @@ def test_both_kinds_of_data_give_batches_of_the_same_pairs(directory: Path) -> N
 @pytest.mark.parametrize(("shard_pairs", "limit", "warning"), [
     (4, 512, "The average batch has only 12 of batch_tokens=512, since no batch extends over two shards, and the "
              "5 shards of prepared-4 have only 4 pairs each"), (4, 3, None), (1_000_000, 512, None)])
-def test_shards_too_small_for_batches_are_told_of(directory: Path, shard_pairs: int, limit: int,
-                                                  warning: str | None) -> None:
+def test_shards_too_small_for_batches_are_reported(directory: Path, shard_pairs: int, limit: int,
+                                                   warning: str | None) -> None:
     output = f"prepared-{shard_pairs}"
     prepare(PrepareSettings("pairs.tsv", output=output, vocab_kind="word", shard_pairs=shard_pairs))
     reports: list[str] = []
@@ -131,7 +131,7 @@ def test_sources_of_ones_own_are_training_data_without_a_uri(directory: Path, me
     assert data.valid_source == ["ja wort"] and data.directory == "own" and len(data.fingerprint) == 32
 
 
-def test_what_lacks_is_said(directory: Path) -> None:
+def test_missing_training_data_are_named(directory: Path) -> None:
     with pytest.raises(SettingsError, match="unprepared text needs an existing vocabulary"):
         open_training_data("pairs.tsv")
     with pytest.raises(SettingsError, match="is prepared data, which includes its vocabularies"):

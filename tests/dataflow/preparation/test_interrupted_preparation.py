@@ -73,8 +73,8 @@ def interrupting(monkeypatch: pytest.MonkeyPatch, tasks: int) -> list[str]:
     return done
 
 
-def test_what_is_done_is_not_done_again_and_the_bytes_are_the_same(settings: PrepareSettings,
-                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_tasks_are_not_repeated_and_the_bytes_are_the_same(settings: PrepareSettings,
+                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(replace(settings, output=settings.output + "-whole"))
     done, interruptions = interrupting(monkeypatch, 2), 0
     while True:
@@ -88,8 +88,8 @@ def test_what_is_done_is_not_done_again_and_the_bytes_are_the_same(settings: Pre
 
 
 @pytest.mark.parametrize("change", [{"seed": 2}, pytest.param({"vocab_size": 90}, marks=pytest.mark.thorough)])
-def test_other_settings_begin_anew(settings: PrepareSettings, change: dict[str, Any],
-                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_settings_start_a_new_preparation(settings: PrepareSettings, change: dict[str, Any],
+                                                  monkeypatch: pytest.MonkeyPatch) -> None:
     changed = replace(settings, **change)
     prepare(replace(changed, output=settings.output + "-whole"))
     with monkeypatch.context() as patch:
@@ -148,8 +148,8 @@ def test_a_source_is_read_on_from_where_it_was_interrupted(settings: PrepareSett
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_a_worker_that_is_killed_each_time_is_told_with_what_it_did(settings: PrepareSettings,
-                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_killed_repeatedly_is_reported_with_its_task(settings: PrepareSettings,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_runners, "_POOL_BYTES", 0)
     monkeypatch.setattr(task_runners, "_start_method", lambda: "fork")
     monkeypatch.setattr(EncodePart, "run", lambda task: os.kill(os.getpid(), signal.SIGKILL))

@@ -57,8 +57,8 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_what_is_wrong_is_said_with_file_and_field(case: str, data: PreparedData,
-                                                   capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_manifest_is_reported_with_file_and_field(case: str, data: PreparedData,
+                                                             capsys: pytest.CaptureFixture[str]) -> None:
     change, reason = CHANGES[case]
     (Path(data.directory) / "manifest.json").write_bytes(edited(data.manifest, change))
     with pytest.raises(DataError, match=rf"out/manifest.json.*{reason}"):
@@ -69,7 +69,7 @@ def test_what_is_wrong_is_said_with_file_and_field(case: str, data: PreparedData
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"7", b"[" * 99_999, b"\xff\xfe{}", b'{"format": NaN}'])
-def test_what_is_no_manifest_is_refused(content: bytes) -> None:
+def test_a_file_that_is_not_a_manifest_is_refused(content: bytes) -> None:
     with pytest.raises(DataError, match=r"^x/manifest.json: (cannot be read \(|not the manifest of prepared data)"):
         parse_manifest(content, "x/manifest.json")
 

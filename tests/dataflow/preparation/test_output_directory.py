@@ -105,7 +105,7 @@ def test_a_file_with_a_name_of_ours_that_may_be_somebodys_own_is_not_replaced(se
     lambda out: (out.mkdir(), (out / "vocabulary").write_text("mine")),
     lambda out: (out.mkdir(), (out / "vocabulary").symlink_to("/")),
     lambda out: (out.mkdir(), (out / STAGE).symlink_to("/"))])
-def test_what_is_in_the_way_is_named_before_any_work(settings: PrepareSettings, make: Any) -> None:
+def test_an_obstacle_in_the_output_directory_is_named_before_any_work(settings: PrepareSettings, make: Any) -> None:
     out = Path(settings.output)
     make(out)
     before, stream = sorted(out.iterdir()), io.StringIO()
@@ -143,7 +143,7 @@ def test_two_writers_of_one_preparation_exclude_each_other(settings: PrepareSett
     assert prepare(settings).pairs == 200
 
 
-def test_who_has_not_begun_abandons_nothing(settings: PrepareSettings) -> None:
+def test_abandon_before_the_start_removes_nothing(settings: PrepareSettings) -> None:
     with OutputDirectory(settings.output, False) as output:
         (output.stage / "shard-00000.pairs.p0").write_bytes(b"of another process")
         OutputDirectory(settings.output, False).abandon()
@@ -192,7 +192,7 @@ def _die_in_exchange(moment: int) -> None:
     output_directory.exchange = patched
 
 
-def test_what_a_killed_preparation_left_is_removed_by_the_next(settings: PrepareSettings) -> None:
+def test_files_of_a_killed_preparation_are_removed_by_the_next(settings: PrepareSettings) -> None:
     before = prepare(settings).fingerprint
     stage = Path(settings.output) / STAGE
     stage.mkdir()
@@ -230,7 +230,7 @@ def test_a_signal_ends_the_workers_too_and_leaves_no_text(settings: PrepareSetti
     assert not [path for path in folder.rglob("*") if path.name.startswith("corpus.") or path.name == STAGE]
 
 
-def test_a_full_disk_is_told_with_the_file(settings: PrepareSettings, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_the_file(settings: PrepareSettings, tmp_path: Path) -> None:
     program = ("import resource, signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
                "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n" + PREPARE)
     for arguments in (["--source", settings.source, "--target", settings.target],

@@ -13,7 +13,7 @@ from towernmt.dataflow.preparation.corpus_statistics import PairLengths, parse_p
 LENGTHS = PairLengths(np.array([1, 2, 7]), np.array([3, 2, 5]), np.array([4, 1, 3]))
 
 
-def test_what_was_written_is_read() -> None:
+def test_saved_lengths_are_read_unchanged() -> None:
     assert LENGTHS.to_text() == "1\t3\t4\n2\t2\t1\n7\t5\t3\n"
     read = parse_pair_lengths(LENGTHS.to_text().encode(), "lengths.tsv")
     assert all(np.array_equal(value, vars(LENGTHS)[name]) for name, value in vars(read).items())

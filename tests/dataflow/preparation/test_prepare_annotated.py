@@ -137,7 +137,7 @@ def test_workers_change_nothing(text: dict[str, str], tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("without", ({}, {"source_factors": 2}, {"alignments": True}))
-def test_what_is_not_asked_for_is_not_there(without: dict[str, Any], text: dict[str, str]) -> None:
+def test_annotations_that_are_not_requested_are_not_stored(without: dict[str, Any], text: dict[str, str]) -> None:
     changes = {"source": text["source" if "source_factors" in without else "plain"],
                "source_factors": without.get("source_factors", 0),
                "alignments": text["links"] if "alignments" in without else None}
@@ -178,7 +178,7 @@ def test_statistics_and_inspection_tell_of_them(text: dict[str, str]) -> None:
         assert f"alignments: {links:,} links of tokens in {pairs:,} pairs" in table
 
 
-def test_another_number_of_factors_or_other_links_are_another_preparation(text: dict[str, str], tmp_path: Path) -> None:
+def test_different_factors_or_links_give_a_different_preparation(text: dict[str, str], tmp_path: Path) -> None:
     prepare(settings(text))
     prepare(settings(text))     # kept
     with pytest.raises(DataError, match="source_factors 2 there, 0 now"):
@@ -202,7 +202,7 @@ def test_the_vocabularies_of_a_run_are_used_with_their_factors(text: dict[str, s
         prepare(settings(short, source_vocab=str(tmp_path / "run" / "source.model"), output=str(tmp_path / "3")))
 
 
-def test_a_vocabulary_with_factors_for_text_without_them_is_told(text: dict[str, str], tmp_path: Path) -> None:
+def test_a_vocabulary_with_factors_for_text_without_them_is_reported(text: dict[str, str], tmp_path: Path) -> None:
     prepare(settings(text))
     unfactored = prepare(settings(text, output=str(tmp_path / "again"), source_factors=0, alignments=None,
                                   source_vocab=f"{tmp_path}/out/vocabulary/source.model"))
@@ -223,8 +223,8 @@ def spoil(path: str, line: int, text: str) -> None:
     ("factor_1", "N", {"files": 1}, r"factor_1 line 4: 1 factors, but the source has 3 words there"),
     ("factor_2", "x y|z x", {"files": 1}, r"factor_2 line 4: the factor 'y\|z' contains '\|'"),
 ])
-def test_what_is_wrong_is_told_with_file_and_line(file: str, spoilt: str, options: dict[str, int], message: str,
-                                                  text: dict[str, str]) -> None:
+def test_invalid_annotations_are_reported_with_file_and_line(
+        file: str, spoilt: str, options: dict[str, int], message: str, text: dict[str, str]) -> None:
     spoil(text["plain"], 4, "ab cd a")
     spoil(text["factor_1"], 4, "N N V")
     spoil(text["factor_2"], 4, "x y x")

@@ -186,7 +186,7 @@ def test_parts_survive_errors_and_an_answer_that_is_lost(
     assert fault_proxy.script == [] and folder.read("finished") == path.read_bytes()
 
 
-def test_a_half_written_corpus_is_not_read_and_the_next_upload_goes_on(
+def test_an_incomplete_corpus_is_not_read_and_the_next_upload_resumes(
         s3: Any, fault_proxy: Any, settings: PrepareSettings, local: PreparedData, tmp_path: Path) -> None:
     from tests.servers.fault_proxy import Answer
 
@@ -384,7 +384,7 @@ def test_options_that_do_not_exist_are_refused(uri: str, reason: str) -> None:
         open_prepared(uri)
 
 
-def test_an_upload_that_failed_goes_on_without_preparing_again(
+def test_a_failed_upload_resumes_without_preparing_again(
         fault_proxy: Any, s3: Any, settings: PrepareSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.servers.fault_proxy import Answer
 

@@ -91,7 +91,7 @@ def test_without_a_word_of_the_user_both_are_chosen_with_reasons() -> None:
         "--vocab-size 4000, because each language has about 45,000 words"))
 
 
-def test_what_is_asked_for_is_not_chosen() -> None:
+def test_requested_values_replace_automatic_ones() -> None:
     def never() -> TextMeasure:
         raise AssertionError("measured")
 
@@ -108,7 +108,7 @@ def test_what_is_asked_for_is_not_chosen() -> None:
     assert plan_of([LATIN] * 5_000, [LATIN], shared_vocab=True).size == 4_000
 
 
-def test_a_vocabulary_beside_one_that_exists_is_chosen_by_its_own_text() -> None:
+def test_a_vocabulary_next_to_an_existing_one_is_planned_by_its_own_text() -> None:
     plan = plan_of([LATIN] * 30_000, [LATIN], target_vocab="there.model")
     assert plan == VocabularyPlan(4_000, False, ("--vocab-size 4000, because the source has about 150,000 words",))
 
@@ -144,7 +144,7 @@ def test_a_tiny_text_has_as_many_pieces_as_can_be_made_of_it(kind: str, tmp_path
     assert f"{data.source_vocabulary.size} ids rather than the 2000 chosen" in data.statistics_table
 
 
-def test_what_was_chosen_is_kept_and_the_same_command_finds_it(tmp_path: Path) -> None:
+def test_automatic_values_are_saved_and_the_same_command_finds_them(tmp_path: Path) -> None:
     settings, output = text(tmp_path), io.StringIO()
     data = prepare(settings)
     saved = data.manifest["settings"]
@@ -166,7 +166,7 @@ def test_a_chosen_vocabulary_is_the_one_that_is_asked_for_in_its_words(tmp_path:
     assert automatic.fingerprint == requested.fingerprint
 
 
-def test_what_is_chosen_does_not_depend_on_how_the_text_is_divided_or_where_it_is(
+def test_automatic_values_do_not_depend_on_the_division_or_the_path_of_the_text(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = text(tmp_path, 9_000)
     monkeypatch.setattr(passes, "MEASURED_LINES", 1_000)
@@ -181,7 +181,7 @@ def test_what_is_chosen_does_not_depend_on_how_the_text_is_divided_or_where_it_i
     assert about == pytest.approx(9_000 * 16, rel=0.1)      # a ninth was read
 
 
-def test_factors_behind_the_words_are_no_part_of_the_text(tmp_path: Path) -> None:
+def test_factors_after_the_words_are_not_part_of_the_text(tmp_path: Path) -> None:
     settings = text(tmp_path, 3)
     words = (tmp_path / "train.de").read_text()
     factored = "\n".join(" ".join(f"{word}|ДОМ" for word in line.split()) for line in words.splitlines()) + "\n"

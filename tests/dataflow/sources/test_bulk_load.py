@@ -64,7 +64,7 @@ def test_all_pairs_come_into_a_new_table_in_their_order(uri_and_path: tuple[str,
     assert [pair for _, pair in source.read(source.begin())] == pairs
 
 
-def test_an_interrupted_loading_goes_on_and_a_finished_one_is_kept(uri_and_path: tuple[str, Path]) -> None:
+def test_an_interrupted_load_resumes_and_a_finished_one_is_kept(uri_and_path: tuple[str, Path]) -> None:
     with pytest.raises(DataError, match="the source broke"):
         load_table(ListSource(PAIRS, fails_after=333), uri_and_path[0], 100)
     assert len(rows(uri_and_path[1])) == 300
@@ -93,7 +93,7 @@ def test_an_empty_source_makes_an_empty_table(uri_and_path: tuple[str, Path]) ->
     assert rows(uri_and_path[1]) == []
 
 
-def test_two_processes_that_load_the_same_are_told_apart(uri_and_path: tuple[str, Path]) -> None:
+def test_two_processes_that_load_the_same_table_are_distinguished(uri_and_path: tuple[str, Path]) -> None:
     class Overtaken(ListSource):
         def read(self, cursor: Cursor) -> Iterator[tuple[Cursor, Pair]]:
             for n, item in enumerate(super().read(cursor)):
@@ -108,7 +108,7 @@ def test_two_processes_that_load_the_same_are_told_apart(uri_and_path: tuple[str
 
 @pytest.mark.parametrize(("options", "words"), [
     ("table=pairs&source=de&target=fr", "no column 'fr'"), ("table=pairs&where=a=1", "Remove the option")])
-def test_what_cannot_be_loaded_into_is_refused(uri_and_path: tuple[str, Path], options: str, words: str) -> None:
+def test_an_invalid_destination_is_refused(uri_and_path: tuple[str, Path], options: str, words: str) -> None:
     load_table(ListSource(PAIRS[:3]), uri_and_path[0])
     with pytest.raises((DataError, SettingsError), match=words):
         load_table(ListSource(PAIRS), f"sqlite:///{uri_and_path[1]}?{options}")

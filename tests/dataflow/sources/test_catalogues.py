@@ -69,7 +69,7 @@ def read(uri: str) -> list[Pair]:
     return [pair for _, pair in everything]
 
 
-def test_what_is_translated_and_in_use_is_a_pair(tmp_path: Path) -> None:
+def test_translated_messages_in_use_are_pairs(tmp_path: Path) -> None:
     for content in (PO, PO.replace("\n", "\r\n"), "\ufeff" + PO):
         (tmp_path / "de.po").write_bytes(content.encode())
         assert read(f"{tmp_path}/de.po") == PAIRS
@@ -114,8 +114,8 @@ def test_marks_of_menu_letters_are_taken_out_if_asked_for(text: str, mark: str, 
 
 @settings(max_examples=150, deadline=None)
 @given(entries=st.lists(ENTRIES, max_size=5), wrap=st.sampled_from([10, 78]))
-def test_what_polib_writes_is_read_back(entries: list[tuple[str, str | None, str, str, bool, str | None]], wrap: int
-                                        ) -> None:
+def test_a_catalogue_written_by_polib_is_read_unchanged(
+        entries: list[tuple[str, str | None, str, str, bool, str | None]], wrap: int) -> None:
     file = polib.POFile(wrapwidth=wrap)
     file.metadata = {"Content-Type": "text/plain; charset=utf-8"}
     for text, plural, singular_text, plural_text, fuzzy, context in entries:
@@ -163,7 +163,7 @@ def test_the_header_names_the_encoding(tmp_path: Path) -> None:
     (b'msgid "a"\nmsgstr "\xff"\n', "x.po line 2: byte 9 of the line"),
     ((HEADER % "1").replace("UTF-8", "ASCII").encode() + 'msgid "a"\nmsgstr "ä"\n'.encode(), "is not ASCII, the"),
 ))
-def test_what_is_no_catalogue_is_refused_with_its_line(content: bytes, message: str, tmp_path: Path) -> None:
+def test_an_invalid_catalogue_is_refused_with_its_line(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "x.po").write_bytes(content)
     with pytest.raises(DataError, match=message):
         read(f"{tmp_path}/x.po")

@@ -116,7 +116,7 @@ def test_a_uri_is_a_corpus_of_one_source() -> None:
     ("sources: [a]\nsource_factors: -1", "source_factors -1: expected the number"),
     ("sources: [a]\nvocabulary: 5", "vocabulary: expected `{source: FILE, target: FILE}`, found int"),
 ])
-def test_what_is_wrong_is_said_with_its_place(read, tmp_path: Path, text: str, message: str) -> None:
+def test_an_invalid_entry_is_reported_with_its_position(read, tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SettingsError) as error:
         read(text)
     assert message in str(error.value)
@@ -156,7 +156,7 @@ _VALUES = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.sampled_from(["mix", "vocabulary", "validation", "source_factors", "max_length",
                                         "max_length_ratio"]), _VALUES), st.lists(_VALUES, min_size=1, max_size=2))
-def test_whatever_stands_in_it_is_a_corpus_or_one_sentence_with_the_file(
+def test_any_content_is_a_corpus_or_an_error_with_the_file(
         tmp_path_factory: pytest.TempPathFactory, content: dict[str, object], sources: list[object]) -> None:
     path = tmp_path_factory.mktemp("yaml") / "corpora.yaml"
     path.write_text(yaml.safe_dump({**content, "sources": sources}), encoding="utf-8")

@@ -29,7 +29,7 @@ def pairs(uri: str) -> list[Pair]:
 @given(rows=st.lists(st.tuples(FIELDS, FIELDS, FIELDS), max_size=6), compressed=st.booleans(),
        delimiter=st.sampled_from([",", ";", "\t"]), header=st.booleans(), end=st.sampled_from(["\n", "\r\n"]),
        quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]), mark=st.sampled_from(["", "\ufeff"]))
-def test_what_the_csv_module_writes_is_read_as_it_was_from_any_cursor_on(
+def test_rows_written_by_the_csv_module_are_read_unchanged_from_any_cursor(
         rows: list[tuple[str, ...]], compressed: bool, delimiter: str, header: bool, end: str, quoting: int, mark: str,
         tmp_path_factory: pytest.TempPathFactory) -> None:
     text = io.StringIO()
@@ -72,14 +72,14 @@ def test_blank_lines_are_no_records_and_an_empty_field_is_one(tmp_path: Path) ->
     ('a,b\n"' + "x" * 200_000 + '",c\n', "", "line 2: .*field larger than field limit"),
     ("a\rb,c\n", "", "line 1: the record that begins here is not valid CSV"),
 ])
-def test_what_is_no_csv_is_refused_by_file_and_line(text: str, options: str, message: str, tmp_path: Path) -> None:
+def test_invalid_csv_is_refused_with_file_and_line(text: str, options: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(text.encode())
     with pytest.raises(DataError, match=f"x.csv {message}"):
         pairs(f"{path}{options}")
 
 
-def test_what_comes_before_an_error_is_given_first(tmp_path: Path) -> None:
+def test_pairs_before_an_error_are_returned_first(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_bytes(b'a,b\n"c\n\xff",d\n')
     source = open_source(str(path))

@@ -162,8 +162,8 @@ def gaps(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[int]]:
 
 @settings(deadline=None)
 @given(after=st.one_of(st.none(), st.integers(-400, 800)), until=st.integers(-400, 800), page=st.integers(1, 300))
-def test_any_cursor_gives_exactly_the_keys_behind_it(gaps: tuple[str, list[int]], after: int | None, until: int,
-                                                     page: int) -> None:
+def test_any_cursor_gives_exactly_the_keys_after_it(gaps: tuple[str, list[int]], after: int | None, until: int,
+                                                    page: int) -> None:
     uri, keys = gaps
     items = list(open_database(f"{uri}&page={page}").read([after, until]))
     expected = [key for key in keys if (after is None or key > after) and key <= until]
@@ -266,7 +266,7 @@ def test_a_cursor_of_another_kind_of_source_is_refused(sqlite: SQLite, cursor: o
         list(open_database(sqlite.uri(COLUMNS)).read(cursor))
 
 
-def test_a_key_whose_collation_takes_different_texts_for_equal_is_refused_whatever_its_index_says(
+def test_a_key_whose_collation_equates_different_texts_is_refused_with_any_index(
         sqlite: SQLite) -> None:
     fill(sqlite, [(key, key, key) for key in "aAbBc"], key="TEXT NOT NULL COLLATE NOCASE")
     sqlite.execute("CREATE UNIQUE INDEX exact ON pairs (id COLLATE BINARY)")

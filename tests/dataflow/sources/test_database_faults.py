@@ -98,8 +98,8 @@ def test_a_server_that_stays_away_ends_with_one_sentence(server: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [{"password": "wr0ng-s3cret"}, {"user": "nobody"}, {"database": "corpsu"}])
-def test_who_is_not_let_in_hears_it_at_once(server: Any, change: dict[str, str],
-                                            caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_credentials_are_reported_at_once(server: Any, change: dict[str, str],
+                                                  caplog: pytest.LogCaptureFixture) -> None:
     source = open_database(server.uri(PATIENT, **change))
     with pytest.raises(DataError) as caught:
         source.begin()

@@ -112,7 +112,7 @@ def test_no_valid_or_test_sentence_is_in_train_on_either_side(pip: list[str], tm
     assert all(len(text.split()) >= 3 for part in (valid, test) for side in part for text in side)
 
 
-def test_licence_source_and_what_was_dropped_are_written_beside_it(pip: list[str], tmp_path: Path) -> None:
+def test_licence_source_and_dropped_pairs_are_recorded_next_to_the_corpus(pip: list[str], tmp_path: Path) -> None:
     files = default_corpus("en-de", tmp_path / "cache", pip)
     origin = (files.directory / "SOURCE.txt").read_text()
     for part in ("Apache-2.0", "homeassistant 2026.11.0", "PyPI", "308  distinct pairs",

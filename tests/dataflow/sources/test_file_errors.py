@@ -74,7 +74,7 @@ def test_unequal_lengths_tell_the_line(swapped: bool, tmp_path: Path) -> None:
         source.count()
 
 
-def test_other_encodings_are_found_by_file_line_and_byte(tmp_path: Path) -> None:
+def test_a_different_encoding_is_reported_with_file_line_and_byte(tmp_path: Path) -> None:
     bad = b"gut\n" * 90_000 + "früh\n".encode("latin-1") + b"gut\n"
     source = source_of(tmp_path, de=b"good\n" * 90_002, en=bad)
     assert len(read_until_error(source, r"x\.en line 90001: byte 3 of the line \(0xfc\) is not UTF-8")) == 90_000
@@ -118,7 +118,7 @@ def test_a_flipped_bit_in_a_compressed_file_never_changes_pairs_silently(suffix:
     assert errors > len(complete) * 0.7      # some bits of headers have no effect, such as gzip's time of modification
 
 
-def test_what_stands_behind_a_gzip_stream_is_not_passed_over(tmp_path: Path) -> None:
+def test_bytes_after_a_gzip_stream_are_not_ignored(tmp_path: Path) -> None:
     complete = gzip.compress(b"a\tb\n")
     (tmp_path / "x.tsv.gz").write_bytes(complete + b"\0" * 512 + complete + b"\0\0")
     source = open_source(f"{tmp_path}/x.tsv.gz")
@@ -176,7 +176,7 @@ class TamperedStorage(LocalStorage):
 
 
 @pytest.mark.parametrize("content", (b"a\tb\n", b"a\tb\n" * 3))
-def test_other_bytes_than_were_listed_are_an_error(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_changed_since_it_was_listed_is_an_error(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_bytes(b"a\tb\n" * 2)
     source = TabSeparated("x", TamperedStorage(content), f"{tmp_path}/x.tsv")
     read_until_error(source, r"x\.tsv near line \d: the file had 8 bytes when reading began")

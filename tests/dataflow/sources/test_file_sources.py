@@ -81,7 +81,7 @@ def read(source: Source) -> list[Pair]:
 @settings(max_examples=25, deadline=None)
 @given(files=CORPORA, end=st.sampled_from(["\n", "\r\n"]), last_end=st.booleans(), streams=st.integers(1, 3),
        size=st.sampled_from([1, 2, 7, 1000]), row_group=st.integers(1, 4), data=st.data())
-def test_reading_goes_on_at_every_cursor_with_exactly_the_rest(
+def test_reading_resumes_at_every_cursor_with_exactly_the_rest(
         format: str, suffix: str, files: list[list[Pair]], end: str, last_end: bool, streams: int, size: int,
         row_group: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     if ".parquet" in format and suffix:
@@ -136,7 +136,7 @@ class CountingStorage(LocalStorage):
         return Counting()       # type: ignore[return-value]
 
 
-def test_going_on_in_plain_text_is_a_seek(tmp_path: Path) -> None:
+def test_resuming_in_plain_text_is_a_seek(tmp_path: Path) -> None:
     uri = write(tmp_path, FORMATS[0], [[Pair("eins zwei drei " * 5, str(i)) for i in range(50_000)]])
     storage = CountingStorage()
     source = ParallelFiles("x", storage, uri)
@@ -213,7 +213,7 @@ def test_headers_are_passed_over_in_each_file(tmp_path: Path) -> None:
         assert list(source.read(cursor)) == everything[k + 1:]
 
 
-def test_what_lacks_a_side_can_be_passed_over(tmp_path: Path) -> None:
+def test_rows_without_one_side_can_be_skipped(tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("a\tb\nc\n\nd\te\nf\n")
     (tmp_path / "x.jsonl").write_text('{"source": "a", "target": "b"}\n\n{"source": null, "target": "c"}\n'
                                       '{"source": "d", "target": "e"}\n{"source": "f"}\n')
@@ -228,7 +228,7 @@ def test_what_lacks_a_side_can_be_passed_over(tmp_path: Path) -> None:
         assert list(source.read(everything[1][0])) == []
 
 
-def test_files_that_come_later_and_sort_behind_wait_for_the_next_pass(tmp_path: Path) -> None:
+def test_files_that_are_added_after_the_cursor_wait_for_the_next_pass(tmp_path: Path) -> None:
     source = open_source(write(tmp_path, FORMATS[0], [[Pair("a", "b")], [Pair("c", "d")]]))
     everything = list(source.read(source.begin()))
     for side in ("de", "en"):

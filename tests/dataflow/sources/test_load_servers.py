@@ -30,7 +30,7 @@ def source(tmp_path: Path) -> Any:
     return open_source(f"{tmp_path}/x.{{de,en}}")
 
 
-def test_what_was_loaded_is_read_again_pair_by_pair(server: Any, source: Any) -> None:
+def test_loaded_pairs_are_read_from_the_table_unchanged(server: Any, source: Any) -> None:
     assert load_table(source, server.uri("table=pairs"), batch=400).new == ROWS
     table = open_database(server.uri("table=pairs"))
     assert [p for _, p in table.read(table.begin())] == [p for _, p in source.read(source.begin())]

@@ -112,7 +112,7 @@ HOW = st.one_of(
 
 @hypothesis_settings(max_examples=80, deadline=None)
 @given(sizes=SIZES, options=HOW, seed=st.integers(0, 99), epoch=st.integers(0, 3), data=st.data())
-def test_going_on_anywhere_gives_the_rest_of_the_same_order(memory_source, sizes, options, seed, epoch, data) -> None:
+def test_resuming_anywhere_gives_the_rest_of_the_same_order(memory_source, sizes, options, seed, epoch, data) -> None:
     mix, end = options
     weights = [1 + index for index in range(len(sizes))]
 
@@ -157,7 +157,7 @@ def test_the_weights_of_a_temperature_hold_until_the_epoch_ends(mixture) -> None
     assert mixed.begin(1)["sources"][1]["weight"] == 500 / 600
 
 
-def test_what_comes_during_an_epoch_is_read_in_the_next(mixture) -> None:
+def test_pairs_added_during_an_epoch_are_read_in_the_next(mixture) -> None:
     mixed = mixture({"a": 5}, ends=["drop"])
     cursor = mixed.begin()
     mixed.ingredients[0].source.pairs += mixed.ingredients[0].source.pairs[:2]

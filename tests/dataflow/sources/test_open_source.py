@@ -39,7 +39,7 @@ from towernmt.dataflow.storage import s3_storage as s3
     ("s3://bucket/x.tsv?retries=many", "retries=many: expected a whole number"),
     ("/data/x.tsv?endpoint_url=http://me:secret@host", "no option 'endpoint_url'"),
 ))
-def test_uris_that_cannot_be_are_refused_with_what_to_mend(uri: str, message: str) -> None:
+def test_invalid_uris_are_refused_with_the_fix(uri: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message) as caught:
         open_source(uri)
     assert "secret" not in str(caught.value)
@@ -53,7 +53,7 @@ def test_uris_that_cannot_be_are_refused_with_what_to_mend(uri: str, message: st
      {"endpoint_url": "http://127.0.0.1:8333", "region": "eu"}),
     ("x.tsv?columns=0,1?", "x.tsv", {"columns": "0,1?"}),
 ))
-def test_options_stand_behind_the_question_mark(uri: str, path: str, options: dict[str, str]) -> None:
+def test_options_follow_the_question_mark(uri: str, path: str, options: dict[str, str]) -> None:
     assert split_uri(uri) == (path, options)
 
 

@@ -41,7 +41,7 @@ def pairs(uri: str) -> list[Pair]:
 @given(rows=st.lists(st.tuples(TEXTS, TEXTS), max_size=6), compressed=st.booleans(),
        encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "iso-8859-1", "windows-1252"]),
        indent=st.booleans())
-def test_what_elementtree_writes_is_read_as_it_was_from_any_cursor_on(
+def test_units_written_by_elementtree_are_read_unchanged_from_any_cursor(
         rows: list[tuple[str, str]], compressed: bool, encoding: str, indent: bool,
         tmp_path_factory: pytest.TempPathFactory) -> None:
     root = ElementTree.Element("tmx", version="1.4")
@@ -124,7 +124,7 @@ LAUGHS = ('<!DOCTYPE tmx [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">
     ("", "line 1: .*no element found"),
     (HEAD + "\n<tu \xff", "line 2: .*not well-formed"),
 ])
-def test_what_cannot_be_read_is_refused_by_file_and_line(text: str, message: str, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_refused_with_file_and_line(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"x.tmx {message}"):
         pairs(write(tmp_path / "x.tmx", text, "latin-1"))
 

@@ -49,7 +49,7 @@ def read(uri: str) -> list[Pair]:
 @pytest.mark.parametrize("path", ["/x.tsv", "/x.tsv.gz", "/a.{de,en}", "/download?format=tsv&id=5"])
 @pytest.mark.parametrize("knows", [(True, True, False), (False, True, False), (True, False, True),
                                    (True, False, False)])
-def test_what_lies_on_a_server_is_read_from_any_cursor_on(web: Any, path: str, knows: tuple[bool, bool, bool]) -> None:
+def test_files_on_a_server_are_read_from_any_cursor(web: Any, path: str, knows: tuple[bool, bool, bool]) -> None:
     web.ranges, web.etags, web.dates = knows
     source = open_source(web.url(path))
     items = list(source.read(source.begin()))
@@ -125,7 +125,7 @@ def test_a_server_that_fails_or_is_silent_ends_with_one_sentence(web: Any, fault
     (404, "the file does not exist on the server .HTTP 404"), (410, "the file does not exist"),
     (403, "access denied .HTTP 403.*USER:PASSWORD"), (400, "refuses the request .HTTP 400"),
     (416, "has become shorter"), (501, "refuses the request")])
-def test_what_waiting_cannot_mend_is_said_at_once(web: Any, status: int, words: str) -> None:
+def test_a_permanent_failure_is_reported_at_once(web: Any, status: int, words: str) -> None:
     web.faults = [status]
     with pytest.raises(DataError, match=words):
         read(web.url("/x.tsv"))
@@ -194,7 +194,7 @@ def test_an_empty_file_has_no_pairs(web: Any) -> None:
     assert read(web.url("/empty.tsv")) == []
 
 
-def test_a_file_whose_length_is_not_told_is_refused(web: Any) -> None:
+def test_a_file_of_unknown_length_is_refused(web: Any) -> None:
     web.ranges = web.lengths = False
     with pytest.raises(DataError, match="does not send the size of the file"):
         read(web.url("/x.tsv"))
@@ -218,7 +218,7 @@ def test_options_that_cannot_be_are_refused(uri: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["http:///x.tsv", "http://a b/x.tsv"])
-def test_what_is_no_url_is_refused_at_once(url: str) -> None:
+def test_an_invalid_url_is_refused_at_once(url: str) -> None:
     with pytest.raises(DataError):
         read(f"{url}?patience=5")
 

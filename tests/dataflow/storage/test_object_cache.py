@@ -59,7 +59,7 @@ def test_a_file_is_fetched_once_for_each_version(tmp_path: Path) -> None:
     assert fetched == ["a", "a"]
 
 
-def test_what_was_used_longest_ago_gives_way(tmp_path: Path) -> None:
+def test_the_least_recently_used_copy_is_removed(tmp_path: Path) -> None:
     cache, fetched = ObjectCache(tmp_path, 3 * SIZE + 5), []        # type: ignore[var-annotated]
     for name in ("a", "b", "c", "a", "d", "a", "b"):
         get(cache, name, fetched)
@@ -102,7 +102,7 @@ def test_files_that_are_no_copies_are_let_be(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.tex").stat().st_size == 10 * SIZE
 
 
-def test_what_a_killed_process_left_is_replaced_and_counts_no_more(tmp_path: Path) -> None:
+def test_the_unfinished_copy_of_a_killed_process_is_replaced_and_not_counted(tmp_path: Path) -> None:
     cache = ObjectCache(tmp_path, 2 * SIZE)
     get(cache, "a")
     [path] = [path for path in tmp_path.iterdir() if path.name != "lock"]
@@ -209,7 +209,7 @@ def small_disk() -> Iterator[Path]:
             subprocess.run(["umount", "-l", directory], check=True)
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_nothing_behind(small_disk: Path) -> None:
+def test_a_full_disk_is_one_message_and_leaves_no_files(small_disk: Path) -> None:
     cache = ObjectCache(small_disk / "cache", 10**9)
     (small_disk / "other").write_bytes(bytes(60_000))
     with pytest.raises(DataError, match=r"cache: the disk is full; 10,000 bytes for a do not fit.*TOWERNMT_CACHE") as e:

@@ -141,7 +141,7 @@ def test_a_missing_object_or_bucket_is_named(s3: Any, bucket: str) -> None:
     ("nobody", "wrong-and-secret", r"does not accept the credentials \(InvalidAccessKeyId\)"),
     ("stranger", "testsecret", r"denies access with these credentials \(AccessDenied\)"),
     (None, None, r"the credentials for .* are missing .* Set AWS_ACCESS_KEY_ID")])
-def test_wrong_credentials_are_said_at_once_and_never_shown(
+def test_wrong_credentials_are_reported_at_once_and_never_shown(
         s3: Any, bucket: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, key: str | None,
         secret: str | None, reason: str) -> None:
     put(s3, bucket, x=b"1")

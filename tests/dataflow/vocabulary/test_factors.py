@@ -94,7 +94,7 @@ def test_the_pieces_of_a_word_drawn_at_random_spell_it(kind: str, texts: list[li
 @pytest.mark.parametrize("kind", ("unigram", "bpe"))
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(st.lists(marked_words, max_size=6), max_size=4), seed=st.integers(0, 9))
-def test_whatever_the_text_holds_words_never_fall_and_are_there(kind: str, texts: list[list[str]], seed: int) -> None:
+def test_word_indices_are_valid_and_ascending_for_any_text(kind: str, texts: list[list[str]], seed: int) -> None:
     vocabulary = VOCABULARIES[kind]
     lines = [" ".join(words) for words in texts]
     for ids, word_indices in (vocabulary.encode_with_words(lines),
@@ -114,7 +114,7 @@ def test_a_piece_of_several_words_is_of_the_first() -> None:
     assert words == starts
 
 
-def test_models_that_mark_spaces_behind_words_or_normalise_are_understood() -> None:
+def test_models_that_mark_spaces_after_words_or_normalise_are_supported() -> None:
     behind = other_model(treat_whitespace_as_suffix=True)
     (ids,), (words,) = behind.encode_with_words(["ab ef cd"])
     spelt = ["".join(behind.id_to_piece(id) for id, word in zip(ids, words, strict=True) if word == number)
@@ -156,7 +156,7 @@ def test_sampling_keeps_the_factors_and_a_word_vocabulary_refuses_it() -> None:
 
 
 @pytest.mark.parametrize("shared", (False, True))
-def test_factors_are_saved_beside_the_vocabularies_and_former_ones_removed(shared: bool, tmp_path: Path) -> None:
+def test_factors_are_saved_next_to_the_vocabularies_and_old_ones_removed(shared: bool, tmp_path: Path) -> None:
     source, target = factored(), VOCABULARIES["word" if shared else "unigram"]
     (tmp_path / "source_factor_3.words").write_text("old\n")
     save_vocabularies(source, target, tmp_path)

@@ -101,7 +101,7 @@ def in_a_process(hash_seed: str, *arguments: str | Path) -> list[str]:
                           capture_output=True, text=True, timeout=120).stdout.splitlines()
 
 
-def test_a_pair_is_segmented_alike_whatever_the_window(memory_source) -> None:
+def test_the_segmentation_of_a_pair_does_not_depend_on_the_window(memory_source) -> None:
     vocabulary, segmentations = sampled_vocabulary(), []
     for window in (50, 77, 1000):
         mixture = Mixture([Ingredient(memory_source("a", 120))], report=lambda _: None)

@@ -291,7 +291,7 @@ def test_bpe_codes_without_the_package_name_the_extra(monkeypatch: pytest.Monkey
         learn_bpe_codes(SENTENCES, 200)
 
 
-def test_words_are_told_apart_by_any_white_space() -> None:
+def test_any_white_space_separates_words() -> None:
     assert WordVocabulary([*SPECIAL_PIECES, "a", "b"]).encode("a\u2028b\u00a0a\x0bb") == [4, 5, 4, 5]
 
 
@@ -329,7 +329,7 @@ def test_the_parts_of_a_long_line_are_its_text_within_the_limit(parts: list[str]
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 @pytest.mark.parametrize("character", ["\u2585", "\u2581", "\u2047", "\ufffd", "\ufeff", "\u200b", "<unk>", "<s>"])
-def test_a_line_is_learned_from_whatever_character_it_holds(kind: str, character: str) -> None:
+def test_lines_with_any_character_are_learned_from(kind: str, character: str) -> None:
     lines = ["the cat sat on the mat", "a dog ran in the park"] * 50 + [f"zebra {character} quiz jumpw"] * 50
     assert UNK not in learn_sentence_piece(lines, kind, 60).encode("zebra quiz jumpw")
 
