@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.documents import fake_translator as fakes
 from tests.processor_time import processor_seconds
+from towernmt.documents.emoticons import emoticons_in
 from towernmt.documents.formats.html import HtmlDocument
 from towernmt.documents.formats.plain import Lines
 from towernmt.documents.shields import addresses_in, codes_in, placeholders_in, symbols_in
@@ -71,6 +72,12 @@ def test_addresses_of_a_text(text: str, expected: list[str]) -> None:
     ("R2D2 und C3PO", ["R2D2"]),
     (r"Wenn $x^2 = y$, dann $\alpha$; es kostet $5 und $6.", ["$x^2 = y$", r"$\alpha$"]),
     ("Mit `git commit -m x` oder `ls`.", ["`git commit -m x`", "`ls`"]),
+    ("um 2024-05-17T10:30:00Z, 2024-05-17T10:30+02:00 oder 2024-05-17", ["2024-05-17T10:30:00Z",
+                                                                       "2024-05-17T10:30+02:00"]),
+    ("2001:db8::1 und fe80::1/64, um 10:30:00", ["2001:db8::1", "fe80::1/64"]),
+    ("get_name(), a.get() und MAX_VALUE, MyClass.getName", ["get_name()", "a.get()", "MAX_VALUE", "MyClass.getName"]),
+    ("mit --dry-run=yes, --help. oder -v, E-Mail - so", ["--dry-run=yes", "--help", "-v"]),
+    ("E=mc², x=5. und a = b", ["E=mc²", "x=5"]), ("Schüler_innen und müde.Ich, 1 -2, Tom(e)", []),
     ("4x4-Fahrzeug, B2B-Kunden, G20-Gipfel, COVID-19, X1, A320, die 1990er, Windows 11, 3-4-mal, `a' und `b'", []),
 ])
 def test_codes_of_a_text(text: str, expected: list[str]) -> None:
@@ -91,6 +98,16 @@ def test_tags_and_paths_are_placeholders(text: str, expected: list[str]) -> None
     ("20 °C, 1 # 2 * 3 € $ № 5", [])])
 def test_symbols_of_a_text(text: str, expected: list[str]) -> None:
     assert [text[start:end] for start, end in symbols_in(text)] == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    (":-) ;) :D =) xD <3 </3 ^^ -_- T_T o_O :'( >:( :))) :/ :*", [
+        ":-)", ";)", ":D", "=)", "xD", "<3", "</3", "^^", "-_-", "T_T", "o_O", ":'(", ">:(", ":)))", ":/", ":*"]),
+    ("da:-) (^_^) (>_<) \\o/ ¯\\_(ツ)_/¯ (╯°□°)╯︵ ┻━┻ (｡◕‿◕｡) ʕ•ᴥ•ʔ :smile: da", [
+        ":-)", "(^_^)", "(>_<)", "\\o/", "¯\\_(ツ)_/¯", "(╯°□°)╯︵ ┻━┻", "(｡◕‿◕｡)", "ʕ•ᴥ•ʔ", ":smile:"]),
+    ("(siehe S. 3:) http://x, a:b, x<30, 5 <3.5, f(x), (20 °C), (…), (Да), (ώρα), (ツアー), 10:30 XDA: D", [])])
+def test_emoticons_of_a_text(text: str, expected: list[str]) -> None:
+    assert [text[start:end] for start, end in emoticons_in(text)] == expected
 
 
 HTML = [    # a text, the input of the model, and the text by a translator that writes capitals

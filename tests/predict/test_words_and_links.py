@@ -16,6 +16,7 @@ from towernmt.predict.lines.words_of_lines import (
     NO_WORD,
     cut_line,
     joined_words,
+    lacks_sentences,
     links_of,
     pharaoh,
     reversed_links,
@@ -90,6 +91,28 @@ def test_the_words_of_pieces_are_those_of_the_whole_line(vocabulary: Vocabulary)
                     for word, part in zip(sorted(set(span)), text, strict=False):
                         assert part.strip("\ufffd") in line.split()[word]
                 place += len(piece) + 1
+
+
+def test_a_line_is_divided_at_the_ends_of_its_sentences(vocabulary: Vocabulary) -> None:
+    line = 'the cat sat. And "the mat!" The cat and on. the mat'
+    pieces = cut_line(line, vocabulary.encode(line), vocabulary, 100, by_sentence=True)
+    assert pieces == [vocabulary.encode(text) for text in (
+        "the cat sat. ", 'And "the mat!" ', "The cat and on. the mat")]
+    words = words_of_source(vocabulary, line, 100, by_sentence=True)
+    sentences = line.replace("sat. ", "sat.|").replace('!" ', '!"|').split("|")
+    assert [word for word in words if word != NO_WORD] == [
+        before + word for before, text in zip((0, 3, 6), sentences, strict=True)
+        for word in vocabulary.encode_with_words([text])[1][0]]
+    short = cut_line(line, vocabulary.encode(line), vocabulary, 3, by_sentence=True)
+    assert all(len(piece) <= 3 for piece in short)
+
+
+@pytest.mark.parametrize(("line", "translation", "lacks"), [
+    ("Ich gehe. Du kommst.", "I go.", True), ("Ich gehe. Du kommst.", "I go. You come.", False),
+    ("Ich gehe.", "I. Go.", False), ("Am 3. Mai um 5. Da", "so", False), ("z. B. Dir ist kalt", "you", False),
+    ("我走。你来。", "I go.", True), ("Was? Wo?", "What?", True), ('"Ja!" Er ging.', "He went.", True)])
+def test_a_translation_lacks_a_sentence(line: str, translation: str, lacks: bool) -> None:
+    assert lacks_sentences(line, translation) == lacks
 
 
 def test_words_with_factors_are_counted_and_shown_without_them() -> None:

@@ -8,9 +8,10 @@ r"""Find words and symbols in plain text that a translation must not change, and
   a placeholder without width or precision belong to it (`%dpx`), since `%description` must not become `%d` and another
   word. Adjacent placeholders are one match, so they keep their order.
 - Codes: bank accounts, keys and versions whose letters and digits alternate (`DE89 3704 0044 0532 0130 00`,
-  `550e8400-e29b-41d4`, `0x1F4A`), mathematics as in LaTeX (`$x^2$`), and program text between backticks.
-- Symbols: emoji, musical notes, arrows, bullets, trademarks. The model does not see them, because most vocabularies
-  lack them and they do not influence the translation.
+  `550e8400-e29b-41d4`, `0x1F4A`), addresses of devices (`fe80::1`), times as in `2024-05-17T10:30Z`, mathematics as in
+  LaTeX (`$x^2$`), program text between backticks, and words of programs (`get_name()`, `MAX_VALUE`, `--help`, `x=5`).
+- Symbols: emoji, emoticons, musical notes, arrows, bullets, trademarks. The model does not see them, because most
+  vocabularies lack them and they do not influence the translation.
 - Words of the user: matches of regular expressions.
 """
 
@@ -25,6 +26,7 @@ from itertools import count, islice
 import regex  # type: ignore[import-untyped]
 
 from towernmt.core.errors import SettingsError
+from towernmt.documents.emoticons import emoticons_in
 from towernmt.documents.segments import Mark, Shielded, plain_text
 
 UNSPACED = ("\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
@@ -150,6 +152,7 @@ _OTHERS = "|".join((
     r"\{\s*[\w.-]{1,60}\s*,\s*(?:plural|select|selectordinal|number|date|time|choice|spellout|ordinal|duration)\b"
     rf"(?:[^{{}}]{{1,300}}+|{_TWO_LEVELS}){{0,40}}+\}}",                                               # ICU messages
     r"[$#@!]\{[^{}\n]{1,100}\}",                                                                    # ${NAME}
+    r"(?<![^\s(\"'>]):[a-z][A-Za-z_]{2,30}(?![\w:])",                                                 # :name
     r"\{ ?\$?[\w.-]{1,60} ?\}", r"\{[\w.]{0,40}:%[^{}\n]{1,60}\}",
     r"\{(?:[^{}\s]|\{[^{}\s]{0,40}\}){0,80}\}",                                                     # {}, {0}, {x:>{n}}
     r"(?<![\w$])\$[A-Za-z_]?\w{0,60}\([^()\n]{1,100}\)",                                            # $t(key), $(NAME)
@@ -162,7 +165,7 @@ _OTHERS = "|".join((
 _PLACEHOLDERS = regex.compile(f"(?:{_OTHERS}|{_PERCENT})+")
 _PLACEHOLDERS_OF_QT = regex.compile(f"(?:{_OTHERS}|{_PERCENT}|{_NUMBERED})+")
 _FIRST_OF_QT = regex.compile(r"%L?1(?![\d%]|[.,]\d)")
-_SIGN_OF_PLACEHOLDER = re.compile(r"[{<$&\\%]")
+_SIGN_OF_PLACEHOLDER = re.compile(r"[{<$&\\%]|:[a-z]")
 """Each placeholder has one of these signs."""
 
 
@@ -185,7 +188,7 @@ _SEQUENCE = rf"{_SYMBOL}{_CHANGED}(?:\u200d{_SYMBOL}{_CHANGED})*"
 _ONE = rf"(?![{_SEEN_BY_MODELS}])(?:\p{{RI}}{{2}}|{_SEQUENCE})|[0-9#*]\ufe0f?\u20e3"
 _SYMBOLS = regex.compile(rf"(?:{_ONE})+")
 _RAISED = "\u00b2\u00b3\u00b9\u2070\u2074-\u208e"
-_FORMULA = regex.compile(rf"(?<![\w{_RAISED}])(?=\w{{1,30}}[{_RAISED}]{{1,9}}\p{{L}})"
+_FORMULA = regex.compile(rf"(?<![\w{_RAISED}])(?=\w{{1,30}}(?:[{_RAISED}]{{1,9}}\p{{L}}|[\u2080-\u2089]))"
                          rf"[\w{_RAISED}]{{1,60}}(?![\w{_RAISED}])")
 
 
@@ -195,23 +198,35 @@ def symbols_in(text: str) -> Iterator[tuple[int, int]]:
 
 
 def formulas_in(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each word with raised or lowered digits inside, such as `H\u2082O`."""
+    """Yield start and end of each word with raised digits inside or lowered digits, as in `H\u2082O` and `CO\u2082`."""
     return ((match.start(), match.end()) for match in _FORMULA.finditer(text)) if not text.isascii() else iter(())
 
 
+_WORD_OF_CODE = r"[A-Za-z_][A-Za-z0-9_]{0,60}"
 _CODES = regex.compile("|".join((
     r"(?<![\w-])[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?![\w-])",                     # IBAN
     r"(?<![\w-])[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}(?![\w-])",                       # UUID
+    r"(?<![\w:-])\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?:Z|[+-]\d{2}:?\d{2})?(?![\w-])",      # a time
+    r"(?<![\w:.])(?=[0-9A-Fa-f:]{0,40}::|(?:[0-9A-Fa-f]{1,4}:){7})(?:[0-9A-Fa-f]{1,4}|::?)(?::?:[0-9A-Fa-f]{1,4}){1,7}"
+    r"(?:::)?(?:/\d{1,3})?(?![\w:])",                                                                 # fe80::1
     r"(?<![\w:-])(?=[\w:-]{0,80}?(?:\d[:_-]?[A-Za-z]{1,3}[:_-]?\d{1,20}[:_-]?[A-Za-z]"              # 0x1F4A, R2D2
     r"|[A-Za-z][:_-]?\d{1,20}[:_-]?[A-Za-z]{1,3}[:_-]?\d))"
     r"(?:\d++|[A-Za-z]{1,3}+(?![A-Za-z])|[:_-](?=[A-Za-z\d]))++(?![\w-])",
+    rf"(?<![\w.\\/&$])(?:{_WORD_OF_CODE}(?:\.|::|->)){{0,5}}{_WORD_OF_CODE}\(\)(?!\w)",                   # get_name()
+    r"(?<![\w.\\/&$-])(?=[A-Za-z_]{0,60}[A-Za-z0-9]_[A-Za-z0-9])(?!\w{1,60}[a-z]_in(?:nen)?(?!\w))"       # MAX_VALUE
+    r"[A-Za-z_][A-Za-z0-9_]{3,60}(?![\w-])",
+    rf"(?<![\w.\\/&$-])(?:{_WORD_OF_CODE}(?:\.|::|->)){{1,5}}[a-z]{{1,30}}[A-Z][A-Za-z0-9]{{0,40}}(?!\w)",       # a.b
+    r"(?<![\w-])--[A-Za-z][A-Za-z0-9]{1,30}(?:-[A-Za-z0-9]{1,30}){0,6}(?:=[^\s,;!?()]{1,80}(?<!\.))?"
+    r"(?![\w-])",                                                                                      # --help
+    r"(?<![^\s(\[])-[A-Za-z](?![\w-])",                                                               # -v
+    rf"(?<![^\s(\[])(?:{_WORD_OF_CODE}=(?=[^\s=]))(?:[\w.*/^+\u00b2\u00b3-]{{1,40}})(?<![.-])(?![\w(])",   # E=mc\u00b2
     r"(?<![\w$\\])\$(?=[^\s$])(?=[^$\n]{0,100}[\\^_={}])[^$\n]{1,100}(?<![\s\\])\$(?![\w$])",        # $x^2$
     r"(?<![\w`])`(?=[^\s`])[^`\n]{1,100}(?<!\s)`(?![\w`])")))                                        # `ls`
-_SIGN_OF_CODE = re.compile(r"[\d$`]")
+_SIGN_OF_CODE = re.compile(r"[\d$`_:=]|[.>][a-z]+[A-Z]|\(\)|(?<![\w-])--?[A-Za-z]")
 
 
 def codes_in(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each code, formula in LaTeX and program text."""
+    """Yield start and end of each code, address of a device, formula in LaTeX, and word of a program."""
     return (match.span() for match in _CODES.finditer(text)) if _SIGN_OF_CODE.search(text) else iter(())
 
 
@@ -233,7 +248,7 @@ class Attached(Mark):
     @property
     def text(self) -> str:
         """The characters that readers see."""
-        return plain_text(self.content)
+        return "".join(part.text if isinstance(part, Attached) else plain_text((part,)) for part in self.content)
 
 
 _STAND_INS = re.compile(rf"(?<![^\W\d_{UNSPACED}])[xX]\d+")
@@ -267,7 +282,7 @@ class Protection:
         if self.is_on:
             found += [(start, end, False) for finder in (addresses_in, formulas_in, placeholders_in, codes_in)
                       for start, end in finder(text)]
-            found += [(start, end, True) for start, end in symbols_in(text)]
+            found += [(start, end, True) for finder in (symbols_in, emoticons_in) for start, end in finder(text)]
         for start, end, is_symbol in sorted(found, key=lambda one: (one[0], one[2], -one[1])):
             if start >= done:
                 yield start, end, is_symbol

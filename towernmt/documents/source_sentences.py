@@ -215,17 +215,17 @@ def _tagged(segment: Segment) -> list[str | Tag | Shielded]:
 def _has_space(before: Atom, gap: Gap, after: Atom) -> bool:
     """Return whether the model sees a space between two atoms.
 
-    It sees the spaces of the source, a space for a line break or an image between words, and spaces around the
-    placeholders of shielded words, which must not become parts of other words.
+    It sees the spaces of the source, a space for a line break or an image between words or after a sign, and spaces
+    around the placeholders of shielded words, which must not become parts of other words.
     """
     if any(isinstance(thing, str) for thing in gap):
         # In `a ☺.` the space belongs to the symbol.
         is_after_symbol = isinstance(thing := gap[-1], Tag) and isinstance(thing.mark, Attached)
         return not (is_after_symbol and after.text in _CLOSING)
+    has_single_mark = any(isinstance(thing, Tag) and thing.role == "single" for thing in gap)
     if not (before.is_word and after.is_word):
-        return False
-    return (before.shield is not None or after.shield is not None
-            or any(isinstance(thing, Tag) and thing.role == "single" for thing in gap))
+        return has_single_mark and after.is_word and before.text in _CLOSING
+    return before.shield is not None or after.shield is not None or has_single_mark
 
 
 def _ranges(atoms: Sequence[Atom], gaps: Sequence[Gap], language: str | None) -> list[tuple[int, int]]:

@@ -171,7 +171,7 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
         translated = translator.translate({piece for line in pieces for piece in line})
         for line, request in zip(pieces, window, strict=False):
             yield joined([translated[piece] for piece in line], request.options.n_best, request.text,
-                         source_vocabulary, settings.max_source_length)
+                         source_vocabulary, settings.max_source_length, request.by_sentence)
         if not window and error is None:
             return
         first += len(window)
@@ -272,7 +272,9 @@ def _encode(window: Sequence[LineRequest], name: str, first: int, vocabulary: Vo
     lines: list[list[LinePiece]] = []
     for number, (request, ids) in enumerate(zip(window, encoded, strict=False), start=first):
         is_blank = not ids or not request.text.strip()
-        chunks = [] if is_blank else [ids] if len(ids) <= limit else cut_line(request.text, ids, vocabulary, limit)
+        is_one_chunk = len(ids) <= limit and not request.by_sentence
+        chunks = [] if is_blank else [ids] if is_one_chunk else cut_line(request.text, ids, vocabulary, limit,
+                                                                         request.by_sentence)
         if len(chunks) > 1 and name:
             log.warning("%s line %d: its %d tokens are more than %d; translated in %d pieces.",
                         name, number, len(ids), limit, len(chunks))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.processor_time import processor_seconds
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.source_text import SourceText
@@ -21,13 +22,15 @@ from towernmt.documents.shields import EVERYTHING
 from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.lines.hypotheses import Found, Hypothesis, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.line_options import LineOptions, LineRequest
-from towernmt.predict.lines.line_spans import LineSpans, numbers_in
+from towernmt.predict.lines.line_spans import LineSpans
+from towernmt.predict.lines.mark_spans import LineMarks
+from towernmt.predict.lines.number_spans import numbers_in
 from towernmt.predict.lines.special_lines import SpecialLines
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings, StreamSettings
 
 WORDS = WordVocabulary([*SPECIAL_PIECES, "the", "device", "is", "not", "here", "Berlin", "USA", "I", "é"])
-ALL = ("copy_lines", "protection", "casing", "spelling", "final_marks")
+ALL = ("copy_lines", "protection", "casing", "spelling", "final_marks", "sentences")
 
 
 class Model:
@@ -126,7 +129,7 @@ def test_a_line_without_a_final_mark_gets_the_one_that_the_model_prefers(best: s
 
 def test_final_marks_are_those_of_the_script_and_only_added_if_the_training_text_has_them() -> None:
     model = Model(str)
-    translate(model, ["هو هنا", "你好 世界"], source_text=MARKED)
+    translate(model, ["هو هنا", "你好 世界"], vocabulary=Letters(), source_text=MARKED)
     assert model.seen[2:] == ["هو هنا.", "هو هنا؟", "你好 世界。", "你好 世界？"]
     for options in ({"source_text": SourceText((), 0.5)}, {"source_text": MARKED, "off": ["final_marks"]}):
         plain = Model(str.upper)
@@ -261,6 +264,10 @@ def test_the_number_of_a_placeholder_is_its_place() -> None:
     other = Model(lambda text: text.upper().replace("X1", "91") if "X1" in text else "damaged")
     assert translate(other, ["it is not 232:782."]) == ["IT IS NOT 232:782."]
     assert translate(other, ["it is 91 https://x.de"])[0].count("https://x.de") == 1
+    glued = Model(lambda text: "IT COSTS111." if "X1" in text else "damaged")
+    assert translate(glued, ["it costs 12 €."]) == ["IT COSTS 12 €."]
+    unclear = Model(lambda text: "IT111 COSTS112 R2D2." if "X1" in text else "damaged")
+    assert translate(unclear, ["it costs 12 €."])[0] == "IT COSTS R2D2 12 €."
     two = Model(lambda text: "AT 1, 1" if "X" in text else "damaged")
     assert translate(two, ["at 1, https://x.de/a"])[0].count("https://x.de/a") == 1
 
@@ -285,12 +292,33 @@ def test_a_pattern_that_is_not_a_regular_expression_is_one_clear_error() -> None
     ("at 12:45 in 3 rooms", ["12:45"]), ("12345", ["12345"]), ("12/05/2020, 2020-05-12", ["12/05/2020", "2020-05-12"]),
     ("10 km, 5 %, €20, $ 3.50 and 7 °C", ["10 km", "5 %", "€20", "$ 3.50", "7 °C"]), ("10 000 people", ["10 000"]),
     ("7 p.m. or 7:30 pm, 3-4 days, 1/2, 25 men", []), ("X1, A320, 1990s, v1.2.3x", []),
-    ("v1.2.3 and V10.4.", ["v1.2.3", "V10.4"])])
+    ("v1.2.3 and V10.4.", ["v1.2.3", "V10.4"]), ("10–20 days, 9–17, 1.5e-3", ["10–20", "9–17", "1.5e-3"]),
+    ("-5 €, −7 °C, (-273.15) and 4 -3", ["-5 €", "−7 °C", "-273.15"]), ("E-Mail-2 1990-5", ["1990-5"]),
+    ("1920x1080, 2 x 3 m or 2×3,5 cm", ["1920x1080", "2 x 3 m", "2×3,5 cm"]),
+    ("+49 30 1234567, (030) 123 45 67, 0176-12 34 56 78, (555) 123-4567", [
+        "+49 30 1234567", "(030) 123 45 67", "0176-12 34 56 78", "(555) 123-4567"]),
+    ("52°31′12″N 13°24'18\"E", ["52°31′12″N", "13°24'18\"E"])])
 def test_numbers_that_must_stay(line: str, found: list[str]) -> None:
     assert [line[start:end] for start, end in numbers_in(line)] == found
 
 
+@pytest.mark.parametrize(("line", "words"), [
+    ("CO2 and H2O on A4 at 12a, no 3x, 8h, 1st, 90s, 5 km", ["CO2", "H2O", "A4", "12a"]),
+    ("2 + 2 = 4, x > 5, a = b and 3×10⁸", ["2 + 2 = 4", "x > 5", "a = b", "3×10⁸"]),
+    ("half: ½ or 2 ½ l", ["½", "2 ½"]), ("a - b, 3 - 4, a b, I + you", []), ("Hi <Name>, so", ["<Name>"]),
+    ("the page (https://x.de) and <a@b.de>", ["(https://x.de)", "<a@b.de>"])])
+def test_names_with_digits_and_equations_are_words_that_must_stay(line: str, words: list[str]) -> None:
+    assert LineSpans(line, EVERYTHING).words == words
+
+
+def test_numbers_that_only_a_comma_or_a_dash_separates_get_one_placeholder() -> None:
+    model = Model(lambda text: text.upper() if "X1" in text else "damaged")
+    assert translate(model, ["on 12.03.2024, 18:30 in 52.52, 13.405"]) == ["ON 12.03.2024, 18:30 IN 52.52, 13.405"]
+    assert model.seen[1] == "on X1 in X2"
+
+
 @pytest.mark.parametrize(("line", "translation", "changed"), [
+    ("it is -5 °C", "es sind 5 °C", 1), ("it is -5 °C", "es sind −5 °C", 0), ("at 10–20 €", "um 10-20 €", 0),
     ("it costs 1,000.50 €", "es kostet 1.000,50 €", 0), ("it costs 1,000.50 €", "es kostet 1.000,5 €", 1),
     ("12345 birds", "1245 Vögel", 1), ("12345 birds", "١٢٣٤٥ طائر", 0), ("12345 birds", "12345 Vögel 12345", 1),
     ("it is 21.5 °C", "es sind 215", 1), ("it is 21.5 °C", "es sind 21,5 °C", 0), ("at 12:45", "um 12.45 Uhr", 0),
@@ -333,6 +361,139 @@ def test_abbreviations_names_and_mixed_case_are_translated_once(line: str) -> No
     assert len(model.seen) == 1
 
 
+MARKS = [       # a line, the text that the model sees in the second translation, and the translation
+    ("das **sehr gute** buch", "das sehr gute buch", "DAS **SEHR GUTE** BUCH"),
+    ("_so_ ist ~~das~~ auto**bahn**", "so ist das autobahn", "_SO_ IST ~~DAS~~ AUTO**BAHN**"),
+    ("lies [das buch](https://x.de/a_(b)) da", "lies das buch da", "LIES [DAS BUCH](https://x.de/a_(b)) DA"),
+    ("das <b>gute</b> buch<br/>da", "das gute buch da", "DAS <b>GUTE</b> BUCH<br/>DA"),
+    ("[b]wo bist du?[/b]", "wo bist du?", "[b]WO BIST DU?[/b]"),
+    ("{\\i1}wo bist du?{\\i0}\\NIch da", "wo bist du? Ich da", "{\\i1}WO BIST DU?{\\i0}\\NICH DA"),
+    ("das ist&nbsp;gut", "das ist gut", "DAS IST&nbsp;GUT"),
+    ("- [x] milch kaufen", "milch kaufen", "- [x] MILCH KAUFEN"), ("> > so ist das", "so ist das", "> > SO IST DAS"),
+    ("a) so ist das", "so ist das", "a) SO IST DAS"), ("## so ist das", "so ist das", "## SO IST DAS"),
+    ("– so ist das", "so ist das", "– SO IST DAS"), ("*** so ist das ***", "so ist das", "*** SO IST DAS ***"),
+    ("| ein hund | so |", "ein hund so", "| EIN HUND | SO |"), ("(so ist das.)", "so ist das.", "(SO IST DAS.)"),
+    ("1.2.3 So ist das", "So ist das", "1.2.3 SO IST DAS"), ("1. so ist das", "so ist das", "1. SO IST DAS"),
+    ("(12) so ist das", "so ist das", "(12) SO IST DAS"), ("so ist das :-)", "so ist das", "SO IST DAS :-)"),
+    ("<i>so ist **das** da</i>", "so ist das da", "<i>SO IST **DAS** DA</i>")]
+
+
+@pytest.mark.parametrize(("line", "seen", "expected"), MARKS, ids=[line for line, _, _ in MARKS])
+def test_marks_that_a_model_damages_surround_the_same_words(line: str, seen: str, expected: str) -> None:
+    calls: list[str] = []
+
+    def model(requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
+        for request in requests:
+            calls.append(request.text)
+            words = request.text.split() if again else ["damaged"]
+            details = TokenDetails([], [], alignment=WordAlignment(words, words, np.eye(len(words), dtype=np.float32)))
+            yield Translation([Hypothesis(" ".join(words).upper(), -0.1, details)])
+
+    special = SpecialLines(SpecialLineSettings(casing="off"), WORDS, SearchSettings())
+    assert [found[0].text for found in special.translated([LineRequest(line)], model, 1)] == [expected]
+    assert calls == [line, seen]
+
+
+@pytest.mark.parametrize("line", [line for line, _, _ in MARKS])
+def test_a_model_that_keeps_marks_is_asked_once(line: str) -> None:
+    model = Model(lambda text: text)
+    assert translate(model, [line], off=["casing"]) == [line]
+    assert model.seen == [line]
+
+
+@pytest.mark.parametrize("line", [
+    "5 * 3 * 2 is", "Lehrer*innen and Schüler_innen", "snake_case_name is", "a [ b ] c", "x < y > z", "am 3. Mai so",
+    "the - is -", "f(x) is", "a|b is", "C:\\Neu is"])
+def test_signs_of_other_uses_are_not_marks(line: str) -> None:
+    assert LineMarks(line).spans == []
+
+
+def test_program_text_and_patterns_contain_no_marks() -> None:
+    assert LineMarks("`**x**` is").spans == []
+    options = LineOptions(protect=[r"\*\*\w+\*\*"])
+    model = Model(lambda text: text.replace("*", ""))
+    assert translate(model, [LineRequest("the **x** is", options)]) == ["the **x** is"]
+
+
+def test_the_time_to_find_marks_grows_with_the_length() -> None:
+    for text in ("**a** ", "*", "<b>", "[a](b) ", "- ", "_a ", "[", "(", "{\\i1}"):
+        short, long = (processor_seconds(lambda line=text * n: LineMarks(line).spans) for n in (1_000, 4_000))
+        assert long < 10 * short + 1, text
+
+
+@pytest.mark.parametrize(("line", "found", "expected"), [
+    ("so!!!", "SO!", "SO!!!"), ("was?!", "WHAT?", "WHAT?!"), ("so...", "SO.", "SO..."), ("so…", "SO", "SO..."),
+    ("so…", "SO...", "SO..."), ('"so?!"', '"SO?"', '"SO?!"'), ("so!", "SO.", "SO."), ("so?", "SO", "SO")])
+def test_several_final_marks_are_those_of_the_line(line: str, found: str, expected: str) -> None:
+    model = Model(lambda text: found)
+    assert translate(model, [line]) == [expected]
+    assert model.seen == [line]
+    assert translate(Model(lambda text: found), [line], off=["final_marks"]) == [found]
+
+
+def test_marks_after_a_final_mark_do_not_hide_it() -> None:
+    model = Model(lambda text: text.upper() if "<" not in text and ":" not in text else "damaged")
+    assert translate(model, ["<i>is it here?</i>"], source_text=MARKED) == ["<i>IS IT HERE?</i>"]
+    assert model.seen[1:] == ["is it here?"]
+    face = Model(lambda text: text.upper() if ":" not in text else "damaged")
+    assert translate(face, ["it is here :-)"], source_text=MARKED) == ["IT IS HERE :-)"]
+    assert face.seen[1:] == ["it is here.", "it is here?"]
+
+
+def test_words_in_mixed_case_are_translated_in_their_usual_case_but_not_names() -> None:
+    model = Model(lambda text: (text.upper(), -0.1 if text == "Der Berlin ist wichtig, eBay." else -0.9))
+    known = SourceText((*GERMAN.words, "eBay"))
+    assert translate(model, ["dEr BeRLin iST wICHTIG, eBay."], ["spelling"], Letters(), source_text=known) == [
+        "DER BERLIN IST WICHTIG, EBAY."]
+
+
+def test_names_that_the_training_text_lacks_are_kept() -> None:
+    model = Model(lambda text: text.replace("userName", "us").replace("ISBN", "US"))
+    assert translate(model, ["the userName is ISBN", "the USA is"], ["spelling"], source_text=TRAINED_NAMES) == [
+        "the userName is ISBN", "the USA is"]
+
+
+TRAINED_NAMES = SourceText((*TRAINED.words, "USA"))
+
+
+def test_lines_of_programs_are_copied() -> None:
+    lines = ["for (int i = 0; i < 10; i++) { print(i); }", "x = 5;", "}", "print(the);"]
+    assert translate(Model(lambda text: "damaged"), lines) == lines
+    assert translate(Model(str.upper), ["he is here (now);"]) == ["HE IS HERE (NOW);"]
+
+
+def test_a_line_is_cleaned_before_its_words_are_looked_up() -> None:
+    known = SourceText(("möchte", "ich", "hier"))
+    model = Model(lambda text: text)
+    assert translate(model, ["ich mo\u0308chte", "ich\u200b hier"], source_text=known)[0] == "ich mo\u0308chte"
+    assert len(model.seen) == 2
+
+
+def test_small_numbers_that_a_second_translation_lacks_get_placeholders_in_a_third() -> None:
+    model = Model(lambda text: "IT IS 3" if text.isupper() else text.replace("3", "three"))
+    assert translate(model, ["IT IS 3"]) == ["IT IS 3"]
+    assert model.seen == ["IT IS 3", "It is 3", "It is X1"]
+
+
+def test_a_line_whose_translation_lacks_a_sentence_is_translated_by_sentence() -> None:
+    class Forgetful(Model):
+        def __call__(self, requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
+            requests = list(requests)
+            for request, found in zip(requests, super().__call__(requests, again=again), strict=True):
+                whole = Hypothesis(request.text.upper(), found[0].score + 0.1, tokens=found[0].tokens)
+                yield Translation([whole]) if request.by_sentence else found
+
+    model = Forgetful(lambda text: text.split(".")[0].upper() + ".")
+    lines = ["the device is. It is here.", "the device is.", "see https://x.de now. It is here.",
+             "THE DEVICE IS. IS IT."]
+    assert translate(model, lines, off=["casing"]) == [
+        "THE DEVICE IS. IT IS HERE.", "THE DEVICE IS.", "SEE https://x.de NOW. IT IS HERE.", "THE DEVICE IS. IS IT."]
+    assert translate(Forgetful(lambda text: text.split(".")[0].upper() + "."), lines[:1], off=["sentences"]) == [
+        "THE DEVICE IS."]
+    sure = Model(lambda text: ("THE DEVICE IS, AND IT IS HERE.", -0.1))
+    assert translate(sure, lines[:1]) == ["THE DEVICE IS, AND IT IS HERE."]
+
+
 def test_spans_keep_their_case_in_a_line_in_capitals() -> None:
     model = Model(by_case(-2.0, -0.1))
     assert translate(model, ["THE DEVICE https://x.de/a IS HERE"]) == ["HERE IS https://x.de/a DEVICE THE"]
@@ -373,10 +534,10 @@ def test_the_usual_case_is_that_of_the_training_text(line: str, usual: str) -> N
     ("WICHTIG: USA ist groß", "Wichtig: USA ist groß")])
 def test_words_in_capitals_are_translated_in_their_usual_case_if_the_model_is_surer(line: str, usual: str) -> None:
     sure = Model(lambda text: ("gut", -0.1 if text == usual else -0.9))
-    assert translate(sure, [line], off=["spelling"], source_text=GERMAN) == ["gut"]
+    assert translate(sure, [line], ["spelling"], Letters(), source_text=GERMAN) == ["gut"]
     assert sure.seen == [line, usual]
     unsure = Model(lambda text: ("schlecht", -0.9) if text == usual else ("gut", -0.1))
-    assert translate(unsure, [line], off=["spelling"], source_text=GERMAN) == ["gut"]
+    assert translate(unsure, [line], ["spelling"], Letters(), source_text=GERMAN) == ["gut"]
 
 
 @pytest.mark.parametrize("line", ["der NATO ist wichtig", "USA ist wichtig", "Der ist IT", "der Berlin"])
@@ -406,7 +567,8 @@ def test_a_word_of_a_number_stays_if_the_model_is_unsure_about_the_placeholder(m
     ("am 3. Mai", "on May 3rd", []), ("um 14 Uhr 30", "at 2:30 p.m.", []), ("at 2 p.m.", "um 14 Uhr", []),
     ("at 12 p.m.", "um 0 Uhr", []), ("um halb 8", "at 7:30", []), ("um 3 in 15", "at 15", [3]),
     ("in 14 Tagen", "in two weeks", [14]), ("30 Leute", "thirty people", [30]), ("30 oder 31", "30 or 31", []),
-    ("3 und 3", "3 and three", [3]), ("3-4 Tage, 1/2, A4, 3x", "so", []), ("3 Tage", "\u0663 days", [])])
+    ("3 und 3", "3 and three", [3]), ("3-4 Tage, 1/2, A4, 3x", "so", [3, 4, 1, 2]),
+    ("3–4 Tage", "three or 4 days", [3]), ("1/2 Liter", "1/2 litre", []), ("3 Tage", "\u0663 days", [])])
 def test_small_numbers_that_a_translation_lacks(line: str, translation: str, lost: list[int]) -> None:
     assert LineSpans(line, EVERYTHING).lost_small_numbers(translation) == lost
 
@@ -435,10 +597,13 @@ def test_letters_that_the_vocabulary_lacks_are_read_without_accents_or_copied() 
         "the device ïst"]
 
 
-def test_unknown_letters_without_accents_are_read_once() -> None:
-    model = Model(lambda text: ("gut", -0.2))
-    assert translate(model, ["the device ж"], vocabulary=Letters("ж")) == ["gut"]
-    assert model.seen == ["the device ж"]
+def test_words_of_unknown_letters_are_kept() -> None:
+    model = Model(lambda text: text.upper().replace("Ж", ""))
+    assert translate(model, ["the жж жжж is", "жж жжж", "the ï"], vocabulary=Letters("жï")) == [
+        "THE жж жжж IS", "жж жжж", "THE Ï"]
+    assert model.seen == ["the жж жжж is", "the ï", "the X1 is", "the i"]
+    words = WordVocabulary([*SPECIAL_PIECES, "the", "жж"])
+    assert translate(Model(str), ["the жж"], vocabulary=words) == ["the жж"]
 
 
 @pytest.mark.parametrize("options", [
@@ -464,10 +629,10 @@ class Letters(WordVocabulary):
 
     def __init__(self, unknown: str = "ï") -> None:
         super().__init__([*SPECIAL_PIECES, "a"])
-        self._unknown = unknown
+        self._unknown = set(unknown)
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        return [[3 if self._unknown in text.lower() else 4] for text in texts]
+        return [[3 if self._unknown.intersection(text.lower()) else 4] for text in texts]
 
 
 def test_lines_before_a_wrong_one_are_translated_first() -> None:

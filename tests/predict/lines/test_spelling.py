@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.edit_distance import edit_distance
-from towernmt.predict.lines.spelling import TypoCorrector
+from towernmt.predict.lines.spelling import TypoCorrector, with_spaces
 
 ENGLISH = ["the", "device", "is", "not", "Tom", "available", "here", "Berlin", "USA", "don't", "hear", "hare", "we"]
 
@@ -30,6 +32,24 @@ def test_a_typo_is_corrected_to_a_word_of_the_training_text(typed: str, expected
     "हिन्दी", "Xylophon unvergleichlich"])
 def test_known_words_abbreviations_and_distant_words_are_kept(text: str) -> None:
     assert TypoCorrector([*ENGLISH, "he", "from"]).corrected(text) == text
+
+
+@pytest.mark.parametrize(("typed", "expected"), [
+    ("sooooo schoen", "so schön"), ("Hallooo", "Hallo"), ("Neeeeiiiin", "Nein"), ("Schiffffahrt", "Schifffahrt"),
+    ("fuer die Bruecke", "für die Brücke"), ("Strasse", "Straße"), ("deja", "déjà"),
+    ("Nr. 5 und Mio. hier", "Nr. 5 und Mio. hier"),
+    ("Das ist so. Nn.", "Das ist so. Nu.")])
+def test_words_typed_without_accents_or_with_repeated_letters_are_corrected(typed: str, expected: str) -> None:
+    words = ["so", "schön", "hallo", "nein", "Schifffahrt", "für", "Brücke", "Straße", "déjà", "die", "das", "ist",
+             "und", "nur", "mir", "hier", "nu"]
+    assert TypoCorrector(words).corrected(typed) == expected
+
+
+@pytest.mark.parametrize(("typed", "expected"), [
+    ("Ja,ich komme.Du auch?Nein", "Ja, ich komme. Du auch? Nein"), ("Hallo!Wie?", "Hallo! Wie?"),
+    ("z.B. 10:30, 1,5 und Lehrer:innen, x.de, U.S.A.", "z.B. 10:30, 1,5 und Lehrer:innen, x.de, U.S.A.")])
+def test_a_space_is_added_after_a_mark_that_joins_words(typed: str, expected: str) -> None:
+    assert with_spaces(typed) == expected
 
 
 def test_without_words_no_word_is_unknown() -> None:
@@ -57,5 +77,6 @@ def test_the_keyboard_and_the_case_are_those_of_the_language() -> None:
        st.text("abcst", min_size=2, max_size=5))
 def test_the_correction_is_a_nearest_word_and_none_is_missed(words: list[str], typed: str) -> None:
     found = TypoCorrector(words).corrected(f"x, {typed}").removeprefix("x, ")
-    near = [word for word in words if edit_distance(typed, word) == 1]
+    stretched = re.sub(r"(.)\1{2,}", r"\1{1,2}", typed)
+    near = [word for word in words if edit_distance(typed, word) == 1 or re.fullmatch(stretched, word)]
     assert found in near if near and typed not in words else found == typed

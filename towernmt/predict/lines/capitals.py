@@ -42,8 +42,9 @@ def is_in_title_case(texts: Sequence[str]) -> bool:
 
 
 def may_have_emphasis(text: str) -> bool:
-    """Return whether a word of a text may be in capitals."""
-    return any(len(word) >= _LEAST_EMPHASISED and word.isupper() for word in text.split())
+    """Return whether a word of a text may be in capitals, or has capitals after other letters, such as `tHiS`."""
+    return any(len(word) >= _LEAST_EMPHASISED and (word.isupper() or word[1:] != word[1:].lower())
+               for word in text.split())
 
 
 def is_in_lower_case(texts: Sequence[str]) -> bool:
@@ -63,6 +64,16 @@ class UsualForms:
     def __init__(self, words: Sequence[str], vocabulary: Vocabulary, language: str = "") -> None:
         self._words, self._vocabulary, self._language = words, vocabulary, language
 
+    @property
+    def has_words(self) -> bool:
+        """Whether the words of the training text are known."""
+        return len(self._words) > 0
+
+    def unreadable(self, words: Sequence[str]) -> list[str]:
+        """Return the words that have unknown tokens in the vocabulary."""
+        ids = self._vocabulary.encode_batch(list(words)) if words else []
+        return [word for word, of_word in zip(words, ids, strict=True) if self._vocabulary.unk_id in of_word]
+
     def of(self, texts: Sequence[str]) -> dict[str, str]:
         """Return the words of the texts of a line, and the usual case of each."""
         words = _words_of(texts)
@@ -70,12 +81,12 @@ class UsualForms:
         return known | self._by_vocabulary([word for word in words if word not in known])
 
     def without_emphasis(self, texts: Sequence[str]) -> dict[str, str]:
-        """Return the words of the texts of a line, those in capitals in their usual case.
+        """Return the words of the texts of a line, those in capitals or in mixed case in their usual case.
 
-        Words that the training text lacks, such as abbreviations, do not change.
+        Words that the training text lacks, such as abbreviations and names, do not change.
         """
-        return {word: (self.known(word) or word) if len(word) >= _LEAST_EMPHASISED and is_upper_case(word) else word
-                for word in _words_of(texts)}
+        return {word: (self.known(word) or word) if len(word) >= _LEAST_EMPHASISED and word[1:] != word[1:].lower() else
+                word for word in _words_of(texts)}
 
     def known(self, word: str) -> str | None:
         """Return the most frequent form of a word in the training text, or None if that lacks the word.

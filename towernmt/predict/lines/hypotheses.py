@@ -71,9 +71,9 @@ class SourceWords:
     of_tokens: list[int]
 
     @classmethod
-    def of(cls, vocabulary: Vocabulary, line: str, limit: int) -> SourceWords:
-        """Return the words of a line that was translated in pieces of at most `limit` tokens."""
-        return cls(words_of_line(vocabulary, line), words_of_source(vocabulary, line, limit))
+    def of(cls, vocabulary: Vocabulary, line: str, limit: int, by_sentence: bool = False) -> SourceWords:
+        """Return the words of a line that was translated in pieces; for the arguments, see `joined`."""
+        return cls(words_of_line(vocabulary, line), words_of_source(vocabulary, line, limit, by_sentence))
 
     def aligned(self, target: str, target_words: Sequence[int], attention: np.ndarray) -> WordAlignment:
         """Return the alignment with the words of a translation.
@@ -241,8 +241,8 @@ class Translation(list[Hypothesis]):
         return found
 
 
-def joined(pieces: Sequence[Translation], n_best: int | None, line: str, vocabulary: Vocabulary, limit: int
-           ) -> Translation:
+def joined(pieces: Sequence[Translation], n_best: int | None, line: str, vocabulary: Vocabulary, limit: int,
+           by_sentence: bool = False) -> Translation:
     """Join the translations of the pieces of a line; the k-th best joins the k-th best of each piece.
 
     Hypotheses with attention get the alignment of their words.
@@ -253,6 +253,7 @@ def joined(pieces: Sequence[Translation], n_best: int | None, line: str, vocabul
         line: the source line.
         vocabulary: source vocabulary.
         limit: maximum number of tokens of a piece.
+        by_sentence: whether each sentence is a piece of its own.
     """
     if not pieces:
         return Translation([Hypothesis("", 0.0)])
@@ -260,7 +261,7 @@ def joined(pieces: Sequence[Translation], n_best: int | None, line: str, vocabul
     together = Translation(hypotheses[:n_best])
     together.retried = any(piece.retried for piece in pieces)
     together.terms = list(dict.fromkeys(term for piece in pieces for term in piece.terms))
-    _align(together, line, vocabulary, limit)
+    _align(together, line, vocabulary, limit, by_sentence)
     return together
 
 
@@ -312,13 +313,13 @@ def token_alignment(details: TokenDetails, source: Vocabulary, target: Vocabular
                          [target.id_to_piece(id) for id in details.ids], details.attention)
 
 
-def _align(translation: Translation, line: str, vocabulary: Vocabulary, limit: int) -> None:
+def _align(translation: Translation, line: str, vocabulary: Vocabulary, limit: int, by_sentence: bool) -> None:
     """Add the alignment of words to each hypothesis with attention."""
     source: SourceWords | None = None
     for place, (hypothesis, details) in enumerate([(one, one.details) for one in translation]):
         if details is None or details.attention is None or details.words is None:
             continue
-        source = source or SourceWords.of(vocabulary, line, limit)
+        source = source or SourceWords.of(vocabulary, line, limit, by_sentence)
         alignment = source.aligned(hypothesis.text, details.words, details.attention)
         translation[place] = Hypothesis(*hypothesis, details._replace(
             source_words=source.of_tokens, alignment=alignment), hypothesis.fault, hypothesis.tokens)

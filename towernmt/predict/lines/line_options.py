@@ -156,11 +156,13 @@ class LineRequest:
         text: source text, as `word|factor` if it has factors.
         options: options of the line.
         answer_fields: fields of a JSON line that its answer repeats unchanged.
+        by_sentence: whether each sentence of the line is translated on its own.
     """
 
     text: str
     options: LineOptions = PLAIN
     answer_fields: Mapping[str, Any] = field(default_factory=dict)
+    by_sentence: bool = False
 
 
 def line_requests(lines: Iterable[str | bytes | LineRequest], name: str = "input", first: int = 1,

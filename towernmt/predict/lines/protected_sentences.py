@@ -20,6 +20,8 @@ from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translat
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.words_of_lines import NO_WORD
 
+_NUMBER_AFTER_WORD = re.compile(r"([^\W\d_]+)(\d+)")
+
 
 def with_placeholders(options: LineOptions, sentence: SourceSentence) -> LineOptions:
     """Return the options of a sentence with its protected words replaced by placeholders."""
@@ -76,10 +78,23 @@ def _with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[Targ
     """Return the atoms, where numbers that neither the source nor `numbers` has are the missing placeholders.
 
     A model may translate `X1` as `1`, or even as `91`: then there must be as many such numbers as missing placeholders.
+    It may also join the number to a word, as in `costs111`, from which it is removed.
     """
     present = {atom.stands_for for atom in atoms}
     missing = {name[1:]: source for name, source in sentence.names.items() if source not in present}
     known = numbers.union(atom.text for atom in sentence.atoms if atom.shield is None)
+    joined = {index for index, atom in enumerate(atoms) if missing and atom.stands_for is None
+              and atom.text not in known and _NUMBER_AFTER_WORD.fullmatch(atom.text)}
+    ends: set[int] = set()
+    if joined:
+        divided: list[TargetAtom] = []
+        for index, atom in enumerate(atoms):
+            match = _NUMBER_AFTER_WORD.fullmatch(atom.text) if index in joined else None
+            divided.append(replace(atom, text=match[1]) if match else atom)
+            if match:
+                ends.add(len(divided))
+                divided.append(replace(atom, text=match[2], space=False))
+        atoms = divided
     foreign = [index for index, atom in enumerate(atoms)
                if missing and atom.stands_for is None and atom.text.isdigit() and atom.text not in known]
     places = {index: missing[atoms[index].text] for index in foreign if atoms[index].text in missing}
@@ -91,7 +106,7 @@ def _with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[Targ
             found[index] = replace(atoms[index], space=index > 0 and sentence.spaces[source], stands_for=source,
                                    sources=[source])
             present.add(source)
-    return found
+    return [atom for index, atom in enumerate(found) if index not in ends or atom.stands_for is not None]
 
 
 def _with_symbols(sentence: SourceSentence, atoms: list[TargetAtom]) -> list[TargetAtom]:

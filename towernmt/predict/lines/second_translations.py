@@ -11,16 +11,18 @@ whose translation is too long gets a full stop.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import SequenceMatcher
 from typing import NamedTuple, Protocol
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.text.letter_case import upper_case
+from towernmt.dataflow.text.letter_case import is_upper_case, upper_case
 from towernmt.dataflow.text.modifiers import without_accents
-from towernmt.documents.segments import Segment
+from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.vocabulary.source_text import FINAL_MARK
+from towernmt.documents.segments import Mark, Segment, plain_text
 from towernmt.documents.shields import Protection
 from towernmt.predict.lines.capitals import (
     UsualForms,
@@ -34,7 +36,8 @@ from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import LineRequest
 from towernmt.predict.lines.line_spans import LineSpans, with_small_numbers
 from towernmt.predict.lines.protected_sentences import ProtectedLine, with_placeholders
-from towernmt.predict.lines.spelling import TypoCorrector
+from towernmt.predict.lines.spelling import TypoCorrector, with_spaces
+from towernmt.predict.lines.words_of_lines import lacks_sentences
 from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings
 
 _COPY = 0.6
@@ -45,6 +48,9 @@ _FOREIGN = -0.5
 """Mean log-probability of a token, in nats, below which a line of unknown words is its own translation."""
 _WORSE = 0.5
 """Maximum loss of the mean log-probability of a token, in nats, by a placeholder for a small number."""
+_NAME = re.compile(r"(?<![\w-])(?:[A-Z]{2,6}|[a-z]{1,30}[A-Z][A-Za-z0-9]{0,40}|(?:[A-Z][a-z]{1,30}){2,6})(?![\w-])")
+_WORD = re.compile(r"\w+")
+_PROGRAM = re.compile(r"(?=.*(?:\w\(|[=<>]|\) ?\{)).*[;{}]\s*|[{}]+\s*|[{}] .*[;{]\s*")
 _FINAL_MARKS = re.compile(r"\s*[.!?…。．｡।！？؟]+\s*$")
 
 
@@ -83,7 +89,7 @@ class SpecialLine:
         model: the properties of the model.
         unknown: letters of the line that the vocabulary does not have.
         is_fragment: whether the line is a fragment with a translation that is too long.
-        is_unmarked: whether the line lacks a final mark, which nearly all lines of the training text have.
+        needs_mark: whether the line needs a final mark, which nearly all lines of the training text have.
 
     Attributes:
         spans: the protected spans.
@@ -94,20 +100,46 @@ class SpecialLine:
     """
 
     def __init__(self, request: LineRequest, model: SpecialLineModel, unknown: frozenset[str],
-                 is_fragment: bool = False, is_unmarked: bool = False) -> None:
+                 is_fragment: bool = False, needs_mark: bool = False) -> None:
         self.request, self.unknown, self._model = request, unknown, model
-        self._is_fragment, self._is_unmarked = is_fragment, is_unmarked
+        self._is_fragment = is_fragment
         options, settings = request.options, model.settings
         is_on = settings.protection == "auto"
-        self.spans = LineSpans(request.text, Protection(is_on, tuple(options.protect)), is_on)
+        self._line = clean(request.text)
+        names = self._names() if is_on else ()
+        self.spans = LineSpans(self._line, Protection(is_on, (*options.protect, *names)), is_on)
         texts = [part for part in self.spans.segment if isinstance(part, str)]
-        self.is_copied = model.copies and not any(map(str.isalpha, "".join(texts))) and self._may_be_copied
+        is_without_words = not any(map(str.isalpha, "".join(texts))) or is_program_line(self._line)
+        self.is_copied = model.copies and is_without_words and self._may_be_copied
+        self._is_unmarked = needs_mark and not self._has_final_mark
         self.case, self.is_corrected, self._texts = "", False, texts
+        self._with_placeholders: Sequence[int] = ()
+        self._by_sentence = False
         self._is_foreign = model.spelling.is_foreign(texts)
         if settings.casing != "off" and not self.is_copied:
             self._find_case()
         if not self.is_copied:
             self._correct()
+
+    def _names(self) -> list[str]:
+        """Return regular expressions of words that the training text and the vocabulary lack.
+
+        These are abbreviations in capitals and names such as `userName`, and words of unknown letters without accents.
+        """
+        usual_forms = self._model.usual_forms
+        found = [] if is_upper_case(self._line) else [
+            rf"(?<!\w){word}(?!\w)" for word in dict.fromkeys(_NAME.findall(self._line))
+            if usual_forms.has_words and usual_forms.known(word) is None]
+        letters = {c for c in self.unknown if without_accents(c) == c}
+        words = [word for word in _WORD.findall(self._line) if letters.intersection(word)]
+        unreadable = "|".join(map(re.escape, sorted(usual_forms.unreadable(words), key=len, reverse=True)))
+        return [*found, rf"(?<!\w)(?:{unreadable})(?: (?:{unreadable}))*(?!\w)"] if unreadable else found
+
+    @property
+    def _has_final_mark(self) -> bool:
+        """Whether a final mark ends the line without the symbols and marks at its end."""
+        rest = [part for part in self.spans.segment if not isinstance(part, Mark) and part != " "]
+        return bool(rest) and isinstance(rest[-1], str) and FINAL_MARK.search(rest[-1]) is not None
 
     def _find_case(self) -> None:
         """Find the letter case, and the texts in the usual case if they differ.
@@ -131,7 +163,7 @@ class SpecialLine:
             return
         terminology = self.request.options.terminology
         terms = [] if terminology is None else [term.source for term in terminology.found(self.request.text)]
-        corrected = [self._model.spelling.corrected(text, terms) for text in self._texts]
+        corrected = [self._model.spelling.corrected(with_spaces(text), terms) for text in self._texts]
         self.is_corrected, self._texts = self.is_corrected or corrected != self._texts, corrected
 
     @property
@@ -158,12 +190,20 @@ class SpecialLine:
     def second_lines(self, first: Translation) -> list[ProtectedLine]:
         """Return the lines to translate after a first translation; none if that is the only one."""
         lost = self.spans.lost_small_numbers(first[0].text)
-        if self.is_copied or not (self.case or self.is_corrected or self.unknown or self._is_fragment
-                                  or self._is_unmarked or lost or self.spans.changed(first[0].text)):
+        line = plain_text(self._segment())
+        self._by_sentence = (self._model.settings.sentences != "off" and self._may_be_copied
+                             and lacks_sentences(line, first[0].text))
+        is_changed = bool(self.case or self.is_corrected or self.unknown or self._is_fragment or self._is_unmarked)
+        if self.is_copied or not (is_changed or self._by_sentence or lost or self.spans.changed(first[0].text)):
             return []
         lines = [self._line_with(mark, lost) for mark in self._marks()]
         return [line for line in lines if line.sentence is not None
-                and (line.sentence.names or line.sentence.text != self.request.text)]
+                and (line.sentence.names or self._by_sentence or line.sentence.text != self._line)]
+
+    def lines_with_numbers(self, second: Translation) -> list[ProtectedLine]:
+        """Return the lines to translate after a second translation that lacks small numbers; usually none."""
+        lost = set(self.spans.lost_small_numbers(second[0].text)).difference(self._with_placeholders)
+        return [self._line_with(mark, [*self._with_placeholders, *lost]) for mark in self._marks()] if lost else []
 
     def _line_with(self, mark: str, lost: Sequence[int]) -> ProtectedLine:
         """Return the line in its usual case and without typos, with placeholders and a final mark.
@@ -172,18 +212,23 @@ class SpecialLine:
             mark: the final mark, or "".
             lost: small numbers that get placeholders.
         """
-        rest = iter(self._texts)
-        segment: Segment = tuple(next(rest) if isinstance(part, str) else part for part in self.spans.segment)
+        self._with_placeholders = lost
+        segment = self._segment()
         if self.unknown:
             segment = tuple(self._known(part) if isinstance(part, str) else part for part in segment)
         segment = with_small_numbers(segment, lost)
-        return ProtectedLine(self.request.text, (*segment, mark) if mark else segment)
+        return ProtectedLine(self._line, (*segment, mark) if mark else segment)
+
+    def _segment(self) -> Segment:
+        """Return the segment of the line with its texts in the usual case and without typos."""
+        rest = iter(self._texts)
+        return tuple(next(rest) if isinstance(part, str) else part for part in self.spans.segment)
 
     def _marks(self) -> Sequence[str]:
         """Return the final marks to try, in the script of the line; "" for none."""
         if not (self._is_fragment or self._is_unmarked):
             return ("",)
-        last = self.request.text.rstrip()[-1]
+        last = self._line[-1]
         stop, question = ("。", "？") if "\u3040" <= last <= "\u9fff" else (
             ".", "؟" if "\u0600" <= last <= "\u06ff" else "?")
         return (stop, question) if self._is_unmarked else (stop,)
@@ -196,7 +241,8 @@ class SpecialLine:
         """Return the request of a second line."""
         sentence = line.sentence
         return self.request if sentence is None else replace(
-            self.request, text=sentence.text, options=with_placeholders(self.request.options, sentence))
+            self.request, text=sentence.text, options=with_placeholders(self.request.options, sentence),
+            by_sentence=self._by_sentence)
 
     def second_translation(self, line: ProtectedLine, translation: Translation) -> Translation:
         """Return a translation of a second line as one of this line."""
@@ -236,14 +282,14 @@ class SpecialLine:
         if self.case == "capitals":
             is_clear = all(a > b for a, b in zip(*scores, strict=True))
             return first if is_clear and not self._is_copy(one.text) else second
-        if self.is_corrected or self._is_unmarked:
+        if self.is_corrected or self._is_unmarked or self._by_sentence:
             return second if scores[1][1] > scores[0][1] else first
         if not self.case and not self.unknown:
             return first
         return second if all(b > a for a, b in zip(*scores, strict=True)) else first
 
     def _is_copy(self, text: str) -> bool:
-        return SequenceMatcher(None, self.request.text.casefold(), text.casefold(), False).ratio() >= _COPY
+        return SequenceMatcher(None, self._line.casefold(), text.casefold(), False).ratio() >= _COPY
 
     def is_hopeless(self, translation: Translation) -> bool:
         """Return whether the line has unknown letters, or only unknown words, and the model is unsure."""
@@ -251,6 +297,11 @@ class SpecialLine:
             return False
         mean = mean_log_prob(translation[0], self._model.search)
         return bool(self.unknown) and mean < _HOPELESS or self._is_foreign and mean < _FOREIGN
+
+
+def is_program_line(line: str) -> bool:
+    """Return whether a line is a statement of a program, such as `print(x);`."""
+    return _PROGRAM.fullmatch(line) is not None
 
 
 def better_translations(lines: Sequence[SpecialLine], first: Sequence[Translation],
@@ -263,16 +314,35 @@ def better_translations(lines: Sequence[SpecialLine], first: Sequence[Translatio
         translate: translates requests.
     """
     found = [line.with_numbers(translation) for line, translation in zip(lines, first, strict=True)]
-    second_lines = [(index, second) for index, line in enumerate(lines) for second in line.second_lines(found[index])]
+    waiting = {index: line.second_lines(found[index]) for index, line in enumerate(lines)}
+    while any(waiting.values()):
+        others = _translations(lines, waiting, translate)
+        waiting = {}
+        for index, those in others.items():
+            best = lines[index].best(found[index], those)
+            # A second translation may lack a small number that the first one has.
+            waiting[index] = [] if best is found[index] else lines[index].lines_with_numbers(best)
+            found[index] = best
+    return found
+
+
+def _translations(lines: Sequence[SpecialLine], waiting: Mapping[int, Sequence[ProtectedLine]],
+                  translate: TranslateRequests) -> dict[int, list[Translation]]:
+    """Return the translations of second lines, by the index of the line. Lines without translations are left out.
+
+    Args:
+        lines: the lines.
+        waiting: the second lines of each line, by its index.
+        translate: translates requests.
+    """
+    second_lines = [(index, second) for index, those in waiting.items() for second in those]
     requests = [lines[index].second_request(second) for index, second in second_lines]
     translations: list[Translation] = []
     with suppress(DataError, SettingsError):        # the vocabulary cannot write an option with placeholders
-        translations.extend(translate(requests, again=True) if requests else ())
-    others: dict[int, list[Translation]] = {}
+        translations.extend(translate(requests, again=True))
+    found: dict[int, list[Translation]] = {}
     for (index, second), translation in zip(second_lines, translations, strict=False):
-        others.setdefault(index, []).append(lines[index].second_translation(second, translation))
-    for index, those in others.items():
-        found[index] = lines[index].best(found[index], those)
+        found.setdefault(index, []).append(lines[index].second_translation(second, translation))
     return found
 
 

@@ -23,6 +23,7 @@ from towernmt.predict.lines.capitals import UsualForms, may_have_emphasis
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.line_options import LineRequest
 from towernmt.predict.lines.spelling import TypoCorrector
+from towernmt.predict.lines.words_of_lines import lacks_sentences
 from towernmt.predict.search.search_settings import SWITCH, SearchSettings, SpecialLineSettings
 
 if TYPE_CHECKING:
@@ -30,13 +31,16 @@ if TYPE_CHECKING:
 
 _ALIGNED_WORDS = 1_000
 """Maximum number of words of a copied line that gets word alignments: their memory is the square of the length."""
-_SIGN_OF_SPANS = re.compile(r"[\d@#`\uff03/\\%{$&<~£€¥\u00a7\u00a9\u00ae\u00b2-\u00b9\u2020-\u2bff\u3030\u303d"
+_SIGN_OF_SPANS = re.compile(r"[\d@#`*_\[|=>+^\uff03/\\%{$&<~£€¥\u00a7\u00a9\u00ae\u00b2-\u00b9\u2020-\u2bff\u3030\u303d"
                             r"\u3297\u3299\ufe0f\U0001f000-\U0001faff]")
-_INNER_POINT = re.compile(r"\.\w")
+_SIGN_IN_WORDS = re.compile(r"[.,:;!?]\w|[:;][-'’()]|\(\)|x[dD]|XD|^\W*(?:[-–—•‣◦▪·]\s|\(?[A-Za-z]\))"
+                            r"|(?:^|\s)--?[A-Za-z]|^\(")
+"""Signs of protected spans in a line of letters and common punctuation."""
 _MARKED = 0.9
 """Minimum share of the lines of the training text with a final mark, at which lines without one are special."""
 _FRAGMENT, _LONG, _LONG_BY = 3, 3, 10
 """Maximum number of words of a fragment; a translation with more than 3 times its characters, and 10, is too long."""
+_CLOSING = " \"'“”‘’»«)]"
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
@@ -87,11 +91,11 @@ class SpecialLines:
                 lines.append((request, line))
                 yield request if line is None or not line.is_copied else replace(request, text="")
 
-        waiting: list[tuple[SpecialLine | None, Translation]] = []
+        waiting: list[tuple[LineRequest, SpecialLine | None, Translation]] = []
         try:
             for translation in translate(plain_requests(), again=False):
                 request, line = lines.popleft()
-                waiting.append((line or self._fragment(request, translation), translation))
+                waiting.append((request, line or self._special_by_translation(request, translation), translation))
                 if len(waiting) == window:
                     yield from self._finished(waiting, translate)
                     waiting = []
@@ -100,10 +104,10 @@ class SpecialLines:
             raise
         yield from self._finished(waiting, translate)
 
-    def _finished(self, waiting: Sequence[tuple[SpecialLine | None, Translation]],
+    def _finished(self, waiting: Sequence[tuple[LineRequest, SpecialLine | None, Translation]],
                   translate: TranslateRequests) -> list[Translation]:
-        special = [(index, line) for index, (line, _) in enumerate(waiting) if line is not None]
-        found = [translation for _, translation in waiting]
+        special = [(index, line) for index, (_, line, _) in enumerate(waiting) if line is not None]
+        found = [translation for _, _, translation in waiting]
         if special:
             from towernmt.predict.lines.second_translations import better_translations
 
@@ -112,41 +116,44 @@ class SpecialLines:
             for (index, line), translation in zip(special, better, strict=True):
                 found[index] = (copied(line.request.text) if line.is_copied or line.is_hopeless(translation)
                                 else translation)
-        return found
+        if self._settings.final_marks == SWITCH[1]:
+            return found
+        return [with_final_run(request, translation)
+                for (request, _, _), translation in zip(waiting, found, strict=True)]
 
     def special_line(self, request: LineRequest) -> SpecialLine | None:
         """Return what is special about a line, or None for an ordinary line."""
         text, options = request.text, request.options
         is_ordinary = self._ordinary.issuperset(text) or self._is_ordinary(text)
-        may_have_spans = not is_ordinary or bool(options.protect or _INNER_POINT.search(text))
+        may_have_spans = not is_ordinary or bool(options.protect or _SIGN_IN_WORDS.search(text))
         may_have_case = self._settings.casing != SWITCH[1] and (
             text.islower() or text.isupper() or may_have_emphasis(text)
             or text.replace("'", "").replace("’", "").istitle())     # "Isn't" begins with a capital
         has_letters = text[:1].isalpha() or any(map(str.isalpha, text))
-        is_unmarked = self._lacks_mark(request)
+        needs_mark = self._expects_marks and len(text.split()) > 1 and not options.prefix
+        is_unmarked = needs_mark and not FINAL_MARK.search(text)
         if not text or text.isspace() or options.inputs or has_letters and not (
                 may_have_spans or may_have_case or is_unmarked or self._spelling.has_unknown(text)):
             return None
         from towernmt.predict.lines.second_translations import SpecialLine
 
-        line = SpecialLine(request, self._model, frozenset(self._unknown.intersection(text)), is_unmarked=is_unmarked)
+        line = SpecialLine(request, self._model, frozenset(self._unknown.intersection(text)), needs_mark=needs_mark)
         return line if line.is_special else None
 
-    def _lacks_mark(self, request: LineRequest) -> bool:
-        """Return whether a line of several words has no final mark, but nearly all lines of the training text."""
-        text = request.text
-        return (self._expects_marks and not FINAL_MARK.search(text) and len(text.split()) > 1
-                and not request.options.prefix)
+    def _special_by_translation(self, request: LineRequest, translation: Translation) -> SpecialLine | None:
+        """Return an ordinary line as a special one if its translation has a visible fault.
 
-    def _fragment(self, request: LineRequest, translation: Translation) -> SpecialLine | None:
-        """Return an ordinary line as a special one if it is a fragment with a translation that is too long."""
-        text, options = request.text, request.options
-        if len(translation[0].text) <= _LONG * len(text) + _LONG_BY or len(text.split()) > _FRAGMENT or (
-                FINAL_MARK.search(text) or options.prefix or options.inputs or self._settings.final_marks == SWITCH[1]):
+        The translation of a fragment may be too long, and that of several sentences may lack one.
+        """
+        text, options, found = request.text, request.options, translation[0].text
+        is_fragment = len(found) > _LONG * len(text) + _LONG_BY and len(text.split()) <= _FRAGMENT and not (
+            FINAL_MARK.search(text) or options.prefix or self._settings.final_marks == SWITCH[1])
+        lacks = self._settings.sentences != SWITCH[1] and lacks_sentences(text, found)
+        if options.inputs or not (is_fragment or lacks):
             return None
         from towernmt.predict.lines.second_translations import SpecialLine
 
-        return SpecialLine(request, self._model, frozenset(), is_fragment=True)
+        return SpecialLine(request, self._model, frozenset(), is_fragment=is_fragment)
 
     def _is_ordinary(self, text: str) -> bool:
         """Return whether a text has only known letters, and no sign of a protected span. Both are remembered."""
@@ -173,6 +180,29 @@ class SpecialLines:
         pieces = (self._vocabulary.id_to_piece(id) for id in range(len(self._vocabulary)))
         return any(any(map(str.isalpha, piece)) for piece in pieces
                    if piece not in SPECIAL_PIECES and not _BYTE.fullmatch(piece))
+
+
+def with_final_run(request: LineRequest, translation: Translation) -> Translation:
+    """Return the translations of a line with several final marks, such as `?!` or `...`, with the same final marks."""
+    marks = _final_marks(request.text)
+    if len(marks) < 2 or request.options.constraints:
+        return translation
+
+    def changed(hypothesis: Hypothesis) -> Hypothesis:
+        text = hypothesis.text.rstrip(_CLOSING)
+        found = _final_marks(text)
+        if not text or found == marks:
+            return hypothesis
+        changed_text = text.rstrip("!?.… ") + marks + hypothesis.text[len(text):]
+        return Hypothesis(changed_text, hypothesis.score, hypothesis.details, hypothesis.fault, hypothesis.tokens)
+
+    return translation.changed(changed)
+
+
+def _final_marks(text: str) -> str:
+    """Return the marks at the end of a text before closing quotes and brackets, with an ellipsis as three points."""
+    text = text.rstrip(_CLOSING)
+    return text[len(text.rstrip("!?.…")):].replace("…", "...")
 
 
 def copied(text: str) -> Translation:

@@ -13,9 +13,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
+from itertools import chain, product
 
 from towernmt.dataflow.text.letter_case import capitalized, lower_case, words_by_form
-from towernmt.dataflow.text.modifiers import neighbouring_keys
+from towernmt.dataflow.text.modifiers import neighbouring_keys, without_accents
 from towernmt.dataflow.vocabulary.source_text import words_of
 
 _LEAST_LETTERS = 2
@@ -30,6 +31,13 @@ _OTHER_CASE = 4.0
 """Cost in nats of a correction whose first letter has another case."""
 _MOST_LETTERS = 100
 """Maximum size of the alphabet. Of larger ones, such as Korean syllables, the most frequent letters are tried."""
+_LONGEST_ABBREVIATION = 4
+"""Maximum number of letters of an unknown word before a full stop in a line that is not corrected."""
+_MOST_RUNS = 4
+"""Maximum number of letters of a word that are repeated for emphasis."""
+_RUN = re.compile(r"([^\W\d_])\1{2,}")
+_ASCII = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", "å": "aa", "ø": "oe", "æ": "ae", "œ": "oe"})
+_NO_SPACE = re.compile(r"(?<=[^\W\d_]{2})(?:[,;!?]+(?=[^\W\d_])|(?<=[a-zß-ÿ]{2})[.:…]+(?=[^\W\d_a-zß-ÿ]\w))")
 _SENTENCE_BEGIN = re.compile(r"(?:^|[.!?…:\"„“”«»¿¡])\W*$")
 _CACHED_WORDS = 10_000
 
@@ -67,7 +75,7 @@ class TypoCorrector:
         pieces, done = [], 0
         for match in words_of(text):
             word = match[0]
-            if word not in words and self._may_have_typo(word):
+            if word not in words and self._may_have_typo(word) and not _is_abbreviation(word, text[match.end():]):
                 begins = bool(_SENTENCE_BEGIN.search(text[:match.start()]))
                 pieces += [text[done:match.start()], self._best(word, begins)]
                 done = match.end()
@@ -93,7 +101,8 @@ class TypoCorrector:
             begins: whether a sentence begins with it, so that any word may have a capital.
         """
         lower, costs = lower_case(word, self._language), defaultdict[str, float](lambda: math.inf)
-        for form, cost in self._edits(lower):
+        others = ((form, 0.0) for form in self._other_spellings(lower))
+        for form, cost in chain(others, self._edits(lower)):
             for known in self._forms.get(form, ()):
                 correction, cost_of_case = known, 0.0
                 if known[0].isupper() != word[0].isupper():
@@ -104,6 +113,16 @@ class TypoCorrector:
                 total = math.log(self._ranks[known] + _FIRST_RANK) + cost + cost_of_case
                 costs[correction] = min(total, costs[correction])
         return min(costs, key=lambda correction: (costs[correction], correction), default=word)
+
+    def _other_spellings(self, word: str) -> Iterator[str]:
+        """Yield the words that a word is typed for without keys for accents, or with repeated letters for emphasis."""
+        runs = list(_RUN.finditer(word))[:_MOST_RUNS]
+        for counts in product((1, 2), repeat=len(runs)):
+            form = word
+            for match, count in zip(reversed(runs), counts, strict=True):
+                form = form[:match.start()] + match[1] * count + form[match.end():]
+            yield form
+            yield from self._typed_in_ascii.get(form, ())
 
     def _edits(self, word: str) -> Iterator[tuple[str, float]]:
         """Yield the words at a distance of one typo, each with the cost of the typo in nats."""
@@ -126,6 +145,26 @@ class TypoCorrector:
         return words_by_form(self._ranks, lambda word: lower_case(word, self._language))
 
     @cached_property
+    def _typed_in_ascii(self) -> dict[str, list[str]]:
+        """Return the words with accents by their forms without accents, and by those with two letters for an umlaut."""
+        found: dict[str, list[str]] = {}
+        for word in self._forms:
+            if not word.isascii():
+                for form in {without_accents(word), word.translate(_ASCII)} - {word}:
+                    found.setdefault(form, []).append(word)
+        return found
+
+    @cached_property
     def _alphabet(self) -> list[str]:
         counts = Counter(letter for word in self._forms for letter in word)
         return [letter for letter, _ in counts.most_common(_MOST_LETTERS)]
+
+
+def _is_abbreviation(word: str, after: str) -> bool:
+    """Return whether an unknown word may be an abbreviation with a full stop, such as `Nr. 5`."""
+    return len(word) <= _LONGEST_ABBREVIATION and after[:1] == "." and any(map(str.isalnum, after))
+
+
+def with_spaces(text: str) -> str:
+    """Return a text with a space after each mark that joins two words, as in `Ja,ich`."""
+    return _NO_SPACE.sub(lambda match: match[0] + " ", text)

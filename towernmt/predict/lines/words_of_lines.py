@@ -28,6 +28,9 @@ _FACTORED_CUTS = [
 ]
 
 
+_SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})[.!?…]+[\"'“”‘’»«)\]]*\s+(?=[\"'„“‚‘»«(\[]*[^\W\d_a-zß-ÿ])|[。！？](?=.)")
+
+
 class Cut(NamedTuple):
     """A piece of a line.
 
@@ -44,7 +47,14 @@ class Cut(NamedTuple):
     first: int = 0
 
 
-def cut_line(text: str, ids: list[int], vocabulary: Vocabulary, limit: int) -> list[list[int]]:
+def lacks_sentences(line: str, translation: str) -> bool:
+    """Return whether a translation of several sentences has fewer sentences than the line."""
+    ends = len(_SENTENCE_END.findall(line))
+    return ends > 0 and len(_SENTENCE_END.findall(translation)) < ends
+
+
+def cut_line(text: str, ids: list[int], vocabulary: Vocabulary, limit: int, by_sentence: bool = False
+             ) -> list[list[int]]:
     """Return the ids of each piece of a line; none for a line without tokens.
 
     Args:
@@ -52,12 +62,18 @@ def cut_line(text: str, ids: list[int], vocabulary: Vocabulary, limit: int) -> l
         ids: its ids without EOS.
         vocabulary: source vocabulary.
         limit: maximum number of tokens of a piece.
+        by_sentence: whether each sentence is a piece of its own.
     """
-    return [cut.ids for cut in cuts_of(text, ids, vocabulary, limit)]
+    return [cut.ids for cut in cuts_of(text, ids, vocabulary, limit, by_sentence)]
 
 
-def cuts_of(text: str, ids: list[int], vocabulary: Vocabulary, limit: int) -> list[Cut]:
+def cuts_of(text: str, ids: list[int], vocabulary: Vocabulary, limit: int, by_sentence: bool = False) -> list[Cut]:
     """Return the pieces of a line with their positions; see `cut_line`."""
+    if by_sentence:
+        sentences = [(start, text[start:end]) for start, end in _spans(_SENTENCE_END, text)]
+        encoded = vocabulary.encode_batch([sentence for _, sentence in sentences])
+        return [cut for (start, sentence), own in zip(sentences, encoded, strict=True) if own
+                for cut in _cut(Cut(own, start, sentence), vocabulary, limit, level=0)]
     if len(ids) <= limit:
         return [Cut(ids, 0, text)] if ids else []
     return _cut(Cut(ids, 0, text), vocabulary, limit, level=0)
@@ -146,17 +162,18 @@ def word_weights(attention: np.ndarray, source_words: Sequence[int], target_word
     return ((target.T @ attention @ source) / tokens[:, None]).astype(np.float32)
 
 
-def words_of_source(vocabulary: Vocabulary, text: str, limit: int) -> list[int]:
+def words_of_source(vocabulary: Vocabulary, text: str, limit: int, by_sentence: bool = False) -> list[int]:
     """Return the index of the word of each source token, and `NO_WORD` for the EOS after each piece.
 
     Args:
         vocabulary: source vocabulary.
         text: the line.
         limit: maximum number of tokens of a piece; see `cut_line`.
+        by_sentence: whether each sentence is a piece of its own.
     """
     (ids,), (words,) = vocabulary.encode_with_words([text])
     numbers: list[int] = []
-    for cut in cuts_of(text, ids, vocabulary, limit):
+    for cut in cuts_of(text, ids, vocabulary, limit, by_sentence):
         if cut.text != text:
             _, (words,) = vocabulary.encode_with_words([cut.text])
         before = _words_before(text, cut.start)

@@ -210,8 +210,8 @@ class SpecialLineSettings:
         "vocabulary has no letters; so are lines with unknown letters, or only unknown words, that the model cannot "
         "translate.", SWITCH)
     protection: str = setting(
-        "auto", "A line whose addresses, paths, placeholders, emoji or numbers change in its translation is translated "
-        "again with placeholders for them.", SWITCH)
+        "auto", "A line whose addresses, paths, placeholders, emoji, marks of Markdown or numbers change in its "
+        "translation is translated again with placeholders for them.", SWITCH)
     casing: str = setting(
         "auto", "A line in capitals, title case or lower case is translated in the usual letter case, too, and the "
         "model's scores decide.", SWITCH)
@@ -222,8 +222,11 @@ class SpecialLineSettings:
         "auto", "A line without a final mark is translated with a full stop and with a question mark, too, if nearly "
         "all lines of the training text have final marks, and the model's scores decide; so is a fragment with a "
         "translation that is too long, with a full stop.", SWITCH)
+    sentences: str = setting(
+        "auto", "A line whose translation has fewer sentences is translated sentence by sentence, too, and the model's "
+        "scores decide.", SWITCH)
 
     def __post_init__(self) -> None:
-        for name in ("copy_lines", "protection", "casing", "spelling", "final_marks"):
+        for name in ("copy_lines", "protection", "casing", "spelling", "final_marks", "sentences"):
             if getattr(self, name) not in SWITCH:
                 raise SettingsError(f"{name}={getattr(self, name)}: choose one of {', '.join(SWITCH)}.")

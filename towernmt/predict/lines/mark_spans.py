@@ -1,0 +1,179 @@
+r"""Find the marks of a line that the model should not see: of Markdown, HTML, forums, subtitles, lists and tables.
+
+- Pairs surround words: `**bold**`, `_x_`, `~~x~~`, `[text](address)`, `<b>x</b>`, `[b]x[/b]`.
+- Single marks are tags without a partner (`<br/>`), the codes of subtitles (`{\i1}`, `\N`), entities such as `&nbsp;`,
+  and the signs between the cells of a table.
+- Marks at the edges are those of lists, quotations and headings (`- `, `a) `, `> `, `## `), and lines such as `---`.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from towernmt.documents.shields import Attached
+
+_SIGN_OF_MARK = re.compile(r"[*_~\[<{&\\|]|[-=#]{3}|^\s*(?:[-+#>–—•‣◦▪·/(]|\d+\.\d+\.\d|[A-Za-z]\))")
+"""Each mark has one of these signs."""
+_EMPHASIS = re.compile(r"(?<![\w*])(?P<star>\*{1,3})(?=[^\s*])[^*\n]{0,300}?(?<=[^\s*])(?P=star)(?![\w*])"
+                       r"|(?P<inner>\*\*)(?=[^\s*])[^*\n]{0,300}?(?<=[^\s*])(?P=inner)(?!\*)"
+                       r"|(?<![\w])(?P<line>_{1,3})(?=[^\s_])(?:[^_\n]|(?<=\w)_(?=\w)){0,300}?(?<=[^\s_])(?P=line)(?!\w)"
+                       r"|(?<!~)(?P<wave>~~)(?=[^\s~])[^~\n]{0,300}?(?<=[^\s~])(?P=wave)(?!~)")
+_LINK = re.compile(r"(?P<open>!?\[)(?=[^\]\[]{0,300}\w)[^\]\[\n]{1,300}"
+                   r"(?P<close>\](?:\((?:[^()\s]|\([^()\s]{0,100}\)){1,400}(?: +\"[^\"\n]{0,200}\")?\)"
+                   r"|\[[^\]\[\n]{0,60}\]))"
+                   r"|(?P<open_wiki>\[\[)[^\]\[\n]{1,200}(?P<close_wiki>\]\])")
+_TAG = re.compile(r"<(?P<end>/)?(?P<name>[A-Za-z][\w:-]{0,40})"
+                  r"(?P<attributes>(?:\s{1,5}[\w:-]{1,40}=(?:\"[^\"<>\n]{0,300}\"|'[^'<>\n]{0,300}'|[\w#%.-]{1,40})){0,10}\s{0,5})(?P<single>/)?>"
+                  r"|\[(?P<forum_end>/)?(?P<forum>b|i|u|s|url|quote|code|color|size|img|center|list|B|I|U|URL)"
+                  r"(?:=[^\]\[\s]{1,200})?\]")
+_TAGS_OF_HTML = frozenset("a abbr b big blockquote br code del div em font h1 h2 h3 h4 h5 h6 hr i img ins kbd li mark "
+                          "ol p pre q s small span strong sub sup table tbody td th thead tr tt u ul".split())
+_SINGLE = re.compile(r"\{\\[^{}\n]{1,100}\}|(?<![\w:]:)\\[Nh](?![a-z])|&(?!(?:amp|lt|gt);)(?:[A-Za-z]\w{1,30}|#\d{1,7}"
+                     r"|#[xX][0-9a-fA-F]{1,6});|(?<=\s)\|(?=\s)")
+_BEGIN = re.compile(r"\s*(?:(?:[-*+–—•‣◦▪·]|>{1,9}|#{1,6}|//|\||[-*=~#]{3,80}|[A-Za-z]\)|\([A-Za-z]\)"
+                    r"|\((?=[ivx]{2,4}\))[ivx]{2,4}\)|\d{1,3}(?:\.\d{1,3}){2,4}\.?(?=\s+[^\W\d_a-zß-ÿ]))"
+                    r"\s+(?:\[[ xX]?\]\s+)?)+(?=\S)")
+_END = re.compile(r"(?<=\S)\s+(?:[-*=~#|]{3,80}|\||-->|\*/)\s*$")
+_BRACKETS = re.compile(r"(?P<open>[(\[])[^()\[\]]*[^\W\d_][^()\[\]]*(?P<close>[)\]])(?=[.!?…]*$)")
+_ITEM = re.compile(r"\s*\(?(\d{1,3})[.)](?=\s+\S)")
+_CODE = re.compile(r"(?<![\w`])`(?=[^\s`])[^`\n]{1,100}(?<!\s)`(?![\w`])")
+
+
+class MarkSpan(NamedTuple):
+    """A mark of a line.
+
+    Attributes:
+        start, end: its position in the line.
+        mark: the mark; both marks of a pair have the same key.
+    """
+
+    start: int
+    end: int
+    mark: Attached
+
+
+class LineMarks:
+    """The marks of a line.
+
+    Args:
+        text: the line.
+        kept: start and end of the parts of the line that contain no marks, such as program text.
+
+    Attributes:
+        spans: the marks in their order, without overlaps.
+        begin, end: the marks at the edges of the line, without the spaces around them; "" for none.
+    """
+
+    def __init__(self, text: str, kept: Sequence[tuple[int, int]] = ()) -> None:
+        self.spans: list[MarkSpan] = []
+        self.begin = self.end = ""
+        self._text = text
+        if not _SIGN_OF_MARK.search(text):
+            return
+        self._taken = sorted([*kept, *(match.span() for match in _CODE.finditer(text))])
+        if (match := _BEGIN.match(text)) and self._take(match.span()):
+            self.begin = match[0].strip()
+            self._add("single", -1, 0, match.end())
+        if (match := _END.search(text)) and self._take(match.span()):
+            self.end = match[0].strip()
+            self._add("single", -1, *match.span())
+        key = 0
+        for key, pair in enumerate([*self._links(), *self._tags(), *self._emphasis()]):
+            if all(map(self._is_free, pair)):
+                for span, kind in zip(pair, ("open", "close") if len(pair) == 2 else ("single",), strict=True):
+                    self._take(span)
+                    self._add(kind, key, *span)
+        if (match := _BRACKETS.match(text.strip())) and not (self.begin or self.end):
+            for kind in ("open", "close"):
+                start, end = match.span(kind)
+                if self._take((start, end)):
+                    self._add(kind, key + 1, start, end)
+        for match in _SINGLE.finditer(text):
+            if self._take(match.span()):
+                self._add("single", key, *match.span())
+        self.spans.sort(key=lambda one: one.start)
+
+    def without_marks(self) -> str:
+        """Return the line with spaces in place of its marks."""
+        pieces, done = [], 0
+        for start, end, _ in self.spans:
+            pieces += [self._text[done:start], " " * (end - start)]
+            done = end
+        return "".join(pieces) + self._text[done:]
+
+    def lost(self, translation: str) -> int:
+        """Return the number of different marks that a translation has more or less often than the line."""
+        if not self.spans:
+            return 0
+        spans = self.spans[bool(self.begin):len(self.spans) - bool(self.end)]
+        inner = {span.mark.text for span in spans}
+        count = sum(translation.count(mark) != self._text.count(mark) for mark in inner)
+        edges = bool(self.begin) and not _starts_with(translation, self.begin)
+        return count + edges + bool(self.end and not translation.rstrip().endswith(self.end))
+
+    def _is_free(self, span: tuple[int, int]) -> bool:
+        index = bisect_left(self._taken, span)
+        return (index == 0 or self._taken[index - 1][1] <= span[0]) and (
+            index == len(self._taken) or span[1] <= self._taken[index][0])
+
+    def _take(self, span: tuple[int, int]) -> bool:
+        is_free = self._is_free(span)
+        if is_free:
+            insort(self._taken, span)
+        return is_free
+
+    def _add(self, kind: str, key: int, start: int, end: int) -> None:
+        self.spans.append(MarkSpan(start, end, Attached(kind, key, (self._text[start:end],))))  # type: ignore[arg-type]
+
+    def _links(self) -> Iterator[list[tuple[int, int]]]:
+        for match in _LINK.finditer(self._text):
+            names = ("open", "close") if match["open"] else ("open_wiki", "close_wiki")
+            yield [match.span(name) for name in names]
+
+    def _tags(self) -> Iterator[list[tuple[int, int]]]:
+        """Yield the pairs of tags, and single tags. A tag without a partner is one if HTML has it."""
+        opened: list[re.Match[str]] = []
+        for match in _TAG.finditer(self._text):
+            name = match["name"] or match["forum"]
+            if match["single"]:
+                yield [match.span()]
+            elif not (match["end"] or match["forum_end"]):
+                opened.append(match)
+            else:
+                index = next((index for index in reversed(range(len(opened)))
+                              if (opened[index]["name"] or opened[index]["forum"]) == name), None)
+                if index is None:
+                    opened.append(match)
+                else:
+                    yield [opened[index].span(), match.span()]
+                    yield from ([one.span()] for one in opened[index + 1:] if _is_html(one))
+                    del opened[index:]
+        yield from ([one.span()] for one in opened if _is_html(one))
+
+    def _emphasis(self) -> Iterator[list[tuple[int, int]]]:
+        """Yield the pairs of Markdown, the outer ones first."""
+        waiting = [(0, len(self._text))]
+        while waiting:
+            first, last = waiting.pop()
+            for match in _EMPHASIS.finditer(self._text, first, last):
+                size = len(match[match.lastgroup or 0])
+                yield [(match.start(), match.start() + size), (match.end() - size, match.end())]
+                waiting.append((match.start() + size, match.end() - size))
+
+
+def item_number(text: str) -> re.Match[str] | None:
+    """Return the match of the number of a list item at the beginning of a text, with the number as group 1."""
+    return _ITEM.match(text)
+
+
+def _is_html(tag: re.Match[str]) -> bool:
+    return (tag["name"] or "").lower() in _TAGS_OF_HTML
+
+
+def _starts_with(translation: str, begin: str) -> bool:
+    """Return whether a translation begins with a mark that is not a part of a longer sign."""
+    rest = translation.lstrip()
+    return rest.startswith(begin) and not rest[len(begin):len(begin) + 1].isalnum()

@@ -1,0 +1,128 @@
+r"""Find the numbers of a line that its translation must have, and compare them by their values.
+
+- Numbers are those with three digits or more, with separators, or with a unit: `1,000.5`, `10–20`, `12 €`, `-5 °C`,
+  `1920x1080`, `(030) 123 45 67`, `52°31′12″N`. Times of the twelve-hour clock may change, so they are not found.
+- Small numbers have one or two digits and no unit, or are two of these: `3`, `3-4`, `1/2`.
+- Names with digits, such as `CO2`, `A4` and `12a`, are words.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+
+_GROUPED = r"\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?"
+_PHONE = (r"\+\d{1,3}(?:[ \u00a0/-]?(?:\(\d{1,6}\)|\d{2,12})){1,6}(?!\d)"
+          r"|(?:\(0\d{1,5}\)|(?=0(?:\D?\d){7})0\d{1,5})(?:[ \u00a0/-]{1,3}\d{2,12}){1,6}(?!\d)"
+          r"|\(\d{3}\) ?\d{3}[ -]\d{4}(?!\d)")
+_ANGLE = r"\d{1,3}° ?\d{1,2}(?:[.,]\d+)?[′'’](?: ?\d{1,2}(?:[.,]\d+)?(?:[″\"”]|''))?(?: ?[NSWEO]\b)?"
+_SEPARATOR = r"(?:[.,:/'’\u066b\u066c–-]|(?: ?× ?| ?x (?=\d)|x)(?=\d))"
+_DIGITS = rf"{_PHONE}|{_ANGLE}|{_GROUPED}|\d+(?:{_SEPARATOR}\d+)*(?:[eE][+-]?\d+)?"
+_UNITS = ("% ‰ °C °F ° € $ £ ¥ ₹ EUR USD GBP CHF JPY km/h m/s km² m² cm² km cm mm µm nm m kg mg g ml cl l kB KB MB GB "
+          "TB Mbit/s Hz kHz MHz GHz kWh kW MW W mA V px dpi ms x").split()
+_UNIT = "|".join(map(re.escape, sorted(_UNITS, key=len, reverse=True))).replace("%", r"%(?!\()")    # not of %(name)s
+_CURRENCY = r"[€$£¥₹][ \u00a0]?"
+_SIGN = r"(?<![^\s(\[\"'„“»])[-−]"
+_NUMBER = re.compile(rf"(?:{_SIGN})?(?P<before>{_CURRENCY})?(?<![\w.,])(?:[vV](?=\d+(?:\.\d+)+(?!\.?\w)))?"
+                     rf"(?P<digits>{_DIGITS})(?P<unit>[ \u00a0\u202f]?(?:{_UNIT}))?(?![\w%])(?!\s?[ap]\.?m\b)",
+                     re.IGNORECASE)
+_SMALL_NUMBER = re.compile(r"(?<![\w.,:/–-])\d{1,2}(?:[/–-]\d{1,2})?(?![\w%]|[.,:/–-]\d)")
+_SHORT_RANGE = re.compile(r"\d{1,2}[/–-]\d{1,2}")
+_RUN_OF_DIGITS = re.compile(_DIGITS)
+_GROUP = re.compile(r"\d+")
+_SHORT_GROUP = re.compile(r"(?<!\d)\d{1,2}(?!\d)")
+_AFTER_A_NUMBER = re.compile(r"[ \u00a0\u202f]?(?:[^\W\d_]|[%‰°€$£¥₹×])")
+_BEFORE_A_NUMBER = re.compile(r"(?:[€$£¥₹]|\b[A-Z]{3})[ \u00a0\u202f]?$")
+_NEGATIVE = re.compile(r"[-−–] ?(?:[€$£¥₹][ \u00a0]?)?$")
+_NAME = re.compile(r"(?<![\w-])(?=[A-Za-z]*\d)(?:[A-Za-z]{0,4}[A-Z][A-Za-z]?\d{1,4}[A-Za-z]{0,3}|\d{1,4}[A-Z]{1,3}"
+                   r"|\d{1,4}[a-fi-kn-rt-uyz])(?![\w-]|[.,]\d)")
+"""Letters with a digit. `1st`, `90s`, `3x` and `8h` are spelled out."""
+_OPERAND = r"(?:[-−]?\d[\d.,]*(?<=\d)[\u00b2\u00b3\u00b9\u2070-\u2079]*|[A-Za-z](?!\w)[\u00b2\u00b3]?)"
+_EQUATION = re.compile(rf"(?<![\w.,]){_OPERAND}(?: ?[-−+*<>=≤≥≠≈×÷·^] ?{_OPERAND})+(?!\w)"
+                       r"|(?<!\w)(?:\d+ ?)?[¼-¾⅐-⅞](?!\w)")
+_OPERATOR = re.compile(r"[+*<>=≤≥≠≈×÷·^¼-¾⅐-⅞]")
+_HOURS = 24
+_CLOCK = re.compile(r"(?<![\d.:])(\d{1,2})[:.][0-5]\d(?![\d.:])")
+_SIMILAR = 0.5
+"""Minimum similarity of the digits of two numbers, 0 to 1, at which one is a damaged copy of the other."""
+
+
+def numbers_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each number that a translation must keep, with its sign and unit."""
+    for match in _NUMBER.finditer(text):
+        digits = match["digits"]
+        unit = (match["unit"] or "").strip().lower()
+        has_unit = bool(match["before"] or unit and unit != "x")      # `3x` may be "thrice"
+        if has_unit or sum(map(str.isdigit, digits)) > 2 or (
+                not digits.isdigit() and not _SHORT_RANGE.fullmatch(digits)):
+            yield match.span()
+
+
+def names_with_digits_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each short name of letters and digits that a translation must keep."""
+    return (match.span() for match in _NAME.finditer(text))
+
+
+def equations_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of each equation of numbers and variables (`2 + 2 = 4`) and of fractions such as `½`."""
+    return (match.span() for match in _EQUATION.finditer(text) if _OPERATOR.search(match[0]))
+
+
+def small_numbers_in(text: str) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield start, end and values of each small number, or of two that form a range or a fraction."""
+    return ((*match.span(), [int(value) for value in _GROUP.findall(match[0])]) for match in
+            _SMALL_NUMBER.finditer(text))
+
+
+def number_value(text: str) -> str:
+    """Return the digits of a number as those of ASCII, without separators of thousands and with a point for others."""
+    groups = ["".join(str(unicodedata.digit(c)) for c in group) for group in _GROUP.findall(text)]
+    return re.sub(r"(?<!\d)(\d{1,3}(?:\.\d{3})+)(?!\d)", lambda match: match[0].replace(".", ""), ".".join(groups))
+
+
+def runs_of_digits(text: str) -> Iterator[re.Match[str]]:
+    """Yield the numbers of a text, of any size, without signs and units."""
+    return _RUN_OF_DIGITS.finditer(text)
+
+
+def number_counts(text: str) -> Counter[str]:
+    """Return how often the text has each number, by its value."""
+    return Counter(number_value(match[0]) for match in runs_of_digits(text))
+
+
+def values_with_units(text: str) -> set[str]:
+    """Return the values of the numbers with units in a text. Any word after a number may be a unit."""
+    return {number_value(match[0]) for match in runs_of_digits(text)
+            if _AFTER_A_NUMBER.match(text, match.end()) or _BEFORE_A_NUMBER.search(text[:match.start()])}
+
+
+def negative_values(text: str) -> set[str]:
+    """Return the values of the numbers after a minus sign in a text."""
+    return {number_value(match[0]) for match in runs_of_digits(text) if _NEGATIVE.search(text[:match.start()])}
+
+
+def lost_values(source: str, small: Counter[int], translation: str) -> list[int]:
+    """Return the different small numbers of a line that its translation lacks.
+
+    An hour may be that of the other clock (`14` and `2`), or the one before it (`halb 8` and `7:30`).
+
+    Args:
+        source: the line.
+        small: frequency of its small numbers, by value.
+        translation: the translation.
+    """
+    of_line, found = (Counter(map(int, _SHORT_GROUP.findall(text))) for text in (source, translation))
+    hours = {(hour + 12) % _HOURS for hour in found if hour <= _HOURS and not of_line[hour]}
+    hours |= {(int(match[1]) + later) % _HOURS for match in _CLOCK.finditer(translation) for later in (1, 13)}
+    return [value for value, count in small.items()
+            if found[value] < count and not (value <= _HOURS and value % _HOURS in hours)]
+
+
+def are_similar(one: str, other: str) -> bool:
+    """Return whether two numbers have equally many groups of digits, and most of their digits in common."""
+    first, second = _GROUP.findall(one), _GROUP.findall(other)
+    return len(first) == len(second) and SequenceMatcher(
+        None, "".join(first), "".join(second), autojunk=False).ratio() >= _SIMILAR
