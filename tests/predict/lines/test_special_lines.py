@@ -375,6 +375,7 @@ MARKS = [       # a line, the text that the model sees in the second translation
     ("| ein hund | so |", "ein hund so", "| EIN HUND | SO |"), ("(so ist das.)", "so ist das.", "(SO IST DAS.)"),
     ("1.2.3 So ist das", "So ist das", "1.2.3 SO IST DAS"), ("1. so ist das", "so ist das", "1. SO IST DAS"),
     ("(12) so ist das", "so ist das", "(12) SO IST DAS"), ("so ist das :-)", "so ist das", "SO IST DAS :-)"),
+    ("»so ist das«, ja", "so ist das, ja", "»SO IST DAS«, JA"), ("‚so ist‘ das", "so ist das", "‚SO IST‘ DAS"),
     ("<i>so ist **das** da</i>", "so ist das da", "<i>SO IST **DAS** DA</i>")]
 
 
@@ -399,6 +400,18 @@ def test_a_model_that_keeps_marks_is_asked_once(line: str) -> None:
     model = Model(lambda text: text)
     assert translate(model, [line], off=["casing"]) == [line]
     assert model.seen == [line]
+
+
+def test_other_quotes_are_kept_quotes() -> None:
+    assert LineMarks("»so« ist das").lost('"so" is that') == 0
+    assert LineMarks("»so« ist das").lost("so is that") == 2
+
+
+@pytest.mark.parametrize(("mean", "expected"), [(-0.1, "1. OPEN THE DOOR"), (-0.9, "FIRST 1 DOOR")])
+def test_the_number_of_a_list_item_stays_at_the_beginning_if_the_model_is_surer(mean: float, expected: str) -> None:
+    model = Model(lambda text: ("FIRST 1 DOOR", -0.5) if text[0].isdigit() else (text.upper(), mean))
+    assert translate(model, ["1. open the door"]) == [expected]
+    assert model.seen == ["1. open the door", "open the door"]
 
 
 @pytest.mark.parametrize("line", [

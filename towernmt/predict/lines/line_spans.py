@@ -82,6 +82,11 @@ class LineSpans:
         """Return the different small numbers that a translation lacks; see `lost_values`."""
         return lost_values(self._text, self._small_numbers, translation) if self._small_numbers else []
 
+    def lost_item_number(self, translation: str) -> list[int]:
+        """Return the number of the list item at the beginning of the line if the translation does not begin with it."""
+        item = item_number(self._text) if self._has_numbers else None
+        return [] if item is None or translation.startswith(item[0].strip()) else [int(item[1])]
+
     def changed(self, translation: str) -> int:
         """Return the number of different spans that a translation has more or less often than the line.
 

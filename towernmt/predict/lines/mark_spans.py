@@ -1,6 +1,6 @@
 r"""Find the marks of a line that the model should not see: of Markdown, HTML, forums, subtitles, lists and tables.
 
-- Pairs surround words: `**bold**`, `_x_`, `~~x~~`, `[text](address)`, `<b>x</b>`, `[b]x[/b]`.
+- Pairs surround words: `**bold**`, `_x_`, `~~x~~`, `[text](address)`, `<b>x</b>`, `[b]x[/b]`, and rare quotes (`»x«`).
 - Single marks are tags without a partner (`<br/>`), the codes of subtitles (`{\i1}`, `\N`), entities such as `&nbsp;`,
   and the signs between the cells of a table.
 - Marks at the edges are those of lists, quotations and headings (`- `, `a) `, `> `, `## `), and lines such as `---`.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from towernmt.documents.shields import Attached
 
-_SIGN_OF_MARK = re.compile(r"[*_~\[<{&\\|]|[-=#]{3}|^\s*(?:[-+#>–—•‣◦▪·/(]|\d+\.\d+\.\d|[A-Za-z]\))")
+_SIGN_OF_MARK = re.compile(r"[*_~\[<{&\\|»«‚‹›]|``|[-=#]{3}|^\s*(?:[-+#>–—•‣◦▪·/(]|\d+\.\d+\.\d|[A-Za-z]\))")
 """Each mark has one of these signs."""
 _EMPHASIS = re.compile(r"(?<![\w*])(?P<star>\*{1,3})(?=[^\s*])[^*\n]{0,300}?(?<=[^\s*])(?P=star)(?![\w*])"
                        r"|(?P<inner>\*\*)(?=[^\s*])[^*\n]{0,300}?(?<=[^\s*])(?P=inner)(?!\*)"
@@ -38,6 +38,9 @@ _BEGIN = re.compile(r"\s*(?:(?:[-*+–—•‣◦▪·]|>{1,9}|#{1,6}|//|\||[-*
                     r"\s+(?:\[[ xX]?\]\s+)?)+(?=\S)")
 _END = re.compile(r"(?<=\S)\s+(?:[-*=~#|]{3,80}|\||-->|\*/)\s*$")
 _BRACKETS = re.compile(r"(?P<open>[(\[])[^()\[\]]*[^\W\d_][^()\[\]]*(?P<close>[)\]])(?=[.!?…]*$)")
+_QUOTES = re.compile("|".join(rf"(?<!\w){one}(?=\S)[^{one}{other}\n]{{1,300}}(?<=\S){other}(?!\w)" for one, other in (
+    ("»", "«"), ("«", "»"), ("‚", "‘"), ("‹", "›"), ("›", "‹"), ("``", "''"))))
+_QUOTE = re.compile(r"[\"'“”„‟«»‘’‚‹›「」『』]")
 _ITEM = re.compile(r"\s*\(?(\d{1,3})[.)](?=\s+\S)")
 _CODE = re.compile(r"(?<![\w`])`(?=[^\s`])[^`\n]{1,100}(?<!\s)`(?![\w`])")
 
@@ -70,6 +73,7 @@ class LineMarks:
     def __init__(self, text: str, kept: Sequence[tuple[int, int]] = ()) -> None:
         self.spans: list[MarkSpan] = []
         self.begin = self.end = ""
+        self._quotes: set[str] = set()
         self._text = text
         if not _SIGN_OF_MARK.search(text):
             return
@@ -81,7 +85,7 @@ class LineMarks:
             self.end = match[0].strip()
             self._add("single", -1, *match.span())
         key = 0
-        for key, pair in enumerate([*self._links(), *self._tags(), *self._emphasis()]):
+        for key, pair in enumerate([*self._links(), *self._tags(), *self._quoted(), *self._emphasis()]):
             if all(map(self._is_free, pair)):
                 for span, kind in zip(pair, ("open", "close") if len(pair) == 2 else ("single",), strict=True):
                     self._take(span)
@@ -110,6 +114,8 @@ class LineMarks:
             return 0
         spans = self.spans[bool(self.begin):len(self.spans) - bool(self.end)]
         inner = {span.mark.text for span in spans}
+        if _QUOTE.search(translation):      # which may have other quotes
+            inner -= self._quotes
         count = sum(translation.count(mark) != self._text.count(mark) for mark in inner)
         edges = bool(self.begin) and not _starts_with(translation, self.begin)
         return count + edges + bool(self.end and not translation.rstrip().endswith(self.end))
@@ -152,6 +158,12 @@ class LineMarks:
                     yield from ([one.span()] for one in opened[index + 1:] if _is_html(one))
                     del opened[index:]
         yield from ([one.span()] for one in opened if _is_html(one))
+
+    def _quoted(self) -> Iterator[list[tuple[int, int]]]:
+        for match in _QUOTES.finditer(self._text):
+            size = 1 + match[0].startswith("``")
+            self._quotes |= {match[0][:size], match[0][-size:]}
+            yield [(match.start(), match.start() + size), (match.end() - size, match.end())]
 
     def _emphasis(self) -> Iterator[list[tuple[int, int]]]:
         """Yield the pairs of Markdown, the outer ones first."""

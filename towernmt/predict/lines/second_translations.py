@@ -114,7 +114,7 @@ class SpecialLine:
         self._is_unmarked = needs_mark and not self._has_final_mark
         self.case, self.is_corrected, self._texts = "", False, texts
         self._with_placeholders: Sequence[int] = ()
-        self._by_sentence = False
+        self._by_sentence = self._is_item = False
         self._is_foreign = model.spelling.is_foreign(texts)
         if settings.casing != "off" and not self.is_copied:
             self._find_case()
@@ -189,7 +189,9 @@ class SpecialLine:
 
     def second_lines(self, first: Translation) -> list[ProtectedLine]:
         """Return the lines to translate after a first translation; none if that is the only one."""
-        lost = self.spans.lost_small_numbers(first[0].text)
+        item = self.spans.lost_item_number(first[0].text)
+        lost = list(dict.fromkeys([*self.spans.lost_small_numbers(first[0].text), *item]))
+        self._is_item = bool(item)
         line = plain_text(self._segment())
         self._by_sentence = (self._model.settings.sentences != "off" and self._may_be_copied
                              and lacks_sentences(line, first[0].text))
@@ -282,7 +284,7 @@ class SpecialLine:
         if self.case == "capitals":
             is_clear = all(a > b for a, b in zip(*scores, strict=True))
             return first if is_clear and not self._is_copy(one.text) else second
-        if self.is_corrected or self._is_unmarked or self._by_sentence:
+        if self.is_corrected or self._is_unmarked or self._by_sentence or self._is_item:
             return second if scores[1][1] > scores[0][1] else first
         if not self.case and not self.unknown:
             return first

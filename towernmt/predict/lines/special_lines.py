@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 _ALIGNED_WORDS = 1_000
 """Maximum number of words of a copied line that gets word alignments: their memory is the square of the length."""
-_SIGN_OF_SPANS = re.compile(r"[\d@#`*_\[|=>+^\uff03/\\%{$&<~£€¥\u00a7\u00a9\u00ae\u00b2-\u00b9\u2020-\u2bff\u3030\u303d"
+_SIGN_OF_SPANS = re.compile(r"[\d@#`*_\[|=>+^»«‚‹›\uff03/\\%{$&<~£€¥"
+                            r"\u00a7\u00a9\u00ae\u00b2-\u00b9\u2020-\u2bff\u3030\u303d"
                             r"\u3297\u3299\ufe0f\U0001f000-\U0001faff]")
 _SIGN_IN_WORDS = re.compile(r"[.,:;!?]\w|[:;][-'’()]|\(\)|x[dD]|XD|^\W*(?:[-–—•‣◦▪·]\s|\(?[A-Za-z]\))"
                             r"|(?:^|\s)--?[A-Za-z]|^\(")
