@@ -103,7 +103,7 @@ def test_the_record_is_the_first_of_the_sorted_scores(scores, keep):
 @settings(max_examples=50, deadline=None)
 @given(scores=st.lists(st.integers(0, 4).map(float), min_size=2, max_size=8), keep=st.integers(1, 3),
        kills=st.lists(st.integers(1, 60), min_size=1, max_size=3))
-def test_a_run_that_is_killed_at_any_file_operation_ends_like_the_uninterrupted_one(
+def test_a_run_killed_at_any_file_operation_ends_like_an_uninterrupted_run(
         killed_after, scores, keep, kills):
     with tempfile.TemporaryDirectory() as uninterrupted, tempfile.TemporaryDirectory() as killed:
         Loop(Path(uninterrupted), keep).run(scores)
@@ -143,8 +143,8 @@ def test_an_entry_without_its_directory_is_taken_off(tmp_path, caplog):
 
 @pytest.mark.parametrize("removed", ["best", "best/record.json", "best/step-3", "best/step-1"])
 @pytest.mark.parametrize("scores", [[], [0.0], [2.5]])
-def test_what_was_removed_during_training_is_not_in_the_record_at_its_end(tmp_path: Path, removed: str,
-                                                                          scores: list[float]) -> None:
+def test_a_checkpoint_removed_during_training_is_not_in_the_final_record(tmp_path: Path, removed: str,
+                                                                         scores: list[float]) -> None:
     loop = Loop(tmp_path)
     loop.run([3.0, 1.0, 2.0])
     shutil.rmtree(tmp_path / removed, ignore_errors=True)
@@ -166,7 +166,7 @@ def test_a_new_run_sets_the_best_of_an_older_one_aside(tmp_path):
     assert json.loads((tmp_path / "best/record.json").read_text())[0]["step"] == 1
 
 
-def test_another_metric_begins_a_new_record_and_moves_the_best_by_the_former_one_aside(tmp_path, caplog):
+def test_another_metric_begins_a_new_record_and_moves_the_old_best_checkpoints_aside(tmp_path, caplog):
     Loop(tmp_path, keep=1).run([5.0, 2.0, 1.0])
     loop = Loop(tmp_path, keep=1, metric="validation_loss", mode="min")
     loop.monitors.history += [("validation_loss", (step, float(step))) for step in (4, 5)]
@@ -237,7 +237,7 @@ def test_a_damaged_record_is_reported_with_file_and_field_by_all_readers(tmp_pat
 
 @pytest.mark.parametrize("state", [5, {}, {"entries": 1, "last": None}, {"entries": [{}], "last": None},
                                    {"entries": [], "last": 7}, {"entries": [], "last": {"step": 1}}])
-def test_what_it_did_not_write_is_not_taken_back(tmp_path, state):
+def test_a_damaged_state_of_best_checkpoints_is_refused(tmp_path, state):
     with pytest.raises((TypeError, KeyError, ValueError)):      # the saver reports it with file and field
         BestCheckpoints(tmp_path).restore_state(state)
 

@@ -164,7 +164,7 @@ def test_scores_are_those_of_the_parameters_being_trained(fit, recorder, caplog)
 @pytest.mark.parametrize(("options", "copies"), [
     ({"selection": "sampling", "epsilon": 0.01}, True), ({"no_repeat_ngram": 1}, False),
     pytest.param({"beam_size": 4, "beam_groups": 2}, True, marks=pytest.mark.thorough)])
-def test_a_validation_searches_as_its_settings_say(fit, recorder, options, copies):
+def test_a_validation_uses_its_search_settings(fit, recorder, options, copies):
     fit([LearningRateSchedule(piecewise([1], [0.1, 1.0])), validator(2, search=SearchSettings(**options))], steps=4)
     _, (_, last) = recorder.of("validation_bleu")
     assert (last > 99.9) == copies
@@ -262,7 +262,7 @@ def test_a_signal_ends_a_validation_without_a_score(fit, recorder, caplog):
     assert "done by the resumed run" in caplog.text
 
 
-def test_several_sets_and_references_are_scored_under_their_names_and_the_metric_is_of_the_set_that_is_asked_for(
+def test_several_sets_and_references_are_scored_by_name_and_the_metric_uses_the_requested_set(
         fit, recorder, caplog):
     talks = ValidationSet("talks", ["4 5 6 7", "8"], [["4 5 6 7", "8"], ["9 9 9 9", "9"]])
     check = validator(more_references=[["11 11"] * 4], more_sets=[talks], metric="loss", metric_set="talks",

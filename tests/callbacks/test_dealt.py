@@ -64,7 +64,7 @@ def test_each_batch_is_done_once_and_all_have_the_results_in_order(count: int, b
 
 
 @pytest.mark.parametrize("error", [DivergenceError("not a number"), StoppedError()])
-def test_what_ends_one_ends_all(error: Exception) -> None:
+def test_an_error_in_one_process_ends_all_processes(error: Exception) -> None:
     def fails(number: int) -> int:
         if number == 4:
             raise error

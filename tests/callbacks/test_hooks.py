@@ -59,7 +59,7 @@ class Calls(tf1.train.SessionRunHook):
         self.calls.append(f"end {session.run(W):g}")
 
 
-def test_a_hook_lives_its_whole_life_as_a_callback(train):
+def test_all_methods_of_a_hook_are_called_by_its_callback(train):
     hook = Calls()
     train([LearningRateSchedule(constant(1.0)), HookToCallback(hook)], steps=3)
     assert hook.calls[:2] == ["begin", "session"] and hook.calls[-1] == "end -3"
@@ -79,7 +79,7 @@ def test_tensorflows_own_hooks_work_as_callbacks(train, tmp_path, capfd):
     assert list(tmp_path.glob("events.*"))
 
 
-def test_what_asks_the_coordinator_to_stop_ends_training(train):
+def test_a_stop_request_to_the_coordinator_ends_training(train):
     class Stops(Calls):
         def after_run(self, run_context, run_values):
             super().after_run(run_context, run_values)
@@ -101,7 +101,7 @@ def test_a_hook_does_not_end_by_an_error(train, do):
     assert not str(hook.calls[-1]).startswith("end")
 
 
-def test_what_is_no_hook_is_refused():
+def test_an_object_that_is_not_a_hook_is_refused():
     with pytest.raises(SettingsError, match="SessionRunHook"):
         HookToCallback(print)
     with pytest.raises(SettingsError, match="callbacks"):
@@ -192,7 +192,7 @@ def test_divergence_ends_a_plain_session_before_it_is_saved(graph, tmp_path):
     assert saver.latest().name == "step-1"
 
 
-def test_an_error_of_the_program_lets_the_callbacks_end(graph, tmp_path):
+def test_the_callbacks_end_after_an_error_of_the_program(graph, tmp_path):
     saver, op = CheckpointSaver(tmp_path, every_steps=0), model()
     hook = CallbackToHook(saver)
     with pytest.raises(ValueError), tf1.train.MonitoredTrainingSession(hooks=[hook]) as session, hook:
@@ -227,7 +227,7 @@ def test_a_callback_that_stops_before_training_stops_the_session(graph, do):
     assert remembers.steps == []
 
 
-def test_what_a_callback_raises_at_the_end_is_raised_when_all_have_ended(graph):
+def test_an_exception_at_the_end_is_raised_after_all_callbacks_have_ended(graph):
     class Breaks(Callback):
         def _after_train(self):
             raise OSError("the disk is gone")

@@ -31,7 +31,7 @@ class RatesUsed(Callback):
         self.rates.append(float(values.results[0]))
 
 
-def test_each_update_reads_the_rate_of_its_own_step(train):
+def test_each_update_reads_the_rate_of_its_step(train):
     used = RatesUsed()
     train([LearningRateSchedule(inverse_square_root(0.5, warmup_steps=3)), used], steps=6)
     assert used.rates == pytest.approx([0.5 / 3, 1 / 3, 0.5, 0.5 * (3 / 4) ** 0.5, 0.5 * (3 / 5) ** 0.5,
@@ -44,7 +44,7 @@ def test_a_resumed_run_starts_with_the_rate_of_the_next_update(train):
     assert used.rates == pytest.approx([0.4, 0.3, 0.2])
 
 
-def test_the_updates_add_up_to_the_sum_of_the_rates(train):
+def test_the_sum_of_the_updates_is_the_sum_of_the_rates(train):
     weights = []
 
     class Weight(Callback):
@@ -127,7 +127,7 @@ def test_the_budget_schedule_falls_in_a_line_to_the_end_value_at_the_last_update
     assert rates[101] == pytest.approx(0.02)
 
 
-def test_the_budget_schedule_follows_the_clock_where_minutes_are_nearer_than_updates():
+def test_the_budget_schedule_follows_the_clock_if_the_time_limit_is_nearer():
     seconds = [0.0]
     limit = StopAfterMinutes(2, clock=lambda: seconds[0])
     limit._before_train()

@@ -38,7 +38,7 @@ def test_a_finite_run_is_left_alone(train):
     assert trainer.loop.global_step == 3 and not trainer.diverged
 
 
-def test_a_loss_that_is_not_finite_ends_training_and_the_last_good_checkpoint_stays(train):
+def test_a_loss_that_is_not_finite_ends_training_and_keeps_the_last_good_checkpoint(train):
     saver = Saver()
     with pytest.raises(DivergenceError) as caught:
         train([NaNGuard(), saver], steps=10, inputs=(1.0, 2.0, float("nan")))

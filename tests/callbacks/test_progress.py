@@ -195,7 +195,7 @@ def test_the_bar_has_step_loss_speed_and_eta_in_one_line_of_any_terminal(width):
     assert ("perplexity 56.33" in line) == (width >= 120)
 
 
-def test_the_bar_without_a_limit_tells_how_long_it_has_trained():
+def test_the_bar_without_a_limit_shows_the_duration_of_training():
     line = drawn(Bar(figures(steps=None, seconds_left=None, fraction_done=None)), 80)
     assert line.startswith("step 120000 ") and "for 11:23:20" in line and "━" not in line
 
@@ -256,7 +256,7 @@ def test_a_terminal_has_the_history_above_a_bar_that_is_gone_at_the_end(recorder
     assert end[-1].endswith("the last step is 4.") and "━" not in terminal.shown()[-1]
 
 
-def test_what_is_printed_or_logged_meanwhile_stands_above_the_bar(monkeypatch):
+def test_printed_and_logged_lines_appear_above_the_bar(monkeypatch):
     with on_a_terminal(monkeypatch) as terminal:
         status = StatusLine(every_seconds=0.0)
         status.open()
@@ -307,7 +307,7 @@ def totals(recorder, name):
     return [value for _, value in recorder.of(name)]
 
 
-def test_target_tokens_and_minutes_are_those_of_the_whole_run_over_a_resume(recorder, do):
+def test_target_tokens_and_minutes_include_those_before_a_resume(recorder, do):
     clock = Clock()
 
     def tick(_):
@@ -325,7 +325,7 @@ def test_target_tokens_and_minutes_are_those_of_the_whole_run_over_a_resume(reco
     assert totals(after, "minutes_trained")[0] == pytest.approx(3.0)
 
 
-def test_a_run_from_a_checkpoint_without_totals_tells_none(train):
+def test_a_run_from_a_checkpoint_without_totals_records_no_totals(train):
     progress = Progress(2, Clock())
     _, recorder = train([progress], steps=4, start=100)
     assert recorder.of("steps_per_second") and progress.state() == {}

@@ -69,7 +69,7 @@ def test_exponential_multiplies_once_in_each_decay_period():
         [0.5, 1.0, 1.0, 0.5, 0.5, 0.25])
 
 
-def test_constant_rises_and_stays():
+def test_the_constant_schedule_is_constant_after_the_warmup():
     rate = schedules.constant(0.8, 4)
     assert [rate(s) for s in (1, 2, 3, 4, 5, 10**6)] == pytest.approx(
         [0.2, 0.4, 0.6, 0.8, 0.8, 0.8])

@@ -34,7 +34,7 @@ def session(*hooks):
     return tf1.train.MonitoredSession(hooks=separate_runs(hooks))
 
 
-def test_a_hook_that_says_nothing_sees_train_steps_alone(graph):
+def test_a_hook_without_a_declaration_is_called_only_at_train_steps(graph):
     x, hook = tf.constant(1.0), Seen()
     with session(hook) as sess:
         sess.run(x)
@@ -120,7 +120,7 @@ def test_to_belong_to_something_that_is_no_run_is_refused(runs):
         pass
 
 
-def test_a_class_of_callbacks_may_say_what_it_belongs_to(graph):
+def test_a_class_of_callbacks_may_declare_its_runs(graph):
     class Sampled(Callback):
         belongs_to = (Run.SAMPLING,)
         runs = 0

@@ -35,7 +35,7 @@ def test_the_first_signal_ends_training_after_the_present_step(train, do, number
     assert signal.set_wakeup_fd(-1) == -1
 
 
-def test_a_hangup_that_is_ignored_as_under_nohup_stays_ignored(train, do):
+def test_an_ignored_hangup_as_under_nohup_remains_ignored(train, do):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         stop = StopOnSignal()

@@ -49,7 +49,7 @@ def test_each_metric_has_its_name_direction_and_value() -> None:
         "max", "min", "min", "min"]
 
 
-def test_loss_and_perplexity_stand_beside_those_of_training_without_label_smoothing() -> None:
+def test_loss_and_perplexity_are_shown_with_those_of_training_without_label_smoothing() -> None:
     assert bleu_validator.figures(OUTCOME, 1.5) == (
         "BLEU 12.35, chrF 34.57, nll 2.0000 (training 1.5000), perplexity 7.39 (training 4.48)")
     assert bleu_validator.figures(OUTCOME, None) == "BLEU 12.35, chrF 34.57, nll 2.0000, perplexity 7.39"
@@ -71,7 +71,7 @@ def test_samples_are_different_sentences_of_the_set(sentences: int, samples: int
     assert all(0 <= number < sentences for number in numbers)
 
 
-def test_samples_show_all_references_and_no_markdown_of_their_own() -> None:
+def test_samples_show_all_references_and_escape_markdown() -> None:
     validation = ValidationSet("", ["a|b", "c"], [["d", "e"], ["f", "*g*"]])
     assert bleu_validator.sample_lines(validation, ["x", "y"], [1]) == [
         "  source      c", "  reference   e", "  reference   *g*", "  translation y"]

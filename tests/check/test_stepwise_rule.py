@@ -20,7 +20,7 @@ def broken_line(model) -> int:
 
 
 @pytest.mark.parametrize("beast", decoder_zoo.ZOO, ids=lambda beast: beast.model.__name__)
-def test_a_decoder_that_contradicts_itself_is_told_how_and_where(beast):
+def test_the_breach_of_an_inconsistent_decoder_names_rule_and_line(beast):
     (breach,) = check_tower(beast.model())
     assert (breach.rule, breach.message) == (beast.rule, beast.message)
     assert breach.location.endswith(f"decoder_zoo.py:{broken_line(beast.model)}")
@@ -30,7 +30,7 @@ def test_every_rule_of_decoders_has_a_beast():
     assert {beast.rule for beast in decoder_zoo.ZOO} == set(DECODER_RULES)
 
 
-def test_a_decoder_of_two_equal_forms_is_told_nothing():
+def test_a_decoder_with_two_equal_forms_has_no_breach():
     assert check_tower(decoder_zoo.TameDecoder()) == []
 
 
@@ -62,7 +62,7 @@ def test_weights_that_only_training_uses_are_accepted():
 
 
 @pytest.mark.thorough
-def test_a_variant_of_the_transformer_that_changes_one_form_alone_is_told():
+def test_a_variant_of_the_transformer_that_changes_only_one_form_has_a_breach():
     class Louder(Transformer):
         def decode_step(self, token, state):
             logits, state = super().decode_step(token, state)

@@ -26,7 +26,7 @@ def broken_line(model) -> str:
 
 
 @pytest.mark.parametrize("beast", tower_zoo.ZOO, ids=lambda beast: beast.model.__name__)
-def test_a_broken_tower_function_is_told_its_rule_its_variable_and_its_line(beast):
+def test_the_breach_of_a_broken_tower_function_names_rule_variable_and_line(beast):
     breaches = check_tower(beast.model())
     assert [(breach.rule, breach.variable) for breach in breaches] == list(beast.breaches)
     assert breaches[0].message == beast.message
@@ -40,7 +40,7 @@ def test_every_rule_has_a_beast():
 
 
 @pytest.mark.parametrize("model", [tower_zoo.Tame, tower_zoo.TameStatistics, tower_zoo.TrainsMore])
-def test_a_tower_function_that_obeys_is_told_nothing(model):
+def test_a_correct_tower_function_has_no_breach(model):
     assert check_tower(model()) == []
 
 
@@ -52,7 +52,7 @@ SMALL = {"hidden_size": 8, "filter_size": 8, "heads": 2, "encoder_layers": 1, "d
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_our_own_models_obey(name):
+def test_the_built_in_models_have_no_breach(name):
     kind = architecture(name)
     fields = {field.name for field in dataclasses.fields(kind.settings)}
     settings = kind.settings(**{key: value for key, value in SMALL.items() if key in fields})
@@ -67,7 +67,7 @@ def test_post_norm_and_learned_positions_obey():
     assert check_tower(model) == []
 
 
-def test_every_breach_of_a_function_is_told_at_once():
+def test_all_breaches_of_a_function_are_returned_together():
     class Chimera(tower_zoo.SaysTower, tower_zoo.KeepsAList, tower_zoo.FillsACollection):
         pass
 
@@ -75,13 +75,13 @@ def test_every_breach_of_a_function_is_told_at_once():
     assert breaches == {("tower-word", "ivory_tower/kernel"), ("grows", "costs"), ("grows", "self.costs")}
 
 
-def test_the_model_and_the_callers_graph_stay_as_they_were(graph):
+def test_the_check_changes_neither_the_model_nor_the_graph_of_the_caller(graph):
     model = tower_zoo.KeepsAList()
     check_tower(model)
     assert model.costs == [] and graph.get_operations() == []
 
 
-def test_a_plain_function_is_checked_with_what_its_closure_keeps():
+def test_a_plain_function_is_checked_with_the_variables_of_its_closure():
     kept = []
 
     def tower(x):
@@ -92,7 +92,7 @@ def test_a_plain_function_is_checked_with_what_its_closure_keeps():
     assert [(breach.rule, breach.variable) for breach in breaches] == [("grows", "kept")]
 
 
-def test_a_function_that_cannot_be_built_at_all_is_told_where_it_fails():
+def test_the_breach_of_a_function_that_cannot_be_built_names_its_line():
     class Fails(tower_zoo.Tame):
         def layer(self, x):
             return tf.matmul(x, tf.zeros([7, 7]))
@@ -102,6 +102,6 @@ def test_a_function_that_cannot_be_built_at_all_is_told_where_it_fails():
     assert "test_tower_rules.py:" in breach.location
 
 
-def test_what_is_no_model_is_refused():
+def test_an_object_that_is_not_a_model_is_refused():
     with pytest.raises(SettingsError, match="check_tower_function"):
         check_tower(print)

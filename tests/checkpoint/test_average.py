@@ -80,7 +80,7 @@ def test_the_command_writes_a_checkpoint_that_translate_reads(logdir, tmp_path, 
 @pytest.mark.parametrize("which, message", [
     (["--last", "9"], "has 3 checkpoints, fewer than 9"), (["--best", "0"], "request 1 or more"),
     (["--steps", "1,3"], "no checkpoint from step 1 to step 3; it has"), (["--steps", "x"], "expected FIRST,LAST")])
-def test_what_cannot_be_averaged_is_one_sentence(logdir, capsys, which, message):
+def test_the_error_of_checkpoints_that_cannot_be_averaged_is_one_sentence(logdir, capsys, which, message):
     assert main(["average", "--model", str(logdir), *which]) == 1
     assert message in capsys.readouterr().err
 
@@ -124,13 +124,13 @@ def test_the_validation_uses_the_moving_average(logdir):
     assert logged != pytest.approx(loss_on_validation_set(logdir, averaged=False), rel=1e-3)
 
 
-def test_a_run_does_not_go_on_with_another_average(logdir, capsys):
+def test_a_run_does_not_resume_with_another_moving_average(logdir, capsys):
     settings = [s for s in SETTINGS if "ema" not in s]
     status = main(["train", "--defaults=fixed", "--data", str(logdir.parent / "data"), "--logdir", str(logdir),
                    "--set", *settings, "optimizer.ema_decay=0"])
     assert status == 1 and "optimizer.ema_decay=0.9" in capsys.readouterr().err
 
 
-def test_asking_for_less_than_one_is_refused(logdir):
+def test_averaging_fewer_than_one_checkpoint_is_refused(logdir):
     with pytest.raises(SettingsError):
         last_checkpoints(RunDirectory(logdir), 0)

@@ -122,7 +122,7 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence_and_leaves_nothing(
     assert_all_complete(tmp_path)
 
 
-def test_a_state_is_replaced_as_a_whole(tmp_path):
+def test_a_state_is_replaced_completely(tmp_path):
     write(tmp_path, 4)
     write_state(tmp_path, 4, {"step": 4, "callbacks": {"a": 1}})
     state = json.loads((tmp_path / "step-4" / "state.json").read_text())

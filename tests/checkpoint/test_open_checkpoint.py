@@ -66,14 +66,14 @@ def test_a_checkpoint_that_is_removed_before_it_is_opened_is_chosen_anew(tmp_pat
     assert restored(repeat_if_removed(choose_as_a_run_goes_on)) == 3.0
 
 
-def test_a_checkpoint_that_is_not_there_is_never_called_damaged(tmp_path):
+def test_a_missing_checkpoint_is_never_reported_as_damaged(tmp_path):
     with pytest.raises(CheckpointRemoved, match="step-7: the checkpoint does not exist") as error:
         repeat_if_removed(lambda: OpenCheckpoint(tmp_path / "step-7" / "model"))
     assert "remove it" not in str(error.value)
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not list open files")
-def test_what_was_opened_is_closed_when_the_values_are_there(tmp_path):
+def test_the_files_of_a_checkpoint_are_closed_after_the_values_were_read(tmp_path):
     path = write(tmp_path, 1)
     init = RestoreCheckpoint(path / "model")
     with tf.Graph().as_default(), tf1.Session() as session:

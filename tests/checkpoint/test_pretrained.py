@@ -15,7 +15,7 @@ VOCABULARY = WordVocabulary([*SPECIAL_PIECES, "haus", "baum", "tür"])
 
 
 @pytest.mark.parametrize("header", ["", "4 3\n"])
-def test_text_gives_the_vectors_of_the_pieces_that_the_vocabulary_has(tmp_path, header):
+def test_a_text_file_gives_the_vectors_of_the_subwords_in_the_vocabulary(tmp_path, header):
     path = tmp_path / "vectors.txt"
     path.write_text(f"{header}tür 1 2 3\nandere 4 5 6\nhaus -0.5 1e-3 2 \ntür 7 8 9\n", encoding="utf-8")
     ids, vectors = read_embeddings(path, VOCABULARY, 3)
@@ -23,7 +23,7 @@ def test_text_gives_the_vectors_of_the_pieces_that_the_vocabulary_has(tmp_path, 
     np.testing.assert_allclose(vectors, [[-0.5, 1e-3, 2], [1, 2, 3]])
 
 
-def test_a_matrix_gives_every_piece_its_row(tmp_path):
+def test_a_matrix_has_a_row_for_every_subword(tmp_path):
     matrix = np.random.default_rng(0).normal(size=[7, 3])
     np.save(tmp_path / "vectors.npy", matrix)
     ids, vectors = read_embeddings(tmp_path / "vectors.npy", VOCABULARY, 3)

@@ -84,7 +84,7 @@ def content(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def test_the_settings_tell_what_the_run_is_made_from_and_with_and_stay_settings(run, data, capsys):
+def test_the_settings_file_names_inputs_and_versions_and_can_still_be_read_as_settings(run, data, capsys):
     content = yaml.safe_load(run.settings_file.read_text())
     assert content["made_with"] == {"towernmt": towernmt.__version__, "tensorflow": tensorflow.__version__,
                                  "numpy": np.__version__, "python": platform.python_version()}
@@ -100,7 +100,7 @@ def test_the_settings_tell_what_the_run_is_made_from_and_with_and_stay_settings(
                  str(run.path.parent / "other"), "--set", "train.steps=1"]) == 0
 
 
-def test_a_vocabulary_put_in_the_place_of_a_runs_own_is_refused_by_all_that_read_it(run, data, tmp_path, capsys):
+def test_every_reader_refuses_a_replaced_vocabulary_of_a_run(run, data, tmp_path, capsys):
     words = (run.vocabulary / "source.words").read_text().splitlines()
     for side in ("source", "target"):       # of the same size
         (run.vocabulary / f"{side}.words").write_text("".join(f"{w}\n" for w in [*words[:-2], words[-1], words[-2]]))
@@ -130,7 +130,7 @@ def test_a_checkpoint_of_a_run_with_another_vocabulary_is_refused(run, data, tmp
         Translator(run.path, checkpoint="last", engine="graph")
 
 
-def test_going_on_with_other_text_of_the_same_vocabulary_is_refused_with_the_way_to_go_on(run, data, tmp_path, capsys):
+def test_resuming_with_other_data_of_the_same_vocabulary_is_refused_with_advice(run, data, tmp_path, capsys):
     other_data = prepare(tmp_path / "other", "abcdefgh", 2, old_data=data)
     assert vocabulary_fingerprint(other_data / "vocabulary") == vocabulary_fingerprint(data / "vocabulary")
     before = content(run.path)
@@ -154,7 +154,7 @@ def test_a_setting_that_the_position_depends_on_is_refused_by_name(run: RunDirec
     assert sentence in error and f"init.checkpoint={run.path}" in error and content(run.path) == before
 
 
-def test_going_on_with_a_finished_run_says_so_in_a_line_and_changes_nothing(run, data, caplog):
+def test_resuming_a_finished_run_prints_a_line_and_changes_nothing(run, data, caplog):
     before = content(run.path)
     assert main(["train", "--defaults=fixed", "--data", str(data), "--logdir", str(run.path)]) == 0
     assert [record.getMessage() for record in caplog.records] == [
@@ -183,7 +183,7 @@ def test_a_run_is_finished_when_a_limit_is_reached_and_no_validation_is_owed(run
     assert reason in finished(run, train) and bool(finished(run, train)) == bool(reason)
 
 
-def test_prepared_data_are_never_taken_for_a_run_or_for_the_place_of_one(run, data, tmp_path, capsys):
+def test_prepared_data_are_never_used_as_a_run_or_as_its_directory(run, data, tmp_path, capsys):
     prepared = Path(shutil.copytree(data, tmp_path / "data"))
     before = content(prepared)
     other_data = prepare(tmp_path / "other", "abc", 1)

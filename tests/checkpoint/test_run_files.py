@@ -53,7 +53,7 @@ def test_a_removed_folder_is_written_again(run: Path, name: str) -> None:
     assert contents(run) == FILES
 
 
-def test_settings_that_were_edited_and_files_of_others_stay(run: Path) -> None:
+def test_edited_settings_and_foreign_files_are_kept(run: Path) -> None:
     files = RunFiles(run)
     (run / "settings.yaml").write_text("architecture: mine.py:Mine\ntrain: {steps: 9}\n")
     (run / "notes.txt").write_text("mine")

@@ -51,7 +51,7 @@ def test_weights_are_taken_and_the_training_state_is_not(tmp_path):
         "a": [1, 2], "b": [3, 4], "b/Adam": [9, 9], "global": [9, 9]}
 
 
-def test_averages_of_the_other_run_become_weights_and_averages(tmp_path):
+def test_averages_of_the_initial_run_become_weights_and_averages(tmp_path):
     prefix = save(tmp_path, {"a": [1, 2], "b": [3, 4], "b" + AVERAGE_SUFFIX: [5, 6]})
     assert start(prefix, ["a", "b"], ["a" + AVERAGE_SUFFIX, "b" + AVERAGE_SUFFIX]) == {
         "a": [1, 2], "b": [5, 6], "a" + AVERAGE_SUFFIX: [1, 2], "b" + AVERAGE_SUFFIX: [5, 6]}

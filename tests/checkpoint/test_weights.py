@@ -97,7 +97,7 @@ class Broken(Towers):
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_a_graph_that_predicts_may_lack_what_only_the_training_tower_has(tmp_path, graph, listed):
+def test_a_prediction_graph_may_lack_weights_that_only_the_training_tower_has(tmp_path, graph, listed):
     prefix = save(tmp_path / "step-1", ["a", "extra"], "adam", listed)
     build(["a"])
     RestoreCheckpoint(prefix, model=Towers(extra=[2]))._setup_graph()
@@ -110,7 +110,7 @@ def test_a_graph_that_predicts_may_lack_what_only_the_training_tower_has(tmp_pat
     (Broken(), ["a"], r"the training tower of Broken, .*, cannot be built \(OSError: teacher.npy is missing\)"),
     (Towers(extra=[2]), ["a", "sharp"], "translation uses the variable 'sharp', which the training tower of Towers "),
     (Towers(extra=[2], sharp=[2]), ["a", "sharp"], "variable 'sharp' is not in this checkpoint, which belongs to")])
-def test_what_neither_the_graph_nor_the_training_tower_explains_is_refused(tmp_path, graph, model, graph_has, message):
+def test_a_weight_that_neither_graph_nor_training_tower_has_is_refused(tmp_path, graph, model, graph_has, message):
     prefix = save(tmp_path / "step-1", ["a", "extra"], "adam")
     build(graph_has)
     with pytest.raises(CheckpointError, match=message):
@@ -135,7 +135,7 @@ def test_checkpoints_of_another_model_are_not_averaged(tmp_path, monkeypatch):
     assert "head" not in OpenCheckpoint(mean / "model").shapes()    # not all have it
 
 
-def test_a_weight_that_only_aligning_uses_is_one_of_predicting_where_a_checkpoint_has_it():
+def test_a_weight_that_only_alignment_uses_is_a_prediction_weight_if_the_checkpoint_has_it():
     class Aligner(Transformer):
         gives_attention = True
 

@@ -51,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_model_that_obeys_is_told_so(folder, capsys):
+def test_the_command_reports_that_a_model_obeys_all_rules(folder, capsys):
     assert main(["check", "my_model.py:Good"]) == 0
     assert "my_model.py:Good obeys the 12 rules" in capsys.readouterr().out
 
@@ -89,7 +89,7 @@ class Decorated(Transformer):
 
 
 @pytest.mark.parametrize("name", ["Variant", "Decorated"])
-def test_a_class_derived_from_one_of_ours_has_its_settings(folder, name):
+def test_a_class_derived_from_a_built_in_model_has_its_settings(folder, name):
     (folder / "variant.py").write_text(VARIANT)
     model = load_model(f"variant.py:{name}", "tiny", ["model.encoder_layers=1"])
     assert type(model).__name__ == name and model.settings.encoder_layers == 1
@@ -102,7 +102,7 @@ def test_a_class_derived_from_one_of_ours_has_its_settings(folder, name):
     ("no_such_module:Good", "does not exist: name a file"),
     ("my_model.py", "pass a file or module and a name in it"),
 ])
-def test_what_is_not_there_is_answered_by_a_sentence(folder, capsys, name, sentence):
+def test_a_model_that_cannot_be_loaded_is_reported_in_one_sentence(folder, capsys, name, sentence):
     assert main(["check", name]) == 1
     errors = capsys.readouterr().err
     assert errors.startswith("towernmt: ") and sentence in errors

@@ -151,7 +151,7 @@ def test_settings_are_listed_without_tensorflow():
     ("preprocess -s x", "did you mean prepare?"), ("build-vocab", "did you mean prepare?"),
     ("import --model x", "without an option"),
     ("serve --models x", "--model RUN"), ("align -q x", "there is no option -q")])
-def test_an_option_of_another_toolkit_is_answered_with_the_right_one(line, right, capsys):
+def test_the_error_of_an_option_of_another_toolkit_names_the_right_option(line, right, capsys):
     with pytest.raises(SystemExit) as ended:
         main(line.split())
     error = capsys.readouterr().err
@@ -197,7 +197,7 @@ def test_several_values_follow_one_option_or_several(line, values, capsys):
     ("max-update=1", "'train.steps'"), ("model.num_layers=1", "'model.encoder_layers'"),
     ("model.dropout=1", "'model.residual_dropout'"), ("train.max_grad_norm=1", "'train.clip_norm'"),
     ("train.valid_freq=1", "'validation.steps'"), ("search.beam=1", "'search.beam_size'")])
-def test_a_setting_or_value_of_another_toolkit_is_answered_with_the_right_one(setting, right):
+def test_the_error_of_a_setting_or_value_of_another_toolkit_names_the_right_one(setting, right):
     with pytest.raises(SettingsError, match=rf"Did you mean {re.escape(right)}\?"):
         apply_overrides(default_settings(), parse_assignments([setting]))
 

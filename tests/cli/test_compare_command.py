@@ -24,7 +24,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
              "global_step": 10 * i}) + "\n" for i in range(1, 5 if name == "a" else 4)))
 
 
-def test_figures_what_was_reached_when_and_what_differs(capsys) -> None:
+def test_the_comparison_shows_figures_best_scores_and_differences(capsys) -> None:
     assert main(["compare", "a", "new=b"]) == 0
     table = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert table[0] == ["a", "new"]
@@ -38,7 +38,7 @@ def test_figures_what_was_reached_when_and_what_differs(capsys) -> None:
     assert table[-1][:7] == "Their data differ, and not all runs".split()
 
 
-def test_json_has_the_same_with_null_for_what_is_not_known(capsys) -> None:
+def test_json_has_the_same_values_and_null_for_unknown_ones(capsys) -> None:
     Path("b/log/stats.jsonl").unlink()
     assert main(["compare", "a", "b", "--json"]) == 0
     comparison = json.loads(capsys.readouterr().out)

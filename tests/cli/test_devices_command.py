@@ -16,7 +16,7 @@ from towernmt.cli.main import main
 sys.exit(main(["devices", *{options}]))"""
 
 
-def test_without_a_gpu_it_says_why(capsys):
+def test_without_a_gpu_the_reason_is_printed(capsys):
     assert main(["devices"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("towernmt ") and ", TensorFlow 2." in shown[0]
@@ -37,7 +37,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_compiler
 @pytest.mark.processes
-def test_gpus_are_listed_with_what_they_can_and_tensorflow_says(system, tmp_path):
+def test_gpus_are_listed_with_their_capabilities_and_the_messages_of_tensorflow(system, tmp_path):
     build_stub(tmp_path / "nvidia/cusolver/lib", "libcusolver.so.11")
     shown = run_with(RUN.format(options=["--verbose"]), system, [tmp_path], STUB_GPUS="2", STUB_CAPABILITY="120")
     assert "GPU 1: Stub 1, compute capability 12.0, bfloat16 and TF32, 80.0 GiB\n  Warning: " in shown

@@ -48,7 +48,7 @@ def systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 QUICK = ["--bootstrap-samples", "50", "--randomization-trials", "60"]
 
 
-def test_several_systems_stand_in_one_table_with_their_chances(systems, capsys) -> None:
+def test_several_systems_are_compared_in_one_table_with_p_values(systems, capsys) -> None:
     assert main(["evaluate", "--reference", "ref", "--system", "first=worse", "--system", "better", *QUICK]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "24 sentences; ± is the 95 % confidence interval; p against first, * below 0.05"
@@ -59,7 +59,7 @@ def test_several_systems_stand_in_one_table_with_their_chances(systems, capsys) 
     assert "bs:50|seed:12345|case:mixed" in lines[6] and "ar:60|seed:12345" in lines[9]
 
 
-def test_buckets_and_examples_are_shown_when_asked_for(systems, capsys) -> None:
+def test_buckets_and_examples_are_shown_on_request(systems, capsys) -> None:
     arguments = ["evaluate", "--reference", "ref", "--system", "worse", "--system", "better", *QUICK, "--buckets",
                  "--examples", "2", "--metrics", "bleu"]
     assert main(arguments) == 0
@@ -87,7 +87,7 @@ def test_the_report_of_systems_is_one_json_object(systems, capsys) -> None:
     assert gained["scores"]["b"] > gained["scores"]["a"] and set(gained["translations"]) == {"a", "b"}
 
 
-def test_one_system_has_what_it_had_before_and_more_when_asked(systems, capsys) -> None:
+def test_one_system_has_further_scores_only_on_request(systems, capsys) -> None:
     command = ["evaluate", "--reference", "ref", "--hypothesis-file", "worse"]
     assert main([*command, "--json"]) == 0
     basic_scores = json.loads(capsys.readouterr().out)
@@ -111,7 +111,7 @@ def test_one_system_has_what_it_had_before_and_more_when_asked(systems, capsys) 
     (["--system", "worse", "--significance-seed", "0"], "seed=0"),
     (["--system", "worse", "--buckets", "--lengths", "5", "3"], "must ascend"),
 ])
-def test_what_cannot_be_compared_is_refused_in_a_sentence(systems, capsys, arguments, message) -> None:
+def test_systems_that_cannot_be_compared_are_refused_in_one_sentence(systems, capsys, arguments, message) -> None:
     Path("one").write_text("a\n")
     assert main(["evaluate", "--reference", "ref", *arguments]) == 1
     error = capsys.readouterr().err
@@ -150,7 +150,7 @@ def test_runs_and_checkpoints_of_runs_are_translated_and_files_are_read(systems,
     assert [round(system["scores"]["BLEU"]["score"]) for system in results[1:]] == [100, 100, 100]
 
 
-def test_a_page_is_written_beside_the_table_and_never_onto_a_file_that_is_read(systems, capsys) -> None:
+def test_a_page_is_written_in_addition_to_the_table_and_never_over_an_input(systems, capsys) -> None:
     arguments = ["evaluate", "--reference", "ref", "--system", "worse", "--system", "better", *QUICK]
     assert main([*arguments, "--html", "page.html"]) == 0
     text = Path("page.html").read_text(encoding="utf-8")
@@ -162,7 +162,7 @@ def test_a_page_is_written_beside_the_table_and_never_onto_a_file_that_is_read(s
     assert len(capsys.readouterr().out.splitlines()) == 2 and Path("one.html").stat().st_size > 10000
 
 
-def test_terms_are_asked_for_and_those_that_are_met_are_counted_of_each_system(tmp_path, monkeypatch, capsys) -> None:
+def test_terms_are_requested_and_the_used_ones_are_counted_for_each_system(tmp_path, monkeypatch, capsys) -> None:
     from towernmt.cli import evaluate
     from towernmt.predict.lines.hypotheses import Hypothesis
 

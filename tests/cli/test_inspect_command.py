@@ -49,7 +49,7 @@ def test_repeated_source_sentences_are_counted_with_the_most_frequent(inspect, t
     assert "have a source that came before" not in inspect("good.tsv", "--no-count", "--pairs", "2")[1]
 
 
-def test_a_mixture_has_a_row_a_source_and_trouble_does_not_hide_the_others(inspect) -> None:
+def test_a_mixture_has_a_row_for_each_source_even_if_one_source_has_an_error(inspect) -> None:
     status, text = inspect("corpora.yaml")
     assert status == 1
     assert "75.0 %" in text and "25.0 %" in text
@@ -78,7 +78,7 @@ def test_prepared_data_is_looked_at_too(inspect) -> None:
     (["good.tsv", "--pairs", "0"], "at least 1 pair"), (["gopher://x"], "gopher"),
     (["good.tsv", "--vocabulary", "none"], "none: no vocabulary found"),
 ])
-def test_what_is_not_there_is_said_in_one_sentence(inspect, arguments: list[str], message: str) -> None:
+def test_missing_data_is_reported_in_one_sentence(inspect, arguments: list[str], message: str) -> None:
     status, text = inspect(*arguments)
     assert status == 1
     assert text.startswith("towernmt: ") and message in text and text.count("\n") == 1

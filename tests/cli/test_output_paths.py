@@ -98,7 +98,7 @@ def test_a_path_inside_a_value_is_seen(value, text):
     ("a checkpoint", {"model.index": "", "state.json": ""}), ("prepared data", {".preparing/x": ""}),
     ("prepared data", {"manifest.json": '"towernmt-prepared"'}),
     ("an export", {"towernmt.json": "{}"}), ("an unpacked package", {"towernmt-package.json": "{}"})])
-def test_what_another_command_made_is_written_by_its_owner_only(command, kind, marks, tmp_path):
+def test_only_its_own_command_writes_into_a_directory_of_another_command(command, kind, marks, tmp_path):
     for name, content in marks.items():
         (tmp_path / "made" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "made" / name).write_text(content)
@@ -292,7 +292,7 @@ def test_other_ways_to_lose_results_are_errors(line, said, text, tmp_path):
 
 
 @pytest.mark.processes
-def test_a_file_that_the_shell_appends_to_keeps_what_it_has(text, tmp_path):
+def test_a_file_that_the_shell_appends_to_keeps_its_content(text, tmp_path):
     (tmp_path / "nbest").write_text("0 ||| a house ||| -1.0\n")
     (tmp_path / "out").symlink_to("/dev/stdout")
     for name in ("/dev/stdout", "/proc/self/fd/1", "out"):

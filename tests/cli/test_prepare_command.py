@@ -40,7 +40,8 @@ def test_the_command_prepares_and_prints_the_table(tmp_path: Path,
                                 f"--data {tmp_path / 'out'} --logdir runs/out\n")
 
 
-def test_one_side_alone_is_told_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_of_one_side_alone_names_the_missing_option(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "train.de").write_text("ja\n")
     assert main(["prepare", "--source", str(tmp_path / "train.de"), "--output", str(tmp_path / "out")]) == 1
     assert f"--target is missing: {tmp_path / 'train.de'} has one side" in capsys.readouterr().err
@@ -52,8 +53,8 @@ def test_one_side_alone_is_told_what_is_missing(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(("gpus", "options"), [
     ([], "--logdir"), (["0", "1"], "--gpu 0 --logdir")])
 def test_a_preset_is_proposed_with_its_reason_and_the_next_command(gpus: list[str], options: str, tmp_path: Path,
-                                                      monkeypatch: pytest.MonkeyPatch,
-                                                      capsys: pytest.CaptureFixture[str]) -> None:
+                                                                   monkeypatch: pytest.MonkeyPatch,
+                                                                   capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("a b\n")
     monkeypatch.setattr(command, "visible_gpus", lambda: gpus)
     text = str(tmp_path / "text")
@@ -64,7 +65,7 @@ def test_a_preset_is_proposed_with_its_reason_and_the_next_command(gpus: list[st
     assert f"Prepared. Train on it: towernmt train --data {tmp_path / 'out'} {options} runs/out\n" in printed
 
 
-def test_one_vocabulary_or_two_may_be_asked_for_or_left_open() -> None:
+def test_a_shared_vocabulary_or_two_may_be_requested_or_left_to_the_default() -> None:
     required = ["--source=a", "--target=b", "--output=c"]
     assert [_parser().parse_args([*required, *option]).shared_vocab
             for option in ([], ["--shared-vocab"], ["--no-shared-vocab"])] == [None, True, False]
@@ -83,7 +84,7 @@ def test_every_setting_has_an_option_with_the_same_default() -> None:
         assert ("--" + field.name.replace("_", "-") in text) or not field.metadata
 
 
-def test_validation_text_may_be_given_several_times() -> None:
+def test_the_options_of_validation_text_may_be_repeated() -> None:
     required = ["--source=a", "--target=b", "--output=c"]
     for options in (["--valid-source", "n.de", "t.de", "--valid-target", "n.en", "t.en"],
                     ["--valid-source=n.de", "--valid-target=n.en", "--valid-source=t.de", "--valid-target=t.en"]):

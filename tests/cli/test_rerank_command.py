@@ -71,7 +71,7 @@ def test_tuning_prints_the_weights_and_reranks_with_them(texts: None, models: No
     assert "BLEU 0.00 before, 100.00 with --reverse-model back:0.10 --length-penalty 0" in err
 
 
-def test_what_cannot_be_meant_is_refused(texts: None, models: None, capfd: Any) -> None:
+def test_contradicting_options_are_refused(texts: None, models: None, capfd: Any) -> None:
     for arguments, message in (
             ([], "The reranker is missing"), (["--mbr", "chrf", "--reverse-model", "r"], "The reranker is missing"),
             (["--mbr", "ter"], "mbr=ter: choose chrf, bleu"), (["--mbr-aggregate", "--reverse-model", "r",

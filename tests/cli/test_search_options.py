@@ -19,12 +19,12 @@ def parse(*arguments: str, **options: Any) -> dict[str, Any]:
     return search_options(parser.parse_args(arguments))
 
 
-def test_what_is_not_said_is_not_given() -> None:
+def test_options_that_are_not_specified_are_not_returned() -> None:
     assert parse() == {}
 
 
 @pytest.mark.parametrize("field", dataclasses.fields(SearchSettings), ids=lambda field: field.name)
-def test_every_field_can_be_said(field: Any) -> None:
+def test_every_field_has_an_option(field: Any) -> None:
     option = field.name.replace("_", "-")
     choices = field.metadata["choices"]
     usual = ([f"--no-{option}"], False) if isinstance(field.default, bool) else (
@@ -36,7 +36,7 @@ def test_every_field_can_be_said(field: Any) -> None:
     assert parsed_value == value and type(parsed_value) is type(field.default)
 
 
-def test_a_command_may_have_an_option_of_its_own_for_a_field() -> None:
+def test_a_command_may_have_a_special_option_for_a_field() -> None:
     with pytest.raises(SystemExit):
         parse("--n-best", "2", excluded=["n_best"])
 
@@ -45,7 +45,7 @@ def test_sample_means_the_selection_by_sampling() -> None:
     assert parse("--sample", "--top-p", "0.9") == {"selection": "sampling", "top_p": 0.9}
 
 
-def test_what_the_runs_settings_can_make_right_is_not_refused_before_they_are_known() -> None:
+def test_options_that_the_settings_of_the_run_may_complete_are_not_refused_early() -> None:
     for options in ({"beam_groups": 4}, {"n_best": 9}, {"top_k": 3}, {"min_length_factor": 2.5}):
         check_search_options(options)
     for wrong_options in ({"beam_groups": 4, "beam_size": 6}, {"n_best": 9, "beam_size": 8}, {"epsilon": 2.0},

@@ -16,7 +16,7 @@ def parsed(*arguments: str) -> argparse.Namespace:
     return make_parser(["train"])[0].parse_args(["train", *arguments])
 
 
-def test_each_worker_gets_the_same_command_without_what_is_for_workers() -> None:
+def test_each_worker_gets_the_same_command_without_the_options_of_workers() -> None:
     of_all = ["--data", "d e", "--vocabulary", "v", "--logdir", "l", "--model", "m.py:M", "--preset", "tiny",
               "--towers", "0", "--config", "c", "--verbose", "--set", "a=1", "b= 2", "--set", "c=3"]
     options = parsed(*of_all, "--workers", "3", "--min-workers", "2", "--max-failures", "0", "--cpus", "1", "--wait",
@@ -39,7 +39,7 @@ def test_each_worker_gets_the_batch_that_was_chosen_for_all() -> None:
     (["--min-workers", "1"], "--min-workers is an option of --workers: pass --workers, too."),
     (["--ray", "local"], "--ray is an option of --workers: pass --workers, too."),
     (["--workers", "2", "--set", "train.steps=-1"], "train.steps=-1 must be at least 0.")])
-def test_what_cannot_be_asked_for_is_one_sentence(
+def test_the_error_of_impossible_options_is_one_sentence(
         prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str],
         message: str) -> None:
     status = main(["train", "--data", str(prepared), "--logdir", str(tmp_path / "run"), *arguments])

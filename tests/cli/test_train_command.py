@@ -94,7 +94,7 @@ def test_every_setting_that_the_issue_names_exists(key, capsys):
     ([], ["--towers", "0"], "towers"),
     ([], ["--config", "none.yaml"], "none.yaml: cannot read the settings file"),
 ])
-def test_what_cannot_work_is_refused_in_one_sentence(train, tmp_path, settings, arguments, message):
+def test_options_that_cannot_work_are_refused_in_one_sentence(train, tmp_path, settings, arguments, message):
     status, error = train(*settings, arguments=tuple(arguments))
     assert status == 1
     assert message in error
@@ -108,7 +108,7 @@ def test_gpu_and_towers_together_are_refused(train, capsys):
     assert "not allowed with" in capsys.readouterr().err
 
 
-def test_data_that_is_not_there_is_one_sentence(tmp_path, capsys):
+def test_the_error_of_missing_data_is_one_sentence(tmp_path, capsys):
     assert main(["train", "--defaults=fixed", "--data", str(tmp_path / "none"), "--logdir", str(tmp_path / "run")]) == 1
     assert "none" in capsys.readouterr().err
     assert main(["train", "--defaults=fixed", "--logdir", str(tmp_path / "run")]) == 1
@@ -161,7 +161,7 @@ def resumed(logdir: Path, *arguments: str) -> Any:
     return resolve_settings(settings_sources(options)).settings.model
 
 
-def test_the_same_preset_keeps_what_it_does_not_name_as_the_run_has_it(tmp_path):
+def test_the_same_preset_keeps_the_other_settings_of_the_run(tmp_path):
     run = of_preset(tmp_path, "mini", residual_dropout=0.25, label_smoothing=0.2, source_vocab_size=77)
     model = resumed(run, "--preset", "mini")
     assert (model.residual_dropout, model.label_smoothing, model.source_vocab_size) == (0.25, 0.2, 77)
@@ -227,7 +227,7 @@ def test_a_run_ends_at_its_limit_of_epochs_with_every_batch_trained_on(train, tm
     (["--set", "model.label_smoothing=0.2"], 50, "base", 512),
     (["--set", "model.label_smoothing=0.2"], 51, "tiny", 256),
 ])
-def test_chosen_settings_have_the_preset_for_the_corpus_unless_the_user_says_a_size(
+def test_automatic_settings_have_the_preset_for_the_corpus_unless_the_user_sets_a_size(
         arguments, many, preset, depth, train, monkeypatch):
     from towernmt.run import automatic_options as rule
     from towernmt.run import launch
@@ -262,7 +262,7 @@ def test_gpus_that_are_not_used_are_mentioned_unless_the_cpu_is_requested(train,
     assert ("Training on the CPU. This machine has 2 GPUs: pass --gpu 0,1 to use them." in lines) is said
 
 
-def test_a_run_tells_that_the_processor_is_slow_in_its_precision_and_trains(train, tmp_path, monkeypatch, caplog):
+def test_a_run_warns_that_the_processor_is_slow_in_its_precision_and_trains(train, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("towernmt.models.kernels.has_fast_bfloat16", lambda: False)
     assert train(*SMALL, "train.precision=bfloat16", "train.steps=1")[0] == 0
     assert "train.precision=bfloat16: float32 is faster on this processor." in caplog.text
@@ -322,7 +322,7 @@ def test_chosen_defaults_are_refused_for_several_workers(train):
     assert status == 1 and "leave it out" in error
 
 
-def test_the_model_of_a_run_that_begins_with_another_one_is_chosen_as_that(six_steps, data):
+def test_a_run_that_starts_from_another_run_gets_the_size_of_its_model(six_steps, data):
     settings = apply_overrides(default_settings(), {"init.checkpoint": str(six_steps), "train.steps": 3})
     chosen, choices = apply_automatic_settings(settings, training_conditions(PreparedData(data), None, None),
                                                {"model.heads"})
@@ -331,7 +331,7 @@ def test_the_model_of_a_run_that_begins_with_another_one_is_chosen_as_that(six_s
     assert chosen.optimizer.learning_rate == pytest.approx(0.0015 / 5)      # a fifth of the rate of a new model
 
 
-def test_how_the_other_run_was_trained_is_not_taken_over(six_steps, data, tmp_path):
+def test_a_run_that_starts_from_another_run_does_not_get_its_regularization(six_steps, data, tmp_path):
     other_run = Path(shutil.copytree(six_steps, tmp_path / "other"))
     free = {"model.residual_dropout": 0.0, "model.label_smoothing": 0.3, "model.r_drop_alpha": 5.0}
     save_yaml(apply_overrides(RunDirectory(other_run).settings(), free), other_run / "settings.yaml")
@@ -341,7 +341,8 @@ def test_how_the_other_run_was_trained_is_not_taken_over(six_steps, data, tmp_pa
     assert not free.keys() & {choice.key for choice in choices if choice.reason.startswith(str(other_run))}
 
 
-def test_a_model_of_ones_own_is_the_other_runs_model_by_whatever_path(six_steps, data, tmp_path, monkeypatch):
+def test_a_custom_model_is_recognised_as_that_of_the_initial_run_under_another_path(
+        six_steps, data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "mine.py").write_text(

@@ -52,7 +52,7 @@ def test_a_document_goes_to_its_output(run: Any, capsys: Any) -> None:
     assert "a.txt: 1 sentences to b.txt" in capsys.readouterr().err
 
 
-def test_several_go_to_a_folder_or_to_names_like_theirs(run: Any) -> None:
+def test_several_documents_are_written_to_a_folder_or_to_derived_names(run: Any) -> None:
     options_of_translators = run("--document", "a.txt", "b.srt", "--output", "out/")
     assert Path("out/a.txt").read_text() == "EINS\n" and options_of_translators[0]["attention"]
     assert Path("out/b.srt").read_text().endswith("<i>ZWEI</i> DREI\n")
@@ -84,8 +84,8 @@ def test_addresses_and_words_of_patterns_are_protected(run: Any, arguments: str,
     ("--document no.txt --output b.txt", DataError, "no.txt: cannot read it"),
     ("--document c.pdf --output b.pdf", DataError, "c.pdf: Files of the kind '.pdf' cannot be translated"),
     ("--document d.docx --output b.docx", DataError, "d.docx: The file is not a valid .docx")])
-def test_what_cannot_be_is_refused_before_anything_is_loaded(run: Any, arguments: str, error: type,
-                                                              sentence: str) -> None:
+def test_impossible_options_are_refused_before_anything_is_loaded(run: Any, arguments: str, error: type,
+                                                                  sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         run(*arguments.split())
     assert sorted(path.name for path in Path().iterdir() if path.is_file()) == ["a.txt", "b.srt", "c.pdf", "d.docx"]

@@ -33,7 +33,7 @@ def test_a_program_that_is_started_in_it_has_onetbbs_allocator():
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-def test_without_onetbb_glibc_is_told_to_keep_memory(monkeypatch):
+def test_without_onetbb_glibc_is_configured_to_keep_memory(monkeypatch):
     def files(name):
         raise metadata.PackageNotFoundError(name)
 

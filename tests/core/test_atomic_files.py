@@ -10,7 +10,7 @@ import pytest
 from towernmt.core.files import replacing, write_text
 
 
-def test_a_written_file_has_the_text_and_nothing_lies_beside_it(tmp_path: Path) -> None:
+def test_a_written_file_has_the_text_and_no_temporary_file_remains(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file"
     write_text(path, "eins\nzwei ä\r\n")
     assert path.read_bytes() == "eins\nzwei ä\r\n".encode()
@@ -27,7 +27,7 @@ def test_a_writing_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
+def test_files_of_a_killed_process_are_replaced(tmp_path: Path) -> None:
     path = tmp_path / "file"
     (tmp_path / "file.tmp").write_text("half of something")
     write_text(path, "whole")

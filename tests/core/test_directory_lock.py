@@ -37,7 +37,7 @@ def holder(directory: Path, *options: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_the_second_is_told_in_one_sentence_who_holds_a_directory(tmp_path: Path) -> None:
+def test_the_error_of_a_second_process_names_the_holder_of_a_directory(tmp_path: Path) -> None:
     process = holder(tmp_path / "run")
     try:
         with pytest.raises(DirectoryInUseError) as caught:

@@ -70,7 +70,8 @@ def test_a_loop_of_links_as_an_output_is_one_sentence(tmp_path: Path, capsys: py
 @pytest.mark.parametrize("environment", [
     {"PYTHONIOENCODING": "latin-1"}, {"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"},
     {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
-def test_inspect_prints_escapes_where_the_locale_lacks_characters(environment: dict[str, str], tmp_path: Path) -> None:
+def test_inspect_prints_escapes_for_characters_that_the_locale_lacks(
+        environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("你好\tΓειά\n", encoding="utf-8")
     done = subprocess.run([sys.executable, "-m", "towernmt", "inspect", "pairs.tsv"], cwd=tmp_path, capture_output=True,
                           env={**os.environ, "PYTHONPATH": os.getcwd(), **environment}, timeout=60)

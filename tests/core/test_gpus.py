@@ -83,7 +83,7 @@ def test_a_card_that_is_hidden(tmp_path, monkeypatch, hidden):
     assert "CUDA_VISIBLE_DEVICES" in reason(tmp_path)
 
 
-def test_everything_there_and_still_no_gpu(tmp_path):
+def test_without_a_known_reason_the_message_names_towernmt_devices(tmp_path):
     assert reason(tmp_path) == (
         "driver and libraries are there, but TensorFlow uses no GPU: `towernmt devices` shows its reason")
 
@@ -126,7 +126,7 @@ def test_gpus_have_the_numbers_of_cuda_and_not_of_their_device_files(tmp_path, m
     assert visible_gpus(tmp_path) == names
 
 
-def test_the_trainer_says_it_in_one_sentence(monkeypatch):
+def test_the_error_of_the_trainer_is_one_sentence(monkeypatch):
     monkeypatch.setattr(session, "why_missing", lambda build: "this machine shows no NVIDIA GPU")
     with pytest.raises(SettingsError, match=r"^--gpu 0,1: GPU 0 was not found \(this machine shows no NVIDIA GPU\); "
                                             r"use --towers 2"):

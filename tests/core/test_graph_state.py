@@ -11,7 +11,7 @@ from towernmt.models.kernels import compute_dtype, set_precision
 from towernmt.models.layers.randomness import graph_seed, set_seed, start_clock
 
 
-def test_each_graph_has_a_state_of_its_own():
+def test_each_graph_has_a_separate_state():
     with tf.Graph().as_default() as outer_graph:
         configure_graph(GraphSettings(seed=3, precision="bfloat16"))
         with tf.Graph().as_default():
@@ -41,7 +41,7 @@ def test_a_loop_and_a_condition_have_the_state_of_their_graph():
         assert len(states) >= 2 and all(state is graph_state() for state in states)
 
 
-def test_the_clock_is_an_update_operation_and_all_else_stays_out_of_an_exported_graph():
+def test_the_clock_is_an_update_operation_and_an_exported_graph_has_no_collection_of_towernmt():
     with tf.Graph().as_default():
         set_seed(1)
         start_clock(tf.constant(0))

@@ -34,7 +34,7 @@ class Record:
 WHOLE = {"step": 3, "parts": [{"file": "x", "pairs": 0}], "kind": "b", "best": 2, "scores": {"bleu": 1.5}}
 
 
-def test_a_file_becomes_what_its_dataclass_says(tmp_path: Path) -> None:
+def test_a_file_is_read_as_its_dataclass(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     path.write_text(json.dumps(WHOLE))
     record = read_json(path, Record, "Train again.")
@@ -61,18 +61,18 @@ def test_a_file_becomes_what_its_dataclass_says(tmp_path: Path) -> None:
     ({"inner": {"file": 3, "pairs": 1}}, "the field `inner.file` holds 3 where a text is expected"),
     ({"scores": {"bleu": []}}, "the field `scores.bleu` holds a list where a number is expected"),
     ({"other": 1}, "the field `other` is not known")])
-def test_what_does_not_fit_is_said_with_file_and_field(change: dict[str, Any], reason: str) -> None:
+def test_the_error_of_a_wrong_value_names_file_and_field(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(DataError, match=rf"^record.json: .*{reason}\S*\. Train again\.$"):
         parse_json(json.dumps(WHOLE | change).encode(), Record, "record.json", "Train again.")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b'{"step": NaN}', b'{"step": Infinity}', b"[" * 100_000,
                                      b"1" * 10_000])
-def test_what_is_no_json_is_refused(content: bytes) -> None:
+def test_a_file_that_is_not_json_is_refused(content: bytes) -> None:
     with pytest.raises(CheckpointError, match=r"^x: (cannot be read \(.*\)|it holds .* is expected)\. Mend it\.$"):
         parse_json(content, Record, "x", "Mend it.", CheckpointError)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_file_names_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing.json: cannot be read \(No such file"):
         read_json(tmp_path / "nothing.json", Record, "Train again.")

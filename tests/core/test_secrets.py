@@ -27,11 +27,11 @@ def test_user_and_password_and_secret_options_are_hidden(uri: str, shown: str) -
 @pytest.mark.parametrize("uri", ["s3://bucket/a@b.tsv", "/data/b@c.de", "http://host:8080/@scope/x.csv", "x.{de,en}",
                                  "sqlite:///c.db?table=pairs&key=id&where=score>0.7", "me@example.org",
                                  "https://USER:PASSWORD@HOST/PATH", "DIALECT://USER@HOST:PORT/DATABASE"])
-def test_what_is_no_secret_stays(uri: str) -> None:
+def test_text_without_secrets_is_unchanged(uri: str) -> None:
     assert mask_uri(uri) == mask_text(uri) == uri
 
 
-def test_every_uri_of_a_message_is_masked_and_the_words_stay() -> None:
+def test_every_uri_of_a_message_is_masked_and_the_words_are_unchanged() -> None:
     message = "s3://KEY:S@bucket/a: no such file, 'http://h/x?token=abc', http://h:80/x (see a@b)."
     assert mask_text(message) == "s3://***@bucket/a: no such file, 'http://h/x?token=***', http://h:80/x (see a@b)."
 

@@ -22,7 +22,7 @@ def test_operations_that_wait_never_hold_all_threads(monkeypatch: pytest.MonkeyP
     assert (config.inter_op_parallelism_threads, config.use_per_session_threads) == (threads, False)
 
 
-def test_a_number_of_threads_that_is_set_already_stays() -> None:
+def test_a_configured_number_of_threads_is_kept() -> None:
     config = session_config(runs_in_caller=True)
     add_threads(config, 3)
     assert config.inter_op_parallelism_threads == -1

@@ -40,7 +40,7 @@ NUMBERS = [(group, key) for group, settings in GROUPS.items() for key, field in 
            if is_number(field)]
 
 
-def test_there_are_numbers_to_look_at() -> None:
+def test_there_are_numeric_settings_to_test() -> None:
     assert len(NUMBERS) > 100
 
 
@@ -72,13 +72,13 @@ def test_the_defaults_are_in_their_ranges(settings: Any) -> None:
      f"--set: data.seed=99999999999999999999 must be at most {2**63 - 1}."),
     ("schedule.values", "0.1,-3", "--set: schedule.values=0.1,-3 must be at least 0."),
 ])
-def test_the_message_tells_setting_value_and_range(key: str, value: str, message: str) -> None:
+def test_the_message_names_setting_value_and_range(key: str, value: str, message: str) -> None:
     with pytest.raises(SettingsError) as error:
         apply_overrides(default_settings(), {key: value})
     assert str(error.value) == message
 
 
-def test_all_breaches_of_settings_made_in_python_are_told_at_once() -> None:
+def test_all_breaches_of_settings_made_in_python_are_in_one_message() -> None:
     @dataclasses.dataclass
     class Sizes:
         width: int = setting(4, "how wide", at_least=1)

@@ -63,14 +63,14 @@ def test_a_value_is_read_as_the_type_of_its_field(key: str, text: Any, value: An
     ("sizes", "3", "Did you mean 'inner.size'?"), ("inner", "3", "there is no setting 'inner'"),
     ("seed.x", "3", "there is no setting 'seed.x'"),
     ("zzzzz", "3", "`towernmt train --help-settings` lists them all")])
-def test_what_is_wrong_is_said_with_the_nearest_right_name(key: str, text: Any, message: str) -> None:
+def test_the_error_of_a_wrong_name_suggests_the_nearest_right_name(key: str, text: Any, message: str) -> None:
     with pytest.raises(SettingsError) as raised:
         apply_overrides(Outer(), {key: text})
     assert message in str(raised.value)
     assert str(raised.value).startswith("--set: ")
 
 
-def test_overriding_leaves_the_given_settings_as_they_were() -> None:
+def test_overriding_does_not_change_the_original_settings() -> None:
     settings = Outer()
     apply_overrides(settings, {"inner.size": 9, "inner.steps": "1"})
     assert settings == Outer()
@@ -157,7 +157,7 @@ def test_a_mapping_sets_the_keys_of_its_group() -> None:
 
 
 @given(text=st.text("ab'\"[]{},:# -\\nN~1", max_size=8))
-def test_what_is_shown_of_any_text_is_accepted_again(text: str) -> None:
+def test_the_printed_form_of_any_text_is_accepted_as_a_value(text: str) -> None:
     for value in (text, text or "x"):
         shown = assigned(value)
         assert apply_overrides(Texts(), parse_assignments([f"text={shown}"])).text == value
@@ -186,7 +186,7 @@ def test_defaults_of_lists_are_not_shared() -> None:
     assert Inner().steps is not Inner().steps
 
 
-def test_every_setting_of_a_run_says_what_it_means() -> None:
+def test_every_setting_of_a_run_has_a_help_text() -> None:
     from towernmt.run import default_settings
 
     for key, _, text in describe(default_settings()):

@@ -36,7 +36,7 @@ handler.emit(logging.makeLogRecord({"msg": "of a thread"}))
     assert said == "of a thread\n"
 
 
-def test_a_descriptor_that_was_led_elsewhere_meanwhile_stays_there():
+def test_a_descriptor_that_was_redirected_meanwhile_is_left_alone():
     mine = os.dup(2)
     try:
         with tempfile.TemporaryFile() as elsewhere:

@@ -17,7 +17,7 @@ def problem(text: str) -> tuple[str, int | None]:
     return str(error.problem), None if error.problem_mark is None else error.problem_mark.line + 1
 
 
-def test_a_key_that_is_there_twice_is_refused_with_its_line() -> None:
+def test_a_duplicate_key_is_refused_with_its_line() -> None:
     assert problem("a: 1\nb: 2\na: 3\n") == ("the key 'a' is there twice", 3)
     assert problem("b:\n  - {a: 1, a: 1}\n") == ("the key 'a' is there twice", 2)
 
@@ -27,7 +27,7 @@ def test_a_merged_key_may_be_replaced() -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 5000, "{a: " * 5000, "&a [*a]", "a: &a\n  b: *a\n"])
-def test_what_is_nested_without_bound_is_refused(text: str) -> None:
+def test_unbounded_nesting_is_refused(text: str) -> None:
     assert problem(text)[0] == "it is nested too deeply"
 
 
@@ -39,7 +39,7 @@ def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
 
 @pytest.mark.parametrize("text", [
     "a: \x01", "a: 2020-13-45", "a: " + "9" * 5000, "--- a\n--- b", "? [1]\n: 2", "!!python/name:os a"])
-def test_what_cannot_be_is_a_yaml_error(text: str) -> None:
+def test_an_invalid_document_is_a_yaml_error(text: str) -> None:
     assert problem(text)[0]
 
 
@@ -47,5 +47,5 @@ def test_what_cannot_be_is_a_yaml_error(text: str) -> None:
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
                     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
                     max_leaves=10))
-def test_what_pyyaml_writes_is_read_as_it_was(content: object) -> None:
+def test_the_output_of_pyyaml_is_read_unchanged(content: object) -> None:
     assert load_strict(yaml.safe_dump(content)) == content

@@ -69,7 +69,7 @@ def test_a_directory_that_another_process_removes_before_it_is_locked_is_made_an
         assert removed and directory.is_dir() and directory.parent not in removed
 
 
-def test_a_directory_of_another_process_stays_where_the_file_system_has_no_locks(
+def test_a_directory_of_another_process_is_kept_if_the_file_system_has_no_locks(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def without_locks(descriptor: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
@@ -88,7 +88,7 @@ def test_a_complete_directory_gets_its_name(tmp_path: Path) -> None:
     assert (tmp_path / "made" / "file").read_text() == "content"
 
 
-def test_a_directory_that_another_process_completed_first_stays(tmp_path: Path) -> None:
+def test_a_directory_that_another_process_completed_first_is_kept(tmp_path: Path) -> None:
     with complete_directory(tmp_path / "made", "a test") as unfinished:
         (unfinished / "file").write_text("second")
         (tmp_path / "made").mkdir()

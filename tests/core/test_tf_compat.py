@@ -31,17 +31,17 @@ def started(**variables: str) -> list[str]:
 
 @pytest.mark.thorough
 @pytest.mark.skipif("avx2" not in processor_flags(), reason="a processor without AVX2")
-def test_onednn_is_on_wherever_there_is_avx2():
+def test_onednn_is_on_if_the_processor_has_avx2():
     assert started() == ["1", "True"]
 
 
 @pytest.mark.thorough
-def test_a_users_own_choice_stays():
+def test_a_choice_of_the_user_is_kept():
     assert started(TF_ENABLE_ONEDNN_OPTS="0") == ["0", "False"]
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="a system that does not list threads")
-def test_a_session_has_the_threads_that_it_asks_for_whatever_an_earlier_one_had():
+def test_a_session_has_its_configured_threads_whatever_an_earlier_session_had():
     def begun(threads: int) -> int:
         """Return the number of threads that a session in its caller's thread starts for the work within operations."""
         before = set(os.listdir("/proc/self/task"))     # those of an earlier session may still be ending

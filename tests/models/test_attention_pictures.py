@@ -94,7 +94,7 @@ def test_a_model_without_attention_has_no_pictures(monkeypatch):
     assert drawn == [] and monitors.images == {}
 
 
-def test_without_pillow_there_are_none_and_that_is_said_once(monkeypatch):
+def test_without_pillow_there_are_no_pictures_and_one_message(monkeypatch):
     from tensorpack.utils import logger
 
     from towernmt.callbacks import attention_pictures

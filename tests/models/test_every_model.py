@@ -79,7 +79,7 @@ def test_a_step_gives_the_logits_and_the_attention_of_teacher_forcing_over_words
         np.testing.assert_allclose(logits, np.repeat(expected_logits[:, t], beam, 0), rtol=1e-4, atol=1e-5)
 
 
-def test_a_model_of_ones_own_whose_steps_cannot_give_attention_says_so():
+def test_a_custom_model_whose_steps_lack_attention_declares_it():
     class Own(NMTModel):
         encode = decode_hidden = output_projection = start_state = optimizer = None
 
@@ -220,7 +220,7 @@ def test_dropout_is_a_function_of_seed_and_clock_alone(name):
     ("transformer", {"positions": "relative", "decoder_cell": "ssru", "norm": "rms"}), ("convs2s", {}),
     pytest.param("seq2seq, fed", {}, marks=pytest.mark.slow),
     pytest.param("rnnsearch", {}, marks=pytest.mark.thorough)])
-def test_bfloat16_stays_close_to_float32_which_parameters_and_gradients_are_in(name, more):
+def test_bfloat16_is_close_to_float32_and_parameters_and_gradients_are_float32(name, more):
     losses = {}
     for precision in ("float32", "bfloat16"):
         with tf.Graph().as_default():

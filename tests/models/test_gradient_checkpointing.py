@@ -140,7 +140,7 @@ def test_a_gradient_outside_of_the_tower_is_refused(graph):
         tf1.gradients(y, x)
 
 
-def test_what_a_layer_takes_from_elsewhere_counts_once(graph):
+def test_tensors_from_outside_of_a_layer_count_once_in_the_gradient(graph):
     graph_state().settings = GraphSettings(gradient_checkpointing=True)
     a = tf.constant(3.0)
     b = a * a

@@ -169,7 +169,7 @@ def test_guidance_that_cannot_work_is_refused_with_its_setting(name, wrong, mess
         tiny.make(name, **wrong)
 
 
-def test_a_model_of_ones_own_without_attention_to_show_is_told_which_method_it_lacks():
+def test_the_error_of_a_custom_model_without_attention_names_the_missing_method():
     class Mute(NMTModel):
         guided_alignment_weight = 0.5
         encode = decode_hidden = output_projection = start_state = decode_step = optimizer = None

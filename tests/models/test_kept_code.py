@@ -30,7 +30,7 @@ def copied(code: Path) -> set[str]:
     return {path.relative_to(code).as_posix() for path in code.rglob("*") if path.is_file()} - {"SHA256SUMS"}
 
 
-def test_a_file_is_copied_with_what_it_imports_from_beside_it_and_works_without_the_original(tmp_path, code):
+def test_a_file_is_copied_with_the_nearby_files_that_it_imports_and_works_without_the_original(tmp_path, code):
     source = write(tmp_path / "source", {
         "mine.py": "import json\nimport towernmt\nfrom near import SIZE\nclass A: size = SIZE", "json.py": "",
         "near.py": "def late():\n    from parts import one\nSIZE = 3", "parts/__init__.py": "",
@@ -45,7 +45,7 @@ def test_a_file_is_copied_with_what_it_imports_from_beside_it_and_works_without_
     assert not list(code.rglob("__pycache__"))
 
 
-def test_of_a_package_the_modules_are_copied_that_are_used(tmp_path, code, monkeypatch):
+def test_only_the_used_modules_of_a_package_are_copied(tmp_path, code, monkeypatch):
     write(tmp_path / "kept_pack", {
         "__init__.py": "", "models/__init__.py": "", "layers.py": "from . import parts\nSIZE = 5", "parts.py": "",
         "models/mine.py": "from ..layers import SIZE\nimport beside\nclass A: size = SIZE", "unused.py": ""})
@@ -75,14 +75,14 @@ def test_a_change_of_any_of_the_files_is_noticed(tmp_path, code):
 
 @pytest.mark.parametrize("spoil", [
     lambda code: (code / "mine.py").write_text("class A: size = 2"), lambda code: (code / "near.py").unlink()])
-def test_a_copy_that_is_not_what_its_sum_says_is_refused(tmp_path, code, spoil):
+def test_a_copy_that_does_not_match_its_checksum_is_refused(tmp_path, code, spoil):
     copy_code(find_location(f"{write(tmp_path, {'mine.py': 'import near', 'near.py': ''})}/mine.py:A"), code)
     spoil(code)
     with pytest.raises(SettingsError, match=r"is not the file that the run was made with .* or, if you changed it"):
         location_of_copy(code, "mine.py:A")
 
 
-def test_there_is_no_place_without_a_copy(code):
+def test_without_a_copy_there_is_no_location(code):
     assert location_of_copy(code, "mine.py:A") is None
 
 

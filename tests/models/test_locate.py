@@ -76,7 +76,7 @@ def test_a_file_may_have_the_name_of_a_library(tmp_path):
     ("\nx = 1 / 0", r"cannot be loaded: ZeroDivisionError: division by zero \(line 2 of .*mine.py\)"),
     ("", "has no 'A'"),
 ])
-def test_a_file_that_cannot_be_loaded_is_told_with_its_line(tmp_path, content, message):
+def test_the_error_of_a_file_that_cannot_be_loaded_names_its_line(tmp_path, content, message):
     write(tmp_path, mine=content)
     with pytest.raises(SettingsError, match=message):
         load_named(f"{tmp_path}/mine.py:A")

@@ -92,7 +92,7 @@ def function(settings: Bare) -> NMTModel:
     (Transformer, TransformerSettings), (Plain, TransformerSettings), (Decorated, TransformerSettings),
     (Annotated, Own), (Attribute, Own), (Below, Own), (Scratch, Bare), (Unannotated, Bare), (function, Bare),
     (Silent, None)])
-def test_the_settings_are_those_of_the_nearest_class_that_says_so(kind, settings):
+def test_the_settings_are_those_of_the_nearest_class_that_declares_them(kind, settings):
     assert settings_class(kind) is settings
 
 
@@ -106,7 +106,7 @@ def test_presets_are_the_classs_or_those_of_a_parent_whose_settings_it_has():
 @pytest.mark.parametrize("kind, message", [
     (Silent, "own.py:X has no settings: annotate"),
     (Untold, "Untold: the annotation of its settings, 'NowhereDefined', cannot be read")])
-def test_settings_that_are_not_told_are_refused(kind, message):
+def test_a_model_without_declared_settings_is_refused(kind, message):
     with pytest.raises(SettingsError, match=message):
         default_values(kind, "own.py:X")
 
@@ -124,7 +124,7 @@ def test_a_class_or_a_function_makes_a_model_from_settings():
 @pytest.mark.parametrize("kind, message", [
     (Needy, "x has the parameter 'table' without a default"),
     (lambda settings: 3, "makes a int, which is not a towernmt.models.NMTModel")])
-def test_what_cannot_be_made_from_settings_is_refused(kind, message):
+def test_a_class_that_cannot_be_made_from_settings_is_refused(kind, message):
     with pytest.raises(SettingsError, match=message):
         make(kind, "x", Bare(8, 8))
 
@@ -137,7 +137,7 @@ def test_the_settings_of_a_model_by_hand_name_its_class_whatever_it_is_made_from
     assert settings_of_model(model).model is None
 
 
-def test_a_variant_is_not_recorded_as_its_parent_unless_it_says_so():
+def test_a_variant_is_recorded_as_its_parent_only_if_it_declares_so():
     sizes = TransformerSettings(source_vocab_size=8, target_vocab_size=8)
     assert settings_of_model(Transformer(sizes)).architecture == "transformer"
     assert settings_of_model(Plain(sizes)).architecture.endswith("test_model_class.py:Plain")

@@ -109,7 +109,7 @@ def test_relu_and_its_gradient_are_exact_for_every_kind_of_number(graph, precisi
 
 
 @pytest.mark.parametrize("fast", [False, True])
-def test_a_narrow_precision_is_slow_where_the_processor_does_not_know_it(monkeypatch, fast):
+def test_a_narrow_precision_is_slow_if_the_processor_lacks_its_instructions(monkeypatch, fast):
     monkeypatch.setattr("towernmt.models.kernels.has_fast_bfloat16", lambda: fast)
     slow = {name: is_slow_on_cpu(name) for name in ("float32", "bfloat16", "float16")}
     assert slow == {"float32": False, "bfloat16": not fast, "float16": True}

@@ -36,7 +36,7 @@ def test_only_colliding_rows_of_narrow_products_are_filled_and_the_product_is_th
 
 
 @pytest.mark.parametrize("difference", [{"device": "/gpu:0"}, {"dtype": tf.bfloat16}, {"rank": 3}])
-def test_other_products_stay_as_they_are(graph, difference):
+def test_other_products_are_unchanged(graph, difference):
     with tf.device(difference.get("device")):
         x, y = (tf1.placeholder(difference.get("dtype", tf.float32), [None] * (difference.get("rank", 2) - 1) + [512])
                 for _ in range(2))

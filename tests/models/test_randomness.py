@@ -30,7 +30,7 @@ def test_dropout_drops_the_rate_and_keeps_the_mean(rate):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_gradient_passes_where_elements_are_kept_with_their_scale(dtype):
+def test_the_gradient_passes_through_kept_elements_with_their_scale(dtype):
     with tf.Graph().as_default(), TrainTowerContext(""):
         start_clock(tf.constant(0))
         x = tf.ones((40, 50), dtype)

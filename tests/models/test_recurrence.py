@@ -194,7 +194,7 @@ def test_in_bfloat16_the_products_are_rounded_and_the_rest_is_near(graph, kind):
             assert 0 < np.abs(exact - rounded).max() < 0.05 * np.abs(exact).max()
 
 
-def test_sequence_dropout_drops_the_same_units_at_every_step_and_nothing_where_no_one_trains(graph):
+def test_sequence_dropout_drops_the_same_units_at_every_step_and_nothing_outside_of_training(graph):
     set_seed(1)
     x = tf.ones([TIME, 50, 40])
     with TrainTowerContext(""):

@@ -86,7 +86,7 @@ def test_a_tower_that_validates_has_the_complete_softmax():
     assert loss_of_validation(softmax_sample=0.3) == loss_of_validation()
 
 
-def test_two_passes_cost_more_than_one_by_what_dropout_makes_of_them():
+def test_two_passes_cost_as_much_as_one_without_dropout_and_more_with_it():
     quiet = {"residual_dropout": 0.0, "embedding_dropout": 0.0}
     once, twice = loss_and_gradients(**quiet), loss_and_gradients(**quiet, r_drop_alpha=5.0)
     for a, b in zip(once, twice, strict=True):

@@ -101,7 +101,7 @@ def test_word_dropout_leaves_factors_as_they_are(graph):
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=[] if name in ("transformer", "seq2seq", "rnnsearch", "convs2s") else pytest.mark.slow)
     for name in tiny.MODELS])
-def test_two_passes_over_words_with_factors_cost_what_one_does_where_nothing_is_dropped(name):
+def test_without_dropout_two_passes_over_words_with_factors_cost_the_same_as_one(name):
     losses = []
     for more in ({}, {"r_drop_alpha": 5.0}):
         with tf.Graph().as_default(), tf1.Session() as session:

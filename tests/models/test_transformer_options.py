@@ -197,7 +197,7 @@ def test_stepwise_decoding_with_an_option_gives_the_teacher_forced_logits(result
 
 @pytest.mark.parametrize("style", [pytest.param(
     style, marks=[] if style in ("SSRU", "biases and swish") else pytest.mark.thorough) for style in CACHES])
-def test_the_score_of_a_search_is_the_log_probability_of_what_it_found(graph, style):
+def test_the_score_of_a_search_is_the_log_probability_of_its_translation(graph, style):
     model = Transformer(TransformerSettings(**{**SIZES, **STYLES[style]}))
     with PredictTowerContext(""):
         search = beam_search(model, tf.constant(SOURCE), tf.constant(SOURCE_LENGTH),

@@ -129,7 +129,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_what_is_wrong_with_a_file_is_one_sentence(kind: str, package: Path, tmp_path: Path, own_cache: Path) -> None:
+def test_the_error_of_a_broken_file_is_one_sentence(kind: str, package: Path, tmp_path: Path, own_cache: Path) -> None:
     broken, (spoil, message) = tmp_path / "model.towernmt.zip", BROKEN[kind]
     shutil.copy(package, broken)
     spoil(broken)
@@ -157,7 +157,7 @@ def test_code_is_not_executed_and_a_shortlist_is_the_packages_own(package: Path)
     assert run.saved_settings()["search.shortlist"] == str(run.path / "shortlist.lexicon")
 
 
-def test_what_has_one_checkpoint_refuses_the_name_of_another(package: Path) -> None:
+def test_a_package_refuses_the_name_of_another_checkpoint(package: Path) -> None:
     for which in ("best", "last", "step-8", "/etc"):
         with pytest.raises(TowerNMTError, match="contains only the checkpoint step-7"):
             open_run(package).checkpoint(which)

@@ -38,7 +38,7 @@ def test_bfloat16_is_rounded_as_ml_dtypes_rounds_it() -> None:
     assert np.array_equal(restore(store(value, "bfloat16")), value.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
-def test_vectors_and_whole_numbers_stay_as_they_are() -> None:
+def test_vectors_and_whole_numbers_are_stored_unchanged() -> None:
     for value in (np.linspace(0, 1, 7, dtype=np.float32), np.arange(6).reshape(2, 3), np.zeros([4, 0], np.float32)):
         for precision in ("float32", "bfloat16", "int8"):
             restored = restore(store(value, precision))  # type: ignore[arg-type]
@@ -46,7 +46,7 @@ def test_vectors_and_whole_numbers_stay_as_they_are() -> None:
     assert np.array_equal(restore(store(np.zeros([3, 3], np.float32), "int8")), np.zeros([3, 3]))
 
 
-def test_arrays_are_what_numpy_reads_and_nothing_else_is_read() -> None:
+def test_arrays_equal_those_that_numpy_reads_and_other_contents_are_refused() -> None:
     value = np.arange(12, dtype=np.float32).reshape(3, 4)
     assert np.array_equal(np.load(io.BytesIO(npy(value)), allow_pickle=False), value)
     assert np.array_equal(from_npy(npy(value)), value)

@@ -23,7 +23,7 @@ from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import CheckpointError
 
 
-def test_it_is_unpacked_once_and_again_where_something_removed_a_file(package: Path, own_cache: Path) -> None:
+def test_a_package_is_unpacked_once_and_again_if_a_file_was_removed(package: Path, own_cache: Path) -> None:
     run = open_run(package)
     assert run.path.parent == own_cache
     time = run.settings_file.stat().st_mtime_ns
@@ -111,7 +111,7 @@ def test_a_damaged_checkpoint_of_the_cache_is_written_again(package: Path, caplo
     assert "because it is damaged" in caplog.text
 
 
-def test_of_two_that_unpack_at_once_one_is_kept_and_both_go_on(
+def test_two_processes_that_unpack_at_the_same_time_share_one_folder(
         package: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = packaged_run._unpack
 
@@ -126,7 +126,7 @@ def test_of_two_that_unpack_at_once_one_is_kept_and_both_go_on(
     assert run.settings_file.is_file() and [path.name for path in own_cache.iterdir()] == [run.path.name]
 
 
-def test_where_nothing_can_be_kept_it_is_unpacked_for_the_time_being(
+def test_without_a_writable_cache_the_package_is_unpacked_temporarily(
         package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TOWERNMT_CACHE", str(tmp_path / "file"))
@@ -164,7 +164,8 @@ def test_a_package_that_was_replaced_is_opened_with_its_new_weights(
 
 
 @pytest.mark.processes
-def test_processes_that_open_it_at_once_find_the_same_whole_checkpoint(package: Path, own_cache: Path) -> None:
+def test_processes_that_open_a_package_at_the_same_time_read_the_same_complete_checkpoint(
+        package: Path, own_cache: Path) -> None:
     program = ("import sys\nfrom towernmt.checkpoint.packaged_run import PackagedRun\n"
                "from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint\n"
                "sys.stdin.readline()\n"

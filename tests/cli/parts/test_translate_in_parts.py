@@ -104,7 +104,7 @@ def test_objects_of_json_are_numbered_and_answered_as_by_one_process() -> None:
     assert json.loads(Path("one").read_text().splitlines()[-1])["sentence_id"] == LINES
 
 
-def test_each_text_has_a_file_of_its_own_or_all_have_one_with_numbers_that_go_on(capsys: Any) -> None:
+def test_each_text_has_a_separate_output_or_all_share_one_with_consecutive_line_numbers(capsys: Any) -> None:
     Path("c.de.gz").write_bytes(gzip.compress(Path("a.de").read_bytes()))
     run("--input", "a.de", "--output", "one", "--n-best", "1")
     run("--input", "[ac].de*", "--output", "out/{name}.en", "--n-best", "1")
@@ -126,7 +126,7 @@ def test_the_output_of_one_text_is_named_by_it() -> None:
         run("--output", "out/{name}.en")
 
 
-def test_what_looks_wrong_is_counted_over_all_parts(caplog: pytest.LogCaptureFixture, capfd: Any) -> None:
+def test_suspicious_translations_are_counted_over_all_ranges(caplog: pytest.LogCaptureFixture, capfd: Any) -> None:
     run("--input", "a.de", "--output", "one")
     run("--input", "a.de", "--output", "parts", "--workers", "2")
     messages = [record.getMessage() for record in caplog.records if "look wrong" in record.getMessage()]
@@ -148,7 +148,7 @@ def test_what_looks_wrong_is_counted_over_all_parts(caplog: pytest.LogCaptureFix
     (["--input", "a.de", "sub/a.de", "--output", "x/"], "would both be written to x/a.de"),
     (["--input", "http://x/a.de", "--output", "x"], "files cannot be read from"),
     (["--input", "?.fr", "--output", "x"], "no file matches")])
-def test_what_cannot_be_is_refused_before_anything_is_translated(arguments: list[str], message: str) -> None:
+def test_impossible_options_are_refused_before_anything_is_translated(arguments: list[str], message: str) -> None:
     Path("sub").mkdir()
     Path("sub/a.de").write_text("x\n")
     with pytest.raises((SettingsError, DataError), match=message):
@@ -156,7 +156,7 @@ def test_what_cannot_be_is_refused_before_anything_is_translated(arguments: list
     assert not list(Path().glob("*.parts"))
 
 
-def test_a_line_that_is_no_json_is_named_and_the_other_parts_are_kept() -> None:
+def test_a_line_that_is_not_json_is_named_and_the_other_ranges_are_kept() -> None:
     content = Path("b.de").read_text()
     Path("b.de").write_text(content.replace('{"text": "1700', '{"text" "1700'))
     with pytest.raises(DataError, match=r"1 of 5 parts could not be translated: b.de line 1701: this is not JSON"):
