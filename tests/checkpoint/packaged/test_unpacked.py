@@ -81,15 +81,16 @@ def test_a_damaged_file_of_the_cache_is_unpacked_again(package: Path, own_cache:
     assert "unpacking" in caplog.text or (damage, name.count("/")) == (replace_the_folder_by_a_file, 0)
 
 
-def test_a_damaged_package_leaves_no_further_files_in_the_cache(package: Path, own_cache: Path) -> None:
+def test_a_damaged_package_leaves_no_further_files_in_the_cache(package: Path, own_cache: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.zip"
     directory = open_run(package).path
     names = sorted(str(path) for path in own_cache.rglob("*"))
     (directory / "model-card.json").write_bytes(b"")
     content = bytearray(package.read_bytes())
     content[content.index(b'{"licence"')] ^= 1
-    package.write_bytes(content)
+    copy.write_bytes(content)
     with pytest.raises(CheckpointError, match="model-card.json is damaged"):
-        open_run(package)
+        open_run(copy)
     assert sorted(str(path) for path in own_cache.rglob("*")) == names
 
 
