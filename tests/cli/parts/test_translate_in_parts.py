@@ -159,7 +159,7 @@ def test_impossible_options_are_refused_before_anything_is_translated(arguments:
 def test_a_line_that_is_not_json_is_named_and_the_other_ranges_are_kept() -> None:
     content = Path("b.de").read_text()
     Path("b.de").write_text(content.replace('{"text": "1700', '{"text" "1700'))
-    with pytest.raises(DataError, match=r"1 of 5 parts could not be translated: b.de line 1701: this is not JSON"):
+    with pytest.raises(DataError, match=r"1 of 5 ranges could not be translated: b.de line 1701: this is not JSON"):
         run("--json", "--input", "b.de", "--output", "parts", "--workers", "2")
     assert len(list(Path("parts.parts/parts").glob("*/done.json"))) == 4
     Path("b.de").write_text(content)
