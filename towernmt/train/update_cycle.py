@@ -100,7 +100,9 @@ class OutOfMemorySkipping:
                    f"({cause})")
         if self.skipped > self.limit:
             raise SettingsError(f"{failure}, and recovery.skip_out_of_memory={self.limit} allows no more: make "
-                                "data.batch_tokens smaller (and train.update_cycle larger).") from error
+                                "data.batch_tokens smaller (and train.update_cycle larger), in a new run that starts "
+                                "from this one with init.checkpoint, because batches cannot change within an epoch."
+                                ) from error
         logger.warning(f"{failure}; skipping it, number {self.skipped} of at most {self.limit}.")
         trainer.monitors.put_scalar("skipped_batches", self.skipped)
         if isinstance(trainer._input, GeneralQueueInput):
