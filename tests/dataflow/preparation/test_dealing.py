@@ -39,7 +39,7 @@ def lookup_job(directory: Path, parts: int, lookups: int) -> PreparationJob:
     """Return a job with the fields that the search for duplicates needs."""
     return cast(PreparationJob, SimpleNamespace(
         parts=parts, lookups=lookups, keys=lambda part: directory / f"keys-{part}",
-        seen=lambda number: directory / f"seen-{number}", lines=100))
+        repeated_keys=lambda number: directory / f"seen-{number}", lines=100))
 
 
 @settings(max_examples=20, deadline=None)
