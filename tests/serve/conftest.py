@@ -101,7 +101,7 @@ def make_client() -> Iterator[Callable[..., Any]]:
 
     from tests.serve.echo_engine import Echo
     from towernmt.dataflow.text.language_codes import parse_direction
-    from towernmt.serve.model_loading import OpenedModel
+    from towernmt.serve.model_loading import LoadedModel
     from towernmt.serve.request_limits import ServerLimits
     from towernmt.serve.served_models import Models, ServedModel
     from towernmt.serve.server import make_app
@@ -111,8 +111,8 @@ def make_client() -> Iterator[Callable[..., Any]]:
 
     def make(limits: dict[str, Any] | None = None, access: dict[str, Any] | None = None,
              models: dict[str, Any] | None = None, queue: int = 5000) -> Any:
-        def opened(engine: Any) -> Callable[[], OpenedModel]:
-            return lambda: OpenedModel(engine, "echo", getattr(engine, "alternatives", 1),
+        def opened(engine: Any) -> Callable[[], LoadedModel]:
+            return lambda: LoadedModel(engine, "echo", getattr(engine, "alternatives", 1),
                                        getattr(engine, "aligns", False), getattr(engine, "constrains", False),
                                        getattr(engine, "card", None), getattr(engine, "check", lambda _: None))
 

@@ -9,7 +9,7 @@ import pytest
 
 from towernmt.cli.main import main
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.serve.request_limits import Refusal
+from towernmt.serve.request_limits import RequestError
 from towernmt.serve.web.callers import KeysFile, Rates, add_key
 
 ASKED = {"q": "gut", "source": "de", "target": "en"}
@@ -52,15 +52,21 @@ def test_no_key_and_a_wrong_one_are_refused(make_client, keys):
         assert client.get(path).status_code == 200
 
 
-def test_a_changed_file_counts_at_once_and_a_damaged_one_changes_nothing(make_client, keys):
+@pytest.mark.parametrize(("content", "message"), [
+    (b"damaged\n", "line 1"), (b"\xff\n", "not UTF-8 text"), (None, "No such file")])
+def test_a_changed_file_counts_at_once_and_an_unreadable_one_is_logged_and_changes_nothing(
+        make_client, keys, caplog, content, message):
     add_key(keys, "anna")
     client = make_client(access={"keys": KeysFile(keys)})
     key = add_key(keys, "bert")
     assert client.post("/translate", json={**ASKED, "api_key": key}).status_code == 200
-    keys.write_text("damaged\n")
-    assert client.post("/translate", json={**ASKED, "api_key": key}).status_code == 200
-    with pytest.raises(DataError, match="line 1"):
-        KeysFile(keys)
+    keys.unlink() if content is None else keys.write_bytes(content)
+    for _ in range(2):
+        assert client.post("/translate", json={**ASKED, "api_key": key}).status_code == 200
+    assert caplog.text.count("cannot be read") == 1 and message in caplog.text and key not in caplog.text
+    if content is not None:
+        with pytest.raises(DataError, match=message):
+            KeysFile(keys)
 
 
 def test_the_command_makes_lists_and_removes_keys(keys, capsys):
@@ -82,13 +88,13 @@ def test_rates_are_of_each_caller_and_fill_again():
     rates = Rates(lambda: now[0])
     for _ in range(2):
         rates.take("anna", "requests", 1, 2)
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(RequestError) as refusal:
         rates.take("anna", "requests", 1, 2)
     assert refusal.value.status == 429 and refusal.value.retry_after == 30
     rates.take("bert", "requests", 1, 2)
     now[0] = 30.0
     rates.take("anna", "requests", 1, 2)
-    with pytest.raises(Refusal):
+    with pytest.raises(RequestError):
         rates.take("anna", "requests", 1, 2)
 
 
@@ -112,13 +118,13 @@ def test_pages_of_allowed_sites_may_ask(make_client):
     assert "access-control-allow-origin" not in make_client().post("/translate", json=ASKED, headers=asked).headers
 
 
-def test_only_an_admin_exchanges_models(make_client, keys):
+def test_only_an_admin_may_reload_models(make_client, keys):
     anna, root = add_key(keys, "anna"), add_key(keys, "root", admin=True)
     client = make_client(access={"keys": KeysFile(keys)})
-    assert client.post("/admin/exchange", json={"api_key": anna}).status_code == 403
-    answer = client.post("/admin/exchange", json={"api_key": root})
-    assert (answer.status_code, answer.json()) == (200, {"exchanged": ["de-en"], "failed": {}})
-    assert make_client().post("/admin/exchange").status_code == 403
+    assert client.post("/admin/reload", json={"api_key": anna}).status_code == 403
+    answer = client.post("/admin/reload", json={"api_key": root})
+    assert (answer.status_code, answer.json()) == (200, {"reloaded": ["de-en"], "failed": {}})
+    assert make_client().post("/admin/reload").status_code == 403
 
 
 def test_metrics_are_as_prometheus_reads_them(make_client):

@@ -9,8 +9,8 @@ import pytest
 
 from towernmt.core.errors import DataError
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
-from towernmt.serve.batcher import Batcher, Ticket, Work
-from towernmt.serve.request_limits import Refusal
+from towernmt.serve.batcher import Batcher, Cancellation, QueuedSentences
+from towernmt.serve.request_limits import RequestError
 
 
 class Held:
@@ -36,15 +36,15 @@ def held():
 
 @pytest.fixture
 def batcher(held):
-    made = Batcher(held, round_size=4, longest_queue=6)
+    made = Batcher(held, round_size=4, max_queue=6)
     yield made
     for _ in range(20):
         held.let.release()
     made.close()
 
 
-def submit(batcher, *lines, ticket=None):
-    work = Work(lines, ticket=ticket)
+def submit(batcher, *lines, cancellation=None):
+    work = QueuedSentences(lines, cancellation=cancellation)
     batcher.submit(work)
     return work
 
@@ -77,10 +77,10 @@ def test_a_queue_that_is_full_refuses(held, batcher):
     submit(batcher, "a")
     assert held.begun.acquire(timeout=30)
     submit(batcher, *"12345")
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(RequestError) as error:
         submit(batcher, "b", "c")
-    assert refusal.value.status == 503 and refusal.value.retry_after >= 1
-    assert batcher.waiting() == 5
+    assert error.value.status == 503 and error.value.retry_after >= 1
+    assert batcher.queue_length() == 5
 
 
 def test_an_error_is_of_the_request_that_makes_it(held, batcher):
@@ -90,27 +90,38 @@ def test_an_error_is_of_the_request_that_makes_it(held, batcher):
     for _ in range(4):
         held.let.release()
     assert (texts(first), texts(right)) == (["A"], ["B"])
-    with pytest.raises(Refusal, match="one line is wrong") as refusal:
+    with pytest.raises(RequestError, match="one line is wrong") as error:
         wrong.wait()
-    assert refusal.value.status == 400
+    assert error.value.status == 400
 
 
 def test_what_nobody_waits_for_is_not_translated(held, batcher):
     submit(batcher, "a")
     assert held.begun.acquire(timeout=30)
-    gone, late = Ticket(), Ticket(0.0)
-    left = submit(batcher, "b", ticket=gone)
-    missed = submit(batcher, "c", ticket=late)
+    gone, late = Cancellation(), Cancellation(0.0)
+    left = submit(batcher, "b", cancellation=gone)
+    missed = submit(batcher, "c", cancellation=late)
     last = submit(batcher, "d")
-    gone.end()
+    gone.cancel()
     held.let.release()
     held.let.release()
     assert texts(last) == ["D"] and held.rounds == [["a"], ["d"]]
-    with pytest.raises(Refusal, match="too long"):
+    with pytest.raises(RequestError, match="too long"):
         missed.wait()
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(RequestError) as error:
         left.wait()
-    assert refusal.value.status == 499
+    assert error.value.status == 499
+
+
+def test_each_request_has_its_own_error():
+    """An error that several requests raise would keep the stack frames of all of them, with their texts."""
+    errors = []
+    for cancellation in (Cancellation(), Cancellation()):
+        cancellation.cancel()
+        with pytest.raises(RequestError) as error:
+            cancellation.check()
+        errors.append(error.value)
+    assert errors[0] is not errors[1] and errors[0].status == errors[1].status == 499
 
 
 def test_what_was_accepted_is_translated_before_the_end_and_nothing_else(held, batcher):
@@ -119,7 +130,7 @@ def test_what_was_accepted_is_translated_before_the_end_and_nothing_else(held, b
         held.let.release()
     batcher.close()
     assert [texts(work) for work in works] == [["A"], ["B"]]
-    with pytest.raises(Refusal, match="shutting down"):
+    with pytest.raises(RequestError, match="shutting down"):
         submit(batcher, "c")
 
 
@@ -150,11 +161,11 @@ def test_a_wrong_value_of_an_engine_fails_its_request_alone(wrong):
     def engine(lines, options):
         return WRONG[wrong](lines) if "wrong" in lines else [good(line) for line in lines]
 
-    batcher = Batcher(engine, round_size=4, longest_queue=6)
-    with pytest.raises(Refusal) as refusal:
+    batcher = Batcher(engine, round_size=4, max_queue=6)
+    with pytest.raises(RequestError) as error:
         submit(batcher, "wrong").wait()
-    assert refusal.value.status == 500
-    assert texts(submit(batcher, "a")) == ["A"] and batcher.why_unwell(30) is None
+    assert error.value.status == 500
+    assert texts(submit(batcher, "a")) == ["A"] and batcher.health_problem(30) is None
     batcher.close()
 
 
@@ -166,7 +177,7 @@ def test_an_error_of_a_result_callback_fails_its_request_alone(held, batcher, er
     held.let.release()
     first = submit(batcher, "a")
     assert texts(first) == ["A"] and held.begun.acquire(timeout=30)
-    wrong, right = Work(["b"], done=fails), Work(["c"])
+    wrong, right = QueuedSentences(["b"], on_result=fails), QueuedSentences(["c"])
     submit(batcher, "d")
     assert held.begun.acquire(timeout=30)
     batcher.submit(wrong)
@@ -174,9 +185,9 @@ def test_an_error_of_a_result_callback_fails_its_request_alone(held, batcher, er
     for _ in range(4):
         held.let.release()
     assert texts(right) == ["C"]
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(RequestError) as error:
         wrong.wait()
-    assert refusal.value.status == 500 and texts(submit(batcher, "e")) == ["E"]
+    assert error.value.status == 500 and texts(submit(batcher, "e")) == ["E"]
 
 
 def test_an_error_of_the_metrics_fails_nothing():
@@ -191,18 +202,18 @@ def test_an_error_of_the_metrics_fails_nothing():
 def test_a_thread_that_has_ended_or_hangs_is_seen(held, batcher, monkeypatch):
     submit(batcher, "a")
     assert held.begun.acquire(timeout=30)
-    assert batcher.why_unwell(30) is None and "same sentences" in batcher.why_unwell(-1)
+    assert batcher.health_problem(30) is None and "same sentences" in batcher.health_problem(-1)
     held.let.release()
 
     def fails():
         raise MemoryError
 
-    monkeypatch.setattr(batcher, "_next", fails)
+    monkeypatch.setattr(batcher, "_wait_for_round", fails)
     waits = submit(batcher, "b")
     held.let.release()
     batcher._thread.join(30)
-    with pytest.raises(Refusal, match="thread has ended"):
+    with pytest.raises(RequestError, match="thread has ended"):
         waits.wait()
-    assert "has ended" in batcher.why_unwell(30)
-    with pytest.raises(Refusal):
+    assert "has ended" in batcher.health_problem(30)
+    with pytest.raises(RequestError):
         submit(batcher, "c")

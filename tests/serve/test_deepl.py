@@ -165,7 +165,7 @@ def test_glossaries_are_kept_in_a_file(tmp_path):
     from towernmt.serve.glossaries import Dictionary, Glossaries
 
     made = Glossaries(tmp_path / "glossaries.json").add("anna", "ours", [Dictionary("de", "en", {"haus": "house"})])
-    assert Glossaries(tmp_path / "glossaries.json").get("anna", made.number) == made
+    assert Glossaries(tmp_path / "glossaries.json").get("anna", made.id) == made
 
 
 @pytest.mark.processes

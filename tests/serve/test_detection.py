@@ -6,8 +6,8 @@ import pytest
 
 from towernmt.core.errors import SettingsError
 from towernmt.serve import served_models
-from towernmt.serve.request_limits import Refusal
-from towernmt.serve.served_models import detect, detect_source
+from towernmt.serve.request_limits import RequestError
+from towernmt.serve.served_models import detect_languages, detect_source_language
 
 GERMAN = "Das ist ein ganz gewöhnlicher deutscher Satz über das Wetter."
 FRENCH = "Ceci est une phrase tout à fait ordinaire sur le temps qu'il fait."
@@ -99,12 +99,12 @@ def test_a_text_whose_source_is_the_target_stays(client, source, text, translati
 
 
 def test_a_language_that_cannot_be_detected_does_not_refuse_the_others():
-    assert detect(GERMAN, ["hsb", "de", "nds"])[0].language == "de"
-    assert [one.language for one in detect(FRENCH, ["hsb", "fr", "de"])][0] == "fr"
-    assert detect(GERMAN, ["hsb"]) == [("hsb", 0.0)]
-    assert detect_source(GERMAN, ["hsb"], "de", ["fr"]) == ("hsb", 0.0)
-    with pytest.raises(Refusal, match="none of hsb, nds can be detected"):
-        detect(GERMAN, ["hsb", "nds"])
+    assert detect_languages(GERMAN, ["hsb", "de", "nds"])[0].language == "de"
+    assert [one.language for one in detect_languages(FRENCH, ["hsb", "fr", "de"])][0] == "fr"
+    assert detect_languages(GERMAN, ["hsb"]) == [("hsb", 0.0)]
+    assert detect_source_language(GERMAN, ["hsb"], "de", ["fr"]) == ("hsb", 0.0)
+    with pytest.raises(RequestError, match="none of hsb, nds can be detected"):
+        detect_languages(GERMAN, ["hsb", "nds"])
 
 
 @pytest.mark.parametrize(("code", "text"), [
@@ -112,12 +112,12 @@ def test_a_language_that_cannot_be_detected_does_not_refuse_the_others():
     ("deu_latn", GERMAN), ("fra", FRENCH), ("pt-br", "Esta é uma frase bastante comum sobre o tempo que faz hoje."),
     ("iw", "זהו משפט רגיל לחלוטין על מזג האוויר.")])
 def test_languages_are_detected_whatever_their_code(code, text):
-    assert detect(text, ["en", code.replace("_", "-"), "ru"])[0].language == code.replace("_", "-")
+    assert detect_languages(text, ["en", code.replace("_", "-"), "ru"])[0].language == code.replace("_", "-")
 
 
 @pytest.mark.parametrize("text", ["hallo", "der hund", "das", "Hotel", "Haus", "gut", "Test"])
 def test_a_short_text_is_not_taken_for_the_target_without_evidence(text):
-    assert detect_source(text, ["de"], "en", []).language == "de"
+    assert detect_source_language(text, ["de"], "en", []).language == "de"
 
 
 def test_without_the_detector_only_requests_that_need_it_are_refused(make_client, monkeypatch):

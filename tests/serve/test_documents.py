@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -15,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
-from towernmt.serve.batcher import STOPPED, Ticket
-from towernmt.serve.request_limits import Refusal
+from towernmt.serve.batcher import Cancellation
+from towernmt.serve.request_limits import RequestError, server_stopping
 
 ECHO = f"{Path(__file__).parent / 'echo_engine.py'}:Echo"
 FIELDS = {"source": "de", "target": "en"}
@@ -124,7 +125,7 @@ def test_a_deleted_document_is_not_translated_any_further(make_held, held):
 
 def test_callers_take_turns_and_a_large_document_holds_up_no_small_one():
     from towernmt.dataflow.text.language_codes import Direction
-    from towernmt.serve.document_jobs import AT_A_TIME, DocumentJob, Documents
+    from towernmt.serve.document_jobs import MAX_CONCURRENT_DOCUMENTS, DocumentJob, Documents
     from towernmt.serve.request_limits import ServerLimits
 
     documents, order, let = Documents(ServerLimits()), [], threading.Semaphore(0)
@@ -140,17 +141,44 @@ def test_callers_take_turns_and_a_large_document_holds_up_no_small_one():
         return documents.add(DocumentJob("a.txt", caller, Direction("de", "en"), 1, 1), work)
 
     large = [add("anna", 50) for _ in range(5)] + [add("bert", 50) for _ in range(5)]
-    wait_for(lambda: len(order) == AT_A_TIME)
+    wait_for(lambda: len(order) == MAX_CONCURRENT_DOCUMENTS)
     small = add("carla", 1)
-    wait_for(lambda: len(documents._waiting) == len(large) + 1 - AT_A_TIME)
+    wait_for(lambda: len(documents._waiting) == len(large) + 1 - MAX_CONCURRENT_DOCUMENTS)
     for _ in range(2):
         let.release()
-    wait_for(lambda: len(order) == AT_A_TIME + 2)
+    wait_for(lambda: len(order) == MAX_CONCURRENT_DOCUMENTS + 2)
     for _ in range(1000):
         let.release()
-    documents.end(STOPPED)
+    documents.fail_unfinished()
     documents.close()
-    assert order[:AT_A_TIME + 2] == ["anna", "anna", "bert", "carla"] and small.is_over and len(large) == 10
+    assert order[:MAX_CONCURRENT_DOCUMENTS + 2] == ["anna", "anna", "bert", "carla"]
+    assert small.is_finished and len(large) == 10
+
+
+def test_an_unfinished_document_cannot_be_downloaded_by_any_interface(make_held, held):
+    client = make_held()
+    sent = send(client).json()
+    assert held.begun.acquire(timeout=SECONDS)
+    answers = [client.get(f"/download_file/{sent['id']}/{sent['key']}"),
+               client.get(f"/api/v1/documents/{sent['id']}/result?key={sent['key']}"),
+               client.get(f"/v2/document/{sent['id']}/result?document_key={sent['key']}")]
+    assert [answer.status_code for answer in answers] == [409, 409, 503]
+    assert all("not been translated yet" in answer.text for answer in answers)
+    assert state(client, sent).json()["status"] == "translating"
+
+
+def test_the_error_of_a_document_that_is_raised_often_keeps_no_stack_frames():
+    from towernmt.dataflow.text.language_codes import Direction
+    from towernmt.serve.document_jobs import DocumentJob
+
+    document = DocumentJob("a.txt", "anna", Direction("de", "en"), 1, 1)
+    document.fail(server_stopping())
+    depths = set()
+    for _ in range(3):
+        with pytest.raises(RequestError) as error:
+            document.raise_if_failed()
+        depths.add(len(traceback.extract_tb(error.value.__traceback__)))
+    assert len(depths) == 1
 
 
 def test_a_caller_has_a_share_of_the_places_and_fetched_documents_make_place(make_held, held):
@@ -160,7 +188,7 @@ def test_a_caller_has_a_share_of_the_places_and_fetched_documents_make_place(mak
     assert refused.status_code == 429 and "2 documents here already" in refused.json()["error"]
     assert refused.headers["retry-after"]
     documents = client.service.documents
-    documents.make_place("somebody else")
+    documents.ensure_capacity("somebody else")
     assert client.delete(f"/api/v1/documents/{first['id']}?key={first['key']}").status_code == 204
     held.free()
     wait_for(lambda: state(client, second).json()["status"] == "done")
@@ -212,10 +240,10 @@ def test_documents_that_end_with_the_server_say_so(make_held, held):
     client = make_held()
     sent, queued = send(client, "a\n" * 300).json(), [send(client).json() for _ in range(4)]
     assert held.begun.acquire(timeout=SECONDS)
-    client.service.end()
+    client.service.fail_unfinished()
     for one in [sent, *queued]:
         told = state(client, one).json()
-        assert (told["status"], told["error"]) == ("error", str(STOPPED))
+        assert (told["status"], told["error"]) == ("error", str(server_stopping()))
         assert client.get(f"/v2/document/{one['id']}?document_key={one['key']}").json()["error_message"]
         assert client.get(f"/api/v1/documents/{one['id']}/result?key={one['key']}").status_code == 503
     assert send(client).status_code == 503
@@ -278,11 +306,11 @@ def test_a_stopped_server_ends_documents_and_long_requests_at_the_deadline(start
     told = {}
     while told.get("status") != "error":
         told = json.loads(ask(server, look)[1])
-    assert told["error"] == str(STOPPED)
+    assert told["error"] == str(server_stopping())
     for thread in threads:
         thread.join()
     assert {name: (status, json.loads(text)["error"]) for name, (status, text) in answers.items()} == {
-        name: (503, str(STOPPED)) for name in answers}
+        name: (503, str(server_stopping())) for name in answers}
     answer = b""
     while part := upload.recv(4096):
         answer += part
@@ -304,18 +332,18 @@ def test_a_request_whose_thread_does_not_look_is_answered_when_the_server_ends(m
 
     async def requests():
         async def one():
-            return await client.service.in_thread(Ticket(), lambda: (begun.set(), let.wait(SECONDS)))
+            return await client.service.run_in_thread(Cancellation(), lambda: (begun.set(), let.wait(SECONDS)))
 
         task = asyncio.create_task(one())
         await asyncio.to_thread(begun.wait, SECONDS)
-        client.service.end()
-        client.service.leave_threads()
-        with pytest.raises(Refusal) as refusal:
+        client.service.fail_unfinished()
+        client.service.abandon_threads()
+        with pytest.raises(RequestError) as refusal:
             await task
         let.set()
         return refusal.value
 
-    assert asyncio.run(requests()) is STOPPED
+    assert str(asyncio.run(requests())) == str(server_stopping())
 
 
 @pytest.mark.processes

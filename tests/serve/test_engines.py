@@ -15,9 +15,16 @@ from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.search.search_settings import SpecialLineSettings
-from towernmt.serve.batcher import Ticket
-from towernmt.serve.model_loading import COMMON, EngineSettings, OpenedModel, open_place, search_kind, warm_up
-from towernmt.serve.request_limits import Refusal
+from towernmt.serve.batcher import Cancellation
+from towernmt.serve.model_loading import (
+    COMMON_KINDS,
+    EngineSettings,
+    LoadedModel,
+    load_served_model,
+    search_kind,
+    warm_up,
+)
+from towernmt.serve.request_limits import RequestError
 from towernmt.serve.served_models import Models, ServedModel
 from towernmt.serve.text_translation import translate_sentences
 
@@ -58,13 +65,13 @@ def test_an_engine_that_cannot_work_is_refused_with_its_place(tmp_path, case):
     body, words = BROKEN[case]
     place = engine(tmp_path, body)
     with pytest.raises(SettingsError) as error:
-        warm_up(open_place(place, EngineSettings()), place)
+        warm_up(load_served_model(place, EngineSettings()), place)
     assert words in str(error.value) and f"--model {place}: " in str(error.value) and "\n" not in str(error.value)
 
 
 def test_an_engine_that_works_is_accepted(tmp_path):
     place = engine(tmp_path, f"    aligns = False\n{GOOD}")
-    warm_up(open_place(place, EngineSettings()), place)
+    warm_up(load_served_model(place, EngineSettings()), place)
 
 
 def test_the_options_of_special_lines_reach_the_translator(monkeypatch):
@@ -77,11 +84,11 @@ def test_the_options_of_special_lines_reach_the_translator(monkeypatch):
 
     made = []
     monkeypatch.setattr("towernmt.predict.translator.Translator", Recording)
-    opened = open_place("runs/x", EngineSettings(), Direction("de", "en"))
+    opened = load_served_model("runs/x", EngineSettings(), Direction("de", "en"))
     assert made[-1].given["retry"] is True and made[-1].given["languages"] == ("de", "en")
     assert made[-1].given["special_lines"] == SpecialLineSettings() and opened.protection == Protection()
     off = SpecialLineSettings(protection="off")
-    opened = open_place("runs/x", EngineSettings(retry=False, special_lines=off, protect=("a+",)))
+    opened = load_served_model("runs/x", EngineSettings(retry=False, special_lines=off, protect=("a+",)))
     assert made[-1].given["retry"] is False and made[-1].given["special_lines"] == off
     assert made[-1].given["options"].protect == ("a+",) and opened.protection == Protection(False, ("a+",))
 
@@ -101,7 +108,7 @@ def test_ready_is_refused_while_a_model_does_not_answer(make_client, monkeypatch
     client = make_client()
     assert client.get("/ready").status_code == 200
     [model] = client.service.models
-    monkeypatch.setattr(model.batcher, "_round_begun", float("-inf"))
+    monkeypatch.setattr(model.batcher, "_round_start", float("-inf"))
     hangs = client.get("/ready")
     assert hangs.status_code == 503 and "de-en does not answer" in hangs.json()["error"]
     monkeypatch.undo()
@@ -131,7 +138,7 @@ class Building:
 @pytest.fixture
 def building():
     engine = Building()
-    served = ServedModel(Direction("de", "en"), "place", lambda: OpenedModel(engine, "a", 3, False, True), 16, 100)
+    served = ServedModel(Direction("de", "en"), "place", lambda: LoadedModel(engine, "a", 3, False, True), 16, 100)
     yield engine, served
     for _ in range(100):
         engine.let.release()
@@ -139,7 +146,7 @@ def building():
 
 
 def translated(served, *options):
-    return translate_sentences(served, ["gut"] * len(options), options, Ticket(30))
+    return translate_sentences(served, ["gut"] * len(options), options, Cancellation(30))
 
 
 KINDS = {
@@ -168,17 +175,17 @@ def test_the_common_searches_are_built_without_a_request_and_others_with_one(bui
     for _ in range(100):
         engine.let.release()
     assert translated(served, *KINDS.values()) and served.is_warm
-    assert [kind for kind, _ in engine.builders][:len(COMMON)] == COMMON
-    assert {kind for kind, _ in engine.builders} == {*COMMON, search_kind(KINDS["all"])}
+    assert [kind for kind, _ in engine.builders][:len(COMMON_KINDS)] == COMMON_KINDS
+    assert {kind for kind, _ in engine.builders} == {*COMMON_KINDS, search_kind(KINDS["all"])}
 
 
-def test_an_exchanged_model_has_all_searches_that_the_old_one_had(building):
+def test_a_reloaded_model_has_all_searches_that_the_old_one_had(building):
     engine, served = building
     for _ in range(100):
         engine.let.release()
     assert translated(served, *KINDS.values())
     engine.built.clear()
-    served.exchange()
+    served.reload()
     engine.builders.clear()
     assert translated(served, *KINDS.values()) and not engine.builders
 
@@ -189,11 +196,11 @@ def test_requests_are_answered_while_the_new_model_is_loaded():
     def load():
         mark = f"model {len(begun)}"
         meanwhile.extend(translated(served, LineOptions())[0][0].text for served in begun)
-        return OpenedModel(lambda lines, _: [Translation([Hypothesis(mark, 0.0)]) for _ in lines], "a")
+        return LoadedModel(lambda lines, _: [Translation([Hypothesis(mark, 0.0)]) for _ in lines], "a")
 
     begun.append(ServedModel(Direction("de", "en"), "place", load, 16, 100))
     try:
-        begun[0].exchange()
+        begun[0].reload()
         assert meanwhile == ["model 0"] and translated(begun[0], LineOptions())[0][0].text == "model 1"
     finally:
         begun[0].close()
@@ -215,16 +222,16 @@ def test_a_model_chooses_its_precision_while_it_answers_until_it_is_replaced(cap
                 failed.wait(0.001)
             ended.append(number)
 
-        return OpenedModel(lambda lines, _: [Translation([Hypothesis(f"{number}", 0.0)]) for _ in lines], "a",
+        return LoadedModel(lambda lines, _: [Translation([Hypothesis(f"{number}", 0.0)]) for _ in lines], "a",
                            choose_precision=choose_precision)
 
     models = []
     served = ServedModel(Direction("de", "en"), "place", load, 16, 100)
     try:
         assert begun.acquire(timeout=60) and translated(served, LineOptions())[0][0].text == "0" and not ended
-        served.exchange()
+        served.reload()
         assert ended == [0] and begun.acquire(timeout=60) and failed.wait(60)
-        served.exchange()
+        served.reload()
         assert "choosing the precision failed" in caplog.text
         assert begun.acquire(timeout=60) and translated(served, LineOptions())[0][0].text == "2"
     finally:
@@ -234,10 +241,10 @@ def test_a_model_chooses_its_precision_while_it_answers_until_it_is_replaced(cap
 
 def test_a_client_that_goes_does_not_wait_for_a_search(building):
     _, served = building
-    ticket = Ticket()
-    ticket.end()
-    with pytest.raises(Refusal, match="closed the connection"):
-        translate_sentences(served, ["gut"], [KINDS["a prefix"]], ticket)
+    cancellation = Cancellation()
+    cancellation.cancel()
+    with pytest.raises(RequestError, match="closed the connection"):
+        translate_sentences(served, ["gut"], [KINDS["a prefix"]], cancellation)
 
 
 def test_a_server_is_ready_when_the_common_searches_are(make_client, building):

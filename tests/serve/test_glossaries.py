@@ -13,8 +13,8 @@ from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.lines.terminology import WritableTerms
 from towernmt.serve import glossaries
-from towernmt.serve.glossaries import Dictionary, Glossaries, read_entries
-from towernmt.serve.request_limits import Refusal
+from towernmt.serve.glossaries import Dictionary, Glossaries, Glossary, read_entries
+from towernmt.serve.request_limits import RequestError
 
 HEAD = {"name": "ours", "source_lang": "de", "target_lang": "en"}
 
@@ -84,13 +84,31 @@ def translate(client, number, text):
 def test_a_model_that_cannot_write_an_old_entry_refuses_only_texts_with_it(client):
     [model] = [one for one in client.service.models if one.direction.target == "en"]
     made = client.service.glossaries.add("testclient", "old", [Dictionary("de", "en", {"haus": "house", "herz": "❤"})])
-    assert model.unwritable(client.service.glossaries.terminology("testclient", [made.number], "de", "en"))
-    assert translate(client, made.number, "das haus").json()["translations"][0]["text"] == "DAS house"
-    answer = translate(client, made.number, ["ein haus", "ein herz"])
+    assert model.unwritable(client.service.glossaries.terminology("testclient", [made.id], "de", "en"))
+    assert translate(client, made.id, "das haus").json()["translations"][0]["text"] == "DAS house"
+    answer = translate(client, made.id, ["ein haus", "ein herz"])
     assert answer.status_code == 400 and "'❤'" in answer.json()["message"]
-    fields = {"source_lang": "de", "target_lang": "en", "glossary_id": made.number}
+    fields = {"source_lang": "de", "target_lang": "en", "glossary_id": made.id}
     assert [client.post("/v2/document", data=fields, files={"file": ("a.txt", text)}).status_code
             for text in ("das haus", "das herz")] == [200, 400]
+
+
+def test_terms_that_change_while_they_are_read_are_not_kept(monkeypatch):
+    store = Glossaries()
+    glossary = store.add("anna", "ours", [Dictionary("de", "en", {"haus": "house"})])
+    find = Glossary.find
+
+    def find_before_a_change(glossary, source, target):
+        dictionary = find(glossary, source, target)
+        if not store._lock.locked():        # another thread could change the glossary now
+            store.change(glossary, None, [Dictionary("de", "en", {"haus": "home"})])
+        return dictionary
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Glossary, "find", find_before_a_change)
+        store.terminology("anna", [glossary.id], "de", "en")
+    terms = {term.source: term.target for term in store.terminology("anna", [glossary.id], "de", "en").terms}
+    assert terms == store.get("anna", glossary.id).dictionaries[0].entries
 
 
 @pytest.mark.parametrize(("text", "kind", "entries"), [
@@ -115,7 +133,7 @@ def test_entries_are_read_as_they_are_written(text, kind, entries):
     ("das haus\thouse\ndas  haus\thome", "tsv", "Line 2 of the glossary: 'das  haus' is translated as"),
     ("\ufeff", "tsv", "1 to 10000 terms")])
 def test_entries_that_cannot_be_read_are_refused_with_their_line(text, kind, words):
-    with pytest.raises(Refusal) as refusal:
+    with pytest.raises(RequestError) as refusal:
         read_entries(text, kind)
     assert refusal.value.status == 400 and words in str(refusal.value)
 
@@ -141,7 +159,7 @@ def test_a_change_that_cannot_be_saved_is_no_change(make_client, tmp_path, monke
             assert answer.status_code == 507 and "nothing has changed" in answer.json()["message"]
     [left] = client.get("/v3/glossaries").json()["glossaries"]
     assert (left["name"], left["dictionaries"][0]["entry_count"]) == ("ours", 1) and file.read_text() == before
-    assert client.delete(path).status_code == 204 and Glossaries(file).of("testclient") == []
+    assert client.delete(path).status_code == 204 and Glossaries(file).owned_by("testclient") == []
 
 
 @pytest.mark.parametrize("place", ["", "file/glossaries.json"])

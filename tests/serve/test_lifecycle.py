@@ -61,7 +61,7 @@ def running(server):
     return int(next(line.split()[1] for line in lines if line.startswith("towernmt_requests_running ")))
 
 
-def test_a_model_is_exchanged_without_a_pause_and_a_broken_one_changes_nothing(start, tmp_path):
+def test_a_model_is_reloaded_without_a_pause_and_a_broken_one_changes_nothing(start, tmp_path):
     mark = tmp_path / "mark"
     mark.write_text("first")
     server = start(ECHO_FILE=str(mark))

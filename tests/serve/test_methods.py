@@ -7,7 +7,7 @@ import json
 import pytest
 
 METHODS = {
-    "/health": "GET", "/ready": "GET", "/metrics": "GET", "/admin/exchange": "POST",
+    "/health": "GET", "/ready": "GET", "/metrics": "GET", "/admin/reload": "POST",
     "/translate": "GET POST", "/languages": "GET", "/detect": "POST", "/translate_file": "POST",
     "/download_file/1/2": "GET", "/frontend/settings": "GET", "/suggest": "POST",
     "/v2/translate": "GET POST", "/v2/languages": "GET POST", "/v2/usage": "GET POST", "/v2/document": "POST",
@@ -66,7 +66,7 @@ def test_an_error_outside_of_the_translation_is_json_too(make_client, monkeypatc
     def broken(*_):
         raise MemoryError
 
-    monkeypatch.setattr(call, "Ticket", broken)
+    monkeypatch.setattr(call, "Cancellation", broken)
     client = make_client()
     for method in METHODS[path].split():
         answer = client.request(method, path)

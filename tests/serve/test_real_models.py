@@ -19,9 +19,9 @@ pytestmark = pytest.mark.thorough
 @pytest.fixture(scope="module")
 def opened_run(run_on_disk):
     """Return `opened_run(**settings)`, which opens the model of the run, once for all tests with these settings."""
-    from towernmt.serve.model_loading import EngineSettings, open_place
+    from towernmt.serve.model_loading import EngineSettings, load_served_model
 
-    return cache(lambda **settings: open_place(str(run_on_disk), EngineSettings(device="cpu", **settings)))
+    return cache(lambda **settings: load_served_model(str(run_on_disk), EngineSettings(device="cpu", **settings)))
 
 
 def served(make_client, opened):
@@ -90,7 +90,7 @@ def test_a_run_is_served_in_int8_after_a_measurement_and_from_the_next_start_on(
     from tests.interop.engines.test_int8_measurement import write_validation_text
     from towernmt.dataflow.text.language_codes import Direction
     from towernmt.interop.ctranslate2_engine import CTranslate2Translator
-    from towernmt.serve.model_loading import EngineSettings, open_place
+    from towernmt.serve.model_loading import EngineSettings, load_served_model
     from towernmt.serve.served_models import ServedModel
 
     run = shutil.copytree(run_on_disk, tmp_path / "run")
@@ -100,19 +100,19 @@ def test_a_run_is_served_in_int8_after_a_measurement_and_from_the_next_start_on(
     CTranslate2Translator(run, device="cpu")        # exports the run
     caplog.set_level(logging.INFO, "towernmt")
     settings = EngineSettings(device="cpu", special_lines=SpecialLineSettings(protection="off"), retry=False)
-    assert open_place(str(run), dataclasses.replace(settings, precision="float32")).choose_precision is None
-    served = ServedModel(Direction("de", "en"), str(run), lambda: open_place(str(run), settings), 16, 100)
+    assert load_served_model(str(run), dataclasses.replace(settings, precision="float32")).choose_precision is None
+    served = ServedModel(Direction("de", "en"), str(run), lambda: load_served_model(str(run), settings), 16, 100)
     served._choosing.join()
     assert served.model.engine().endswith(" int8")
     assert [found[0].text for found in served.model.translate(text, None)] == expected
     [line] = [message for message in caplog.messages if "BLEU of" in message]
     assert "100.00 in int8, so CTranslate2 uses int8 on processors" in line
-    served.exchange()
+    served.reload()
     served.close()
     assert served.model.engine().endswith(" int8") and served.model.choose_precision is None
     assert [message.rpartition("(")[2] for message in caplog.messages if "is ready after" in message][-1] == (
         f"engine: {served.model.engine()}).")
-    assert open_place(str(run), dataclasses.replace(settings, precision="float32")).engine().endswith(" float32")
+    assert load_served_model(str(run), dataclasses.replace(settings, precision="float32")).engine().endswith(" float32")
     assert not any("BLEU of" in message for message in caplog.messages[caplog.messages.index(line) + 1:])
 
 

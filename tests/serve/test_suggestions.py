@@ -80,7 +80,7 @@ def test_tabs_and_line_ends_stay_inside_their_fields() -> None:
 
 def test_a_file_that_is_full_or_cannot_be_written_is_one_sentence(client: Any, file: Path, tmp_path: Path,
                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suggestions, "MOST_BYTES", 10)
+    monkeypatch.setattr(suggestions, "MAX_BYTES", 10)
     answer = client.post("/suggest", json=ASKED)
     assert answer.status_code == 503 and answer.json()["error"] == "The file of suggestions is full."
     file.unlink()

@@ -68,5 +68,5 @@ def run_adapt(options: argparse.Namespace) -> int:
         print(f"No package was written, because {result.refusal}.")
         return 1
     print(f"{options.output}: the adapted model. A server that serves this file takes it up without a pause after "
-          "SIGHUP or POST /admin/exchange.")
+          "SIGHUP or POST /admin/reload.")
     return 0

@@ -30,7 +30,14 @@ from towernmt.core.standard_streams import log_to_stderr
 from towernmt.predict.search.search_settings import BATCH_ON_GPU, StreamSettings
 from towernmt.predict.stream import batching_for, uses_gpu
 from towernmt.serve.glossaries import Glossaries
-from towernmt.serve.model_loading import ENGINES, EngineSettings, ModelPlace, direction_of, open_place, parse_model
+from towernmt.serve.model_loading import (
+    ENGINES,
+    EngineSettings,
+    ModelSpec,
+    load_served_model,
+    parse_model_spec,
+    recorded_direction,
+)
 from towernmt.serve.request_limits import ServerLimits
 from towernmt.serve.suggestions import Suggestions
 from towernmt.serve.web.callers import KeysFile, Proxies, add_key, read_keys, remove_key
@@ -90,7 +97,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until a signal stops the process, and return the exit status."""
-    model_places = [parse_model(model) for model in args.model]
+    specs = [parse_model_spec(model) for model in args.model]
     check_search_options(search_options(args))
     limits = ServerLimits(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ServerLimits)})
     settings = _engine_settings(args)
@@ -102,16 +109,16 @@ def run_serve(args: argparse.Namespace) -> int:
         from towernmt.serve.service import Access
     except ImportError:
         raise SettingsError(MISSING) from None
-    server_socket = bind(args.host, args.port)
+    listener = bind(args.host, args.port)
     log_to_stderr()
     log_as_json()
     access = Access(keys, args.rate, args.rate_characters, args.cors, proxies)
     glossaries = Glossaries(None if args.glossaries is None else Path(args.glossaries))
-    serve(open_service(model_places, settings, limits, access, glossaries, args.page, suggestions), server_socket)
+    serve(open_service(specs, settings, limits, access, glossaries, args.page, suggestions), listener)
     return 0
 
 
-def open_service(model_places: list[ModelPlace], settings: EngineSettings, limits: ServerLimits, access: Access,
+def open_service(specs: list[ModelSpec], settings: EngineSettings, limits: ServerLimits, access: Access,
                  glossaries: Glossaries, page: bool = True, suggestions: Suggestions | None = None) -> Service:
     """Return the service with its models loaded and warmed up.
 
@@ -119,14 +126,14 @@ def open_service(model_places: list[ModelPlace], settings: EngineSettings, limit
         TowerNMTError: a model cannot be loaded.
     """
     from towernmt.serve.served_models import Models, ServedModel
-    from towernmt.serve.service import Service, server_metrics, watch_rounds
+    from towernmt.serve.service import Service, record_rounds, server_metrics
 
     metrics = server_metrics()
     models = []
-    for specified_direction, location in model_places:
-        direction = specified_direction or direction_of(location)
-        models.append(ServedModel(direction, location, partial(open_place, location, settings, direction),
-                                  settings.round_size, limits.max_queue, watch_rounds(metrics, direction)))
+    for requested_direction, location in specs:
+        direction = requested_direction or recorded_direction(location)
+        models.append(ServedModel(direction, location, partial(load_served_model, location, settings, direction),
+                                  settings.round_size, limits.max_queue, record_rounds(metrics, direction)))
     return Service(Models(models), limits, access, metrics, glossaries=glossaries, page=page,
                    suggestions=suggestions or Suggestions())
 

@@ -20,10 +20,10 @@ from towernmt.core.files import write_text
 from towernmt.core.structured_files import read_json
 from towernmt.dataflow.text.language_codes import base_code
 from towernmt.predict.lines.terminology import Term, Terminology
-from towernmt.serve.request_limits import Refusal, bad
+from towernmt.serve.request_limits import RequestError, bad_request
 
-MOST_GLOSSARIES, MOST_ENTRIES, LONGEST_TERM = 1_000, 10_000, 1_024
-MOST_CACHED = 100
+MAX_GLOSSARIES, MAX_ENTRIES, MAX_TERM_CHARACTERS = 1_000, 10_000, 1_024
+MAX_CACHED_TERMINOLOGIES = 100
 """Maximum number of terminologies that stay in memory between requests."""
 FORMATS = ("tsv", "csv")
 _LINE_END = re.compile("\r\n|\r|\n")
@@ -44,14 +44,14 @@ class Glossary:
     """A glossary of one caller.
 
     Attributes:
-        number: identifier in requests.
+        id: identifier in requests.
         owner: the caller, the only one who can read it.
         name: name that the caller chose.
         created: time of creation, ISO 8601.
         dictionaries: terms by direction.
     """
 
-    number: str
+    id: str
     owner: str
     name: str
     created: str
@@ -61,13 +61,13 @@ class Glossary:
         """Return the terms of a direction.
 
         Raises:
-            Refusal: the glossary has no terms of this direction.
+            RequestError: the glossary has no terms of this direction.
         """
-        wanted = base_code(source), base_code(target)
-        for one in self.dictionaries:
-            if (one.source, one.target) == wanted:
-                return one
-        raise Refusal(404, f"This glossary has no terms from {wanted[0]} to {wanted[1]}.")
+        direction = base_code(source), base_code(target)
+        for dictionary in self.dictionaries:
+            if (dictionary.source, dictionary.target) == direction:
+                return dictionary
+        raise RequestError(404, f"This glossary has no terms from {direction[0]} to {direction[1]}.")
 
 
 class Glossaries:
@@ -82,43 +82,44 @@ class Glossaries:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file, self._lock = file, threading.Lock()
-        found = read_json(file, list[Glossary], "Remove it.") if file is not None and file.is_file() else []
-        self._all = {one.number: one for one in found}
+        stored = read_json(file, list[Glossary], "Remove it.") if file is not None and file.is_file() else []
+        self._glossaries = {glossary.id: glossary for glossary in stored}
         self._terminologies: OrderedDict[tuple[str, ...], Terminology] = OrderedDict()
         if file is not None:
             try:
-                self._write(self._all)
+                self._write(self._glossaries)
             except OSError as error:
                 raise DataError(f"--glossaries {file}: the file cannot be written ({error.strerror}): name a file in a "
                                 "directory that the server may write to.") from None
 
-    def of(self, owner: str) -> list[Glossary]:
+    def owned_by(self, owner: str) -> list[Glossary]:
         """Return the glossaries of a caller, the oldest first."""
-        return sorted((one for one in self._all.values() if one.owner == owner), key=lambda one: one.created)
+        owned = [glossary for glossary in self._glossaries.values() if glossary.owner == owner]
+        return sorted(owned, key=lambda glossary: glossary.created)
 
-    def get(self, owner: str, number: str) -> Glossary:
+    def get(self, owner: str, id: str) -> Glossary:
         """Return a caller's glossary.
 
         Raises:
-            Refusal: the caller has no glossary of this number.
+            RequestError: the caller has no glossary with this id.
         """
-        found = self._all.get(number)
-        if found is None or found.owner != owner:
-            raise Refusal(404, "This glossary does not exist.")
-        return found
+        glossary = self._glossaries.get(id)
+        if glossary is None or glossary.owner != owner:
+            raise RequestError(404, "This glossary does not exist.")
+        return glossary
 
     def add(self, owner: str, name: str, dictionaries: Sequence[Dictionary]) -> Glossary:
         """Store a new glossary.
 
         Raises:
-            Refusal: the caller has too many, or the file cannot be written.
+            RequestError: the caller has too many, or the file cannot be written.
         """
-        made = Glossary(secrets.token_hex(16), owner, name, datetime.now(UTC).isoformat(timespec="microseconds"),
-                        list(dictionaries))
+        glossary = Glossary(secrets.token_hex(16), owner, name, datetime.now(UTC).isoformat(timespec="microseconds"),
+                            list(dictionaries))
         with self._lock:
-            if len(self.of(owner)) >= MOST_GLOSSARIES:
-                raise bad(f"You have {MOST_GLOSSARIES} glossaries already: delete one first.")
-            return self._put(made)
+            if len(self.owned_by(owner)) >= MAX_GLOSSARIES:
+                raise bad_request(f"You have {MAX_GLOSSARIES} glossaries already: delete one first.")
+            return self._store(glossary)
 
     def change(self, glossary: Glossary, name: str | None, dictionaries: Sequence[Dictionary],
                merge: bool = True) -> Glossary:
@@ -131,128 +132,130 @@ class Glossaries:
             merge: add the terms to the existing ones instead of replacing them.
 
         Raises:
-            Refusal: the glossary was deleted meanwhile, would have too many terms, or the file cannot be written.
+            RequestError: the glossary was deleted meanwhile, would have too many terms, or the file cannot be written.
         """
         with self._lock:
-            glossary = self.get(glossary.owner, glossary.number)     # another request may have changed it
-            kept = {(one.source, one.target): one for one in glossary.dictionaries}
-            for one in dictionaries:
-                old = kept.get((one.source, one.target))
+            glossary = self.get(glossary.owner, glossary.id)     # another request may have changed it
+            merged = {(dictionary.source, dictionary.target): dictionary for dictionary in glossary.dictionaries}
+            for dictionary in dictionaries:
+                old = merged.get((dictionary.source, dictionary.target))
                 if merge and old is not None:
-                    one = replace(one, entries={**old.entries, **one.entries})
-                    _check_number(len(one.entries))
-                    terminology_of(one.entries)
-                kept[one.source, one.target] = one
-            return self._put(replace(glossary, name=name or glossary.name, dictionaries=list(kept.values())))
+                    dictionary = replace(dictionary, entries={**old.entries, **dictionary.entries})
+                    _check_entry_count(len(dictionary.entries))
+                    terminology_of(dictionary.entries)
+                merged[dictionary.source, dictionary.target] = dictionary
+            return self._store(replace(glossary, name=name or glossary.name, dictionaries=list(merged.values())))
 
     def remove(self, glossary: Glossary, dictionary: Dictionary | None = None) -> None:
         """Delete a glossary or its terms of one direction.
 
         Raises:
-            Refusal: the glossary was deleted meanwhile, or the file cannot be written.
+            RequestError: the glossary was deleted meanwhile, or the file cannot be written.
         """
         with self._lock:
-            glossary = self.get(glossary.owner, glossary.number)
+            glossary = self.get(glossary.owner, glossary.id)
             if dictionary is None:
-                self._save({number: one for number, one in self._all.items() if number != glossary.number})
+                self._save({id: one for id, one in self._glossaries.items() if id != glossary.id})
                 return
-            left = [one for one in glossary.dictionaries
-                    if (one.source, one.target) != (dictionary.source, dictionary.target)]
-            self._put(replace(glossary, dictionaries=left))
+            remaining = [one for one in glossary.dictionaries
+                         if (one.source, one.target) != (dictionary.source, dictionary.target)]
+            self._store(replace(glossary, dictionaries=remaining))
 
-    def terminology(self, owner: str, numbers: Sequence[str], source: str, target: str) -> Terminology:
+    def terminology(self, owner: str, ids: Sequence[str], source: str, target: str) -> Terminology:
         """Return the terms of glossaries for a search. If two translate a term differently, the first one counts.
 
         Raises:
-            Refusal: a glossary does not exist, or has no terms of this direction.
+            RequestError: a glossary does not exist, or has no terms of this direction.
         """
         entries: dict[str, str] = {}
-        for number in numbers:
-            entries = {**self.get(owner, number).find(source, target).entries, **entries}
-        key = *numbers, source, target
-        with self._lock:
-            made = self._terminologies.get(key) or terminology_of(entries)
-            self._terminologies[key] = made
+        key = *ids, source, target
+        with self._lock:        # otherwise old terms could be cached after another request has changed them
+            for id in ids:
+                entries = {**self.get(owner, id).find(source, target).entries, **entries}
+            terminology = self._terminologies.get(key) or terminology_of(entries)
+            self._terminologies[key] = terminology
             self._terminologies.move_to_end(key)
-            if len(self._terminologies) > MOST_CACHED:
+            if len(self._terminologies) > MAX_CACHED_TERMINOLOGIES:
                 self._terminologies.popitem(last=False)
-        return made
+        return terminology
 
-    def _put(self, glossary: Glossary) -> Glossary:
-        self._save({**self._all, glossary.number: glossary})
+    def _store(self, glossary: Glossary) -> Glossary:
+        self._save({**self._glossaries, glossary.id: glossary})
         return glossary
 
     def _save(self, glossaries: dict[str, Glossary]) -> None:
         """Write all glossaries to the file and then use them.
 
         Raises:
-            Refusal: the file cannot be written; nothing changes.
+            RequestError: the file cannot be written; nothing changes.
         """
         try:
             self._write(glossaries)
         except OSError as error:
             log.error("%s: the glossaries cannot be saved: %s. Nothing has changed.", self._file, error.strerror)
-            raise Refusal(507, "The server cannot save glossaries at present, so nothing has changed: try again later, "
-                               "or ask its administrator.") from None
-        self._all = glossaries
+            raise RequestError(507, "The server cannot save glossaries at present, so nothing has changed: try again "
+                                    "later, or ask its administrator.") from None
+        self._glossaries = glossaries
         self._terminologies.clear()
 
     def _write(self, glossaries: Mapping[str, Glossary]) -> None:
         if self._file is not None:
-            write_text(self._file, json.dumps([asdict(one) for one in glossaries.values()], ensure_ascii=False))
+            content = [asdict(glossary) for glossary in glossaries.values()]
+            write_text(self._file, json.dumps(content, ensure_ascii=False))
 
 
 def terminology_of(entries: Mapping[str, str]) -> Terminology:
     """Return the terminology of pairs of terms.
 
     Raises:
-        Refusal: a term cannot be used.
+        RequestError: a term cannot be used.
     """
     return _terminology([Term(source, target, where="the glossary") for source, target in entries.items()])
 
 
-def read_entries(text: str, kind: str, check: Callable[[Terminology], None] = lambda _: None) -> dict[str, str]:
+def read_entries(text: str, format: str, check: Callable[[Terminology], None] = lambda _: None) -> dict[str, str]:
     """Read pairs of terms from tab-separated or comma-separated values, one pair per line.
 
     Comma-separated values may have two more columns, the languages.
 
     Args:
         text: content of the glossary.
-        kind: one of `FORMATS`.
+        format: one of `FORMATS`.
         check: raises a `DataError` if a term cannot be used.
 
     Raises:
-        Refusal: a line is not a pair, or its term is empty, too long, a duplicate, or cannot be used.
+        RequestError: a line is not a pair, or its term is empty, too long, a duplicate, or cannot be used.
     """
-    if kind not in FORMATS:
-        raise bad(f"'entries_format' must be one of {', '.join(FORMATS)}.")
+    if format not in FORMATS:
+        raise bad_request(f"'entries_format' must be one of {', '.join(FORMATS)}.")
     terms: dict[str, Term] = {}
-    for number, row in _rows(text.removeprefix("\ufeff"), kind):
+    for number, row in _rows(text.removeprefix("\ufeff"), format):
         if not any(field.strip() for field in row):
             continue
-        columns = (2,) if kind == "tsv" else (2, 4)
+        columns = (2,) if format == "tsv" else (2, 4)
         source, target = (row[0].strip(), row[1].strip()) if len(row) in columns else ("", "")
-        if not source or not target or max(len(source), len(target)) > LONGEST_TERM:
-            raise bad(f"Line {number} of the glossary is not a pair of terms with 1 to {LONGEST_TERM} characters.")
+        if not source or not target or max(len(source), len(target)) > MAX_TERM_CHARACTERS:
+            raise bad_request(f"Line {number} of the glossary is not a pair of terms with 1 to {MAX_TERM_CHARACTERS} "
+                              "characters.")
         if source in terms:
-            raise bad(f"Line {number} of the glossary repeats the source term of an earlier line.")
+            raise bad_request(f"Line {number} of the glossary repeats the source term of an earlier line.")
         terms[source] = Term(source, target, where=f"Line {number} of the glossary")
-    _check_number(len(terms))
-    made = _terminology(list(terms.values()))
+    _check_entry_count(len(terms))
+    terminology = _terminology(list(terms.values()))
     try:
-        check(made)
+        check(terminology)
     except DataError as error:
-        raise bad(str(error)) from None
+        raise bad_request(str(error)) from None
     return {source: term.target for source, term in terms.items()}
 
 
-def _rows(text: str, kind: str) -> Iterator[tuple[int, list[str]]]:
+def _rows(text: str, format: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of the last line of each row and the fields of the row.
 
     Raises:
-        Refusal: the text is not valid CSV.
+        RequestError: the text is not valid CSV.
     """
-    if kind == "tsv":
+    if format == "tsv":
         for number, line in enumerate(_LINE_END.split(text), start=1):
             yield number, line.split("\t")
         return
@@ -261,21 +264,21 @@ def _rows(text: str, kind: str) -> Iterator[tuple[int, list[str]]]:
         for row in reader:
             yield reader.line_num, row
     except csv.Error as error:
-        raise bad(f"Line {reader.line_num} of the glossary is not valid CSV: {error}.") from None
+        raise bad_request(f"Line {reader.line_num} of the glossary is not valid CSV: {error}.") from None
 
 
 def _terminology(terms: Sequence[Term]) -> Terminology:
     try:
         return Terminology(terms)
     except DataError as error:
-        raise bad(str(error)) from None
+        raise bad_request(str(error)) from None
 
 
-def _check_number(entries: int) -> None:
-    if not 0 < entries <= MOST_ENTRIES:
-        raise bad(f"A glossary must have 1 to {MOST_ENTRIES} terms per direction, but has {entries}.")
+def _check_entry_count(entries: int) -> None:
+    if not 0 < entries <= MAX_ENTRIES:
+        raise bad_request(f"A glossary must have 1 to {MAX_ENTRIES} terms per direction, but has {entries}.")
 
 
-def written_entries(entries: Mapping[str, str]) -> str:
+def format_entries(entries: Mapping[str, str]) -> str:
     """Return terms as tab-separated values."""
     return "\n".join(f"{source}\t{target}" for source, target in entries.items())

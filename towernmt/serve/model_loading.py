@@ -36,21 +36,21 @@ ENGINES = (*TRANSLATOR_ENGINES, "ctranslate2")
 _CUSTOM_ENGINE = re.compile(r".+\.py:\w+")
 
 
-class ModelPlace(NamedTuple):
+class ModelSpec(NamedTuple):
     """A parsed value of `--model`.
 
     Attributes:
         direction: translation direction; None means the direction that the model records.
-        place: a path, or FILE.py:NAME of a custom engine.
+        location: path of the model, or FILE.py:NAME of a custom engine.
     """
 
     direction: Direction | None
-    place: str
+    location: str
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Options for opening models.
+    """Options for loading models.
 
     Attributes:
         engine: one of `ENGINES`.
@@ -90,7 +90,7 @@ class EngineSettings:
         return self.stream.batch_sentences * (self.stream.threads or processors())
 
 
-class OpenedModel(NamedTuple):
+class LoadedModel(NamedTuple):
     """A loaded model: its function of translation, and the features that it supports.
 
     Attributes:
@@ -122,81 +122,83 @@ class OpenedModel(NamedTuple):
     choose_precision: Callable[[Callable[[], bool]], None] | None = None
 
 
-def parse_model(text: str) -> ModelPlace:
-    """Parse `DIRECTION=PLACE` or a place without a direction.
+def parse_model_spec(text: str) -> ModelSpec:
+    """Parse `DIRECTION=LOCATION`, or a location without a direction.
 
     Raises:
         SettingsError: the text before `=` is not a direction.
     """
-    before, equals, after = text.partition("=")
-    if not equals or "/" in before:     # a path may have an `=` in it
-        return ModelPlace(None, text)
-    return ModelPlace(parse_direction(before), after)
+    direction, equals, location = text.partition("=")
+    if not equals or "/" in direction:     # a path may have an `=` in it
+        return ModelSpec(None, text)
+    return ModelSpec(parse_direction(direction), location)
 
 
-def direction_of(place: str) -> Direction:
+def recorded_direction(location: str) -> Direction:
     """Return the direction that a model records.
 
     Raises:
         SettingsError: the model records no direction; only packages do.
         CheckpointError: the package is damaged.
     """
-    languages = PackagedRun(place).languages if is_package(place) else None
+    languages = PackagedRun(location).languages if is_package(location) else None
     if languages is None:
-        raise SettingsError(f"--model {place} does not name its languages: write, for example, --model de-en={place}.")
+        raise SettingsError(f"--model {location} does not name its languages: write, for example, --model "
+                            f"de-en={location}.")
     return Direction(*map(plain_code, languages))
 
 
-def open_place(place: str, settings: EngineSettings, direction: Direction | None = None) -> OpenedModel:
-    """Load the model at a place.
+def load_served_model(location: str, settings: EngineSettings, direction: Direction | None = None) -> LoadedModel:
+    """Load a model.
 
     Args:
-        place: path of the model, or name of a custom engine.
-        settings: options for opening models.
+        location: path of the model, or FILE.py:NAME of a custom engine.
+        settings: options for loading models.
         direction: translation direction, for the letter case; None if it is unknown.
 
     Raises:
         TowerNMTError: the model does not exist, or does not support the settings.
     """
-    if _CUSTOM_ENGINE.fullmatch(place):
-        return _custom_engine(place)._replace(protection=settings.protection)
+    if _CUSTOM_ENGINE.fullmatch(location):
+        return _custom_engine(location)._replace(protection=settings.protection)
     languages = None if direction is None else (written_language(direction.source), written_language(direction.target))
-    common: dict[str, Any] = {"options": LineOptions(protect=settings.protect), "retry": settings.retry,
-                              "special_lines": settings.special_lines, "languages": languages}
+    options: dict[str, Any] = {"options": LineOptions(protect=settings.protect), "retry": settings.retry,
+                               "special_lines": settings.special_lines, "languages": languages}
     search = dict(settings.search)
-    beam = search.pop("beam_size", None)
-    n_best = settings.alternatives if beam is None else min(settings.alternatives, beam)
-    if settings.engine == "ctranslate2" or (settings.engine == "auto" and is_export(place)):
+    beam_size = search.pop("beam_size", None)
+    n_best = settings.alternatives if beam_size is None else min(settings.alternatives, beam_size)
+    if settings.engine == "ctranslate2" or (settings.engine == "auto" and is_export(location)):
         from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 
-        return _opened(place, CTranslate2Translator(
-            place, beam, n_best=n_best, precision=settings.precision, device=settings.device, stream=settings.stream,
-            log_probs=settings.alignments, attention=settings.alignments, trust_code=settings.trust_code,
-            **common, **search), settings.protection, n_best, settings.alignments)
+        return _loaded_model(location, CTranslate2Translator(
+            location, beam_size, n_best=n_best, precision=settings.precision, device=settings.device,
+            stream=settings.stream, log_probs=settings.alignments, attention=settings.alignments,
+            trust_code=settings.trust_code, **options, **search), settings.protection, n_best, settings.alignments)
     from towernmt.predict.translator import Translator
 
-    measured = _measured_checkpoint(place, settings)
-    kept = None if measured is None else measured.kept()
-    translator = Translator(place, beam, n_best=n_best, device=settings.device, stream=settings.stream,
+    checkpoint = _measured_checkpoint(location, settings)
+    stored = None if checkpoint is None else checkpoint.kept()
+    precision = settings.precision if stored is None else stored.precision
+    translator = Translator(location, beam_size, n_best=n_best, device=settings.device, stream=settings.stream,
                             attention=settings.alignments, log_probs=settings.alignments,
-                            engine=settings.engine, precision=settings.precision if kept is None else kept.precision,
-                            trust_code=settings.trust_code, **common, **search)
-    opened = _opened(place, translator, settings.protection, n_best, settings.alignments, True)
-    if measured is None or kept is not None or not translator.has_engine_choice or (
-            translator.checkpoint != measured.checkpoint):      # training has written a better checkpoint meanwhile
-        return opened
+                            engine=settings.engine, precision=precision,
+                            trust_code=settings.trust_code, **options, **search)
+    loaded = _loaded_model(location, translator, settings.protection, n_best, settings.alignments, True)
+    if checkpoint is None or stored is not None or not translator.has_engine_choice or (
+            translator.checkpoint != checkpoint.checkpoint):      # training has written a better checkpoint meanwhile
+        return loaded
 
-    def choose_precision(stopped: Callable[[], bool]) -> None:
-        result = measured.measure("" if direction is None else direction.target, stopped)
-        if result is not None and result.precision != PRECISIONS[0] and not stopped():
+    def choose_precision(is_stopped: Callable[[], bool]) -> None:
+        result = checkpoint.measure("" if direction is None else direction.target, is_stopped)
+        if result is not None and result.precision != PRECISIONS[0] and not is_stopped():
             translator.change_precision(result.precision)
 
-    return opened._replace(choose_precision=choose_precision)
+    return loaded._replace(choose_precision=choose_precision)
 
 
-def _measured_checkpoint(place: str, settings: EngineSettings) -> MeasuredCheckpoint | None:
+def _measured_checkpoint(location: str, settings: EngineSettings) -> MeasuredCheckpoint | None:
     """Return the checkpoint of a run for which a measurement chooses the precision, or None."""
-    run = SavedRun(place)
+    run = SavedRun(location)
     if settings.engine != TRANSLATOR_ENGINES[0] or settings.precision is not None or not run.exists():
         return None
     from towernmt.interop.int8_measurement import MeasuredCheckpoint
@@ -205,24 +207,24 @@ def _measured_checkpoint(place: str, settings: EngineSettings) -> MeasuredCheckp
     return MeasuredCheckpoint(run, averaged)
 
 
-SENTENCE, OTHER = "a 1 2 3.", "a b c"
+WARM_UP_SENTENCE, AVOIDED_PHRASE = "a 1 2 3.", "a b c"
 
 
-def warm_up(model: OpenedModel, place: str) -> None:
+def warm_up(model: LoadedModel, location: str) -> None:
     """Translate two sentences, so that graphs are built before the first request, and check the result.
 
     Raises:
         TowerNMTError: the model does not translate, or returns something that is not a list of translations.
     """
-    lines = [SENTENCE, f"{SENTENCE} {SENTENCE}"]
+    lines = [WARM_UP_SENTENCE, f"{WARM_UP_SENTENCE} {WARM_UP_SENTENCE}"]
     for options in (None, [LineOptions(n_best=model.alternatives)] * len(lines)):
-        with _blaming(place, "fails at its first sentences"):
+        with _engine_errors_explained(location, "fails at its first sentences"):
             try:
-                found = check_translations(model.translate(lines, options), len(lines))
-                for translation in found:
+                translations = check_translations(model.translate(lines, options), len(lines))
+                for translation in translations:
                     translation[0].links()
             except EngineError as error:
-                raise SettingsError(f"--model {place}: {error}") from None
+                raise SettingsError(f"--model {location}: {error}") from None
 
 
 def search_kind(options: LineOptions) -> frozenset[str]:
@@ -236,24 +238,25 @@ def search_kind(options: LineOptions) -> frozenset[str]:
     return frozenset(names | ({"partial_word"} if options.prefix and options.partial_word else set()))
 
 
-COMMON = [frozenset(names) for names in (
+COMMON_KINDS = [frozenset(names) for names in (
     {"constraints"}, {"prefix"}, {"prefix", "partial_word"}, {"avoid"}, {"prefix", "avoid"})]
 """Kinds of search that every server prepares: those of glossaries, of placeholders and of the page."""
-RETRY = frozenset({"retry"})
+RETRY_KIND = frozenset({"retry"})
 """The kind of the second search for faulty translations, which a server prepares after the common ones."""
 
 
-def kinds_of(model: OpenedModel) -> set[frozenset[str]]:
+def search_kinds(model: LoadedModel) -> set[frozenset[str]]:
     """Return all kinds of search that requests can need, except the plain one."""
     if not model.constrains:
         return set()
     prefixes: list[set[str]] = [set(), {"prefix"}, {"prefix", "partial_word"}]
-    others: list[set[str]] = [set(), {"constraints"}, {"avoid"}, {"constraints", "avoid"}]
-    kinds = {frozenset(prefix | other) for prefix in prefixes for other in others if prefix or other}
-    return kinds | ({RETRY} if model.retry else set())
+    restrictions: list[set[str]] = [set(), {"constraints"}, {"avoid"}, {"constraints", "avoid"}]
+    kinds = {frozenset(prefix | restriction) for prefix in prefixes for restriction in restrictions}
+    kinds.remove(frozenset())
+    return kinds | ({RETRY_KIND} if model.retry else set())
 
 
-def warm_up_kind(model: OpenedModel, kind: frozenset[str], word: str) -> None:
+def warm_up_kind(model: LoadedModel, kind: frozenset[str], word: str) -> None:
     """Translate by a kind of search, so that no request waits until it is built.
 
     Args:
@@ -265,61 +268,62 @@ def warm_up_kind(model: OpenedModel, kind: frozenset[str], word: str) -> None:
         TowerNMTError: the model does not translate.
     """
     options = LineOptions(prefix=word if "prefix" in kind else "", partial_word="partial_word" in kind, n_best=1,
-                          constraints=[word] if "constraints" in kind else [], avoid=[OTHER] if "avoid" in kind else [],
-                          search=model.retry if kind == RETRY else {})
-    with suppress(SettingsError, DataError):    # a word that its vocabulary does not write again: requests name others
-        model.translate([SENTENCE], [options])
+                          constraints=[word] if "constraints" in kind else [],
+                          avoid=[AVOIDED_PHRASE] if "avoid" in kind else [],
+                          search=model.retry if kind == RETRY_KIND else {})
+    with suppress(SettingsError, DataError):    # the vocabulary cannot write this word; requests name other words
+        model.translate([WARM_UP_SENTENCE], [options])
 
 
-def _opened(place: str, translator: LineTranslator, protection: Protection, n_best: int, aligns: bool = False,
-            constrains: bool = False) -> OpenedModel:
+def _loaded_model(location: str, translator: LineTranslator, protection: Protection, n_best: int, aligns: bool = False,
+                  constrains: bool = False) -> LoadedModel:
     def translate(lines: Sequence[str], options: Sequence[LineOptions] | None) -> list[Translation]:
         return list(translator.translate_stream(lines, "sentence", options=options))
 
-    return OpenedModel(translate, f"{Path(place).name} {Path(translator.checkpoint).parent.name}".strip(), n_best,
-                       aligns, constrains, PackagedRun(place).card if is_package(place) else None, translator.check,
-                       protection, translator.retry, lambda: translator.engine)
+    return LoadedModel(translate, f"{Path(location).name} {Path(translator.checkpoint).parent.name}".strip(), n_best,
+                       aligns, constrains, PackagedRun(location).card if is_package(location) else None,
+                       translator.check, protection, translator.retry, lambda: translator.engine)
 
 
-def _custom_engine(place: str) -> OpenedModel:
-    """Open the custom engine of FILE.py:NAME.
+def _custom_engine(location: str) -> LoadedModel:
+    """Load the custom engine of FILE.py:NAME.
 
     NAME is a class, or a function without arguments, that returns a `Translate`. Its attributes `alternatives`,
-    `aligns`, `constrains` and `card` are those of `OpenedModel`.
+    `aligns`, `constrains` and `card` are those of `LoadedModel`.
 
     Raises:
         SettingsError: the file or the name does not exist, its code fails, or it does not return a function.
     """
-    file, _, name = place.rpartition(":")
+    file, _, name = location.rpartition(":")
     if not Path(file).is_file():
-        raise SettingsError(f"--model {place}: the file {file} does not exist.")
+        raise SettingsError(f"--model {location}: the file {file} does not exist.")
     spec = importlib.util.spec_from_file_location(f"{Path(file).stem}@serve", file)
     if spec is None or spec.loader is None:
-        raise SettingsError(f"--model {place}: {file} is not a Python file.")
+        raise SettingsError(f"--model {location}: {file} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
-    with _blaming(place, "cannot be loaded"):
+    with _engine_errors_explained(location, "cannot be loaded"):
         spec.loader.exec_module(module)
-        made = getattr(module, name, lambda: None)()
-    if not callable(made):
-        raise SettingsError(f"--model {place}: {name} must be a class, or a function without arguments, that returns "
-                            "a function of sentences and their options.")
-    given = {field: getattr(made, field, default) for field, default in _ATTRIBUTES.items()}
-    for field, value in given.items():
-        if type(value) is not type(_ATTRIBUTES[field]) or value < _ATTRIBUTES[field]:
-            raise SettingsError(f"--model {place}: the engine's attribute {field} is {value!r}: it must be "
+        engine = getattr(module, name, lambda: None)()
+    if not callable(engine):
+        raise SettingsError(f"--model {location}: {name} must be a class, or a function without arguments, that "
+                            "returns a function of sentences and their options.")
+    attributes = {field: getattr(engine, field, default) for field, default in _ENGINE_DEFAULTS.items()}
+    for field, value in attributes.items():
+        if type(value) is not type(_ENGINE_DEFAULTS[field]) or value < _ENGINE_DEFAULTS[field]:
+            raise SettingsError(f"--model {location}: the engine's attribute {field} is {value!r}: it must be "
                                 f"{'a whole number from 1' if field == 'alternatives' else 'True or False'}.")
-    card = getattr(made, "card", None)
+    card = getattr(engine, "card", None)
     if not isinstance(card, Mapping | None):
-        raise SettingsError(f"--model {place}: the engine's attribute card is {card!r}: it must be a dictionary.")
-    return OpenedModel(made, Path(place).name, **given, card=card)
+        raise SettingsError(f"--model {location}: the engine's attribute card is {card!r}: it must be a dictionary.")
+    return LoadedModel(engine, Path(location).name, **attributes, card=card)
 
 
-_ATTRIBUTES: dict[str, Any] = {"alternatives": 1, "aligns": False, "constrains": False}
-"""Attributes of a custom engine, and their defaults, which are the least values."""
+_ENGINE_DEFAULTS: dict[str, Any] = {"alternatives": 1, "aligns": False, "constrains": False}
+"""Attributes of a custom engine, and their defaults, which are also the minimum values."""
 
 
 @contextmanager
-def _blaming(place: str, what: str) -> Iterator[None]:
+def _engine_errors_explained(location: str, failure: str) -> Iterator[None]:
     """Convert an exception of a custom engine into one sentence with the file and line that raised it.
 
     Raises:
@@ -334,5 +338,5 @@ def _blaming(place: str, what: str) -> Iterator[None]:
             raise
         frame = traceback.extract_tb(error.__traceback__)[-1]
         message = " ".join(f"{type(error).__name__}: {error}".split())
-        raise SettingsError(f"--model {place}: the engine {what}: {message} ({frame.filename} line {frame.lineno}). "
-                            "Correct its code.") from error
+        raise SettingsError(f"--model {location}: the engine {failure}: {message} ({frame.filename} line "
+                            f"{frame.lineno}). Correct its code.") from error

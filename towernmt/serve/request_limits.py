@@ -1,7 +1,4 @@
-"""Limits of a server (sizes, times and numbers, each an option of `towernmt serve`), and the refusal of a request.
-
-A refusal has a status and one sentence.
-"""
+"""Limits of a server (sizes, times and numbers, each an option of `towernmt serve`), and the errors of requests."""
 
 from __future__ import annotations
 
@@ -48,8 +45,11 @@ class ServerLimits:
         check_ranges(self, format_value=lambda name, value: f"--{name.replace('_', '-')} {value}")
 
 
-class Refusal(TowerNMTError):
-    """A refused request, with one sentence for the client.
+class RequestError(TowerNMTError):
+    """A request that the server refuses or cannot complete, with one sentence for the client.
+
+    Create a new error for each request: an exception that is raised again keeps the stack frames of each time, and so
+    the texts in their variables.
 
     Attributes:
         status: HTTP status.
@@ -61,7 +61,7 @@ class Refusal(TowerNMTError):
         self.status, self.retry_after = status, retry_after
 
 
-class UnsupportedLanguage(Refusal):
+class UnsupportedLanguageError(RequestError):
     """Refusal of a language that the server does not support, or not in combination with the other language.
 
     Attributes:
@@ -69,16 +69,35 @@ class UnsupportedLanguage(Refusal):
         hint: sentence that lists the supported languages.
     """
 
-    def __init__(self, parameter: str, what: str, hint: str) -> None:
-        super().__init__(400, f"{what}: {hint}")
+    def __init__(self, parameter: str, problem: str, hint: str) -> None:
+        super().__init__(400, f"{problem}: {hint}")
         self.parameter, self.hint = parameter, hint
 
 
-def bad(message: str) -> Refusal:
-    """Return the refusal of an invalid request (400)."""
-    return Refusal(400, message)
+def bad_request(message: str) -> RequestError:
+    """Return the error for an invalid request (400)."""
+    return RequestError(400, message)
 
 
-def busy(message: str, retry_after: float = 1.0) -> Refusal:
-    """Return the refusal of an overloaded server (503)."""
-    return Refusal(503, message, retry_after)
+def unavailable(message: str, retry_after: float = 1.0) -> RequestError:
+    """Return the error of an overloaded or stopping server (503).
+
+    Args:
+        message: sentence for the client.
+        retry_after: seconds after which the client may repeat the request.
+    """
+    return RequestError(503, message, retry_after)
+
+
+DISCONNECTED = 499
+"""Status of a request whose client disconnected before the answer, as in nginx."""
+
+
+def client_disconnected() -> RequestError:
+    """Return the error of a request whose client has closed the connection; nobody receives it."""
+    return RequestError(DISCONNECTED, "The client closed the connection.")
+
+
+def server_stopping() -> RequestError:
+    """Return the error of a request that a stopping server does not finish (503)."""
+    return unavailable("The server is stopping, and did not finish this translation: send it again in a moment.", 5.0)

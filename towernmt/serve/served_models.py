@@ -20,119 +20,119 @@ from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.special_lines import copied
 from towernmt.predict.lines.terminology import Term, Terminology
-from towernmt.serve.batcher import Batcher, Round, Ticket
+from towernmt.serve.batcher import Batcher, Cancellation, RoundStatistics
 from towernmt.serve.model_loading import (
-    COMMON,
-    RETRY,
-    SENTENCE,
-    OpenedModel,
-    kinds_of,
+    COMMON_KINDS,
+    RETRY_KIND,
+    WARM_UP_SENTENCE,
+    LoadedModel,
     search_kind,
+    search_kinds,
     warm_up,
     warm_up_kind,
 )
-from towernmt.serve.request_limits import UnsupportedLanguage, bad
+from towernmt.serve.request_limits import UnsupportedLanguageError, bad_request
 
 log = logging.getLogger(__name__)
 
 
 class ServedModel:
-    """A model and its thread.
+    """A model, its batcher, and the threads that prepare it. The model can be reloaded while it answers requests.
 
     Args:
         direction: translation direction.
-        place: path of the model, or name of a custom engine.
-        open_model: loads the model; called again for each exchange.
-        round_size, longest_queue, watch: as in `Batcher`.
+        location: path of the model, or FILE.py:NAME of a custom engine.
+        open_model: loads the model; called again for each reload.
+        round_size, max_queue, on_round: as in `Batcher`.
 
     Attributes:
         model: the current model.
-        batcher: its thread.
-        loaded: time of loading, in seconds since 1970.
+        batcher: translates the queued sentences of all requests.
+        loaded_at: time of loading, in seconds since 1970.
 
     Raises:
         TowerNMTError: the model cannot be loaded, or does not translate.
     """
 
-    def __init__(self, direction: Direction, place: str, open_model: Callable[[], OpenedModel], round_size: int,
-                 longest_queue: int, watch: Callable[[Round], None] = lambda _: None) -> None:
-        self.direction, self.place, self._open = direction, place, open_model
-        self._exchanging = threading.Lock()
-        self.model = self._loaded()
-        self.loaded = time.time()
-        self._unwritable: tuple[OpenedModel, WeakKeyDictionary[Terminology, dict[Term, str]]] = (
+    def __init__(self, direction: Direction, location: str, open_model: Callable[[], LoadedModel], round_size: int,
+                 max_queue: int, on_round: Callable[[RoundStatistics], None] = lambda _: None) -> None:
+        self.direction, self.location, self._open_model = direction, location, open_model
+        self._reload_lock = threading.Lock()
+        self.model = self._load()
+        self.loaded_at = time.time()
+        self._unwritable_cache: tuple[LoadedModel, WeakKeyDictionary[Terminology, dict[Term, str]]] = (
             self.model, WeakKeyDictionary())
-        self.batcher = Batcher(self.model.translate, round_size, longest_queue, watch)
+        self.batcher = Batcher(self.model.translate, round_size, max_queue, on_round)
         self._closing = False
-        self._warm, self._cold = threading.Condition(), kinds_of(self.model)
-        self._wanted = [kind for kind in (*COMMON, RETRY) if kind in self._cold]
-        self._warming = threading.Thread(target=self._warm_up_in_background, name="warm up", daemon=True)
-        self._warming.start()
-        self._choosing = self._choose_in_background()
+        self._kinds_changed, self._unbuilt = threading.Condition(), search_kinds(self.model)
+        self._requested_kinds = [kind for kind in (*COMMON_KINDS, RETRY_KIND) if kind in self._unbuilt]
+        self._warm_up_thread = threading.Thread(target=self._warm_up_in_background, name="warm up", daemon=True)
+        self._warm_up_thread.start()
+        self._precision_thread = self._start_choosing_precision()
 
     @property
     def is_warm(self) -> bool:
         """Whether all common kinds of search are ready."""
-        return self._cold.isdisjoint(COMMON)
+        return self._unbuilt.isdisjoint(COMMON_KINDS)
 
-    def wait_until_warm(self, options: Sequence[LineOptions], ticket: Ticket) -> None:
+    def wait_until_warm(self, options: Sequence[LineOptions], cancellation: Cancellation) -> None:
         """Wait until the searches that sentences need are built, so that the model's thread does not build them.
 
         Raises:
-            Refusal: the client no longer waits.
+            RequestError: the client no longer waits.
         """
-        if not self._cold:
+        if not self._unbuilt:
             return
-        kinds = {search_kind(one) for one in options}
-        with self._warm:
-            self._wanted += [kind for kind in kinds & self._cold if kind not in self._wanted]
-            self._warm.notify_all()
-            while self._cold & kinds:
-                ticket.check()
-                self._warm.wait(0.5)
+        kinds = {search_kind(line_options) for line_options in options}
+        with self._kinds_changed:
+            self._requested_kinds += [kind for kind in kinds & self._unbuilt if kind not in self._requested_kinds]
+            self._kinds_changed.notify_all()
+            while self._unbuilt & kinds:
+                cancellation.check()
+                self._kinds_changed.wait(0.5)
 
     def unwritable(self, terminology: Terminology) -> Mapping[Term, str]:
         """Return the terms that the model cannot write, each with an error message."""
-        model, known = self._unwritable
+        model, cache = self._unwritable_cache
         if model is not self.model:
-            model, known = self._unwritable = self.model, WeakKeyDictionary()
-        if terminology not in known:
-            known[terminology] = _unwritable(model, terminology)
-        return known[terminology]
+            model, cache = self._unwritable_cache = self.model, WeakKeyDictionary()
+        if terminology not in cache:
+            cache[terminology] = _unwritable_terms(model, terminology)
+        return cache[terminology]
 
     def close(self) -> None:
-        """Translate the submitted work, refuse new work, and end all threads."""
-        with self._warm:
+        """Translate the queued sentences, refuse new ones, and end all threads."""
+        with self._kinds_changed:
             self._closing = True
-            self._cold = set()
-            self._warm.notify_all()
+            self._unbuilt = set()
+            self._kinds_changed.notify_all()
         self.batcher.close()
-        self._warming.join()
-        self._choosing.join()
+        self._warm_up_thread.join()
+        self._precision_thread.join()
 
-    def exchange(self) -> None:
-        """Reload the model from its place, and use the new one from the next round on.
+    def reload(self) -> None:
+        """Reload the model from its location, and use the new one from the next round on.
 
         Raises:
             TowerNMTError: the new model cannot be loaded; the old one stays in use.
         """
-        with self._exchanging:
-            model = self._loaded()
-            for kind in kinds_of(model) - self._cold:
-                warm_up_kind(model, kind, _word_of(model))
+        with self._reload_lock:
+            model = self._load()
+            for kind in search_kinds(model) - self._unbuilt:
+                warm_up_kind(model, kind, _sample_word(model))
             self.model = model
             self.batcher.translate = self.model.translate
-            self.loaded = time.time()
-            self._choosing.join()       # it ends at its next sentence, because its model is replaced
-            self._choosing = self._choose_in_background()
+            self.loaded_at = time.time()
+            self._precision_thread.join()       # it ends at its next sentence, because its model is replaced
+            self._precision_thread = self._start_choosing_precision()
 
-    def _choose_in_background(self) -> threading.Thread:
+    def _start_choosing_precision(self) -> threading.Thread:
         """Start the thread in which the model chooses its precision, and return the thread."""
         thread = threading.Thread(target=self._choose_precision, args=(self.model,), name="precision", daemon=True)
         thread.start()
         return thread
 
-    def _choose_precision(self, model: OpenedModel) -> None:
+    def _choose_precision(self, model: LoadedModel) -> None:
         """Let the model choose its precision while it answers requests."""
         if model.choose_precision is None:
             return
@@ -144,42 +144,42 @@ class ServedModel:
 
     def _warm_up_in_background(self) -> None:
         """Build searches while the plain search answers requests: the common ones now, the others on demand."""
-        begun = time.monotonic()
+        start = time.monotonic()
         while (kind := self._next_kind()) is not None:
             try:
-                warm_up_kind(self.model, kind, _word_of(self.model))
+                warm_up_kind(self.model, kind, _sample_word(self.model))
             except Exception as error:  # noqa: BLE001 -- requests that need this search report why it cannot be built
                 log.error("%s: building a search failed: %s", self.direction,
                           error if isinstance(error, TowerNMTError) else type(error).__name__, exc_info=error)
             was_warm = self.is_warm
-            with self._warm:
-                self._cold = self._cold - {kind}
-                self._warm.notify_all()
+            with self._kinds_changed:
+                self._unbuilt = self._unbuilt - {kind}
+                self._kinds_changed.notify_all()
             if self.is_warm and not was_warm:
                 log.info("%s: searches with constraints, glossaries and prefixes are ready after %.1f s.",
-                         self.direction, time.monotonic() - begun)
+                         self.direction, time.monotonic() - start)
 
     def _next_kind(self) -> frozenset[str] | None:
         """Wait for a kind of search to build and return it, or None after the last one."""
-        with self._warm:
-            while not self._closing and self._cold:
-                self._wanted = [kind for kind in self._wanted if kind in self._cold]
-                if self._wanted:
-                    return self._wanted[0]
-                self._warm.wait()
+        with self._kinds_changed:
+            while not self._closing and self._unbuilt:
+                self._requested_kinds = [kind for kind in self._requested_kinds if kind in self._unbuilt]
+                if self._requested_kinds:
+                    return self._requested_kinds[0]
+                self._kinds_changed.wait()
             return None
 
-    def _loaded(self) -> OpenedModel:
-        begun = time.monotonic()
-        model = self._open()
-        warm_up(model, self.place)
-        log.info("%s: %s is ready after %.1f s%s.", self.direction, self.place, time.monotonic() - begun,
+    def _load(self) -> LoadedModel:
+        start = time.monotonic()
+        model = self._open_model()
+        warm_up(model, self.location)
+        log.info("%s: %s is ready after %.1f s%s.", self.direction, self.location, time.monotonic() - start,
                  f" (engine: {model.engine()})" if model.engine() else "")
         return model
 
 
-def _unwritable(model: OpenedModel, terminology: Terminology) -> dict[Term, str]:
-    """Check the terms one by one, if they cannot all be written."""
+def _unwritable_terms(model: LoadedModel, terminology: Terminology) -> dict[Term, str]:
+    """Return an error message for each term that the model's vocabulary cannot write."""
     errors: dict[Term, str] = {}
     try:
         model.check(LineOptions(terminology=terminology))
@@ -192,27 +192,27 @@ def _unwritable(model: OpenedModel, terminology: Terminology) -> dict[Term, str]
     return errors
 
 
-def _word_of(model: OpenedModel) -> str:
+def _sample_word(model: LoadedModel) -> str:
     """Return a word that the model writes."""
-    return next(iter(model.translate([SENTENCE], None)[0][0].text.split()), SENTENCE)
+    return next(iter(model.translate([WARM_UP_SENTENCE], None)[0][0].text.split()), WARM_UP_SENTENCE)
 
 
-SAMPLE = 2_000
+DETECTION_CHARACTERS = 2_000
 """Characters of a text that the detector reads."""
-TIMES_TARGET, TIMES_OTHER = 3.0, 9.0
+MIN_TARGET_RATIO, MIN_OTHER_RATIO = 3.0, 9.0
 """A text counts as a language that it cannot be translated from only if that language is this many times as probable as
 each language that it can be translated from. The first number is for the language of the translation: then the text
 stays unchanged. The second number is for other languages: then the request is refused."""
 
 
-class Detected(NamedTuple):
+class DetectedLanguage(NamedTuple):
     """A language, and its probability among all languages that the detector knows, 0 to 1."""
 
     language: str
     confidence: float
 
 
-def detect(text: str, languages: Sequence[str]) -> list[Detected]:
+def detect_languages(text: str, languages: Sequence[str]) -> list[DetectedLanguage]:
     """Return the languages that can be detected, the most probable first. A single language is returned in any case.
 
     Args:
@@ -220,49 +220,50 @@ def detect(text: str, languages: Sequence[str]) -> list[Detected]:
         languages: codes, at least one.
 
     Raises:
-        Refusal: there are several languages, and none of them can be detected.
+        RequestError: there are several languages, and none of them can be detected.
     """
-    found = _ranked(text, languages)
-    if found:
-        return found
+    detected = _rank_languages(text, languages)
+    if detected:
+        return detected
     if len(languages) == 1:
-        return [Detected(languages[0], 0.0)]
-    raise bad(f"Name the source language: none of {', '.join(languages)} can be detected here. (Detection needs the "
-              "package py3langid: pip install 'towernmt[serve]'.)")
+        return [DetectedLanguage(languages[0], 0.0)]
+    raise bad_request(f"Name the source language: none of {', '.join(languages)} can be detected here. (Detection "
+                      "needs the package py3langid: pip install 'towernmt[serve]'.)")
 
 
-def detect_source(text: str, sources: Sequence[str], target: str, others: Sequence[str] = ()) -> Detected:
+def detect_source_language(text: str, sources: Sequence[str], target: str,
+                           other_languages: Sequence[str] = ()) -> DetectedLanguage:
     """Return the language of a text that is to be translated.
 
     Args:
         text: text to identify.
         sources: codes of the languages that are translated into the target, at least one.
         target: the language of the translation, which the text may be in already.
-        others: further languages that the text may be in, though they are not translated into the target.
+        other_languages: further languages that the text may be in, though they are not translated into the target.
 
     Raises:
-        Refusal: there are several sources, and none of them can be detected.
+        RequestError: there are several sources, and none of them can be detected.
     """
-    best = detect(text, sources)[0]
+    best = detect_languages(text, sources)[0]
     if not best.confidence:         # the only source, which cannot be detected
         return best
     labels = {identified_code(code) for code in sources}
-    for candidates, times in (([target], TIMES_TARGET), (others, TIMES_OTHER)):
-        found = _ranked(text, [code for code in candidates if identified_code(code) not in labels])
-        if found and found[0].confidence >= times * best.confidence:
-            return found[0]
+    for candidates, min_ratio in (([target], MIN_TARGET_RATIO), (other_languages, MIN_OTHER_RATIO)):
+        ranked = _rank_languages(text, [code for code in candidates if identified_code(code) not in labels])
+        if ranked and ranked[0].confidence >= min_ratio * best.confidence:
+            return ranked[0]
     return best
 
 
-def _ranked(text: str, languages: Sequence[str]) -> list[Detected]:
+def _rank_languages(text: str, languages: Sequence[str]) -> list[DetectedLanguage]:
     """Return the languages that can be detected, the most probable first."""
     try:
-        probabilities = language_probabilities(text[:SAMPLE])
+        probabilities = language_probabilities(text[:DETECTION_CHARACTERS])
     except SettingsError:       # py3langid is not installed: the caller decides whether detection is needed
         return []
-    found = [Detected(code, probabilities[label]) for code in languages
-             if (label := identified_code(code)) in probabilities]
-    return sorted(found, key=lambda one: -one.confidence)
+    detected = [DetectedLanguage(code, probabilities[label]) for code in languages
+                if (label := identified_code(code)) in probabilities]
+    return sorted(detected, key=lambda candidate: -candidate.confidence)
 
 
 class Models:
@@ -276,7 +277,7 @@ class Models:
         self._models = {model.direction: model for model in models}
         if len(self._models) < len(models):
             raise SettingsError("--model: two models have the same direction: serve one of them at another port.")
-        self._copying: dict[str, ServedModel] = {}
+        self._copiers: dict[str, ServedModel] = {}
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -306,7 +307,7 @@ class Models:
         return sorted(direction.source for direction in self._models if direction.target == target)
 
     def find(self, source: str | None, target: str | None, sample: str,
-             only_sources: bool = False) -> tuple[ServedModel, Detected | None]:
+             only_sources: bool = False) -> tuple[ServedModel, DetectedLanguage | None]:
         """Return the model that a request means.
 
         A text that is in the target language already is served by a model that copies it.
@@ -322,58 +323,59 @@ class Models:
             the model, and the detected language if the request does not name the source language.
 
         Raises:
-            Refusal: the server has no such model, or cannot detect the language.
+            RequestError: the server has no such model, or cannot detect the language.
         """
         if target is None:
             if len(self.targets) > 1:
-                raise bad(f"Into which language? There are {_listed(self.targets)}.")
+                raise bad_request(f"'target' is missing: this server translates into {', '.join(self.targets)}.")
             target = self.targets[0]
-        known = spoken(target, self.targets)
-        if known is None:
-            raise UnsupportedLanguage("target", f"{plain_code(target)[:40]} is not supported",
-                                      f"this server translates into {_listed(self.targets)}.")
-        sources = self.sources_of(known)
+        target_code = spoken(target, self.targets)
+        if target_code is None:
+            raise UnsupportedLanguageError("target", f"{plain_code(target)[:40]} is not supported",
+                                           f"this server translates into {', '.join(self.targets)}.")
+        sources = self.sources_of(target_code)
         if source is None or source.lower() == "auto":
             if len(self._models) == 1:
-                detected = detect(sample, sources)[0]
+                detected = detect_languages(sample, sources)[0]
             else:
-                others = [] if only_sources else sorted({*self.languages} - {*sources, known})
-                detected = detect_source(sample, sources, known, others)
-            return self._of(detected.language, known), detected
-        found = spoken(source, sources) or spoken(source, self.languages)
-        if found is None:
-            raise UnsupportedLanguage("source", f"{plain_code(source)[:40]} is not supported",
-                                      f"this server translates into {language_name(known)} from {_listed(sources)}.")
-        return self._of(found, known), None
+                others = [] if only_sources else sorted({*self.languages} - {*sources, target_code})
+                detected = detect_source_language(sample, sources, target_code, others)
+            return self._model_for(detected.language, target_code), detected
+        source_code = spoken(source, sources) or spoken(source, self.languages)
+        if source_code is None:
+            raise UnsupportedLanguageError("source", f"{plain_code(source)[:40]} is not supported",
+                                           f"this server translates into {language_name(target_code)} from "
+                                           f"{', '.join(sources)}.")
+        return self._model_for(source_code, target_code), None
 
-    def _of(self, source: str, target: str) -> ServedModel:
+    def _model_for(self, source: str, target: str) -> ServedModel:
         """Return the model of a direction.
 
         Raises:
-            Refusal: both languages are served, but not this direction.
+            RequestError: both languages are served, but not this direction.
         """
         if source == target:
-            return self._copier(target)
+            return self._copying_model(target)
         model = self._models.get(Direction(source, target))
         if model is None:
-            raise UnsupportedLanguage(
+            raise UnsupportedLanguageError(
                 "source", f"{language_name(target)} ({target}) is not available as a target language from "
                           f"{language_name(source)} ({source})",
-                f"this server translates into {language_name(target)} from {_listed(self.sources_of(target))}.")
+                f"this server translates into {language_name(target)} from {', '.join(self.sources_of(target))}.")
         return model
 
-    def _copier(self, language: str) -> ServedModel:
+    def _copying_model(self, language: str) -> ServedModel:
         """Return the model that copies texts of a language."""
         with self._lock:
-            if language not in self._copying:
-                self._copying[language] = ServedModel(
+            if language not in self._copiers:
+                self._copiers[language] = ServedModel(
                     Direction(language, language), "a copy of each text",
-                    lambda: OpenedModel(_copied, "", alternatives=100, aligns=True, constrains=True),
-                    round_size=1_000, longest_queue=100_000)
-            return self._copying[language]
+                    lambda: LoadedModel(_copy_translations, "", alternatives=100, aligns=True, constrains=True),
+                    round_size=1_000, max_queue=100_000)
+            return self._copiers[language]
 
-    def exchange(self) -> dict[str, str]:
-        """Reload all models from their places.
+    def reload(self) -> dict[str, str]:
+        """Reload all models from their locations.
 
         Returns:
             An error message for each direction; "" means success.
@@ -381,7 +383,7 @@ class Models:
         errors = {}
         for direction, model in self._models.items():
             try:
-                model.exchange()
+                model.reload()
                 errors[str(direction)] = ""
             except TowerNMTError as error:
                 errors[str(direction)] = str(error)
@@ -390,25 +392,23 @@ class Models:
                 errors[str(direction)] = "The model cannot be loaded; see the server's log for the reason."
         return errors
 
-    def why_unwell(self, longest: float) -> str | None:
+    def health_problem(self, max_seconds: float) -> str | None:
         """Return why a model is not responding, or None if all are.
 
         Args:
-            longest: maximum seconds of a round of sentences.
+            max_seconds: maximum seconds of a round of sentences.
         """
-        found = ((direction, model.batcher.why_unwell(longest)) for direction, model in self._models.items())
-        return next((f"The model {direction} does not answer: {why}." for direction, why in found if why), None)
+        for direction, model in self._models.items():
+            if problem := model.batcher.health_problem(max_seconds):
+                return f"The model {direction} does not answer: {problem}."
+        return None
 
     def close(self) -> None:
-        """Translate the submitted work, refuse new work, and end all threads."""
-        for model in (*self._models.values(), *self._copying.values()):
+        """Translate the queued sentences, refuse new ones, and end all threads."""
+        for model in (*self._models.values(), *self._copiers.values()):
             model.close()
 
 
-def _copied(sentences: Sequence[str], options: Sequence[LineOptions] | None) -> list[Translation]:
+def _copy_translations(sentences: Sequence[str], options: Sequence[LineOptions] | None) -> list[Translation]:
     """Return sentences as their own translations."""
     return list(map(copied, sentences))
-
-
-def _listed(codes: Sequence[str]) -> str:
-    return ", ".join(codes)

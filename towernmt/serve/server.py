@@ -37,10 +37,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from towernmt.core.errors import SettingsError
 from towernmt.serve.api import deepl, libretranslate, native, native_documents
-from towernmt.serve.request_limits import Refusal, ServerLimits
-from towernmt.serve.served_models import detect
+from towernmt.serve.request_limits import RequestError, ServerLimits
+from towernmt.serve.served_models import detect_languages
 from towernmt.serve.service import Service
-from towernmt.serve.web.http_requests import FAILED, Form, Front, refused
+from towernmt.serve.web.http_requests import FAILED, ErrorFormat, RequestMiddleware, error_json, error_response
 
 INDEX = "index.html"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -59,11 +59,11 @@ def page_files() -> dict[str, bytes]:
 
 def _page_route(name: str) -> Route:
     content = page_files()[name]
-    mark = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
 
     async def answer(request: Request) -> Response:
-        headers = {**HEADERS, "ETag": mark}
-        if mark in request.headers.get("if-none-match", ""):
+        headers = {**HEADERS, "ETag": etag}
+        if etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
         return Response(content, headers=headers, media_type=TYPES[name[name.rindex("."):]])
 
@@ -76,8 +76,8 @@ def page_routes() -> list[Route]:
 
 
 MESSAGES = {404: "There is nothing at this address.", 405: "This address takes another method."}
-FORMS: dict[str, Form] = {"/v2/": deepl.deepl_error, "/v3/": deepl.deepl_error}
-"""Functions that format refusals, by path prefix. All other paths use LibreTranslate's format."""
+ERROR_FORMATS: dict[str, ErrorFormat] = {"/v2/": deepl.deepl_error, "/v3/": deepl.deepl_error}
+"""Functions that return errors as JSON, by path prefix. All other paths use LibreTranslate's format."""
 
 
 def make_app(service: Service) -> Any:
@@ -93,19 +93,19 @@ def make_app(service: Service) -> Any:
                     exception_handlers={HTTPException: _no_route, Exception: _failure})
     app.state.service = service
     app.router.redirect_slashes = False
-    return Front(app, service, form_of)
+    return RequestMiddleware(app, service, error_format_of)
 
 
-def form_of(path: str) -> Form:
-    """Return the function that formats the refusals of a path."""
-    return next((form for prefix, form in FORMS.items() if path.startswith(prefix)),
-                libretranslate.libretranslate_error)
+def error_format_of(path: str) -> ErrorFormat:
+    """Return the function that returns the errors of a path as JSON."""
+    return next((error_format for prefix, error_format in ERROR_FORMATS.items() if path.startswith(prefix)),
+                error_json)
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
     """Answer a request whose path or method does not exist."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    response = refused(Refusal(status, MESSAGES.get(status, FAILED)), form_of(request.url.path))
+    response = error_response(RequestError(status, MESSAGES.get(status, FAILED)), error_format_of(request.url.path))
     if status == 405:
         allowed = {method for route in request.app.routes if isinstance(route, Route)
                    and route.path_regex.match(request.url.path) for method in route.methods or ()}
@@ -114,15 +114,15 @@ async def _no_route(request: Request, error: Exception) -> Response:
 
 
 async def _failure(request: Request, error: Exception) -> Response:
-    """Answer a request that failed for an unexpected reason; `Front` logs it."""
-    return refused(Refusal(500, FAILED), form_of(request.url.path))
+    """Answer a request that failed for an unexpected reason; `RequestMiddleware` logs it."""
+    return error_response(RequestError(500, FAILED), error_format_of(request.url.path))
 
 
 class Connection(H11Protocol):
     """A connection that is closed if headers take too long, the client does not read, or too many others are open.
 
     Attributes:
-        limits: of the server; set by `limited`.
+        limits: of the server; set by `connection_class`.
     """
 
     limits = ServerLimits()
@@ -130,17 +130,17 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the time limit for the first headers."""
         super().connection_made(transport)
-        self._late: asyncio.TimerHandle | None = None
-        self._unread: asyncio.TimerHandle | None = None
+        self._header_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
         if len(self.connections) > self.limits.max_connections:
             self._refuse(503, b"Too many connections: try again in a moment.\n", b"1")
             return
-        self._wait_for_headers()
+        self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all time limits after the client disconnected."""
-        self._stop_waiting()
-        self._is_read()
+        self._cancel_header_timer()
+        self._cancel_write_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -148,44 +148,44 @@ class Connection(H11Protocol):
         if self.transport.is_closing():
             return
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:       # the headers are not whole
-            if self._late is None:
-                self._wait_for_headers()
+        if self.conn.their_state is h11.IDLE:       # the headers are incomplete
+            if self._header_timer is None:
+                self._start_header_timer()
         else:
-            self._stop_waiting()
+            self._cancel_header_timer()
 
     def on_response_complete(self) -> None:
         """Start the time limit for the next request, part of which may already be here."""
         super().on_response_complete()
         if not self.transport.is_closing() and self.conn.trailing_data[0]:
             self._unset_keepalive_if_required()
-            self._wait_for_headers()
+            self._start_header_timer()
 
     def pause_writing(self) -> None:
         """Start the time limit for a client that does not read."""
         super().pause_writing()
-        self._unread = self.loop.call_later(self.limits.seconds, self.transport.abort)
+        self._write_timer = self.loop.call_later(self.limits.seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Stop the time limit for a client that does not read."""
-        self._is_read()
+        self._cancel_write_timer()
         super().resume_writing()
 
-    def _is_read(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
+    def _cancel_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
-    def _wait_for_headers(self) -> None:
-        self._stop_waiting()
-        self._late = self.loop.call_later(self.limits.header_seconds, self._too_late)
+    def _start_header_timer(self) -> None:
+        self._cancel_header_timer()
+        self._header_timer = self.loop.call_later(self.limits.header_seconds, self._on_header_timeout)
 
-    def _stop_waiting(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
+    def _cancel_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
-    def _too_late(self) -> None:
+    def _on_header_timeout(self) -> None:
         if not self.transport.is_closing() and self.conn.their_state is h11.IDLE:
             self._refuse(408, b"The headers did not come in time.\n")
 
@@ -201,15 +201,15 @@ class Connection(H11Protocol):
         self.transport.close()
 
 
-def limited(limits: ServerLimits) -> type[Any]:
-    """Return a class of connections with these limits."""
+def connection_class(limits: ServerLimits) -> type[Any]:
+    """Return the class of connections with the limits of a server."""
     return type("LimitedConnection", (Connection,), {"limits": limits})
 
 
 log = logging.getLogger(__name__)
 ERROR_SHARE, ERROR_SECONDS = 0.2, 2.0
 """Share of `--stop-seconds`, and its maximum, that is reserved for sending errors of unfinished requests."""
-GRACE_SECONDS, LOOK_SECONDS = 1.0, 0.05
+GRACE_SECONDS, POLL_SECONDS = 1.0, 0.05
 """Seconds after `--stop-seconds` until the process is killed, and between two checks of the documents."""
 
 
@@ -221,49 +221,49 @@ def bind(host: str, port: int) -> socket.socket:
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        opened = socket.socket(family, kind, protocol)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind(address)
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
     except OSError as error:
         raise SettingsError(f"--host {host} --port {port} cannot be opened ({error.strerror}): choose another port, or "
                             "stop the program that has it.") from None
-    return opened
+    return listener
 
 
-def serve(service: Service, opened: socket.socket) -> None:
+def serve(service: Service, listener: socket.socket) -> None:
     """Answer requests until SIGTERM or SIGINT, and then finish the accepted ones."""
     limits = service.limits
     config = uvicorn.Config(
-        make_app(service), http=limited(limits), ws="none", loop="asyncio", lifespan="off", log_config=None,
+        make_app(service), http=connection_class(limits), ws="none", loop="asyncio", lifespan="off", log_config=None,
         access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=int(max(limits.idle_seconds, 1)),
         timeout_graceful_shutdown=int(max(limits.stop_seconds, 1)), h11_max_incomplete_event_size=limits.max_header,
         backlog=1024)
     threading.Thread(target=_load_detector, args=(service,), name="detector", daemon=True).start()
     server = _Server(config, service)
-    server.run([opened])
+    server.run([listener])
     service.close()
-    if server.killer is not None:
-        server.killer.cancel()
+    if server.kill_timer is not None:
+        server.kill_timer.cancel()
 
 
 def _load_detector(service: Service) -> None:
     """Load the language detector, so that no request waits for it."""
-    with suppress(Refusal):     # not installed: requests report that
-        detect("", service.models.sources)
+    with suppress(RequestError):     # not installed: requests report that
+        detect_languages("", service.models.sources)
 
 
 class _Server(uvicorn.Server):
     """A uvicorn server whose process exits with status 0 after a signal; uvicorn itself would die from the signal.
 
     Attributes:
-        killer: ends the process if a thread does not end in time; None until the server is stopped.
+        kill_timer: ends the process if a thread does not end in time; None until the server is stopped.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self._service = service
         self._draining: asyncio.Task[None] | None = None
-        self.killer: threading.Timer | None = None
+        self.kill_timer: threading.Timer | None = None
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer requests until the server is stopped."""
@@ -271,7 +271,7 @@ class _Server(uvicorn.Server):
         with suppress(NotImplementedError):     # Windows has no handlers of this kind, and Ctrl-C ends the process
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop)
-            loop.add_signal_handler(signal.SIGHUP, self._exchange)
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
         await super().serve(sockets)
 
     @contextmanager
@@ -282,47 +282,47 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the sockets and report the URL."""
         await super().startup(sockets)
-        for opened in sockets or []:
-            host, port = opened.getsockname()[:2]
+        for listener in sockets or []:
+            host, port = listener.getsockname()[:2]
             log.info("Listening at http://%s:%d.", f"[{host}]" if ":" in host else host, port)
 
     def _stop(self) -> None:
         if self._draining is not None:
             log.info("Stopping immediately.")
             self._kill_after(GRACE_SECONDS)
-            self._end()
+            self._fail_unfinished()
             self.should_exit = self.force_exit = True
             return
         log.info("Stopping: finishing the accepted requests.")
         loop, seconds = asyncio.get_running_loop(), self._service.limits.stop_seconds
         self._kill_after(seconds + GRACE_SECONDS)
-        working = seconds - min(seconds * ERROR_SHARE, ERROR_SECONDS)
-        self._service.stop_accepting(working)
-        loop.call_later(working, self._end)
+        accepted_seconds = seconds - min(seconds * ERROR_SHARE, ERROR_SECONDS)
+        self._service.stop_accepting(accepted_seconds)
+        loop.call_later(accepted_seconds, self._fail_unfinished)
         self._draining = loop.create_task(self._drain(loop.time() + seconds))
 
     async def _drain(self, end: float) -> None:
         """Wait until documents are translated and fetched, then stop; uvicorn waits for running requests."""
         loop = asyncio.get_running_loop()
-        while self._service.documents.unseen() and loop.time() < end:
-            await asyncio.sleep(LOOK_SECONDS)
+        while self._service.documents.unfetched() and loop.time() < end:
+            await asyncio.sleep(POLL_SECONDS)
         self.config.timeout_graceful_shutdown = end - loop.time()  # type: ignore[assignment]
         self.should_exit = True
 
-    def _end(self) -> None:
-        self._service.end()
-        asyncio.get_running_loop().call_later(LOOK_SECONDS, self._service.leave_threads)
+    def _fail_unfinished(self) -> None:
+        self._service.fail_unfinished()
+        asyncio.get_running_loop().call_later(POLL_SECONDS, self._service.abandon_threads)
 
     def _kill_after(self, seconds: float) -> None:
-        if self.killer is not None:
-            self.killer.cancel()
-        self.killer = threading.Timer(seconds, _kill)
-        self.killer.daemon = True
-        self.killer.start()
+        if self.kill_timer is not None:
+            self.kill_timer.cancel()
+        self.kill_timer = threading.Timer(seconds, _kill)
+        self.kill_timer.daemon = True
+        self.kill_timer.start()
 
-    def _exchange(self) -> None:
-        log.info("The models are loaded anew.")
-        self._service.exchange_in_background()
+    def _reload(self) -> None:
+        log.info("Reloading the models.")
+        self._service.reload_in_background()
 
 
 def _kill() -> None:

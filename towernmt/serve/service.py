@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from towernmt.dataflow.text.language_codes import Direction
-from towernmt.serve.batcher import STOPPED, Round, Ticket
+from towernmt.serve.batcher import Cancellation, RoundStatistics
 from towernmt.serve.document_jobs import Documents
 from towernmt.serve.glossaries import Glossaries
-from towernmt.serve.request_limits import Refusal, ServerLimits, busy
+from towernmt.serve.request_limits import RequestError, ServerLimits, server_stopping, unavailable
 from towernmt.serve.served_models import Models
 from towernmt.serve.suggestions import Suggestions
 from towernmt.serve.web.callers import KeysFile, Proxies, Rates
@@ -23,7 +23,7 @@ from towernmt.serve.web.observability import SECONDS, SENTENCES, Metrics
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
-LONGEST_ROUND = 30.0
+MAX_ROUND_SECONDS = 30.0
 """Maximum seconds of a round before the model counts as hanging, unless `--seconds` is larger."""
 
 
@@ -76,96 +76,100 @@ class Service:
     def __post_init__(self) -> None:
         self.documents = Documents(self.limits)
         self._threads = ThreadPoolExecutor(self.limits.max_requests, thread_name_prefix="request")
-        self._running: dict[asyncio.Future[Any], tuple[Ticket, asyncio.Future[Any]]] = {}
-        self._ended = False
-        self._bodies: set[asyncio.Timeout] = set()
-        self._exchanges: list[threading.Thread] = []
-        self._counting = threading.Lock()
+        self._running: dict[asyncio.Future[Any], tuple[Cancellation, asyncio.Future[Any]]] = {}
+        self._has_failed_unfinished = False
+        self._body_timeouts: set[asyncio.Timeout] = set()
+        self._reload_threads: list[threading.Thread] = []
+        self._character_lock = threading.Lock()
         metrics = self.metrics
         metrics.gauge("towernmt_queue_sentences", "Sentences that wait for a model.", lambda: {
-            _direction(model.direction): float(model.batcher.waiting()) for model in self.models})
+            _labels(model.direction): float(model.batcher.queue_length()) for model in self.models})
         metrics.gauge("towernmt_requests_running", "Requests that are being translated.",
                       lambda: {(): float(len(self._running))})
         metrics.gauge("towernmt_documents_running", "Documents that are translated, or wait for their turn.",
-                      lambda: {(): float(self.documents.running())})
+                      lambda: {(): float(self.documents.unfinished())})
         metrics.gauge("towernmt_model_loaded_seconds", "When a model was loaded, in seconds since 1970.", lambda: {
-            _direction(model.direction): model.loaded for model in self.models})
+            _labels(model.direction): model.loaded_at for model in self.models})
 
-    def why_not_ready(self) -> Refusal | None:
-        """Return why the server should not receive requests now, or None."""
+    def readiness_error(self) -> RequestError | None:
+        """Return the error for `/ready` if the server should not receive requests now, or None."""
         if self.stopping:
-            return busy("The server is shutting down.", 5.0)
+            return unavailable("The server is shutting down.", 5.0)
         if not all(model.is_warm for model in self.models):
-            return busy("The server is still preparing searches with constraints, glossaries and prefixes.", 5.0)
-        why = self.models.why_unwell(max(self.limits.seconds, LONGEST_ROUND))
-        return None if why is None else busy(why, 60.0)
+            return unavailable("The server is still preparing searches with constraints, glossaries and prefixes.", 5.0)
+        problem = self.models.health_problem(max(self.limits.seconds, MAX_ROUND_SECONDS))
+        return None if problem is None else unavailable(problem, 60.0)
 
-    async def in_thread(self, ticket: Ticket, function: Callable[[], T]) -> T:
+    async def run_in_thread(self, cancellation: Cancellation, function: Callable[[], T]) -> T:
         """Run a function that waits for translations in a separate thread and return its result.
 
+        Args:
+            cancellation: is cancelled if the request ends before the function.
+            function: the function to run.
+
         Raises:
-            Refusal: too many requests are running.
+            RequestError: too many requests are running, the server is stopping, or the function raised it.
         """
         if len(self._running) >= self.limits.max_requests:
-            raise busy("Too many requests are being translated: try again in a moment.")
+            raise unavailable("Too many requests are being translated: try again in a moment.")
         future = asyncio.get_running_loop().run_in_executor(self._threads, function)
-        waiting = asyncio.shield(future)
-        self._running[future] = ticket, waiting
+        shielded = asyncio.shield(future)
+        self._running[future] = cancellation, shielded
         future.add_done_callback(self._running.pop)
         try:
-            return await waiting
+            return await shielded
         except asyncio.CancelledError:
-            ticket.end()
-            if self._ended:
-                raise STOPPED from None
+            cancellation.cancel()
+            if self._has_failed_unfinished:
+                raise server_stopping() from None
             raise
 
     @contextmanager
-    def reading(self, limit: asyncio.Timeout) -> Iterator[None]:
+    def limited_body(self, timeout: asyncio.Timeout) -> Iterator[None]:
         """Register the timeout of a request's body, which `stop_accepting` shortens."""
-        self._bodies.add(limit)
+        self._body_timeouts.add(timeout)
         try:
             yield
         finally:
-            self._bodies.discard(limit)
+            self._body_timeouts.discard(timeout)
 
     def stop_accepting(self, seconds: float) -> None:
         """Refuse new requests, and limit the time for bodies that are being received."""
         self.stopping = True
         self.documents.stop_accepting()
         end = asyncio.get_running_loop().time() + seconds
-        for limit in self._bodies:
-            limit.reschedule(min(limit.when() or end, end))
+        for timeout in self._body_timeouts:
+            timeout.reschedule(min(timeout.when() or end, end))
 
-    def end(self) -> None:
+    def fail_unfinished(self) -> None:
         """Answer all unfinished requests with an error."""
-        self._ended = True
-        self.documents.end(STOPPED)
-        for ticket, _ in list(self._running.values()):
-            ticket.end(STOPPED)
+        self._has_failed_unfinished = True
+        self.documents.fail_unfinished()
+        for cancellation, _ in list(self._running.values()):
+            cancellation.cancel(server_stopping())
 
-    def leave_threads(self) -> None:
-        """Answer the requests whose threads have not ended after `end`, such as one that splits a large file."""
-        for _, waiting in list(self._running.values()):
-            waiting.cancel()
+    def abandon_threads(self) -> None:
+        """Answer the requests whose threads run on after `fail_unfinished`, such as one that splits a large file."""
+        for _, shielded in list(self._running.values()):
+            shielded.cancel()
 
-    def count(self, caller: str, direction: str, characters: int) -> None:
+    def count_characters(self, caller: str, direction: str, characters: int) -> None:
         """Count characters that a caller had translated."""
-        with self._counting:
+        with self._character_lock:
             self.characters[caller] = self.characters.get(caller, 0) + characters
         self.metrics.add("towernmt_characters_total", characters, direction=direction)
 
-    def exchange_in_background(self) -> None:
-        """Reload all models in a thread; see `exchange`."""
-        thread = threading.Thread(target=self.exchange, name="exchange", daemon=True)
-        self._exchanges = [*(one for one in self._exchanges if one.is_alive()), thread]
+    def reload_in_background(self) -> None:
+        """Reload all models in a thread; see `reload`."""
+        thread = threading.Thread(target=self.reload, name="reload", daemon=True)
+        self._reload_threads = [*(other for other in self._reload_threads if other.is_alive()), thread]
         thread.start()
 
-    def exchange(self) -> dict[str, str]:
+    def reload(self) -> dict[str, str]:
         """Reload all models and return an error by direction ("" for success). After an error, the old model stays."""
-        errors = self.models.exchange()
+        errors = self.models.reload()
         for direction, error in errors.items():
-            self.metrics.add("towernmt_exchanges_total", direction=direction, outcome="failed" if error else "done")
+            self.metrics.add("towernmt_reloads_total", direction=direction, outcome="failed" if error else "done")
             if error:
                 log.error("%s: the model was not replaced; the server keeps the previous model: %s", direction, error)
             else:
@@ -177,7 +181,7 @@ class Service:
         self.documents.close()
         self.models.close()
         self._threads.shutdown()
-        for thread in self._exchanges:
+        for thread in self._reload_threads:
             thread.join()
 
 
@@ -190,21 +194,21 @@ def server_metrics() -> Metrics:
     metrics.histogram("towernmt_batch_sentences", "Sentences per round.", SENTENCES)
     metrics.counter("towernmt_sentences_total", "Translated sentences.")
     metrics.counter("towernmt_batch_seconds_total", "Seconds that models spent on translation.")
-    metrics.counter("towernmt_exchanges_total", "Exchanges of models, by outcome.")
+    metrics.counter("towernmt_reloads_total", "Reloads of models, by outcome.")
     return metrics
 
 
-def watch_rounds(metrics: Metrics, direction: Direction) -> Callable[[Round], None]:
+def record_rounds(metrics: Metrics, direction: Direction) -> Callable[[RoundStatistics], None]:
     """Return a function that records the rounds of a model."""
     name = str(direction)
 
-    def watch(one: Round) -> None:
-        metrics.observe("towernmt_batch_sentences", one.sentences, direction=name)
-        metrics.add("towernmt_sentences_total", one.sentences, direction=name)
-        metrics.add("towernmt_batch_seconds_total", one.seconds, direction=name)
+    def record(statistics: RoundStatistics) -> None:
+        metrics.observe("towernmt_batch_sentences", statistics.sentences, direction=name)
+        metrics.add("towernmt_sentences_total", statistics.sentences, direction=name)
+        metrics.add("towernmt_batch_seconds_total", statistics.seconds, direction=name)
 
-    return watch
+    return record
 
 
-def _direction(direction: Direction) -> tuple[tuple[str, str], ...]:
+def _labels(direction: Direction) -> tuple[tuple[str, str], ...]:
     return (("direction", str(direction)),)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.text_lines import clean
-from towernmt.serve.request_limits import Refusal, busy
+from towernmt.serve.request_limits import RequestError, unavailable
 
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Maximum size of the file; further suggestions are refused."""
 
 
@@ -40,7 +40,7 @@ class Suggestions:
                                     "another file.") from error
 
     @property
-    def accepted(self) -> bool:
+    def enabled(self) -> bool:
         """Whether the server accepts suggestions."""
         return self._file is not None
 
@@ -56,22 +56,22 @@ class Suggestions:
             suggestion: the better translation.
 
         Raises:
-            Refusal: the server accepts no suggestions, a text is empty, or the file is full or cannot be written.
+            RequestError: the server accepts no suggestions, a text is empty, or the file is full or cannot be written.
         """
         if self._file is None:
-            raise Refusal(403, "Suggestions are disabled on this server.")
+            raise RequestError(403, "Suggestions are disabled on this server.")
         rows = suggestion_rows(source, translation, suggestion)
         if not rows:
-            raise Refusal(400, "Invalid request: q and s must contain text")
-        time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        content = "".join("\t".join([time, clean(model), *row]) + "\n" for row in rows).encode()
+            raise RequestError(400, "Invalid request: q and s must contain text")
+        timestamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        content = "".join("\t".join([timestamp, clean(model), *row]) + "\n" for row in rows).encode()
         with self._lock:
             try:
                 descriptor = self._open(self._file)
                 try:
                     size = os.fstat(descriptor).st_size
-                    if size + len(content) > MOST_BYTES:
-                        raise busy("The file of suggestions is full.", 3600.0)
+                    if size + len(content) > MAX_BYTES:
+                        raise unavailable("The file of suggestions is full.", 3600.0)
                     if os.write(descriptor, content) < len(content):
                         os.ftruncate(descriptor, size)      # the next suggestion must begin a line
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -79,7 +79,7 @@ class Suggestions:
                 finally:
                     os.close(descriptor)
             except OSError as error:
-                raise busy(f"The suggestion cannot be stored ({error.strerror}).", 60.0) from error
+                raise unavailable(f"The suggestion cannot be stored ({error.strerror}).", 60.0) from error
 
     @staticmethod
     def _open(file: Path) -> int:
@@ -89,10 +89,10 @@ class Suggestions:
 
 def suggestion_rows(source: str, translation: str, suggestion: str) -> list[tuple[str, str, str]]:
     """Return source, translation and suggestion of each line, cleaned; of the whole text if its lines do not match."""
-    sides = [text.strip().splitlines() for text in (source, translation, suggestion)]
-    if len(sides[0]) != len(sides[2]):
-        sides = [[" ".join(lines)] for lines in sides]
-    elif len(sides[1]) != len(sides[0]):
-        sides[1] = [""] * len(sides[0])
-    rows = [(clean(row[0]), clean(row[1]), clean(row[2])) for row in zip(*sides, strict=True)]
+    columns = [text.strip().splitlines() for text in (source, translation, suggestion)]
+    if len(columns[0]) != len(columns[2]):
+        columns = [[" ".join(lines)] for lines in columns]
+    elif len(columns[1]) != len(columns[0]):
+        columns[1] = [""] * len(columns[0])
+    rows = [(clean(row[0]), clean(row[1]), clean(row[2])) for row in zip(*columns, strict=True)]
     return [row for row in rows if row[0] and row[2]]

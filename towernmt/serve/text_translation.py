@@ -15,27 +15,26 @@ from towernmt.dataflow.text.language_codes import base_code
 from towernmt.documents.formats.html import HtmlDocument
 from towernmt.documents.formats.plain import Lines
 from towernmt.documents.formats.xml import XmlDocument, XmlSettings
-from towernmt.documents.segments import Document
 from towernmt.documents.source_sentences import SourceSentence
 from towernmt.documents.translation import SentencesOf, lost, with_placeholders_forced
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import OPTIONS, PLAIN, LineOptions
 from towernmt.predict.lines.protected_sentences import restored, with_names_forced, with_placeholders
 from towernmt.predict.lines.terminology import Terminology
-from towernmt.serve.batcher import Ticket
-from towernmt.serve.request_limits import Refusal, ServerLimits, bad
+from towernmt.serve.batcher import Cancellation, QueuedSentences
+from towernmt.serve.request_limits import RequestError, ServerLimits, bad_request
 from towernmt.serve.served_models import ServedModel
 
-CHUNK, CHUNK_OF_A_TURN = 512, 128
-"""Maximum number of sentences in the queue of one request, and of a document, which waits for its turn each time."""
+CHUNK_SIZE, TURN_CHUNK_SIZE = 512, 128
+"""Maximum number of sentences that a request, or a document in its turn, has in the queue of a model."""
 Turn = Callable[[], AbstractContextManager[None]]
-"""Return a context manager in which a chunk of sentences is translated."""
+"""Returns a context manager in which a chunk of sentences is translated."""
 OnResult = Callable[[int, Translation], None]
 """Called with the index and the translations of each sentence as soon as they are final."""
 
 
-def translate_segmented(model: ServedModel, sentences: Sequence[SourceSentence], options: LineOptions, ticket: Ticket,
-                        on_result: OnResult = lambda *_: None, blocking: bool = True,
+def translate_segmented(model: ServedModel, sentences: Sequence[SourceSentence], options: LineOptions,
+                        cancellation: Cancellation, on_result: OnResult = lambda *_: None, blocking: bool = True,
                         turn: Turn | None = None) -> list[Translation]:
     """Translate sentences with placeholders and wait for them.
 
@@ -46,45 +45,47 @@ def translate_segmented(model: ServedModel, sentences: Sequence[SourceSentence],
         model: translates the sentences.
         sentences: sentences with placeholders.
         options: options of all sentences.
-        ticket: the waiting client.
+        cancellation: cancels the translation.
         on_result: called with (index, translation) as soon as a translation is final.
         blocking: as in `translate_sentences`.
         turn: as in `translate_sentences`.
 
     Raises:
-        Refusal: the queue is full, or the time limit is exceeded.
+        RequestError: the queue is full, or the time limit is exceeded.
         SettingsError: the model's vocabulary cannot write a prefix or a constraint.
     """
     def report_if_complete(index: int, translation: Translation) -> None:
         if not lost(sentences[index], translation[0].text):
             on_result(index, translation)
 
-    def forced(again: list[int]) -> list[Translation]:
-        texts = [sentences[place].text for place in again]
+    def translate_with_constraints(indices: list[int]) -> list[Translation]:
+        texts = [sentences[index].text for index in indices]
+        constrained = [with_names_forced(sentence_options[index], sentences[index]) for index in indices]
         try:
-            return translate_sentences(model, texts, [with_names_forced(given[place], sentences[place])
-                                                      for place in again], ticket, turn=turn)
-        except Refusal as refusal:
-            if refusal.status != 400:       # 400: the vocabulary cannot write a placeholder
+            return translate_sentences(model, texts, constrained, cancellation, turn=turn)
+        except RequestError as error:
+            if error.status != 400:         # 400: the vocabulary cannot write a placeholder
                 raise
             return []
 
     aligned = replace(options, details=True)        # marks and protected words move with the words around them
-    given = [with_placeholders(options if sentence.is_plain else aligned, sentence) for sentence in sentences]
-    for one in {id(one): one for one in given if one.prefix or one.constraints}.values():
-        model.model.check(replace(one, terminology=None))       # before it shares a batch with other requests
-    found = translate_sentences(model, [sentence.text for sentence in sentences], given, ticket, report_if_complete,
-                                blocking, turn)
-    again = [place for place, sentence in enumerate(sentences) if lost(sentence, found[place][0].text)]
+    sentence_options = [with_placeholders(options if sentence.is_plain else aligned, sentence)
+                        for sentence in sentences]
+    for distinct in {id(one): one for one in sentence_options if one.prefix or one.constraints}.values():
+        model.model.check(replace(distinct, terminology=None))      # before it shares a batch with other requests
+    translations = translate_sentences(model, [sentence.text for sentence in sentences], sentence_options, cancellation,
+                                       report_if_complete, blocking, turn)
+    incomplete = [index for index, sentence in enumerate(sentences) if lost(sentence, translations[index][0].text)]
     if model.model.constrains:
-        found = with_placeholders_forced(sentences, found, lambda translation: translation[0].text, forced)
-    for place in again:
-        on_result(place, found[place])
-    return found
+        translations = with_placeholders_forced(sentences, translations, lambda translation: translation[0].text,
+                                                translate_with_constraints)
+    for index in incomplete:
+        on_result(index, translations[index])
+    return translations
 
 
-def translate_sentences(model: ServedModel, sentences: Sequence[str], options: Sequence[LineOptions], ticket: Ticket,
-                        on_result: OnResult = lambda *_: None, blocking: bool = True,
+def translate_sentences(model: ServedModel, sentences: Sequence[str], options: Sequence[LineOptions],
+                        cancellation: Cancellation, on_result: OnResult = lambda *_: None, blocking: bool = True,
                         turn: Turn | None = None) -> list[Translation]:
     """Translate sentences in chunks, so that the queue has space for other requests, and wait for them.
 
@@ -92,24 +93,25 @@ def translate_sentences(model: ServedModel, sentences: Sequence[str], options: S
         model: translates the sentences.
         sentences: sentences to translate.
         options: options of each sentence.
-        ticket: the waiting client.
+        cancellation: cancels the translation.
         on_result: called with (index, translation) for each sentence.
         blocking: wait for queue space also before the first sentences, instead of refusing them.
         turn: returns a context manager in which a chunk is translated; None means no restriction.
 
     Raises:
-        Refusal: the queue is full, or the time limit is exceeded.
+        RequestError: the queue is full, or the time limit is exceeded.
     """
-    found: list[Translation] = []
-    size = CHUNK if turn is None else CHUNK_OF_A_TURN
-    for first in range(0, len(sentences), size):
-        model.wait_until_warm(options[first:first + size], ticket)
+    translations: list[Translation] = []
+    chunk_size = CHUNK_SIZE if turn is None else TURN_CHUNK_SIZE
+    for first in range(0, len(sentences), chunk_size):
+        model.wait_until_warm(options[first:first + chunk_size], cancellation)
+        queued = QueuedSentences(
+            sentences[first:first + chunk_size], options[first:first + chunk_size], cancellation,
+            lambda index, translation, first=first: on_result(first + index, translation))  # type: ignore[misc]
         with nullcontext() if turn is None else turn():
-            found += model.batcher.translations_of(
-                sentences[first:first + size], options[first:first + size], ticket,
-                lambda place, translation, first=first: on_result(first + place, translation),  # type: ignore[misc]
-                blocking=blocking or first > 0)
-    return found
+            model.batcher.submit(queued, blocking=blocking or first > 0)
+            translations += queued.wait()
+    return translations
 
 
 _TAG = re.compile(r"<[^<>]*>")
@@ -164,80 +166,70 @@ class TextAnswer:
     sentences: list[Sentence] = field(default_factory=list)
 
 
-Done = Callable[[int, int, Sentence], None]
+OnSentence = Callable[[int, int, Sentence], None]
 """Called with (index of the text, index in the text, sentence) as soon as a sentence is translated; from 0."""
 
 
-def translate_texts(model: ServedModel, texts: Sequence[str], asked: TextRequest, limits: ServerLimits, ticket: Ticket,
-                    done: Done | None = None) -> list[TextAnswer]:
+def translate_texts(model: ServedModel, texts: Sequence[str], request: TextRequest, limits: ServerLimits,
+                    cancellation: Cancellation, on_sentence: OnSentence | None = None) -> list[TextAnswer]:
     """Translate the sentences of all texts together and wait for them.
 
+    Args:
+        model: translates the sentences.
+        texts: texts to translate.
+        request: options of the texts.
+        limits: limits of the server.
+        cancellation: cancels the translation.
+        on_sentence: called with each sentence; None for no call.
+
     Raises:
-        Refusal: the texts are too long, the queue is full, or the time limit is exceeded.
+        RequestError: the texts are too long, the queue is full, or the time limit is exceeded.
     """
-    options = check_model(model, asked)
-    language = None if asked.split == "0" else base_code(model.direction.source)
-    documents = [_document(text, asked) for text in texts]
-    split = [SentencesOf(document.segments, language, model.model.protection) for document in documents]
-    places = [(number, place) for number, text in enumerate(split) for place in range(len(text.sentences))]
-    if len(places) > limits.max_segments:
-        raise Refusal(413, f"The request has {len(places)} sentences: send at most {limits.max_segments} at once.")
-    sentences = [sentence for text in split for sentence in text.sentences]
+    options = check_model(model, request)
+    language = None if request.split == "0" else base_code(model.direction.source)
+    documents = [_document(text, request) for text in texts]
+    splits = [SentencesOf(document.segments, language, model.model.protection) for document in documents]
+    positions = [(text, index) for text, split in enumerate(splits) for index in range(len(split.sentences))]
+    if len(positions) > limits.max_segments:
+        raise RequestError(413, f"The request has {len(positions)} sentences: send at most {limits.max_segments} at "
+                                "once.")
+    sentences = [sentence for split in splits for sentence in split.sentences]
     options = with_writable_terms(model, options, sentences)
 
-    def shown(place: int, translation: Translation) -> Sentence:
-        return Sentence(sentences[place].shown, restored(sentences[place], translation, options))
+    def translated_sentence(index: int, translation: Translation) -> Sentence:
+        return Sentence(sentences[index].shown, restored(sentences[index], translation, options))
 
-    def report(place: int, translation: Translation) -> None:
-        if done is not None:
-            done(*places[place], shown(place, translation))
+    def report(index: int, translation: Translation) -> None:
+        if on_sentence is not None:
+            on_sentence(*positions[index], translated_sentence(index, translation))
 
-    found = translate_segmented(model, sentences, options, ticket, report, blocking=False)
+    translations = translate_segmented(model, sentences, options, cancellation, report, blocking=False)
     answers, first = [], 0
-    for document, text in zip(documents, split, strict=True):
-        end = first + len(text.sentences)
-        whole = [document.text(text.segments([one[min(number, len(one) - 1)] for one in found[first:end]]))
-                 for number in range(asked.alternatives + 1)]
-        others = [other for other in dict.fromkeys(whole[1:]) if other != whole[0]]
-        answers.append(TextAnswer(whole[0], others, [shown(place, found[place]) for place in range(first, end)]))
+    for document, split in zip(documents, splits, strict=True):
+        end = first + len(split.sentences)
+        ranked = translations[first:end]
+        variants = [document.text(split.segments([hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in ranked]))
+                    for rank in range(request.alternatives + 1)]
+        alternatives = [variant for variant in dict.fromkeys(variants[1:]) if variant != variants[0]]
+        answers.append(TextAnswer(variants[0], alternatives, [
+            translated_sentence(index, translations[index]) for index in range(first, end)]))
         first = end
     return answers
 
 
-def translate_document(model: ServedModel, document: Document, split: SentencesOf, options: LineOptions,
-                       ticket: Ticket, turn: Turn, on_sentence: Callable[[], None]) -> bytes:
-    """Translate a document of any length, wait for it, and return its bytes.
-
-    Args:
-        model: translates the sentences.
-        document: document to translate.
-        split: the sentences of the document.
-        options: the options of each sentence.
-        ticket: the waiting client.
-        turn: returns a context manager in which a chunk of sentences is translated.
-        on_sentence: called after each sentence.
-
-    Raises:
-        Refusal: the model cannot do what is requested, or the document was cancelled.
-    """
-    found = translate_segmented(model, split.sentences, options, ticket, lambda *_: on_sentence(), turn=turn)
-    ticket.check()
-    return document.written(split.segments([translation[0] for translation in found]))
-
-
-def sample_of(texts: Sequence[str], format: str) -> str:
+def detection_text(texts: Sequence[str], format: str) -> str:
     """Return the words of texts, for language detection."""
-    whole = " ".join(texts)
-    return whole if format == "text" else _TAG.sub(" ", whole)
+    joined = " ".join(texts)
+    return joined if format == "text" else _TAG.sub(" ", joined)
 
 
-def _document(text: str, asked: TextRequest) -> Lines | HtmlDocument | XmlDocument:
-    if asked.format == "html":
-        by_line = None if asked.split in (None, "nonewlines") else asked.split == "1"
-        return HtmlDocument(text, asked.xml.ignored, by_line=by_line)
-    if asked.format == "xml":
-        return XmlDocument(text, asked.xml, asked.split == "1")
-    return Lines(text, asked.split in (None, "1"))
+def _document(text: str, request: TextRequest) -> Lines | HtmlDocument | XmlDocument:
+    if request.format == "html":
+        by_line = None if request.split in (None, "nonewlines") else request.split == "1"
+        return HtmlDocument(text, request.xml.ignored, by_line=by_line)
+    if request.format == "xml":
+        return XmlDocument(text, request.xml, request.split == "1")
+    return Lines(text, request.split in (None, "1"))
 
 
 def with_writable_terms(model: ServedModel, options: LineOptions, sentences: Sequence[SourceSentence]) -> LineOptions:
@@ -246,29 +238,31 @@ def with_writable_terms(model: ServedModel, options: LineOptions, sentences: Seq
     A glossary is checked when it is created, but the model may have been replaced since then.
 
     Raises:
-        Refusal: a sentence has such a term.
+        RequestError: a sentence has such a term.
     """
     if options.terminology is None or (unwritable := model.unwritable(options.terminology)) == {}:
         return options
     search = Terminology(unwritable)
-    if found := [term for sentence in sentences for term in search.found(sentence.text)]:
-        raise bad(unwritable[found[0]])
+    for sentence in sentences:
+        for term in search.found(sentence.text):
+            raise bad_request(unwritable[term])
     return replace(options, terminology=Terminology(
         term for term in options.terminology.terms if term not in unwritable))
 
 
-def check_model(model: ServedModel, asked: TextRequest) -> LineOptions:
+def check_model(model: ServedModel, request: TextRequest) -> LineOptions:
     """Check that a model supports a request, and return the options of each sentence.
 
     Raises:
-        Refusal: the model does not support the request.
+        RequestError: the model does not support the request.
     """
-    options = replace(asked.options, terminology=asked.glossary, n_best=1 + asked.alternatives, details=asked.details)
-    if asked.alternatives >= model.model.alternatives:
-        raise bad(f"This server returns at most {model.model.alternatives} translations per sentence "
-                  "(its option --alternatives).")
+    options = replace(request.options, terminology=request.glossary, n_best=1 + request.alternatives,
+                      details=request.details)
+    if request.alternatives >= model.model.alternatives:
+        raise bad_request(f"This server returns at most {model.model.alternatives} translations per sentence "
+                          "(its option --alternatives).")
     if not model.model.constrains:
         for name, option in OPTIONS.items():
             if option.plural and getattr(options, name):
-                raise bad(f"This server does not accept {option.plural}: its engine does not support them.")
+                raise bad_request(f"This server does not accept {option.plural}: its engine does not support them.")
     return options

@@ -26,7 +26,7 @@ from towernmt.predict.lines.output_file import check_apart
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
-from towernmt.serve.model_loading import EngineSettings, direction_of, open_place
+from towernmt.serve.model_loading import EngineSettings, direction_of, load_served_model
 
 TEXT = CardText(licence="CC0-1.0", languages="de-en")
 
@@ -247,7 +247,7 @@ def test_code_of_a_model_of_ones_own_is_executed_where_that_is_allowed_and_nowhe
 
 def test_a_server_reads_the_languages_of_its_card(package: Path, tmp_path: Path) -> None:
     assert direction_of(str(package)) == Direction("de", "en")
-    opened = open_place(str(package), EngineSettings(device="cpu"))
+    opened = load_served_model(str(package), EngineSettings(device="cpu"))
     assert opened.card is not None and opened.card["licence"] == "CC0-1.0"
     (tmp_path / "other.zip").write_bytes(b"PK\x03\x04")
     with pytest.raises(CheckpointError, match="not a package of towernmt"):

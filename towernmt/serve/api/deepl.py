@@ -17,12 +17,17 @@ from towernmt.dataflow.text.language_codes import Direction, base_code, language
 from towernmt.documents.formats.xml import XmlSettings
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.terminology import Terminology
-from towernmt.serve.api.native_documents import as_file, opened, taken_in, taken_in_vain
+from towernmt.serve.api.native_documents import (
+    accept_document,
+    add_failed_document,
+    file_response,
+    parse_uploaded_file,
+)
 from towernmt.serve.document_jobs import DocumentJob
-from towernmt.serve.glossaries import Dictionary, Glossary, read_entries, written_entries
-from towernmt.serve.request_limits import Refusal, UnsupportedLanguage, bad
+from towernmt.serve.glossaries import Dictionary, Glossary, format_entries, read_entries
+from towernmt.serve.request_limits import RequestError, UnsupportedLanguageError, bad_request
 from towernmt.serve.served_models import ServedModel
-from towernmt.serve.text_translation import Splitting, TextAnswer, TextRequest, sample_of, translate_texts
+from towernmt.serve.text_translation import Splitting, TextAnswer, TextRequest, detection_text, translate_texts
 from towernmt.serve.web.http_requests import Call, Endpoint, check_texts, endpoint
 from towernmt.serve.web.request_parameters import Parameters
 
@@ -31,7 +36,7 @@ NO_LIMIT = 10 ** 12
 VARIANTS = {"en": (("EN-US", "English (American)"), ("EN-GB", "English (British)")),
             "pt": (("PT-PT", "Portuguese (European)"), ("PT-BR", "Portuguese (Brazilian)"))}
 """Targets that clients name by their region alone."""
-NOT_HERE = ("style_id", "translation_memory_id", "custom_instructions")
+UNSUPPORTED_PARAMETERS = ("style_id", "translation_memory_id", "custom_instructions")
 FORMATS = {"": "text", "html": "html", "xml": "xml"}
 """The formats of texts by `tag_handling`."""
 SPLITTING = {"text": "1", "html": "nonewlines", "xml": "1"}
@@ -42,16 +47,16 @@ MODEL_TYPES = {"": None, "latency_optimized": "latency_optimized", "quality_opti
 FORMALITIES = ("default", "prefer_more", "prefer_less", "more", "less")
 
 
-def deepl_error(refusal: Refusal) -> dict[str, Any]:
-    """Return the answer for a refusal."""
-    if isinstance(refusal, UnsupportedLanguage):
-        return {"message": f"Value for '{refusal.parameter}_lang' not supported: {refusal.hint}"}
-    return {"message": str(refusal)}
+def deepl_error(error: RequestError) -> dict[str, Any]:
+    """Return an error in the format of DeepL."""
+    if isinstance(error, UnsupportedLanguageError):
+        return {"message": f"Value for '{error.parameter}_lang' not supported: {error.hint}"}
+    return {"message": str(error)}
 
 
 def model_and_glossary(call: Call, sample: str, one_of_several: bool = False
-                       ) -> tuple[ServedModel, str, Terminology | None]:
-    """Return the model that a request means, the source language, and the glossary of the request.
+                       ) -> tuple[ServedModel, Terminology | None]:
+    """Return the model and the glossary that a request names.
 
     Args:
         call: the request.
@@ -59,90 +64,93 @@ def model_and_glossary(call: Call, sample: str, one_of_several: bool = False
         one_of_several: whether the text is one of several, which must not all fail because of its language.
 
     Raises:
-        Refusal: the server has no such model, or the request needs a feature that the server does not have.
+        RequestError: the server has no such model, or the request needs a feature that the server does not have.
     """
     parameters = call.parameters
     model, detected = call.service.models.find(parameters.text("source_lang"), parameters.required("target_lang"),
                                                sample, only_sources=one_of_several)
-    for name in NOT_HERE:
-        if parameters.given(name):
-            raise bad(f"'{name}' is not known here: leave it out.")
-    if _choice(call, "formality", FORMALITIES, "default") in ("more", "less"):
-        raise bad(f"Value for 'formality' not supported: Target language '{model.direction.target.upper()}' has no "
-                  "formality here. Leave it out, or use prefer_more or prefer_less.")
-    numbers = [number for text in parameters.texts("glossary_id", "glossary_ids") for number in text.split(",")]
-    if numbers and detected is not None:
-        raise bad("'source_lang' is needed where a glossary is used.")
+    for name in UNSUPPORTED_PARAMETERS:
+        if parameters.values_of(name):
+            raise bad_request(f"'{name}' is not supported by this server: leave it out.")
+    if _choice_parameter(call, "formality", FORMALITIES, "default") in ("more", "less"):
+        raise bad_request("Value for 'formality' not supported: Target language "
+                          f"'{model.direction.target.upper()}' has no formality here. Leave it out, or use prefer_more "
+                          "or prefer_less.")
+    ids = [id for text in parameters.texts("glossary_id", "glossary_ids") for id in text.split(",")]
+    if not ids:
+        return model, None
+    if detected is not None:
+        raise bad_request("'source_lang' is required with a glossary.")
     source, target = model.direction
-    terms = call.service.glossaries.terminology(call.caller, numbers, source, target) if numbers else None
-    return model, source, terms
+    return model, call.service.glossaries.terminology(call.caller, ids, source, target)
 
 
 async def translate(call: Call) -> Response:
     """Answer `/v2/translate`: `text` (one or several), `target_lang`, `source_lang`, `tag_handling` and others."""
     texts = call.parameters.texts("text")
     if not texts:
-        raise bad("'text' is missing.")
-    format = FORMATS[_choice(call, "tag_handling", [*FORMATS], "")]
-    split = cast(Splitting, _choice(call, "split_sentences", get_args(Splitting), SPLITTING[format]))
-    model_type = MODEL_TYPES[_choice(call, "model_type", [*MODEL_TYPES], "")]
-    elements = _elements(call)
+        raise bad_request("'text' is missing.")
+    format = FORMATS[_choice_parameter(call, "tag_handling", [*FORMATS], "")]
+    split = cast(Splitting, _choice_parameter(call, "split_sentences", get_args(Splitting), SPLITTING[format]))
+    model_type = MODEL_TYPES[_choice_parameter(call, "model_type", [*MODEL_TYPES], "")]
+    xml = _xml_settings(call)
     check_texts(call, None, texts)
-    groups = _by_model(call, texts, format)
-    for model, _, numbers in groups:
-        check_texts(call, model.direction, [texts[number] for number in numbers])
+    groups = _group_by_model(call, texts, format)
+    for model, _, indices in groups:
+        check_texts(call, model.direction, [texts[index] for index in indices])
 
-    def translated() -> dict[int, tuple[ServedModel, TextAnswer]]:
-        found: dict[int, tuple[ServedModel, TextAnswer]] = {}
-        for model, glossary, numbers in groups:
-            answers = translate_texts(model, [texts[number] for number in numbers],
-                                      TextRequest(glossary, format, split=split, xml=elements),
-                                      call.service.limits, call.ticket)
-            found |= {number: (model, answer) for number, answer in zip(numbers, answers, strict=True)}
-        return found
+    def translate_groups() -> dict[int, tuple[ServedModel, TextAnswer]]:
+        results: dict[int, tuple[ServedModel, TextAnswer]] = {}
+        for model, glossary, indices in groups:
+            answers = translate_texts(model, [texts[index] for index in indices],
+                                      TextRequest(glossary, format, split=split, xml=xml),
+                                      call.service.limits, call.cancellation)
+            results |= {index: (model, answer) for index, answer in zip(indices, answers, strict=True)}
+        return results
 
-    found = await call.in_thread(translated)
-    used = {} if model_type is None else {"model_type_used": model_type}
+    results = await call.run_in_thread(translate_groups)
+    model_type_used = {} if model_type is None else {"model_type_used": model_type}
     return JSONResponse({"translations": [
-        {"detected_source_language": base_code(found[number][0].direction.source).upper(),
-         "text": found[number][1].text, "billed_characters": len(text), **used} for number, text in enumerate(texts)]})
+        {"detected_source_language": base_code(model.direction.source).upper(), "text": answer.text,
+         "billed_characters": len(text), **model_type_used}
+        for text, (model, answer) in zip(texts, (results[index] for index in range(len(texts))), strict=True)]})
 
 
-def _by_model(call: Call, texts: Sequence[str],
-              format: str) -> list[tuple[ServedModel, Terminology | None, list[int]]]:
-    """Return the models that the texts need, each with its glossary and the numbers of its texts.
+def _group_by_model(call: Call, texts: Sequence[str],
+                    format: str) -> list[tuple[ServedModel, Terminology | None, list[int]]]:
+    """Return the models that the texts need, each with its glossary and the indices of its texts.
 
     Without a source language, the language of each text is detected.
     """
     if call.parameters.text("source_lang") or len(texts) == 1:
-        model, _, glossary = model_and_glossary(call, sample_of(texts, format))
+        model, glossary = model_and_glossary(call, detection_text(texts, format))
         return [(model, glossary, [*range(len(texts))])]
     groups: dict[Direction, tuple[ServedModel, Terminology | None, list[int]]] = {}
-    for number, text in enumerate(texts):
-        model, _, glossary = model_and_glossary(call, sample_of([text], format), one_of_several=True)
-        groups.setdefault(model.direction, (model, glossary, []))[2].append(number)
+    for index, text in enumerate(texts):
+        model, glossary = model_and_glossary(call, detection_text([text], format), one_of_several=True)
+        groups.setdefault(model.direction, (model, glossary, []))[2].append(index)
     return [*groups.values()]
 
 
-def _choice(call: Call, name: str, choices: Sequence[str], default: str) -> str:
+def _choice_parameter(call: Call, name: str, choices: Sequence[str], default: str) -> str:
     """Return the value of a parameter that has one of several values. In JSON it may be a number or a boolean.
 
     Raises:
-        Refusal: it has another value.
+        RequestError: it has another value.
     """
-    given = call.parameters.given(name) or [default]
-    value = str(int(given[0]) if isinstance(given[0], bool) else given[0]).lower() or default
-    if len(given) > 1 or value not in choices:
-        raise bad(f"Value for '{name}' not supported: choose one of {', '.join(filter(None, choices))}.")
+    values = call.parameters.values_of(name) or [default]
+    value = str(int(values[0]) if isinstance(values[0], bool) else values[0]).lower() or default
+    if len(values) > 1 or value not in choices:
+        raise bad_request(f"Value for '{name}' not supported: choose one of {', '.join(filter(None, choices))}.")
     return value
 
 
-def _elements(call: Call) -> XmlSettings:
-    """Return the meaning of elements by `ignore_tags`, `splitting_tags`, `non_splitting_tags`, `outline_detection`."""
+def _xml_settings(call: Call) -> XmlSettings:
+    """Return the roles of elements by `ignore_tags`, `splitting_tags`, `non_splitting_tags`, `outline_detection`."""
     def names(parameter: str) -> frozenset[str]:
         return frozenset(name.strip() for text in call.parameters.texts(parameter) for name in text.split(","))
 
-    by_structure = not call.parameters.given("outline_detection") or call.parameters.flag("outline_detection")
+    by_structure = not call.parameters.values_of("outline_detection") or call.parameters.flag("outline_detection")
     return XmlSettings(names("ignore_tags"), names("splitting_tags"), names("non_splitting_tags"), by_structure)
 
 
@@ -151,8 +159,8 @@ async def languages(call: Call) -> Response:
     models = call.service.models
     if call.parameters.choice("type", ("source", "target"), "source") == "source":
         return JSONResponse([{"language": code.upper(), "name": language_name(code)} for code in models.sources])
-    named = [pair for code in models.targets for pair in VARIANTS.get(code, ((code.upper(), language_name(code)),))]
-    return JSONResponse([{"language": code, "name": name, "supports_formality": False} for code, name in named])
+    targets = [pair for code in models.targets for pair in VARIANTS.get(code, ((code.upper(), language_name(code)),))]
+    return JSONResponse([{"language": code, "name": name, "supports_formality": False} for code, name in targets])
 
 
 async def usage(call: Call) -> Response:
@@ -170,52 +178,51 @@ def text_routes() -> list[Route]:
 async def send(call: Call) -> Response:
     """Answer `POST /v2/document`: `file`, `target_lang`, `source_lang`, `glossary_id`."""
     if "file" not in call.parameters.files:
-        raise bad("'file' is missing: send a form of the kind multipart/form-data.")
-    name, file = await opened(call, "Invalid file")
-    wanted = call.parameters.text("output_format")
-    if wanted and not name.lower().endswith(f".{wanted.lower().lstrip('.')}"):
-        raise bad("'output_format': a document keeps its format here.")
-    model, _, glossary = model_and_glossary(call, file.sample)
+        raise bad_request("'file' is missing: send a form of the kind multipart/form-data.")
+    name, file = await parse_uploaded_file(call, "Invalid file")
+    output_format = call.parameters.text("output_format")
+    if output_format and not name.lower().endswith(f".{output_format.lower().lstrip('.')}"):
+        raise bad_request("'output_format': a document keeps its format here.")
+    model, glossary = model_and_glossary(call, file.sample)
     if model.direction.source == model.direction.target:
-        document = taken_in_vain(call, name, model, bad("Source and target language are equal."))   # as DeepL does
+        error = bad_request("Source and target language are equal.")
+        document = add_failed_document(call, name, model, error)    # as DeepL does
     else:
-        document = await taken_in(call, name, file, model, glossary)
-    return JSONResponse({"document_id": document.number, "document_key": document.key})
+        document = await accept_document(call, name, file, model, glossary)
+    return JSONResponse({"document_id": document.id, "document_key": document.key})
 
 
 async def status(call: Call) -> Response:
     """Answer `/v2/document/{id}` with the progress of the translation."""
-    document = _document_of(call)
-    told = {"document_id": document.number, "status": document.status}
+    document = _requested_document(call)
+    status_json = {"document_id": document.id, "status": document.status}
     if document.status == "done":
-        return JSONResponse({**told, "billed_characters": document.characters})
-    if document.refusal is not None:
+        return JSONResponse({**status_json, "billed_characters": document.characters})
+    if document.error is not None:
         document.fetched = True
-        return JSONResponse({**told, "error_message": str(document.refusal)})
-    return JSONResponse({**told, "seconds_remaining": document.seconds_remaining() or 1})
+        return JSONResponse({**status_json, "error_message": str(document.error)})
+    return JSONResponse({**status_json, "seconds_remaining": document.seconds_remaining() or 1})
 
 
 async def fetch(call: Call) -> Response:
     """Answer `/v2/document/{id}/result` with the translation, which can be fetched once."""
-    document = _document_of(call)
-    if document.refusal is not None:
-        raise document.refusal
-    if document.status != "done":
-        raise Refusal(503, "The document has not been translated yet.", 1.0)
+    document = _requested_document(call)
+    response = file_response(document, unfinished_status=503)
     call.service.documents.remove(document)
-    return as_file(document)
+    return response
 
 
 def document_routes() -> list[Route]:
     """Return the routes of documents."""
     return [Route("/v2/document", endpoint(send, deepl_error, lambda service: service.limits.max_document),
                   methods=["POST"]),
-            Route("/v2/document/{number}", endpoint(status, deepl_error, follows=True), methods=["GET", "POST"]),
-            Route("/v2/document/{number}/result", endpoint(fetch, deepl_error, follows=True), methods=["GET", "POST"])]
+            Route("/v2/document/{id}", endpoint(status, deepl_error, is_follow_up=True), methods=["GET", "POST"]),
+            Route("/v2/document/{id}/result", endpoint(fetch, deepl_error, is_follow_up=True),
+                  methods=["GET", "POST"])]
 
 
-def _document_of(call: Call) -> DocumentJob:
-    return call.service.documents.get(call.request.path_params["number"], call.parameters.required("document_key"))
+def _requested_document(call: Call) -> DocumentJob:
+    return call.service.documents.get(call.request.path_params["id"], call.parameters.required("document_key"))
 
 
 _FIELD = re.compile(r"dictionaries\[(\d{1,3})\]\.(\w+)")
@@ -228,87 +235,90 @@ async def pairs(call: Call) -> Response:
         for model in call.service.models if model.model.constrains]})
 
 
-async def create_2(call: Call) -> Response:
+async def create_v2(call: Call) -> Response:
     """Create a glossary with one direction: `POST /v2/glossaries`."""
     name = call.parameters.required("name")
-    made = await call.in_thread(
-        lambda: call.service.glossaries.add(call.caller, name, [_dictionary(call, call.parameters)]))
-    return JSONResponse(_as_2(made), 201)
+    glossary = await call.run_in_thread(
+        lambda: call.service.glossaries.add(call.caller, name, [_read_dictionary(call, call.parameters)]))
+    return JSONResponse(_json_v2(glossary), 201)
 
 
-async def list_2(call: Call) -> Response:
+async def list_v2(call: Call) -> Response:
     """List the glossaries of the caller: `GET /v2/glossaries`."""
-    return JSONResponse({"glossaries": [_as_2(one) for one in call.service.glossaries.of(call.caller)
-                                        if len(one.dictionaries) == 1]})
+    return JSONResponse({"glossaries": [_json_v2(glossary) for glossary in call.service.glossaries.owned_by(call.caller)
+                                        if len(glossary.dictionaries) == 1]})
 
 
-async def get_2(call: Call) -> Response:
+async def get_v2(call: Call) -> Response:
     """Describe a glossary: `GET /v2/glossaries/{id}`."""
-    return JSONResponse(_as_2(_glossary_of(call)))
+    return JSONResponse(_json_v2(_requested_glossary(call)))
 
 
-async def entries_2(call: Call) -> Response:
+async def entries_v2(call: Call) -> Response:
     """Return the terms of a glossary: `GET /v2/glossaries/{id}/entries`."""
-    return PlainTextResponse(written_entries(_only(_glossary_of(call)).entries), media_type="text/tab-separated-values")
+    dictionary = _only_dictionary(_requested_glossary(call))
+    return PlainTextResponse(format_entries(dictionary.entries), media_type="text/tab-separated-values")
 
 
 async def delete(call: Call) -> Response:
     """Delete a glossary, in both versions of the interface."""
-    await call.in_thread(lambda: call.service.glossaries.remove(_glossary_of(call)))
+    await call.run_in_thread(lambda: call.service.glossaries.remove(_requested_glossary(call)))
     return Response(status_code=204)
 
 
-async def create_3(call: Call) -> Response:
+async def create_v3(call: Call) -> Response:
     """Create a glossary with any directions: `POST /v3/glossaries`."""
     name = call.parameters.required("name")
 
     def create() -> Glossary:
-        given = _dictionaries(call)
-        if not given:
-            raise bad("'dictionaries' is missing.")
-        return call.service.glossaries.add(call.caller, name, given)
+        dictionaries = _read_dictionaries(call)
+        if not dictionaries:
+            raise bad_request("'dictionaries' is missing.")
+        return call.service.glossaries.add(call.caller, name, dictionaries)
 
-    return JSONResponse(_as_3(await call.in_thread(create)), 201)
+    return JSONResponse(_json_v3(await call.run_in_thread(create)), 201)
 
 
-async def list_3(call: Call) -> Response:
+async def list_v3(call: Call) -> Response:
     """List the glossaries of the caller: `GET /v3/glossaries`."""
-    return JSONResponse({"glossaries": [_as_3(one) for one in call.service.glossaries.of(call.caller)]})
+    glossaries = call.service.glossaries.owned_by(call.caller)
+    return JSONResponse({"glossaries": [_json_v3(glossary) for glossary in glossaries]})
 
 
-async def get_3(call: Call) -> Response:
+async def get_v3(call: Call) -> Response:
     """Describe a glossary: `GET /v3/glossaries/{id}`."""
-    return JSONResponse(_as_3(_glossary_of(call)))
+    return JSONResponse(_json_v3(_requested_glossary(call)))
 
 
-async def change_3(call: Call) -> Response:
+async def change_v3(call: Call) -> Response:
     """Rename a glossary or add terms: `PATCH /v3/glossaries/{id}`."""
-    changed = await call.in_thread(lambda: call.service.glossaries.change(
-        _glossary_of(call), call.parameters.text("name"), _dictionaries(call)))
-    return JSONResponse(_as_3(changed))
+    changed = await call.run_in_thread(lambda: call.service.glossaries.change(
+        _requested_glossary(call), call.parameters.text("name"), _read_dictionaries(call)))
+    return JSONResponse(_json_v3(changed))
 
 
-async def entries_3(call: Call) -> Response:
+async def entries_v3(call: Call) -> Response:
     """Return the terms of a direction: `GET /v3/glossaries/{id}/entries?source_lang=&target_lang=`."""
-    found = _of_direction(call)
-    return JSONResponse({"dictionaries": [{**_languages(found), "entries": written_entries(found.entries),
+    dictionary = _requested_dictionary(call)
+    return JSONResponse({"dictionaries": [{**_languages(dictionary), "entries": format_entries(dictionary.entries),
                                            "entries_format": "tsv"}]})
 
 
-async def replace_3(call: Call) -> Response:
+async def replace_v3(call: Call) -> Response:
     """Replace the terms of a direction: `PUT /v3/glossaries/{id}/dictionaries`."""
-    def put() -> Dictionary:
-        given = _dictionary(call, call.parameters)
-        call.service.glossaries.change(_glossary_of(call), None, [given], merge=False)
-        return given
+    def replace() -> Dictionary:
+        dictionary = _read_dictionary(call, call.parameters)
+        call.service.glossaries.change(_requested_glossary(call), None, [dictionary], merge=False)
+        return dictionary
 
-    given = await call.in_thread(put)
-    return JSONResponse({**_languages(given), "entry_count": len(given.entries)})
+    dictionary = await call.run_in_thread(replace)
+    return JSONResponse({**_languages(dictionary), "entry_count": len(dictionary.entries)})
 
 
-async def delete_dictionary_3(call: Call) -> Response:
+async def delete_dictionary_v3(call: Call) -> Response:
     """Delete the terms of a direction: `DELETE /v3/glossaries/{id}/dictionaries?source_lang=&target_lang=`."""
-    await call.in_thread(lambda: call.service.glossaries.remove(_glossary_of(call), _of_direction(call)))
+    await call.run_in_thread(
+        lambda: call.service.glossaries.remove(_requested_glossary(call), _requested_dictionary(call)))
     return Response(status_code=204)
 
 
@@ -317,37 +327,44 @@ def glossary_routes() -> list[Route]:
     def route(path: str, methods: dict[str, Endpoint]) -> list[Route]:
         return [Route(path, endpoint(function, deepl_error), methods=[method]) for method, function in methods.items()]
 
-    one = "/glossaries/{number}"
+    path = "/glossaries/{id}"
     return [*route("/v2/glossary-language-pairs", {"GET": pairs}),
-            *route("/v2/glossaries", {"GET": list_2, "POST": create_2}),
-            *route(f"/v2{one}", {"GET": get_2, "DELETE": delete}),
-            *route(f"/v2{one}/entries", {"GET": entries_2}),
-            *route("/v3/glossaries", {"GET": list_3, "POST": create_3}),
-            *route(f"/v3{one}", {"GET": get_3, "PATCH": change_3, "DELETE": delete}),
-            *route(f"/v3{one}/entries", {"GET": entries_3}),
-            *route(f"/v3{one}/dictionaries", {"PUT": replace_3, "DELETE": delete_dictionary_3})]
+            *route("/v2/glossaries", {"GET": list_v2, "POST": create_v2}),
+            *route(f"/v2{path}", {"GET": get_v2, "DELETE": delete}),
+            *route(f"/v2{path}/entries", {"GET": entries_v2}),
+            *route("/v3/glossaries", {"GET": list_v3, "POST": create_v3}),
+            *route(f"/v3{path}", {"GET": get_v3, "PATCH": change_v3, "DELETE": delete}),
+            *route(f"/v3{path}/entries", {"GET": entries_v3}),
+            *route(f"/v3{path}/dictionaries", {"PUT": replace_v3, "DELETE": delete_dictionary_v3})]
 
 
-def _glossary_of(call: Call) -> Glossary:
-    return call.service.glossaries.get(call.caller, call.request.path_params["number"])
+def _requested_glossary(call: Call) -> Glossary:
+    return call.service.glossaries.get(call.caller, call.request.path_params["id"])
 
 
-def _only(glossary: Glossary) -> Dictionary:
+def _only_dictionary(glossary: Glossary) -> Dictionary:
     if len(glossary.dictionaries) != 1:
-        raise Refusal(404, "This glossary has several directions: ask for it by version 3 of the interface.")
+        raise RequestError(404, "This glossary has several directions: request it by version 3 of the interface "
+                                "(/v3/glossaries).")
     return glossary.dictionaries[0]
 
 
-def _of_direction(call: Call) -> Dictionary:
-    return _glossary_of(call).find(call.parameters.required("source_lang"), call.parameters.required("target_lang"))
+def _requested_dictionary(call: Call) -> Dictionary:
+    parameters = call.parameters
+    return _requested_glossary(call).find(parameters.required("source_lang"), parameters.required("target_lang"))
 
 
-def _dictionary(call: Call, parameters: Parameters) -> Dictionary:
+def _read_dictionary(call: Call, parameters: Parameters) -> Dictionary:
+    """Read the terms of one direction, and check that its models can write them.
+
+    Raises:
+        RequestError: no model of the direction supports glossaries, or an entry is invalid.
+    """
     source, target = (base_code(parameters.required(name)) for name in ("source_lang", "target_lang"))
     models = [model.model for model in call.service.models if model.model.constrains and
               (base_code(model.direction.source), base_code(model.direction.target)) == (source, target)]
     if not models:
-        raise bad(f"No model of this server from {source[:40]} to {target[:40]} supports glossaries.")
+        raise bad_request(f"No model of this server from {source[:40]} to {target[:40]} supports glossaries.")
 
     def check(terms: Terminology) -> None:
         for model in models:
@@ -357,31 +374,32 @@ def _dictionary(call: Call, parameters: Parameters) -> Dictionary:
                                                    parameters.text("entries_format") or "tsv", check))
 
 
-def _dictionaries(call: Call) -> list[Dictionary]:
+def _read_dictionaries(call: Call) -> list[Dictionary]:
     """Read the dictionaries from a JSON list of objects or from form fields such as `dictionaries[0].entries`."""
-    given: list[Any] = call.parameters.given("dictionaries")
-    by_number: dict[int, dict[str, list[Any]]] = {}
+    objects: list[Any] = call.parameters.values_of("dictionaries")
+    fields_by_index: dict[int, dict[str, list[Any]]] = {}
     for name, values in call.parameters.values.items():
-        if found := _FIELD.fullmatch(name):
-            by_number.setdefault(int(found[1]), {})[found[2]] = list(values)
-    forms = [by_number[number] for number in sorted(by_number)]
-    for one in given:
-        if not isinstance(one, dict):
-            raise bad("'dictionaries' must be a list of objects.")
-        forms.append({name: [value] for name, value in one.items()})
-    return [_dictionary(call, Parameters(form)) for form in forms]
+        if match := _FIELD.fullmatch(name):
+            fields_by_index.setdefault(int(match[1]), {})[match[2]] = list(values)
+    forms = [fields_by_index[index] for index in sorted(fields_by_index)]
+    for item in objects:
+        if not isinstance(item, dict):
+            raise bad_request("'dictionaries' must be a list of objects.")
+        forms.append({name: [value] for name, value in item.items()})
+    return [_read_dictionary(call, Parameters(form)) for form in forms]
 
 
 def _languages(dictionary: Dictionary) -> dict[str, str]:
     return {"source_lang": dictionary.source, "target_lang": dictionary.target}
 
 
-def _as_2(glossary: Glossary) -> dict[str, Any]:
-    only = _only(glossary)
-    return {"glossary_id": glossary.number, "name": glossary.name, "ready": True, **_languages(only),
-            "creation_time": glossary.created, "entry_count": len(only.entries)}
+def _json_v2(glossary: Glossary) -> dict[str, Any]:
+    dictionary = _only_dictionary(glossary)
+    return {"glossary_id": glossary.id, "name": glossary.name, "ready": True, **_languages(dictionary),
+            "creation_time": glossary.created, "entry_count": len(dictionary.entries)}
 
 
-def _as_3(glossary: Glossary) -> dict[str, Any]:
-    return {"glossary_id": glossary.number, "name": glossary.name, "creation_time": glossary.created,
-            "dictionaries": [{**_languages(one), "entry_count": len(one.entries)} for one in glossary.dictionaries]}
+def _json_v3(glossary: Glossary) -> dict[str, Any]:
+    return {"glossary_id": glossary.id, "name": glossary.name, "creation_time": glossary.created,
+            "dictionaries": [{**_languages(dictionary), "entry_count": len(dictionary.entries)}
+                             for dictionary in glossary.dictionaries]}

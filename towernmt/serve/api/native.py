@@ -22,12 +22,19 @@ from starlette.routing import Route
 from towernmt import __version__
 from towernmt.predict.lines.hypotheses import Hypothesis
 from towernmt.predict.lines.line_options import OPTIONS, LineOptions
-from towernmt.serve.api.libretranslate import libretranslate_error
 from towernmt.serve.glossaries import terminology_of
-from towernmt.serve.request_limits import Refusal, ServerLimits, bad
+from towernmt.serve.request_limits import RequestError, ServerLimits, bad_request
 from towernmt.serve.served_models import ServedModel
-from towernmt.serve.text_translation import Sentence, TextRequest, check_model, sample_of, translate_texts
-from towernmt.serve.web.http_requests import FAILED, KEY_NAMES, Call, ClientGone, check_texts, endpoint
+from towernmt.serve.text_translation import Sentence, TextRequest, check_model, detection_text, translate_texts
+from towernmt.serve.web.http_requests import (
+    FAILED,
+    KEY_NAMES,
+    Call,
+    ClientDisconnected,
+    check_texts,
+    endpoint,
+    error_json,
+)
 from towernmt.serve.web.observability import CONTENT_TYPE
 from towernmt.serve.web.request_parameters import Parameters
 
@@ -47,26 +54,26 @@ class Field:
     read: Callable[[Parameters, str], Any]
 
 
-def text(help: str) -> Field:
+def string_field(help: str) -> Field:
     """Return an optional string field."""
     return Field({"type": "string"}, help, lambda parameters, name: parameters.text(name))
 
 
-def texts(help: str, **more: Any) -> Field:
+def strings_field(help: str, **more: Any) -> Field:
     """Return a field of one string or a list of strings."""
     return Field({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, **more}]}, help,
                  lambda parameters, name: parameters.texts(name))
 
 
-def flag(help: str) -> Field:
+def flag_field(help: str) -> Field:
     """Return a boolean field, false by default."""
     return Field({"type": "boolean", "default": False}, help, lambda parameters, name: parameters.flag(name))
 
 
-def number(help: str, default: int, least: int, most: int) -> Field:
+def integer_field(help: str, default: int, minimum: int, maximum: int) -> Field:
     """Return an integer field with a default and a range."""
-    return Field({"type": "integer", "default": default, "minimum": least, "maximum": most}, help,
-                 lambda parameters, name: parameters.number(name, default, least, most))
+    return Field({"type": "integer", "default": default, "minimum": minimum, "maximum": maximum}, help,
+                 lambda parameters, name: parameters.integer(name, default, minimum, maximum))
 
 
 def choice_field(help: str, *choices: str) -> Field:
@@ -76,50 +83,50 @@ def choice_field(help: str, *choices: str) -> Field:
 
 
 def _terms(parameters: Parameters, name: str) -> dict[str, str]:
-    found = parameters.given(name)
-    if not found:
+    values = parameters.values_of(name)
+    if not values:
         return {}
-    given = found[0]
-    if len(found) > 1 or not isinstance(given, dict) or not all(isinstance(term, str) for term in given.values()):
-        raise bad(f"'{name}' must be an object of source terms and target terms.")
-    return dict(given)
+    value = values[0]
+    if len(values) > 1 or not isinstance(value, dict) or not all(isinstance(term, str) for term in value.values()):
+        raise bad_request(f"'{name}' must be an object of source terms and target terms.")
+    return dict(value)
 
 
-def terms(help: str) -> Field:
+def terms_field(help: str) -> Field:
     """Return a field for an object of source terms and target terms."""
     return Field({"type": "object", "additionalProperties": {"type": "string"}}, help, _terms)
 
 
-_READERS: dict[Any, Callable[[str], Field]] = {str: text, bool: flag, Sequence: texts}
+_READERS: dict[Any, Callable[[str], Field]] = {str: string_field, bool: flag_field, Sequence: strings_field}
 FIELDS: dict[str, Field] = {
-    "text": texts("One or more texts to translate. A text may have several lines.", minItems=1),
-    "source": text("Language code of the text; `auto` or no value detects it among the source languages."),
-    "target": text("Language code of the translation; optional if there is only one target language."),
+    "text": strings_field("One or more texts to translate. A text may have several lines.", minItems=1),
+    "source": string_field("Language code of the text; `auto` or no value detects it among the source languages."),
+    "target": string_field("Language code of the translation; optional if there is only one target language."),
     "format": choice_field("Format of the texts.", "text", "html", "xml"),
-    "n_best": number("Number of translations of each sentence, best first.", 1, 1, 100),
-    "alignments": flag("Return the words of each sentence and of its translations, and the word alignments."),
-    "confidence": flag("Return the model's confidence in each word of a translation, 0 to 1."),
+    "n_best": integer_field("Number of translations of each sentence, best first.", 1, 1, 100),
+    "alignments": flag_field("Return the words of each sentence and of its translations, and the word alignments."),
+    "confidence": flag_field("Return the model's confidence in each word of a translation, 0 to 1."),
     **{name: _READERS[option.kind](option.help + ("; for a text of one sentence." if option.one_sentence else "."))
        for name, option in OPTIONS.items() if option.help},
-    "glossary": terms("Source terms and their required target terms."),
-    "stream": flag("Respond with one line of JSON per translated sentence, as soon as possible; as server-sent events "
-                   "if `Accept` is `text/event-stream`."),
+    "glossary": terms_field("Source terms and their required target terms."),
+    "stream": flag_field("Respond with one line of JSON per translated sentence, as soon as possible; as server-sent "
+                         "events if `Accept` is `text/event-stream`."),
 }
 
 
-def read_fields(parameters: Parameters, passed: tuple[str, ...]) -> dict[str, Any]:
+def read_fields(parameters: Parameters, other_names: tuple[str, ...]) -> dict[str, Any]:
     """Read the values of all fields.
 
     Args:
         parameters: parameters of the request.
-        passed: further parameter names to accept.
+        other_names: further parameter names to accept.
 
     Raises:
-        Refusal: a field is unknown or has an invalid value.
+        RequestError: a field is unknown or has an invalid value.
     """
     for name in parameters.values:
-        if name not in FIELDS and name not in passed:
-            raise bad(f"'{name[:40]}' is not a field of a request. The fields are {', '.join(FIELDS)}.")
+        if name not in FIELDS and name not in other_names:
+            raise bad_request(f"'{name[:40]}' is not a field of a request. The fields are {', '.join(FIELDS)}.")
     return {name: field.read(parameters, name) for name, field in FIELDS.items()}
 
 
@@ -170,23 +177,23 @@ def _translate() -> dict[str, Any]:
 
 
 def _documents() -> dict[str, Any]:
-    number = {"name": "number", "in": "path", "required": True, "schema": _TEXT, "description": "The document's id."}
+    id = {"name": "id", "in": "path", "required": True, "schema": _TEXT, "description": "The document's id."}
     key = {"name": "X-Document-Key", "in": "header", "schema": _TEXT, "description": "The document's key."}
     state = {"200": _json("DocumentState"), "404": {**_json("Error"), "description": "The document does not exist."}}
     file = {"type": "string", "format": "binary"}
     form = _object(["file"], {"file": file, "source": _TEXT, "target": _TEXT})
     content = {"description": "The file.", "content": {"application/octet-stream": {"schema": file}}}
-    one = {"parameters": [number, key]}
+    one = {"parameters": [id, key]}
     return {
         "/api/v1/documents": {"post": {
             "summary": "Translate a file in the background.",
             "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}},
             "responses": {"202": _json("DocumentState"), "429": {**_json("Error"), "description": REFUSALS[429]}}}},
-        "/api/v1/documents/{number}": {
+        "/api/v1/documents/{id}": {
             "get": {"summary": "Report how far the translation is.", **one, "responses": state},
             "delete": {"summary": "Cancel the translation and forget the document.", **one,
                        "responses": {"204": {"description": "Done."}, "404": state["404"]}}},
-        "/api/v1/documents/{number}/result": {"get": {
+        "/api/v1/documents/{id}/result": {"get": {
             "summary": "Return the translated file.", **one, "responses": {"200": content, "404": state["404"], "409": {
                 **_json("Error"), "description": "The document has not been translated yet."}}}}}
 
@@ -255,7 +262,7 @@ def _object(required: list[str], properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
 
 
-def as_json(sentence: Sentence, alignments: bool, confidence: bool) -> dict[str, Any]:
+def sentence_json(sentence: Sentence, alignments: bool, confidence: bool) -> dict[str, Any]:
     """Return a sentence and its translations, best first, as JSON.
 
     Args:
@@ -263,14 +270,14 @@ def as_json(sentence: Sentence, alignments: bool, confidence: bool) -> dict[str,
         alignments: include words and alignments: pairs (source word, target word), counted from 0.
         confidence: include the probability of each word of a translation.
     """
-    found = [_translation(hypothesis, alignments, confidence) for hypothesis in sentence.translation]
-    told: dict[str, Any] = {"source": sentence.source, "translations": found}
+    translations = [_translation(hypothesis, alignments, confidence) for hypothesis in sentence.translation]
+    result: dict[str, Any] = {"source": sentence.source, "translations": translations}
     if alignments or confidence:
         aligned = sentence.translation[0].alignment
-        told["words"] = aligned.source if aligned else sentence.source.split()
+        result["words"] = aligned.source if aligned else sentence.source.split()
     if sentence.translation.terms:
-        told["terms"] = [{"source": term.source, "target": term.target} for term in sentence.translation.terms]
-    return told
+        result["terms"] = [{"source": term.source, "target": term.target} for term in sentence.translation.terms]
+    return result
 
 
 def word_confidences(hypothesis: Hypothesis) -> list[float] | None:
@@ -278,10 +285,10 @@ def word_confidences(hypothesis: Hypothesis) -> list[float] | None:
     details = hypothesis.details
     if details is None or details.log_probs is None or details.words is None:
         return None
-    of_words: dict[int, list[float]] = {}
+    log_probs_by_word: dict[int, list[float]] = {}
     for word, log_prob in zip(details.words, details.log_probs.tolist(), strict=True):
-        of_words.setdefault(word, []).append(log_prob)
-    return [round(math.exp(sum(found) / len(found)), 4) if (found := of_words.get(word)) else 1.0
+        log_probs_by_word.setdefault(word, []).append(log_prob)
+    return [round(math.exp(sum(log_probs) / len(log_probs)), 4) if (log_probs := log_probs_by_word.get(word)) else 1.0
             for word in range(len(_words(hypothesis)))]
 
 
@@ -291,14 +298,14 @@ def _words(hypothesis: Hypothesis) -> list[str]:
 
 
 def _translation(hypothesis: Hypothesis, alignments: bool, confidence: bool) -> dict[str, Any]:
-    told: dict[str, Any] = {"text": hypothesis.text, "score": round(float(hypothesis.score), 4)}
+    result: dict[str, Any] = {"text": hypothesis.text, "score": round(float(hypothesis.score), 4)}
     if alignments or confidence:
-        told["words"] = _words(hypothesis)
+        result["words"] = _words(hypothesis)
     if alignments:
-        told["links"] = [list(link) for link in hypothesis.links() or []]
-    if confidence and (found := word_confidences(hypothesis)) is not None:
-        told["confidence"] = found
-    return told
+        result["links"] = [list(link) for link in hypothesis.links() or []]
+    if confidence and (confidences := word_confidences(hypothesis)) is not None:
+        result["confidence"] = confidences
+    return result
 
 
 async def health(call: Call) -> Response:
@@ -308,8 +315,8 @@ async def health(call: Call) -> Response:
 
 async def ready(call: Call) -> Response:
     """Answer `/ready`: the models are loaded and respond, and the server is not shutting down."""
-    if (why := call.service.why_not_ready()) is not None:
-        raise why
+    if (error := call.service.readiness_error()) is not None:
+        raise error
     return JSONResponse({"status": "ready", "models": [
         {"source": model.direction.source, "target": model.direction.target} for model in call.service.models]})
 
@@ -319,48 +326,51 @@ async def metrics(call: Call) -> Response:
     return PlainTextResponse(call.service.metrics.text(), media_type=CONTENT_TYPE)
 
 
-async def exchange(call: Call) -> Response:
-    """Answer `/admin/exchange`: reload the models. The caller needs a key that was made with --admin."""
+async def reload(call: Call) -> Response:
+    """Answer `/admin/reload`: reload the models. The caller needs a key that was made with --admin."""
     if not call.admin:
-        raise Refusal(403, "To exchange models needs a key that was made with --admin; or send the process SIGHUP.")
-    told = await asyncio.to_thread(call.service.exchange)
-    failed = {direction: error for direction, error in told.items() if error}
-    return JSONResponse({"exchanged": sorted(set(told) - set(failed)), "failed": failed}, 500 if failed else 200)
+        raise RequestError(403, "Only a key that was created with --admin may reload models: use such a key, or send "
+                                "SIGHUP to the process.")
+    errors = await asyncio.to_thread(call.service.reload)
+    failed = {direction: error for direction, error in errors.items() if error}
+    return JSONResponse({"reloaded": sorted(set(errors) - set(failed)), "failed": failed}, 500 if failed else 200)
 
 
 def operation_routes() -> list[Route]:
     """Return the routes for operators."""
-    return [Route("/health", endpoint(health, libretranslate_error, open_to_all=True), methods=["GET"]),
-            Route("/ready", endpoint(ready, libretranslate_error, open_to_all=True), methods=["GET"]),
-            Route("/metrics", endpoint(metrics, libretranslate_error, open_to_all=True), methods=["GET"]),
-            Route("/admin/exchange", endpoint(exchange, libretranslate_error), methods=["POST"])]
+    return [Route("/health", endpoint(health, error_json, public=True), methods=["GET"]),
+            Route("/ready", endpoint(ready, error_json, public=True), methods=["GET"]),
+            Route("/metrics", endpoint(metrics, error_json, public=True), methods=["GET"]),
+            Route("/admin/reload", endpoint(reload, error_json), methods=["POST"])]
 
 
 log = logging.getLogger(__name__)
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
-NO_ENGINE = ("This server does not return {what}: its engine does not support it, or the server was started without "
-             "--alignments.")
+_UNSUPPORTED = ("This server does not return {what}: its engine does not support it, or the server was started without "
+                "--alignments.")
 
 
 async def translate(call: Call) -> Response:
     """Answer `/api/v1/translate`; `FIELDS` describes the request."""
-    asked = read_fields(call.parameters, KEY_NAMES)
-    texts = asked["text"]
+    fields = read_fields(call.parameters, KEY_NAMES)
+    texts = fields["text"]
     if not texts:
-        raise bad("'text' is missing.")
-    model, detected = call.service.models.find(asked["source"], asked["target"], sample_of(texts, asked["format"]))
-    wanted = _wanted(asked, model)
+        raise bad_request("'text' is missing.")
+    model, detected = call.service.models.find(fields["source"], fields["target"],
+                                               detection_text(texts, fields["format"]))
+    request = _text_request(fields, model)
     check_texts(call, model.direction, texts)
-    head: dict[str, Any] = {**model.direction._asdict(), "model": model.model.name}
+    header: dict[str, Any] = {**model.direction._asdict(), "model": model.model.name}
     if detected is not None:
-        head["detected"] = {"language": detected.language, "confidence": round(detected.confidence, 4)}
-    if asked["stream"]:
+        header["detected"] = {"language": detected.language, "confidence": round(detected.confidence, 4)}
+    if fields["stream"]:
         events = EVENTS in call.request.headers.get("accept", "")
-        return StreamingResponse(_streamed(call, model, asked, wanted, head, events),
+        return StreamingResponse(_stream_sentences(call, model, fields, request, header, events),
                                  media_type=EVENTS if events else LINES, headers={"Cache-Control": "no-store"})
-    answers = await call.in_thread(partial(translate_texts, model, texts, wanted, call.service.limits, call.ticket))
-    return JSONResponse({**head, "translations": [
-        {"text": answer.text, "sentences": [as_json(one, asked["alignments"], asked["confidence"])
+    answers = await call.run_in_thread(
+        partial(translate_texts, model, texts, request, call.service.limits, call.cancellation))
+    return JSONResponse({**header, "translations": [
+        {"text": answer.text, "sentences": [sentence_json(one, fields["alignments"], fields["confidence"])
                                             for one in answer.sentences]} for answer in answers]})
 
 
@@ -373,93 +383,96 @@ async def models(call: Call) -> Response:
     """Answer `/api/v1/models` with the models, their features and cards, and the limits of a request."""
     limits = call.service.limits
     return JSONResponse({"models": [
-        {"source": one.direction.source, "target": one.direction.target, "model": one.model.name,
-         "engine": one.model.engine(), "alternatives": one.model.alternatives, "alignments": one.model.aligns,
-         "constraints": one.model.constrains,
-         **({} if one.model.card is None else {"card": _public_card(one.model.card)})}
-        for one in call.service.models], "limits": {"characters": limits.max_characters, "texts": limits.max_texts,
-                                                    "sentences": limits.max_segments}})
+        {"source": model.direction.source, "target": model.direction.target, "model": model.model.name,
+         "engine": model.model.engine(), "alternatives": model.model.alternatives, "alignments": model.model.aligns,
+         "constraints": model.model.constrains,
+         **({} if model.model.card is None else {"card": _public_card(model.model.card)})}
+        for model in call.service.models], "limits": {"characters": limits.max_characters, "texts": limits.max_texts,
+                                                      "sentences": limits.max_segments}})
 
 
 def routes() -> list[Route]:
     """Return the routes of the native interface."""
-    return [Route("/api/v1/translate", endpoint(translate, libretranslate_error), methods=["GET", "POST"]),
-            Route("/api/v1/models", endpoint(models, libretranslate_error, open_to_all=True), methods=["GET"]),
-            Route("/api/v1/openapi.json", endpoint(describe, libretranslate_error, open_to_all=True), methods=["GET"])]
+    return [Route("/api/v1/translate", endpoint(translate, error_json), methods=["GET", "POST"]),
+            Route("/api/v1/models", endpoint(models, error_json, public=True), methods=["GET"]),
+            Route("/api/v1/openapi.json", endpoint(describe, error_json, public=True), methods=["GET"])]
 
 
 def _public_card(card: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a model card that its users need, if they have the right types."""
-    def texts(found: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-        return {name: found[name].strip() for name in names if isinstance(found.get(name), str) and found[name].strip()}
+    def strings(content: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+        values = {name: content.get(name) for name in names}
+        return {name: value.strip() for name, value in values.items() if isinstance(value, str) and value.strip()}
 
-    def numbers(found: Mapping[str, Any]) -> dict[str, Any]:
-        return {"pairs": found["pairs"]} if type(found.get("pairs")) is int else {}
+    def numbers(content: Mapping[str, Any]) -> dict[str, Any]:
+        return {"pairs": content["pairs"]} if type(content.get("pairs")) is int else {}
 
-    made = texts(card, CARD_TEXTS)
+    public = strings(card, CARD_TEXTS)
     if isinstance(authors := card.get("authors"), list) and authors:
-        made["authors"] = [str(author) for author in authors]
+        public["authors"] = [str(author) for author in authors]
     if isinstance(data := card.get("training_data"), Mapping):
         sources = data.get("sources") if isinstance(data.get("sources"), list) else []
-        made["training_data"] = {"sources": [
-            {**texts(source, CARD_SOURCE_TEXTS), **numbers(source)} for source in sources or ()
+        public["training_data"] = {"sources": [
+            {**strings(source, CARD_SOURCE_TEXTS), **numbers(source)} for source in sources or ()
             if isinstance(source, Mapping)], **numbers(data)}
-    return made
+    return public
 
 
-def _wanted(asked: dict[str, Any], model: ServedModel) -> TextRequest:
+def _text_request(fields: dict[str, Any], model: ServedModel) -> TextRequest:
     """Return the translation request of the fields.
 
     Raises:
-        Refusal: the model does not support it.
+        RequestError: the model does not support it.
     """
-    options = LineOptions(**{name: asked[name] for name, option in OPTIONS.items() if option.help and asked[name]})
-    of_one = next((name for name, option in OPTIONS.items() if option.one_sentence and getattr(options, name)), None)
-    if of_one and (len(asked["text"]) > 1 or len(asked["text"][0].strip().splitlines()) > 1):
-        raise bad(f"'{of_one}' is for a text of one sentence: send one.")
-    for what in ("alignments", "confidence"):
-        if asked[what] and not model.model.aligns:
-            raise bad(NO_ENGINE.format(what=what))
-    glossary = terminology_of(asked["glossary"]) if asked["glossary"] else None
-    wanted = TextRequest(glossary, asked["format"], options, asked["n_best"] - 1,
-                         asked["alignments"] or asked["confidence"], split="0" if of_one else None)
-    check_model(model, wanted)
-    return wanted
+    options = LineOptions(**{name: fields[name] for name, option in OPTIONS.items() if option.help and fields[name]})
+    one_sentence_option = next(
+        (name for name, option in OPTIONS.items() if option.one_sentence and getattr(options, name)), None)
+    if one_sentence_option and (len(fields["text"]) > 1 or len(fields["text"][0].strip().splitlines()) > 1):
+        raise bad_request(f"'{one_sentence_option}' is for a text of one sentence: send one.")
+    for feature in ("alignments", "confidence"):
+        if fields[feature] and not model.model.aligns:
+            raise bad_request(_UNSUPPORTED.format(what=feature))
+    glossary = terminology_of(fields["glossary"]) if fields["glossary"] else None
+    request = TextRequest(glossary, fields["format"], options, fields["n_best"] - 1,
+                          fields["alignments"] or fields["confidence"], split="0" if one_sentence_option else None)
+    check_model(model, request)
+    return request
 
 
-async def _streamed(call: Call, model: ServedModel, asked: dict[str, Any], wanted: TextRequest,
-                    head: dict[str, Any], events: bool) -> AsyncIterator[bytes]:
+async def _stream_sentences(call: Call, model: ServedModel, fields: dict[str, Any], request: TextRequest,
+                            header: dict[str, Any], events: bool) -> AsyncIterator[bytes]:
     """Yield sentences as they finish and finally the complete texts, or an error."""
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
 
-    def put(value: dict[str, Any] | None) -> None:
+    def send(value: dict[str, Any] | None) -> None:
         loop.call_soon_threadsafe(queue.put_nowait, value)
 
-    def work() -> None:
-        def done(text: int, place: int, sentence: Sentence) -> None:
-            put({"text": text, "sentence": place, **as_json(sentence, asked["alignments"], asked["confidence"])})
+    def translate_all() -> None:
+        def on_sentence(text: int, index: int, sentence: Sentence) -> None:
+            content = sentence_json(sentence, fields["alignments"], fields["confidence"])
+            send({"text": text, "sentence": index, **content})
 
-        answers = translate_texts(model, asked["text"], wanted, call.service.limits, call.ticket, done)
-        put({"done": True, **head, "translations": [answer.text for answer in answers]})
+        answers = translate_texts(model, fields["text"], request, call.service.limits, call.cancellation, on_sentence)
+        send({"done": True, **header, "translations": [answer.text for answer in answers]})
 
-    async def watched() -> None:
+    async def run() -> None:
         try:
-            await call.in_thread(work)
-        except Refusal as refusal:
-            put({**libretranslate_error(refusal), "status": refusal.status})
-        except ClientGone:
+            await call.run_in_thread(translate_all)
+        except RequestError as error:
+            send({**error_json(error), "status": error.status})
+        except ClientDisconnected:
             return
         except Exception as error:  # noqa: BLE001 -- the client gets an error as the last line
             log.error("A stream failed.", exc_info=error)
-            put({**libretranslate_error(Refusal(500, FAILED)), "status": 500})
+            send({**error_json(RequestError(500, FAILED)), "status": 500})
         finally:
-            put(None)
+            send(None)
 
-    task = asyncio.create_task(watched())
+    task = asyncio.create_task(run())
     try:
         while (value := await queue.get()) is not None:
             line = json.dumps(value, ensure_ascii=False)
             yield (f"data: {line}\n\n" if events else f"{line}\n").encode()
     finally:
-        call.ticket.end()
+        call.cancellation.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -12,10 +12,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from towernmt.predict.lines.terminology import Terminology
-from towernmt.serve.document_jobs import DocumentJob, OpenedFile
-from towernmt.serve.request_limits import Refusal, bad
+from towernmt.serve.document_jobs import DocumentJob, ParsedFile
+from towernmt.serve.request_limits import RequestError, bad_request
 from towernmt.serve.served_models import ServedModel
-from towernmt.serve.web.http_requests import Call, endpoint
+from towernmt.serve.web.http_requests import Call, endpoint, error_json
 from towernmt.serve.web.request_parameters import UploadedFile
 
 KEY_HEADER = "x-document-key"
@@ -24,127 +24,135 @@ KEY_HEADER = "x-document-key"
 async def send(call: Call) -> Response:
     """Answer `POST /api/v1/documents` (`file`, `source`, `target`)."""
     if "file" not in call.parameters.files:
-        raise bad("'file' is missing: send a form of the kind multipart/form-data.")
-    name, file = await opened(call, "The file is not translated")
+        raise bad_request("'file' is missing: send a form of the kind multipart/form-data.")
+    name, file = await parse_uploaded_file(call, "The file is not translated")
     source, target = call.parameters.text("source"), call.parameters.text("target")
     model, _ = call.service.models.find(None if source == "auto" else source, target, file.sample)
-    document = await taken_in(call, name, file, model)
-    return JSONResponse({**_state(document), "key": document.key}, 202)
+    document = await accept_document(call, name, file, model)
+    return JSONResponse({**_status_json(document), "key": document.key}, 202)
 
 
 async def state(call: Call) -> Response:
     """Answer `GET /api/v1/documents/{id}` with the progress of the translation."""
-    document = _requested(call)
+    document = _requested_document(call)
     document.fetched |= document.status == "error"
-    return JSONResponse(_state(document))
+    return JSONResponse(_status_json(document))
 
 
 async def result(call: Call) -> Response:
     """Answer `GET /api/v1/documents/{id}/result` with the translation; it may be fetched several times."""
-    document = _requested(call)
-    if document.refusal is not None:
-        raise document.refusal
-    if document.status != "done":
-        raise Refusal(409, "The document has not been translated yet.", 1.0)
-    return as_file(document)
+    return file_response(_requested_document(call))
 
 
 async def delete(call: Call) -> Response:
     """Answer `DELETE /api/v1/documents/{id}`: cancel the translation and delete the document."""
-    call.service.documents.remove(_requested(call))
+    call.service.documents.remove(_requested_document(call))
     return Response(status_code=204)
 
 
-async def opened(call: Call, invalid: str) -> tuple[str, OpenedFile]:
+async def parse_uploaded_file(call: Call, problem: str) -> tuple[str, ParsedFile]:
     """Return the name and the content of the parameter `file`.
 
     Args:
         call: the request.
-        invalid: beginning of the message for a file that cannot be read, in the wording of the interface.
+        problem: beginning of the message for a file that cannot be read, as clients of the interface expect it.
 
     Raises:
-        Refusal: the file cannot be read.
+        RequestError: the file cannot be read.
     """
     file = call.parameters.files["file"]
     name = call.parameters.text("filename") or file.name
     limits = call.service.limits
     try:
-        return name, await call.in_thread(lambda: OpenedFile(UploadedFile(name, file.content), limits))
-    except Refusal as refusal:
-        if refusal.status != 400:
+        return name, await call.run_in_thread(lambda: ParsedFile(UploadedFile(name, file.content), limits))
+    except RequestError as error:
+        if error.status != 400:
             raise
-        raise bad(f"{invalid}: {refusal}") from None
+        raise bad_request(f"{problem}: {error}") from None
 
 
-async def taken_in(call: Call, name: str, file: OpenedFile, model: ServedModel,
-                   glossary: Terminology | None = None) -> DocumentJob:
+async def accept_document(call: Call, name: str, file: ParsedFile, model: ServedModel,
+                          glossary: Terminology | None = None) -> DocumentJob:
     """Start to translate a file in the background, and return its document.
 
     Raises:
-        Refusal: the file has too many sentences, or the caller or the server has too many documents or characters.
+        RequestError: the file has too many sentences, or the caller or the server has too many documents or characters.
     """
     service = call.service
-    service.documents.make_place(call.caller)       # before it is split, which takes seconds for a large file
-    split = await call.in_thread(lambda: file.split(model, glossary))
-    service.documents.make_place(call.caller)
-    service.rates.take(call.caller, "characters", file.characters, call.rate_of_characters)
-    call.noted |= {"direction": str(model.direction), "characters": file.characters}
+    service.documents.ensure_capacity(call.caller)      # before it is split, which takes seconds for a large file
+    segmented = await call.run_in_thread(lambda: file.split(model, glossary))
+    service.documents.ensure_capacity(call.caller)
+    service.rates.take(call.caller, "characters", file.characters, call.characters_per_minute)
+    call.log_fields |= {"direction": str(model.direction), "characters": file.characters}
 
     def translate(document: DocumentJob) -> bytes:
-        def told() -> None:
+        def count_sentence() -> None:
             document.translated += 1
 
-        content = split.translate(document.ticket, lambda: service.documents.turn(document), told)
-        service.count(document.caller, str(document.direction), document.characters)
+        content = segmented.translate(document.cancellation, lambda: service.documents.turn(document), count_sentence)
+        service.count_characters(document.caller, str(document.direction), document.characters)
         return content
 
+    sentences = len(segmented.split.sentences)
     return service.documents.add(
-        DocumentJob(name, call.caller, model.direction, split.sentences, file.characters), translate)
+        DocumentJob(name, call.caller, model.direction, sentences, file.characters), translate)
 
 
-def taken_in_vain(call: Call, name: str, model: ServedModel, why: Refusal) -> DocumentJob:
-    """Return a document with the status error and a reason, for a file that cannot be translated.
+def add_failed_document(call: Call, name: str, model: ServedModel, error: RequestError) -> DocumentJob:
+    """Add a document with the status error, for a file that cannot be translated, and return it.
+
+    Args:
+        call: the request.
+        name: name of the file.
+        model: model of the requested direction.
+        error: the reason, which the caller gets with the status of the document.
 
     Raises:
-        Refusal: the caller or the server has too many documents.
+        RequestError: the caller or the server has too many documents.
     """
-    def refuse(document: DocumentJob) -> bytes:
-        raise why
+    def fail(document: DocumentJob) -> bytes:
+        raise error
 
-    call.service.documents.make_place(call.caller)
-    return call.service.documents.add(DocumentJob(name, call.caller, model.direction, 0, 0), refuse)
+    call.service.documents.ensure_capacity(call.caller)
+    return call.service.documents.add(DocumentJob(name, call.caller, model.direction, 0, 0), fail)
 
 
-def as_file(document: DocumentJob) -> Response:
-    """Return a translated document as an answer, and note that it was fetched."""
+def file_response(document: DocumentJob, unfinished_status: int = 409) -> Response:
+    """Return a translated document as a response, and mark it as fetched.
+
+    Args:
+        document: the document.
+        unfinished_status: HTTP status of the error if the document is not translated yet.
+
+    Raises:
+        RequestError: the document could not be translated, or is not translated yet.
+    """
+    document.raise_if_failed()
+    if document.status != "done":
+        raise RequestError(unfinished_status, "The document has not been translated yet.", 1.0)
     document.fetched = True
     return Response(document.content, media_type="application/octet-stream", headers={
         "Content-Disposition": f"attachment; filename*=UTF-8''{quote(document.name)}", "Cache-Control": "no-store"})
 
 
-def document_error(refusal: Refusal) -> dict[str, Any]:
-    """Return a refusal as JSON."""
-    return {"error": str(refusal)}
-
-
 def routes() -> list[Route]:
     """Return the routes of documents."""
-    one = "/api/v1/documents/{number}"
-    return [Route("/api/v1/documents", endpoint(send, document_error, lambda service: service.limits.max_document),
+    path = "/api/v1/documents/{id}"
+    return [Route("/api/v1/documents", endpoint(send, error_json, lambda service: service.limits.max_document),
                   methods=["POST"]),
-            Route(one, endpoint(state, document_error, follows=True), methods=["GET"]),
-            Route(one, endpoint(delete, document_error, follows=True), methods=["DELETE"]),
-            Route(f"{one}/result", endpoint(result, document_error, follows=True), methods=["GET"])]
+            Route(path, endpoint(state, error_json, is_follow_up=True), methods=["GET"]),
+            Route(path, endpoint(delete, error_json, is_follow_up=True), methods=["DELETE"]),
+            Route(f"{path}/result", endpoint(result, error_json, is_follow_up=True), methods=["GET"])]
 
 
-def _requested(call: Call) -> DocumentJob:
+def _requested_document(call: Call) -> DocumentJob:
     key = call.request.headers.get(KEY_HEADER) or call.parameters.required("key")
-    return call.service.documents.get(call.request.path_params["number"], key)
+    return call.service.documents.get(call.request.path_params["id"], key)
 
 
-def _state(document: DocumentJob) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "id": document.number, "name": document.name, **document.direction._asdict(), "status": document.status,
+def _status_json(document: DocumentJob) -> dict[str, Any]:
+    status: dict[str, Any] = {
+        "id": document.id, "name": document.name, **document.direction._asdict(), "status": document.status,
         "sentences": document.sentences, "translated": document.translated, "characters": document.characters,
         "seconds_remaining": document.seconds_remaining()}
-    return told if document.refusal is None else {**told, "error": str(document.refusal)}
+    return status if document.error is None else {**status, "error": str(document.error)}

@@ -1,7 +1,7 @@
 """Callers of the server: API keys, rate limits, and client addresses reported by trusted proxies.
 
 - Keys are stored in a file, one line of JSON per key, with a salted hash instead of the key. Keys are random, so they
-  cannot be guessed and a fast hash suffices. A key contains its number, which identifies its line; the rest is compared
+  cannot be guessed and a fast hash suffices. A key contains its id, which identifies its line; the rest is compared
   in constant time.
 - Rates are token buckets (Turner 1986), which limit what a caller may request per minute and refill over time.
 - A proxy appends the address of its peer to `X-Forwarded-For`. Any client can send this header, so only the entries
@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import logging
 import os
 import secrets
 import time
@@ -28,10 +29,11 @@ from typing import Any
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import write_text
 from towernmt.core.structured_files import JSONError, typed_value
-from towernmt.serve.request_limits import Refusal
+from towernmt.serve.request_limits import RequestError
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
+log = logging.getLogger(__name__)
 SCHEMES = ("http", "https")
 
 
@@ -39,14 +41,14 @@ class Proxies:
     """The trusted proxies of a server.
 
     Args:
-        named: addresses or networks such as 10.0.0.0/8.
+        networks: addresses or networks such as 10.0.0.0/8.
 
     Raises:
         SettingsError: a value is neither.
     """
 
-    def __init__(self, named: Iterable[str] = ()) -> None:
-        self._networks = [_network(name) for name in named]
+    def __init__(self, networks: Iterable[str] = ()) -> None:
+        self._networks = [_network(network) for network in networks]
 
     def resolve(self, scope: MutableMapping[str, Any]) -> None:
         """Set the client's address and the scheme of a request (a scope of ASGI) as trusted proxies report them."""
@@ -103,7 +105,7 @@ def _address(text: str) -> Address | None:
     return (address.ipv4_mapped or address) if isinstance(address, IPv6Address) else address
 
 
-MOST_CALLERS = 10_000
+MAX_CALLERS = 10_000
 """Maximum number of callers with a bucket; the least recently active ones are forgotten and start again full."""
 
 
@@ -114,30 +116,30 @@ class Rates:
         self._clock = clock
         self._buckets: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
 
-    def take(self, caller: str, what: str, amount: float, per_minute: float) -> None:
+    def take(self, caller: str, unit: str, amount: float, per_minute: float) -> None:
         """Take an amount from a caller's bucket. A bucket may be overdrawn once, which delays later requests.
 
         Args:
             caller: identifier of the caller.
-            what: unit of the amount, in the plural.
+            unit: unit of the amount, in the plural.
             amount: amount to take.
             per_minute: refill per minute and size of the bucket; 0 means no limit.
 
         Raises:
-            Refusal: the bucket is empty.
+            RequestError: the bucket is empty.
         """
         if not per_minute:
             return
         now = self._clock()
-        left, then = self._buckets.pop((caller, what), (per_minute, now))
-        left = min(per_minute, left + (now - then) * per_minute / 60)
-        allowed = left >= (1 if what == "requests" else 1e-9)
-        self._buckets[caller, what] = (left - amount if allowed else left), now
-        if len(self._buckets) > MOST_CALLERS:
+        available, updated_at = self._buckets.pop((caller, unit), (per_minute, now))
+        available = min(per_minute, available + (now - updated_at) * per_minute / 60)
+        allowed = available >= (1 if unit == "requests" else 1e-9)
+        self._buckets[caller, unit] = (available - amount if allowed else available), now
+        if len(self._buckets) > MAX_CALLERS:
             self._buckets.popitem(last=False)
         if not allowed:
-            raise Refusal(429, f"The limit is {per_minute:g} {what} per minute: wait and try again.",
-                          max((1 - left) * 60 / per_minute, 1.0))
+            raise RequestError(429, f"The limit is {per_minute:g} {unit} per minute: wait and try again.",
+                               max((1 - available) * 60 / per_minute, 1.0))
 
 
 PREFIX = "tnmt"
@@ -149,27 +151,27 @@ class KeyEntry:
 
     Attributes:
         name: name of the caller in logs and metrics.
-        number: number that identifies the key.
+        id: hexadecimal identifier of the key, which is its second component.
         salt, hash: hexadecimal; the hash is SHA-256 of salt and secret.
         rate: requests per minute; 0 means the rate of the server.
         characters: characters per minute, likewise.
-        admin: whether it may exchange models.
+        admin: whether it may reload models.
     """
 
     name: str
-    number: str
+    id: str
     salt: str
     hash: str
     rate: float = 0.0
     characters: float = 0.0
     admin: bool = False
 
-    def fits(self, secret: str) -> bool:
+    def matches(self, secret: str) -> bool:
         """Return whether a secret matches, in constant time."""
         return hmac.compare_digest(_hash(self.salt, secret), self.hash)
 
 
-_NOBODY = KeyEntry("", "", "00" * 16, "00" * 32)
+_NO_ENTRY = KeyEntry("", "", "00" * 16, "00" * 32)
 
 
 class KeysFile:
@@ -185,30 +187,36 @@ class KeysFile:
         if not self.path.is_file():
             raise SettingsError(f"The file of keys {path} does not exist: create it with `towernmt serve-keys add NAME "
                                 f"--keys {path}`.")
-        self._stamp = self._stamped()
-        self._entries = {entry.number: entry for entry in read_keys(self.path)}
+        self._stamp: tuple[int, int] | None = self._file_stamp()
+        self._entries = {entry.id: entry for entry in read_keys(self.path)}
 
     def find(self, key: str) -> KeyEntry | None:
         """Return the entry of a key, or None if the key is unknown."""
         self._refresh()
         _, _, rest = key.removesuffix(":fx").partition("_")     # DeepL's clients know free keys by ":fx"
-        number, _, secret = rest.partition("_")
-        entry = self._entries.get(number, _NOBODY)
-        return entry if entry.fits(secret) and entry is not _NOBODY else None
+        id, _, secret = rest.partition("_")
+        entry = self._entries.get(id, _NO_ENTRY)
+        return entry if entry.matches(secret) and entry is not _NO_ENTRY else None
 
     def _refresh(self) -> None:
-        """Read the file again if it changed; a missing or damaged file leaves the keys unchanged."""
-        try:
-            stamp = self._stamped()
-            if stamp != self._stamp:
-                self._entries = {entry.number: entry for entry in read_keys(self.path)}
-                self._stamp = stamp
-        except (OSError, DataError):
+        """Read the file again if it changed. If it is missing or damaged, log an error and keep the previous keys."""
+        stamp = self._file_stamp()
+        if stamp == self._stamp:
             return
+        self._stamp = stamp     # also after an error, which is logged once for each change of the file
+        try:
+            self._entries = {entry.id: entry for entry in read_keys(self.path)}
+        except (OSError, DataError) as error:
+            log.error("The file of keys %s was changed, but cannot be read: %s The server uses the previous keys until "
+                      "it can.", self.path, error)
 
-    def _stamped(self) -> tuple[int, int]:
-        found = os.stat(self.path)
-        return found.st_mtime_ns, found.st_size
+    def _file_stamp(self) -> tuple[int, int] | None:
+        """Return time and size of the file; None if it is missing."""
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size
 
 
 def read_keys(path: Path) -> list[KeyEntry]:
@@ -218,7 +226,12 @@ def read_keys(path: Path) -> list[KeyEntry]:
         DataError: a line is damaged.
     """
     entries = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}): create new keys in another "
+                        "file.") from None
+    for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             try:
                 entries.append(typed_value(json.loads(line), KeyEntry))
@@ -240,9 +253,9 @@ def add_key(path: Path, name: str, rate: float = 0.0, characters: float = 0.0, a
     entries = read_keys(path) if path.is_file() else []
     if any(entry.name == name for entry in entries):
         raise SettingsError(f"{path}: a key of {name} already exists; remove it first, or use a different name.")
-    number, secret, salt = secrets.token_hex(6), secrets.token_urlsafe(32), secrets.token_hex(16)
-    write_keys(path, [*entries, KeyEntry(name, number, salt, _hash(salt, secret), rate, characters, admin)])
-    return f"{PREFIX}_{number}_{secret}"
+    id, secret, salt = secrets.token_hex(6), secrets.token_urlsafe(32), secrets.token_hex(16)
+    write_keys(path, [*entries, KeyEntry(name, id, salt, _hash(salt, secret), rate, characters, admin)])
+    return f"{PREFIX}_{id}_{secret}"
 
 
 def remove_key(path: Path, name: str) -> None:

@@ -18,85 +18,85 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.language_codes import Direction
-from towernmt.serve.batcher import GONE, Ticket
-from towernmt.serve.request_limits import Refusal, bad, busy
+from towernmt.serve.batcher import Cancellation
+from towernmt.serve.request_limits import DISCONNECTED, RequestError, bad_request, unavailable
 from towernmt.serve.service import Service
 from towernmt.serve.web.observability import REQUESTS
-from towernmt.serve.web.request_parameters import Parameters, parse
+from towernmt.serve.web.request_parameters import Parameters, parse_parameters
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
 
-class ClientGone(Exception):  # noqa: N818 -- no error of the server's
+class ClientDisconnected(Exception):  # noqa: N818 -- no error of the server's
     """The client disconnected before the answer."""
 
 
-DRAINED_SECONDS = 1.0
+DRAIN_SECONDS = 1.0
 """Seconds to drain a body that is too large, since a client that is still writing does not read the answer."""
 
 
-async def read_body(receive: Any, stated: str | None, most: int, seconds: float,
-                    reading: Callable[[asyncio.Timeout], AbstractContextManager[None]]) -> bytes:
+async def read_body(receive: Any, content_length: str | None, max_bytes: int, time_limit: float,
+                    registered: Callable[[asyncio.Timeout], AbstractContextManager[None]]) -> bytes:
     """Return the body of a request.
 
     Args:
         receive: ASGI function that receives messages.
-        stated: value of the header Content-Length.
-        most: maximum size in bytes.
-        seconds: time limit for the complete body.
-        reading: a context manager for the time of reading; it may shorten that time.
+        content_length: value of the header Content-Length.
+        max_bytes: maximum size in bytes.
+        time_limit: time limit for the complete body.
+        registered: returns a context manager in which the body is read, and which may shorten the timeout.
 
     Raises:
-        Refusal: the body is too large (413), or its time limit is exceeded (408).
-        ClientGone: the client disconnected before the end of the body.
+        RequestError: the body is too large (413), or its time limit is exceeded (408).
+        ClientDisconnected: the client disconnected before the end of the body.
     """
-    parts: list[bytes] = []
+    chunks: list[bytes] = []
     size = 0
-    if stated is not None and stated.isdecimal() and int(stated[:20]) > most:
-        raise await _too_large(receive, most)
+    if content_length is not None and content_length.isdecimal() and int(content_length[:20]) > max_bytes:
+        raise await _drain_and_refuse(receive, max_bytes)
     try:
-        async with asyncio.timeout(seconds) as limit:
-            with reading(limit):
-                async for part in _parts(receive):
-                    size += len(part)
-                    if size > most:
+        async with asyncio.timeout(time_limit) as limit:
+            with registered(limit):
+                async for chunk in _body_chunks(receive):
+                    size += len(chunk)
+                    if size > max_bytes:
                         break
-                    parts.append(part)
+                    chunks.append(chunk)
     except TimeoutError:
-        raise Refusal(408, f"The body did not come within {seconds:g} seconds.") from None
-    if size > most:
-        raise await _too_large(receive, most)
-    return b"".join(parts)
+        raise RequestError(408, f"The body did not come within {time_limit:g} seconds.") from None
+    if size > max_bytes:
+        raise await _drain_and_refuse(receive, max_bytes)
+    return b"".join(chunks)
 
 
-async def _parts(receive: Any) -> AsyncIterator[bytes]:
+async def _body_chunks(receive: Any) -> AsyncIterator[bytes]:
     more = True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientGone
+            raise ClientDisconnected
         yield message.get("body", b"")
         more = message.get("more_body", False)
 
 
-async def _too_large(receive: Any, most: int) -> Refusal:
-    """Drain the rest of a body, and return the refusal."""
+async def _drain_and_refuse(receive: Any, max_bytes: int) -> RequestError:
+    """Drain the rest of a body, and return the error that it is too large."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(DRAINED_SECONDS):
-            async for _ in _parts(receive):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            async for _ in _body_chunks(receive):
                 pass
-    return Refusal(413, f"The body is larger than the {most} bytes that this server reads at once.")
+    return RequestError(413, f"The body is larger than the {max_bytes} bytes that this server reads at once.")
 
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Form = Callable[[Refusal], Mapping[str, Any]]
-"""Function that formats a refusal for an interface."""
+ErrorFormat = Callable[[RequestError], Mapping[str, Any]]
+"""Function that returns the JSON of an error in the format of an interface."""
 KEY_NAMES = ("api_key", "apiKey", "auth_key")
 SCHEMES = ("bearer", "deepl-auth-key")
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 """Seconds between two checks whether a document is translated."""
 
 
@@ -109,58 +109,60 @@ class Call:
         service: the server's state.
         parameters: parameters of the query and the body.
         caller: name of the caller's key, or address of the client.
-        ticket: the waiting client, with its time limit.
-        noted: fields of the request for the log, in addition to its route and its response.
+        cancellation: cancels the translation if the client disconnects, or after the time limit.
+        admin: whether the caller may reload models.
+        characters_per_minute: rate limit of the caller; 0 means no limit.
+        log_fields: fields of the request for the log, in addition to its route and its response.
     """
 
     request: Request
     service: Service
     parameters: Parameters
     caller: str
-    ticket: Ticket
+    cancellation: Cancellation
     admin: bool = False
-    rate_of_characters: float = 0.0
-    noted: dict[str, Any] = field(default_factory=dict)
+    characters_per_minute: float = 0.0
+    log_fields: dict[str, Any] = field(default_factory=dict)
 
-    async def in_thread(self, function: Callable[[], T]) -> T:
+    async def run_in_thread(self, function: Callable[[], T]) -> T:
         """Run a function that waits for translations in a thread, and cancel it if the client disconnects.
 
         Raises:
-            Refusal: raised by the function, or the server is overloaded.
-            ClientGone: the client disconnected.
+            RequestError: raised by the function, or the server is overloaded.
+            ClientDisconnected: the client disconnected.
         """
-        watch = asyncio.create_task(self._watch())
+        watcher = asyncio.create_task(self._cancel_on_disconnect())
         try:
-            return await self.service.in_thread(self.ticket, function)
-        except Refusal as refusal:
-            if refusal is GONE:
-                raise ClientGone from None
+            return await self.service.run_in_thread(self.cancellation, function)
+        except RequestError as error:
+            if error.status == DISCONNECTED:
+                raise ClientDisconnected from None
             raise
         except (DataError, SettingsError) as error:
-            raise bad(str(error)) from None
+            raise bad_request(str(error)) from None
         finally:
-            watch.cancel()
+            watcher.cancel()
 
-    async def until(self, is_over: Callable[[], bool]) -> None:
-        """Wait without a time limit until `is_over` returns true.
+    async def wait_until(self, is_finished: Callable[[], bool]) -> None:
+        """Wait without a time limit until `is_finished` returns true.
 
         Raises:
-            ClientGone: the client disconnected.
+            ClientDisconnected: the client disconnected.
         """
-        gone = asyncio.create_task(self._gone())
+        disconnect = asyncio.create_task(self._wait_for_disconnect())
         try:
-            while not is_over():
-                await asyncio.wait({gone}, timeout=LOOK_SECONDS)
-                if gone.done():
-                    raise ClientGone
+            while not is_finished():
+                await asyncio.wait({disconnect}, timeout=POLL_SECONDS)
+                if disconnect.done():
+                    raise ClientDisconnected
         finally:
-            gone.cancel()
+            disconnect.cancel()
 
-    async def _watch(self) -> None:
-        await self._gone()
-        self.ticket.end()
+    async def _cancel_on_disconnect(self) -> None:
+        await self._wait_for_disconnect()
+        self.cancellation.cancel()
 
-    async def _gone(self) -> None:
+    async def _wait_for_disconnect(self) -> None:
         """Return when the client has closed the connection."""
         while (await self.request.receive())["type"] != "http.disconnect":
             pass
@@ -169,84 +171,89 @@ class Call:
 Endpoint = Callable[[Call], Awaitable["Response"]]
 
 
-def endpoint(function: Endpoint, form: Form, most: Callable[[Service], int] | None = None,
-             open_to_all: bool = False, follows: bool = False) -> Callable[[Request], Awaitable[Response]]:
+def endpoint(handler: Endpoint, error_format: ErrorFormat, max_body: Callable[[Service], int] | None = None,
+             public: bool = False, is_follow_up: bool = False) -> Callable[[Request], Awaitable[Response]]:
     """Return a route's function for Starlette, from a function of a `Call`.
 
     Args:
-        function: answers a `Call`.
-        form: formats refusals.
-        most: the maximum number of bytes of a body; by default `max_body`.
-        open_to_all: whether no key is needed and nothing is counted.
-        follows: whether the request belongs to an earlier one, such as a query for the progress of a document. It does
-            not count against rates, and a server that is shutting down still answers it.
+        handler: answers a `Call`.
+        error_format: formats errors.
+        max_body: returns the maximum size of a body in bytes; None means the server's `max_body`.
+        public: whether no key is needed and nothing is counted.
+        is_follow_up: whether the request belongs to an earlier one, such as a query for the progress of a document. It
+            does not count against rates, and a server that is shutting down still answers it.
     """
     async def answer(request: Request) -> Response:
         service: Service = request.app.state.service
         try:
-            if service.stopping and not (open_to_all or follows):
-                raise busy("The server is shutting down: try again in a moment.")
-            parameters = await _parameters(request, most(service) if most else service.limits.max_body, service)
-            call = _call(request, service, parameters, open_to_all, follows)
-            request.scope["noted"] = call.noted
-            return await function(call)
-        except Refusal as refusal:
-            return refused(refusal, form)
+            if service.stopping and not (public or is_follow_up):
+                raise unavailable("The server is shutting down: try again in a moment.")
+            parameters = await _parameters(request, max_body(service) if max_body else service.limits.max_body, service)
+            call = _call(request, service, parameters, public, is_follow_up)
+            request.scope["log_fields"] = call.log_fields
+            return await handler(call)
+        except RequestError as error:
+            return error_response(error, error_format)
 
     return answer
 
 
-def refused(refusal: Refusal, form: Form) -> Response:
-    """Return the HTTP response of a refusal."""
+def error_json(error: RequestError) -> dict[str, Any]:
+    """Return an error in the format of LibreTranslate and of the native interface."""
+    return {"error": str(error)}
+
+
+def error_response(error: RequestError, error_format: ErrorFormat) -> Response:
+    """Return the HTTP response for an error."""
     from starlette.responses import JSONResponse
 
-    headers = {} if refusal.retry_after is None else {"Retry-After": str(max(1, round(refusal.retry_after)))}
-    if refusal.status in (408, 413):
+    headers = {} if error.retry_after is None else {"Retry-After": str(max(1, round(error.retry_after)))}
+    if error.status in (408, 413):
         headers["Connection"] = "close"     # otherwise the unread rest of the body would be parsed as the next request
-    if refusal.status == 401:
+    if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(dict(form(refusal)), refusal.status, headers)
+    return JSONResponse(dict(error_format(error)), error.status, headers)
 
 
-async def _parameters(request: Request, most: int, service: Service) -> Parameters:
+async def _parameters(request: Request, max_bytes: int, service: Service) -> Parameters:
     headers = request.headers
     try:
-        body = await read_body(request.receive, headers.get("content-length"), most, service.limits.body_seconds,
-                               service.reading)
-    except Refusal as refusal:
-        if refusal.status == 408 and service.stopping:
-            raise busy("The server is shutting down: try again in a moment.") from None
+        body = await read_body(request.receive, headers.get("content-length"), max_bytes, service.limits.body_seconds,
+                               service.limited_body)
+    except RequestError as error:
+        if error.status == 408 and service.stopping:
+            raise unavailable("The server is shutting down: try again in a moment.") from None
         raise
-    return await parse(request.scope["query_string"], headers.get("content-type", ""), body)
+    return await parse_parameters(request.scope["query_string"], headers.get("content-type", ""), body)
 
 
-def _call(request: Request, service: Service, parameters: Parameters, open_to_all: bool,
-          follows: bool) -> Call:
+def _call(request: Request, service: Service, parameters: Parameters, public: bool,
+          is_follow_up: bool) -> Call:
     """Check the key and the rate of a request, and return its `Call`.
 
     Raises:
-        Refusal: the key is missing or unknown, or the rate limit is exceeded.
+        RequestError: the key is missing or unknown, or the rate limit is exceeded.
     """
-    access, ticket = service.access, Ticket(service.limits.seconds)
+    access, cancellation = service.access, Cancellation(service.limits.seconds)
     address = request.client.host if request.client else "local"
-    if open_to_all:
-        return Call(request, service, parameters, address, ticket)
-    rate, characters, admin, caller = access.rate, access.characters, False, address
+    if public:
+        return Call(request, service, parameters, address, cancellation)
+    rate, characters_per_minute, admin, caller = access.rate, access.characters, False, address
     if access.keys is not None:
         key = _key(request, parameters)
         if key is None:
-            raise Refusal(401, "A key is needed: send it as `Authorization: Bearer KEY`, or as 'api_key'.")
+            raise RequestError(401, "A key is needed: send it as `Authorization: Bearer KEY`, or as 'api_key'.")
         entry = access.keys.find(key)
         if entry is None:
             service.rates.take(address, "attempts with wrong keys", 1, 60)
-            raise Refusal(403, "Invalid API key: this key is not known here.")
+            raise RequestError(403, "Invalid API key: this key is not known here.")
         caller, admin = entry.name, entry.admin
-        rate, characters = entry.rate or rate, entry.characters or characters
-    if not follows:
+        rate, characters_per_minute = entry.rate or rate, entry.characters or characters_per_minute
+    if not is_follow_up:
         service.rates.take(caller, "requests", 1, rate)
-    call = Call(request, service, parameters, caller, ticket, admin, characters)
+    call = Call(request, service, parameters, caller, cancellation, admin, characters_per_minute)
     if access.keys is not None:
-        call.noted["caller"] = caller
+        call.log_fields["caller"] = caller
     return call
 
 
@@ -257,53 +264,46 @@ def _key(request: Request, parameters: Parameters) -> str | None:
     return request.headers.get("x-api-key") or parameters.text(*KEY_NAMES)
 
 
-def check_texts(call: Call, direction: Direction | None, texts: Sequence[str], most: int | None = None) -> int:
-    """Count the characters of a request.
+def check_texts(call: Call, direction: Direction | None, texts: Sequence[str]) -> None:
+    """Check the size of the texts of a request, and count their characters if they are translated.
 
     Args:
         call: the request.
         direction: translation direction; None means they are not translated.
         texts: texts of the request.
-        most: maximum number of characters; by default `max_characters`.
-
-    Returns:
-        The number of characters.
 
     Raises:
-        Refusal: there are too many, or the caller has sent too many lately.
+        RequestError: there are too many texts or characters, or the caller has sent too many characters lately.
     """
     limits = call.service.limits
-    most = limits.max_characters if most is None else most
     if len(texts) > limits.max_texts:
-        raise Refusal(413, f"The request has {len(texts)} texts: send at most {limits.max_texts} at once.")
+        raise RequestError(413, f"The request has {len(texts)} texts: send at most {limits.max_texts} at once.")
     characters = sum(map(len, texts))
-    if characters > most:
-        raise Refusal(413, f"The request has {characters} characters of text: send at most {most} at once.")
+    if characters > limits.max_characters:
+        raise RequestError(413, f"The request has {characters} characters of text: send at most "
+                                f"{limits.max_characters} at once.")
     if direction is not None:
-        call.service.rates.take(call.caller, "characters", characters, call.rate_of_characters)
-        call.noted |= {"direction": str(direction), "characters": characters}
-        call.service.count(call.caller, call.noted["direction"], characters)
-    return characters
+        call.service.rates.take(call.caller, "characters", characters, call.characters_per_minute)
+        call.log_fields |= {"direction": str(direction), "characters": characters}
+        call.service.count_characters(call.caller, str(direction), characters)
 
 
 requests_log = logging.getLogger(REQUESTS)
 FAILED = "The server failed; its log says where."
-_TOO_MANY = Refusal(431, "The headers are larger than this server reads.")
-GONE_STATUS = 499
-"""Status in the log if the client disconnected before the answer, as in nginx."""
+_HEADERS_TOO_LARGE = RequestError(431, "The headers are larger than this server reads.")
 
 
-class Front:
+class RequestMiddleware:
     """The outermost ASGI layer, which measures and logs each request and answers unexpected errors.
 
     Args:
         app: application to call.
         service: state of the server.
-        form_of: returns the function that formats the refusals of a path.
+        error_format_of: returns the function that formats the errors of a path.
     """
 
-    def __init__(self, app: Any, service: Service, form_of: Callable[[str], Form]) -> None:
-        self._app, self._service, self._form_of = app, service, form_of
+    def __init__(self, app: Any, service: Service, error_format_of: Callable[[str], ErrorFormat]) -> None:
+        self._app, self._service, self._error_format_of = app, service, error_format_of
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one request of ASGI."""
@@ -311,13 +311,13 @@ class Front:
             await self._app(scope, receive, send)
             return
         self._service.access.proxies.resolve(scope)
-        begun, number, status = time.monotonic(), secrets.token_hex(8), 0
+        started, request_id, status = time.monotonic(), secrets.token_hex(8), 0
 
-        async def watched(message: Any) -> None:
+        async def send_with_headers(message: Any) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", number.encode()),
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode()),
                                       (b"x-content-type-options", b"nosniff")]
                 if self._service.stopping:
                     message["headers"].append((b"connection", b"close"))
@@ -325,24 +325,25 @@ class Front:
 
         try:
             if sum(len(name) + len(value) for name, value in scope["headers"]) > self._service.limits.max_header:
-                answer = refused(_TOO_MANY, self._form_of(scope["path"]))
-                await answer(scope, receive, watched)
+                response = error_response(_HEADERS_TOO_LARGE, self._error_format_of(scope["path"]))
+                await response(scope, receive, send_with_headers)
             else:
-                await self._app(scope, receive, watched)
-        except ClientGone:
-            status = GONE_STATUS
-        except Exception as error:  # noqa: BLE001 -- the client gets an answer, and the log the places
-            log.error("A request failed.", exc_info=error, extra={"fields": {"event": "failure", "id": number}})
+                await self._app(scope, receive, send_with_headers)
+        except ClientDisconnected:
+            status = DISCONNECTED
+        except Exception as error:  # noqa: BLE001 -- the client gets an answer, and the log the stack trace
+            log.error("A request failed.", exc_info=error, extra={"fields": {"event": "failure", "id": request_id}})
             if not status:
-                await refused(Refusal(500, FAILED), self._form_of(scope["path"]))(scope, receive, watched)
+                response = error_response(RequestError(500, FAILED), self._error_format_of(scope["path"]))
+                await response(scope, receive, send_with_headers)
             status = 500
         finally:
-            self._note(scope, number, status, time.monotonic() - begun)
+            self._record(scope, request_id, status, time.monotonic() - started)
 
-    def _note(self, scope: Any, number: str, status: int, seconds: float) -> None:
+    def _record(self, scope: Any, request_id: str, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", None) or "other"
         self._service.metrics.add("towernmt_requests_total", route=route, status=str(status))
         self._service.metrics.observe("towernmt_request_seconds", seconds, route=route)
         requests_log.info("", extra={"fields": {
-            "event": "request", "id": number, "method": scope["method"][:16], "route": route, "status": status,
-            "milliseconds": round(seconds * 1000, 1), **scope.get("noted", {})}})
+            "event": "request", "id": request_id, "method": scope["method"][:16], "route": route, "status": status,
+            "milliseconds": round(seconds * 1000, 1), **scope.get("log_fields", {})}})

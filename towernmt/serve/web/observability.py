@@ -20,7 +20,7 @@ from typing import Any
 
 REQUESTS = "towernmt.serve.requests"
 """The logger of requests; what it logs has `fields`."""
-_OURS = ("towernmt", "uvicorn.error")
+_LOGGERS = ("towernmt", "uvicorn.error")
 
 
 class JSONLines(logging.Formatter):
@@ -33,7 +33,7 @@ class JSONLines(logging.Formatter):
         fields = getattr(record, "fields", None)
         line |= fields if fields is not None else {"logger": record.name, "message": record.getMessage()}
         if record.exc_info and record.exc_info[1] is not None:
-            line |= _places(record.exc_info[1])
+            line |= _traceback_json(record.exc_info[1])
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
@@ -41,14 +41,14 @@ def log_as_json() -> None:
     """Write the logs of towernmt and uvicorn's errors to stderr as lines of JSON."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JSONLines())
-    for name in _OURS:
+    for name in _LOGGERS:
         log = logging.getLogger(name)
         log.handlers[:] = [handler]
         log.setLevel(logging.INFO)
         log.propagate = False
 
 
-def _places(error: BaseException) -> dict[str, Any]:
+def _traceback_json(error: BaseException) -> dict[str, Any]:
     frames = traceback.extract_tb(error.__traceback__)
     return {"error": type(error).__name__, "at": [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]}
 
@@ -117,23 +117,23 @@ class Metrics:
                 lines += _buckets(name, self._bounds[name], histograms[name])
             else:
                 values = counts[name] if kind == "counter" else self._gauges[name]()
-                lines += [f"{name}{_braced(key)} {value:g}" if value < 1e6 else f"{name}{_braced(key)} {value:.0f}"
-                          for key, value in sorted(values.items())]
+                lines += [f"{name}{_label_text(labels)} {f'{value:g}' if value < 1e6 else f'{value:.0f}'}"
+                          for labels, value in sorted(values.items())]
         return "\n".join(lines) + "\n"
 
 
 def _buckets(name: str, bounds: Sequence[float],
              values: dict[Labels, tuple[list[int], float]]) -> Iterator[str]:
     for key, (buckets, total) in sorted(values.items()):
-        so_far = 0
+        cumulative = 0
         for bound, count in zip((*(f"{bound:g}" for bound in bounds), "+Inf"), buckets, strict=True):
-            so_far += count
-            yield f"{name}_bucket{_braced((*key, ('le', bound)))} {so_far}"
-        yield f"{name}_sum{_braced(key)} {total:.6f}"
-        yield f"{name}_count{_braced(key)} {so_far}"
+            cumulative += count
+            yield f"{name}_bucket{_label_text((*key, ('le', bound)))} {cumulative}"
+        yield f"{name}_sum{_label_text(key)} {total:.6f}"
+        yield f"{name}_count{_label_text(key)} {cumulative}"
 
 
-def _braced(labels: Labels) -> str:
+def _label_text(labels: Labels) -> str:
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}" if labels else ""
 
 

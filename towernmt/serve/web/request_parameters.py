@@ -11,13 +11,14 @@ from email.message import Message
 from typing import Any
 from urllib.parse import parse_qsl
 
-from towernmt.serve.request_limits import Refusal, bad
+from towernmt.serve.request_limits import RequestError, bad_request
 
-MOST_FIELDS = 1_000
+MAX_FIELDS = 1_000
 JSON_KINDS = ("application/json", "text/json")
 FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 UTF_8 = "utf-8"
-NO_CHARSETS = ("idna", "punycode", "unicode_escape", "raw-unicode-escape", "unicode-escape", "undefined", "mbcs", "oem")
+REFUSED_CHARSETS = ("idna", "punycode", "unicode_escape", "raw-unicode-escape", "unicode-escape", "undefined", "mbcs",
+                    "oem")
 """Text encodings of Python that are not charsets of the web."""
 _CHARSET = re.compile(r';\s*charset\s*=\s*("[^"]*"|[^;]*)', re.IGNORECASE)
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
@@ -54,93 +55,93 @@ class Parameters:
         """Return whether a parameter has several values or a list."""
         return name in self.lists or len(self.values.get(name, ())) > 1
 
-    def given(self, *names: str) -> list[Any]:
+    def values_of(self, *names: str) -> list[Any]:
         """Return the values of the first of these names that has any; null is ignored."""
         for name in names:
-            found = [value for value in self.values.get(name, ()) if value is not None]
-            if found:
-                return found
+            values = [value for value in self.values.get(name, ()) if value is not None]
+            if values:
+                return values
         return []
 
     def texts(self, *names: str) -> list[str]:
         """Return all strings of a parameter; further names are aliases.
 
         Raises:
-            Refusal: a value is not a string.
+            RequestError: a value is not a string.
         """
-        found = self.given(*names)
-        for value in found:
+        values = self.values_of(*names)
+        for value in values:
             if not isinstance(value, str):
-                raise bad(f"'{names[0]}' must be a string.")
-        return found
+                raise bad_request(f"'{names[0]}' must be a string.")
+        return values
 
     def text(self, *names: str) -> str | None:
         """Return the string of a parameter, or None if it is missing or empty.
 
         Raises:
-            Refusal: the parameter has several values, or is not a string.
+            RequestError: the parameter has several values, or is not a string.
         """
-        found = self.texts(*names)
-        if len(found) > 1:
-            raise bad(f"'{names[0]}' was passed {len(found)} times: pass it once.")
-        return found[0] if found and found[0] else None
+        values = self.texts(*names)
+        if len(values) > 1:
+            raise bad_request(f"'{names[0]}' was passed {len(values)} times: pass it once.")
+        return values[0] if values and values[0] else None
 
     def required(self, *names: str) -> str:
         """Return the string of a required parameter.
 
         Raises:
-            Refusal: the parameter is missing.
+            RequestError: the parameter is missing.
         """
-        found = self.text(*names)
-        if found is None:
-            raise bad(f"'{names[0]}' is missing.")
-        return found
+        values = self.text(*names)
+        if values is None:
+            raise bad_request(f"'{names[0]}' is missing.")
+        return values
 
     def flag(self, name: str, default: bool = False) -> bool:
         """Return a boolean parameter; JSON values and words are accepted.
 
         Raises:
-            Refusal: the value is not a boolean.
+            RequestError: the value is not a boolean.
         """
-        value = (self.given(name) or [default])[0]
+        value = (self.values_of(name) or [default])[0]
         if isinstance(value, bool):
             return value
         if str(value).lower() in (*_TRUE, *_FALSE):
             return str(value).lower() in _TRUE
-        raise bad(f"'{name}' must be true or false.")
+        raise bad_request(f"'{name}' must be true or false.")
 
-    def number(self, name: str, default: int, least: int, most: int) -> int:
+    def integer(self, name: str, default: int, minimum: int, maximum: int) -> int:
         """Return an integer parameter.
 
         Raises:
-            Refusal: the value is not an integer, or out of range.
+            RequestError: the value is not an integer, or out of range.
         """
-        value = (self.given(name) or [default])[0]
+        value = (self.values_of(name) or [default])[0]
         try:
-            number = int(value) if isinstance(value, str) and len(value) < 20 else value
+            result = int(value) if isinstance(value, str) and len(value) < 20 else value
         except ValueError:
-            number = None
-        if type(number) is not int or not least <= number <= most:
-            raise bad(f"'{name}' must be a whole number from {least} to {most}.")
-        return number
+            result = None
+        if type(result) is not int or not minimum <= result <= maximum:
+            raise bad_request(f"'{name}' must be a whole number from {minimum} to {maximum}.")
+        return result
 
     def choice(self, name: str, choices: Sequence[str], default: str) -> str:
         """Return a parameter with one of several values.
 
         Raises:
-            Refusal: the value is not one of `choices`.
+            RequestError: the value is not one of `choices`.
         """
         value = self.text(name) or default
         if value not in choices:
-            raise bad(f"'{name}' must be one of {', '.join(choices)}.")
+            raise bad_request(f"'{name}' must be one of {', '.join(choices)}.")
         return value
 
 
-async def parse(query: bytes, content_type: str, body: bytes) -> Parameters:
+async def parse_parameters(query: bytes, content_type: str, body: bytes) -> Parameters:
     """Parse the parameters of a request. Values of the body replace those of the query.
 
     Raises:
-        Refusal: the body does not match its charset (default: UTF-8) or its type, or its type or charset is not
+        RequestError: the body does not match its charset (default: UTF-8) or its type, or its type or charset is not
             supported (415).
     """
     values = _form(query, "The query", UTF_8)
@@ -149,24 +150,25 @@ async def parse(query: bytes, content_type: str, body: bytes) -> Parameters:
         return Parameters(values)
     header = Message()
     header["content-type"] = content_type or "-/-"
-    kind, charset = header.get_content_type() if content_type else "", header.get_content_charset() or UTF_8
+    content_kind, charset = header.get_content_type() if content_type else "", header.get_content_charset() or UTF_8
     _check_charset(charset)
-    if kind in JSON_KINDS or (kind in (FORM, "") and body.lstrip()[:1] == b"{"):     # curl -d says that JSON is a form
-        found = _json(body, charset)
-        values |= {name: value if isinstance(value, list) else [value] for name, value in found.items()}
-        return Parameters(values, lists={name for name, value in found.items() if isinstance(value, list)})
-    if kind in (FORM, ""):
+    is_json = content_kind in (FORM, "") and body.lstrip()[:1] == b"{"      # `curl -d` declares JSON as a form
+    if content_kind in JSON_KINDS or is_json:
+        content = _json(body, charset)
+        values |= {name: value if isinstance(value, list) else [value] for name, value in content.items()}
+        return Parameters(values, lists={name for name, value in content.items() if isinstance(value, list)})
+    if content_kind in (FORM, ""):
         values |= _form(body, "The form", charset)
-    elif kind == MULTIPART:
-        more, files = await _multipart(content_type, body, charset)
-        values |= more
+    elif content_kind == MULTIPART:
+        form_values, files = await _multipart(content_type, body, charset)
+        values |= form_values
     else:
-        raise Refusal(415, f"The content type {kind[:60]} is not supported: send JSON or a form.")
+        raise RequestError(415, f"The content type {content_kind[:60]} is not supported: send JSON or a form.")
     return Parameters(values, files)
 
 
 def _check_charset(charset: str) -> None:
-    """Raise a Refusal if Python does not support this charset as a text encoding."""
+    """Raise a RequestError if Python does not support this charset as a text encoding."""
     name = ""
     try:
         name = codecs.lookup(charset).name
@@ -175,15 +177,15 @@ def _check_charset(charset: str) -> None:
         pass
     except (LookupError, ValueError):
         name = ""
-    if not name or name in NO_CHARSETS:
-        raise Refusal(415, f"The charset {charset[:40]} is not supported: send UTF-8.")
+    if not name or name in REFUSED_CHARSETS:
+        raise RequestError(415, f"The charset {charset[:40]} is not supported: send UTF-8.")
 
 
 def _decoded(content: bytes, what: str, charset: str) -> str:
     """Return the text of bytes without a byte order mark.
 
     Raises:
-        Refusal: the bytes are not in this charset.
+        RequestError: the bytes are not in this charset.
     """
     try:
         return content.decode(charset).removeprefix("\ufeff")
@@ -192,19 +194,20 @@ def _decoded(content: bytes, what: str, charset: str) -> str:
         raise _not_encoded(what, charset, byte) from None
 
 
-def _not_encoded(what: str, charset: str, why: str) -> Refusal:
-    return bad(f"{what} is not encoded as {charset.upper()} ({why}): send UTF-8, or name the charset in Content-Type.")
+def _not_encoded(what: str, charset: str, why: str) -> RequestError:
+    return bad_request(f"{what} is not encoded as {charset.upper()} ({why}): send UTF-8, or name the charset in "
+                       "Content-Type.")
 
 
 def _form(content: bytes, what: str, charset: str) -> dict[str, list[Any]]:
     text = _decoded(content, what, charset)
     try:
-        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS,
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS,
                           encoding=UTF_8 if charset.startswith("utf") else charset)
     except UnicodeDecodeError as error:
         raise _not_encoded(what, charset, f"it has a wrong %{error.object[error.start]:02X}") from None
     except ValueError:
-        raise bad(f"{what} has more than {MOST_FIELDS} fields.") from None
+        raise bad_request(f"{what} has more than {MAX_FIELDS} fields.") from None
     values: dict[str, list[Any]] = {}
     for name, value in pairs:
         values.setdefault(name, []).append(value)
@@ -214,18 +217,18 @@ def _form(content: bytes, what: str, charset: str) -> dict[str, list[Any]]:
 def _json(content: bytes, charset: str) -> dict[str, Any]:
     text = _decoded(content, "The JSON", charset)
     try:
-        found = json.loads(text)
-        json.dumps(found, ensure_ascii=False).encode("utf-8")
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeError:
-        raise bad("The JSON has an unpaired surrogate (\\uD800 to \\uDFFF), which cannot be encoded as "
-                  "UTF-8.") from None
+        raise bad_request("The JSON has an unpaired surrogate (\\uD800 to \\uDFFF), which cannot be encoded as "
+                          "UTF-8.") from None
     except json.JSONDecodeError as error:
-        raise bad(f"The body is not valid JSON: {error.msg} (character {error.pos + 1}).") from None
+        raise bad_request(f"The body is not valid JSON: {error.msg} (character {error.pos + 1}).") from None
     except (ValueError, RecursionError):
-        raise bad("This JSON is nested too deeply, or has a number that is too long.") from None
-    if not isinstance(found, dict):
-        raise bad("Send a JSON object.")
-    return found
+        raise bad_request("This JSON is nested too deeply, or has a number that is too long.") from None
+    if not isinstance(value, dict):
+        raise bad_request("Send a JSON object.")
+    return value
 
 
 async def _multipart(content_type: str, content: bytes,
@@ -241,11 +244,11 @@ async def _multipart(content_type: str, content: bytes,
     # Starlette silently falls back to Latin-1 for undecodable text. Latin-1 keeps every byte, so it is requested here.
     as_bytes = Headers({"content-type": f"{_CHARSET.sub('', content_type)}; charset=latin-1"})
     try:
-        parser = MultiPartParser(as_bytes, parts(), max_files=10, max_fields=MOST_FIELDS,  # type: ignore[arg-type]
+        parser = MultiPartParser(as_bytes, parts(), max_files=10, max_fields=MAX_FIELDS,  # type: ignore[arg-type]
                                  max_part_size=len(content))
         form = await parser.parse()
     except (MultiPartException, KeyError, UnicodeError, ValueError):
-        raise bad("The form is malformed.") from None
+        raise bad_request("The form is malformed.") from None
     for name, value in form.multi_items():
         name = _decoded(name.encode("latin-1"), "The form", charset)
         if isinstance(value, UploadFile):
