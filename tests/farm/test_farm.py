@@ -112,7 +112,8 @@ def test_a_farm_gives_up_after_three_losses_for_each_worker(make_farm: Any, tmp_
 
 
 def test_workers_that_cannot_start_are_an_error(make_farm: Any) -> None:
-    with pytest.raises(TowerNMTError, match=r"3 workers were lost while they started \(the last: exit status 7\)"):
+    with pytest.raises(TowerNMTError, match=r"3 workers were lost while they started \(the last: exit status 7\)\. "
+                                            r"Use fewer workers\."):
         make_farm(partial(make_nothing, partial(os._exit, 7))).wait_for_first()
     with pytest.raises(ValueError, match="invalid literal"):
         make_farm(partial(make_nothing, partial(int, "x"))).wait_for_first()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from towernmt.farm.ray_workers import Resources, largest_share
+from towernmt.farm.ray_workers import Resources, max_worker_resources
 
 
 @pytest.mark.parametrize("machines, workers, gpus, processors", [
@@ -13,4 +13,4 @@ from towernmt.farm.ray_workers import Resources, largest_share
     ([Resources(64, 8), *[Resources(96, 0)] * 10], 4, 2, 16), ([Resources(8, 4), Resources(8, 4)], 2, 4, 8)])
 def test_workers_share_the_processors_of_machines_that_have_the_gpus(
         machines: list[Resources], workers: int, gpus: int, processors: int) -> None:
-    assert largest_share(machines, workers, gpus) == Resources(processors, gpus)
+    assert max_worker_resources(machines, workers, gpus) == Resources(processors, gpus)

@@ -52,7 +52,7 @@ def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
 def run_tune(options: argparse.Namespace) -> int:
     """Search for settings, and return the exit status."""
     from towernmt.core.directories import DirectoryLock
-    from towernmt.farm.ray_workers import connected
+    from towernmt.farm.ray_workers import ray_connection
     from towernmt.jobs.trials import draw_points, read_space
     from towernmt.jobs.tune_search import check_tune, search
     from towernmt.run.resolve import resolve_settings
@@ -72,7 +72,7 @@ def run_tune(options: argparse.Namespace) -> int:
         table, trials = _trials(options, sources, settings, points, output)
         if len(trials) < options.trials:
             print(f"The space has only {len(trials)} different points.", flush=True)
-        with connected(options.ray, 0, lambda text: print(text, flush=True)):
+        with ray_connection(options.ray, 0, lambda text: print(text, flush=True)):
             try:
                 search(trials, table, limits, output / "ray", lambda row: print(trial_report(table, row), flush=True))
             finally:

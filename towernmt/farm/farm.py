@@ -63,11 +63,11 @@ class Lost:
     """The worker has ended without an answer.
 
     Attributes:
-        why: the reason, a phrase.
+        reason: the reason, a phrase.
         status: exit status of its process, negative for a signal; None if it is unknown.
     """
 
-    why: str
+    reason: str
     status: int | None = None
 
 
@@ -229,12 +229,12 @@ class Farm:
             Exception: a worker cannot make its function.
         """
         for number, event in self._workers.wait(_WAIT):
-            waited = number in self.idle
+            was_idle = number in self.idle
             key, name = self.tasks.pop(number, (None, ""))
             if isinstance(event, Lost):
                 self.idle.discard(number)
                 yield FarmEvent(number, key, event)
-                self._restart(number, self._moment(name, waited), event.why)
+                self._restart(number, self._when(name, was_idle), event.reason)
                 continue
             if isinstance(event, Failed) and key is None:
                 raise event.error
@@ -249,19 +249,21 @@ class Farm:
         self._workers.stop()
 
     @staticmethod
-    def _moment(task: str, waited: bool) -> str:
+    def _when(task: str, was_idle: bool) -> str:
+        """Return a phrase for messages: what a lost worker was doing."""
         if task:
             return f"with {task}"
-        return "while it waited for a task" if waited else "while it started"
+        return "while it waited for a task" if was_idle else "while it started"
 
-    def _restart(self, number: int, moment: str, why: str) -> None:
+    def _restart(self, number: int, when: str, reason: str) -> None:
         self._losses += 1
         if not self._has_started and self._losses >= LOSSES_PER_WORKER:
-            raise TowerNMTError(f"{self._losses} workers were lost while they started (the last: {why}).")
+            raise TowerNMTError(f"{self._losses} workers were lost while they started (the last: {reason}). "
+                                f"{self._advice}")
         if self._losses >= LOSSES_PER_WORKER * self.count:
-            raise UnfinishedError(f"{self._losses} workers were lost in a row, the last one {moment} ({why}). "
+            raise UnfinishedError(f"{self._losses} workers were lost in a row, the last one {when} ({reason}). "
                                   f"{self._advice}")
-        self._report(f"worker {number} was lost {moment} ({why}), and is started again.")
+        self._report(f"worker {number} was lost {when} ({reason}), and is started again.")
         self._workers.start(number)
 
 
@@ -286,12 +288,12 @@ class LocalWorkers:
     def start(self, number: int) -> None:
         """See `Workers.start`."""
         context = multiprocessing.get_context(self._start_method())
-        ours, theirs = context.Pipe()
+        connection, worker_end = context.Pipe()
         process = context.Process(    # type: ignore[attr-defined]
-            target=_serve, args=(theirs, self._make, number), daemon=True, name=f"worker {number}")
+            target=_serve, args=(worker_end, self._make, number), daemon=True, name=f"worker {number}")
         process.start()
-        theirs.close()      # else the end of the process would not close the pipe
-        self._processes[number] = process, ours
+        worker_end.close()      # else the end of the process would not close the pipe
+        self._processes[number] = process, connection
 
     def submit(self, number: int, task: Any) -> None:
         """See `Workers.submit`."""
@@ -329,11 +331,11 @@ def _serve(pipe: Connection, make: MakeTaskFunction, number: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
     with without_noise(), suppress(EOFError):
-        made = call(lambda: make(number))
-        if isinstance(made, Failed):
-            pipe.send(made)
+        outcome = call(lambda: make(number))
+        if isinstance(outcome, Failed):
+            pipe.send(outcome)
             return
-        function: TaskFunction = made.value
+        function: TaskFunction = outcome.value
         pipe.send(Ready(function.description))
         while True:
             task = pipe.recv()

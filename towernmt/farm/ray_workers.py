@@ -28,13 +28,13 @@ def check_ray(option: str = "--ray") -> None:
 
 
 @contextmanager
-def connected(address: str, processes: int, report: Callable[[str], None]) -> Iterator[None]:
+def ray_connection(address: str, processors: int, report: Callable[[str], None]) -> Iterator[None]:
     """Connect this process to Ray while the block runs. An existing connection stays open afterwards.
 
     Args:
         address: address of the cluster. "" for that of `RAY_ADDRESS`, or of `ray start` on this machine. "local", or
             "" without such a cluster, starts a cluster on this machine, which ends with the block.
-        processes: number of processors of a cluster that is started here; 0 for those of the machine.
+        processors: number of processors of a cluster that is started here; 0 for those of the machine.
         report: called with the number of machines and processors.
 
     Raises:
@@ -47,7 +47,7 @@ def connected(address: str, processes: int, report: Callable[[str], None]) -> It
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with redirect_stdout(sys.stderr):   # Ray prints to stdout, which may be the output of the command
-        _connect(address or os.environ.get("RAY_ADDRESS", ""), processes)
+        _connect(address or os.environ.get("RAY_ADDRESS", ""), processors)
     try:
         cpus, nodes = int(ray.cluster_resources().get("CPU", 0)), len(ray.nodes())
         report(f"Ray: {nodes} {'machine' if nodes == 1 else 'machines'}, "
@@ -57,12 +57,13 @@ def connected(address: str, processes: int, report: Callable[[str], None]) -> It
         ray.shutdown()
 
 
-def _connect(address: str, processes: int) -> None:
+def _connect(address: str, processors: int) -> None:
     import ray
 
     # The workers import the same towernmt, even from a directory that is not installed.
-    path = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
-    options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "runtime_env": {"env_vars": path}}
+    variables = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False,
+                               "runtime_env": {"env_vars": variables}}
     if address != "local":
         try:
             _check_listening(address)
@@ -73,7 +74,7 @@ def _connect(address: str, processes: int) -> None:
                 raise SettingsError(f"--ray {address}: no Ray cluster responds ({' '.join(str(error).split())[:200]}). "
                                     "Start it, or pass --ray local to start one on this machine; if it asks for a "
                                     "token, export RAY_AUTH_MODE=token.") from error
-    ray.init(address="local", num_cpus=processes or None, include_dashboard=False, **options)
+    ray.init(address="local", num_cpus=processors or None, include_dashboard=False, **options)
 
 
 def _check_listening(address: str) -> None:
@@ -110,8 +111,8 @@ def cluster_machines() -> list[Resources]:
     """Return the resources of each machine of the connected cluster."""
     import ray
 
-    found = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return [Resources(int(has.get("CPU", 0)), int(has.get("GPU", 0))) for has in found]
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [Resources(int(available.get("CPU", 0)), int(available.get("GPU", 0))) for available in machines]
 
 
 def cluster_resources() -> Resources:
@@ -120,28 +121,28 @@ def cluster_resources() -> Resources:
     return Resources(sum(machine.processors for machine in machines), sum(machine.gpus for machine in machines))
 
 
-def largest_share(machines: Sequence[Resources], workers: int, gpus: int) -> Resources:
+def max_worker_resources(machines: Sequence[Resources], workers: int, gpus: int) -> Resources:
     """Return the resources of each worker with as many processors as possible; 1 if the workers do not all fit."""
     def capacity(processors: int) -> int:
         return sum(min(machine.processors // processors, machine.gpus // gpus if gpus else workers)
                    for machine in machines)
 
-    most = max((machine.processors for machine in machines), default=1)
-    return Resources(next((count for count in range(most, 1, -1) if capacity(count) >= workers), 1), gpus)
+    max_processors = max((machine.processors for machine in machines), default=1)
+    return Resources(next((count for count in range(max_processors, 1, -1) if capacity(count) >= workers), 1), gpus)
 
 
 _SHORT_WAIT = 2     # seconds in which Ray reserves resources that are free
 
 
-def reserve(most: int, least: int, share: Resources, seconds: float, check: Callable[[], None],
-            report: Callable[[str], None]) -> tuple[Any, int]:
+def reserve_workers(max_workers: int, min_workers: int, resources: Resources, timeout: float, check: Callable[[], None],
+                    report: Callable[[str], None]) -> tuple[Any, int]:
     """Reserve resources for as many workers as possible, on as few machines as possible.
 
     Args:
-        most: maximum number of workers.
-        least: minimum number of workers.
-        share: resources of each worker.
-        seconds: time limit for the maximum number, as machines may join the cluster or become free.
+        max_workers: maximum number of workers.
+        min_workers: minimum number of workers.
+        resources: resources of each worker.
+        timeout: time limit for the maximum number, as machines may join the cluster or become free.
         check: called repeatedly; an exception that it raises ends the wait.
         report: called with a message before a long wait.
 
@@ -153,15 +154,15 @@ def reserve(most: int, least: int, share: Resources, seconds: float, check: Call
     """
     from ray.util import placement_group, remove_placement_group
 
-    bundle = {"CPU": share.processors, **({"GPU": share.gpus} if share.gpus else {})}
-    for count in range(most, least - 1, -1):
+    bundle = {"CPU": resources.processors, **({"GPU": resources.gpus} if resources.gpus else {})}
+    for count in range(max_workers, min_workers - 1, -1):
         group = placement_group([bundle] * count, strategy="PACK")
         try:
-            if _is_reserved(group, min(_SHORT_WAIT, seconds), check):
+            if _is_reserved(group, min(_SHORT_WAIT, timeout), check):
                 return group, count
-            if count == most and seconds > _SHORT_WAIT:
-                report(f"Waiting {seconds:g} s at most for the resources of {most} workers of {share} ...")
-                if _is_reserved(group, seconds - _SHORT_WAIT, check):
+            if count == max_workers and timeout > _SHORT_WAIT:
+                report(f"Waiting {timeout:g} s at most for the resources of {max_workers} workers of {resources} ...")
+                if _is_reserved(group, timeout - _SHORT_WAIT, check):
                     return group, count
         except BaseException:
             with suppress(Exception):   # the first exception is the one to report
@@ -169,16 +170,16 @@ def reserve(most: int, least: int, share: Resources, seconds: float, check: Call
             raise
         remove_placement_group(group)
     machines = ", ".join(map(str, cluster_machines())) or "none"
-    raise SettingsError(f"Within {seconds:g} s the Ray cluster had no resources for {least} "
-                        f"{'worker' if least == 1 else 'workers'} of {share} (its machines: {machines}): use fewer "
-                        "workers, fewer resources for each, or a longer wait (--min-workers, --cpus, --wait).")
+    raise SettingsError(f"Within {timeout:g} s the Ray cluster had no resources for {min_workers} "
+                        f"{'worker' if min_workers == 1 else 'workers'} of {resources} (its machines: {machines}): use "
+                        "fewer workers, fewer resources for each, or a longer wait (--min-workers, --cpus, --wait).")
 
 
-def _is_reserved(group: Any, seconds: float, check: Callable[[], None]) -> bool:
-    end = time.monotonic() + seconds
+def _is_reserved(group: Any, timeout: float, check: Callable[[], None]) -> bool:
+    deadline = time.monotonic() + timeout
     while not group.wait(timeout_seconds=1):
         check()
-        if time.monotonic() > end:
+        if time.monotonic() > deadline:
             return False
     return True
 
@@ -189,18 +190,18 @@ class RayWorkers:
     Args:
         make: makes the function of a worker.
         count: maximum number of actors; those without resources wait for them.
-        share: resources of each actor.
+        resources: resources of each actor.
         group: placement group with a bundle for each actor; None to let Ray choose the machines.
         concurrency: number of tasks that an actor may do at the same time, including those of `notify`.
         on_stop: called after the actors have ended.
     """
 
-    def __init__(self, make: MakeTaskFunction, count: int, share: Resources = ONE_PROCESSOR, group: Any = None,
+    def __init__(self, make: MakeTaskFunction, count: int, resources: Resources = ONE_PROCESSOR, group: Any = None,
                  concurrency: int = 1, on_stop: Callable[[], None] = lambda: None) -> None:
         import ray
 
         self._ray: Any = ray
-        self.count, self._make, self._share, self._group = count, make, share, group
+        self.count, self._make, self._resources, self._group = count, make, resources, group
         self._concurrency, self._on_stop = concurrency, on_stop
         self._actors: dict[int, Any] = {}
         self._calls: dict[Any, int] = {}
@@ -208,7 +209,7 @@ class RayWorkers:
     def start(self, number: int) -> None:
         """See `Workers.start`."""
         # Ray does not restart the actor: the farm does, and counts the losses.
-        options: dict[str, Any] = {"num_cpus": self._share.processors, "num_gpus": self._share.gpus,
+        options: dict[str, Any] = {"num_cpus": self._resources.processors, "num_gpus": self._resources.gpus,
                                    "max_restarts": 0, "max_concurrency": self._concurrency}
         if self._group is not None:
             from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -264,13 +265,13 @@ class RayWorkers:
         except self._ray.exceptions.OutOfMemoryError:
             return Lost("its machine ran out of memory")
         except self._ray.exceptions.RayError as error:
-            text = str(error)
-            if "failed to import" in text or "No module named" in text:
+            message = str(error)
+            if "failed to import" in message or "No module named" in message:
                 raise UnfinishedError("a machine of the Ray cluster cannot import towernmt: install this version of "
                                       "towernmt, with its extras, on all machines.") from error
-            lines = [line.strip() for line in text.splitlines() if line.strip()]
-            why = lines[-1] if lines else type(error).__name__      # the last line is the cause
-            return Lost(" ".join(why.partition(". ")[0].split())[:200].rstrip("."))
+            lines = [line.strip() for line in message.splitlines() if line.strip()]
+            reason = lines[-1] if lines else type(error).__name__      # the last line is the cause
+            return Lost(" ".join(reason.partition(". ")[0].split())[:200].rstrip("."))
 
 
 class WorkerActor:
@@ -280,10 +281,10 @@ class WorkerActor:
 
     def make(self, make: MakeTaskFunction, number: int) -> Event:
         """Make the function of the worker."""
-        made = call(lambda: make(number))
-        if isinstance(made, Failed):
-            return made
-        self._function = made.value
+        outcome = call(lambda: make(number))
+        if isinstance(outcome, Failed):
+            return outcome
+        self._function = outcome.value
         return Ready(self._function.description)
 
     def run(self, task: Any) -> Result | Failed:
@@ -316,17 +317,17 @@ def connect_workers(make: MakeTaskFunction, count: int | None, address: str, gpu
     Args:
         make: makes the function of a worker.
         count: maximum number of workers; None for the number of GPUs of the cluster, or of its processors.
-        address: see `connected`.
+        address: see `ray_connection`.
         gpus: whether a worker takes a GPU if the cluster has some.
-        report: see `connected`.
+        report: see `ray_connection`.
 
     Raises:
         SettingsError: Ray is not installed, or no cluster has this address.
     """
     check_ray()
     connection = ExitStack()
-    connection.enter_context(connected(address, count or 0, report))
+    connection.enter_context(ray_connection(address, count or 0, report))
     total = cluster_resources()
-    share = Resources(1, 1 if gpus and total.gpus else 0)
-    count = count or max(1, total.gpus if share.gpus else total.processors)
-    return RayWorkers(partial(make_in_directory, make, os.getcwd()), count, share, on_stop=connection.close)
+    resources = Resources(1, 1 if gpus and total.gpus else 0)
+    count = count or max(1, total.gpus if resources.gpus else total.processors)
+    return RayWorkers(partial(make_in_directory, make, os.getcwd()), count, resources, on_stop=connection.close)

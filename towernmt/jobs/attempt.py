@@ -272,7 +272,7 @@ class Attempt:
                 if isinstance(event, Failed):
                     raise event.error
                 if isinstance(event, Lost):
-                    raise _LostAtStart(event.why)
+                    raise _LostAtStart(event.reason)
                 events[actor] = event
             if len(events) < len(actors) and time.monotonic() > end:
                 raise _LostAtStart(f"no answer within {_START_TIMEOUT:g} s")
@@ -295,7 +295,7 @@ class Attempt:
                 return []
             end = WorkerEnd(number, self.addresses[number], output.status, killed=killed)
         else:
-            why = event.why if isinstance(event, Lost) else ""
+            why = event.reason if isinstance(event, Lost) else ""
             end = WorkerEnd(number, self.addresses[number], None, why, killed)
         self._running.discard(actor)
         return [end]

@@ -16,7 +16,7 @@ from towernmt.checkpoint.checkpoint_files import checkpoint_steps
 from towernmt.core.errors import TowerNMTError, WorkerLostError
 from towernmt.core.machine import processors
 from towernmt.farm.farm import describe_status
-from towernmt.farm.ray_workers import Resources, cluster_machines, connected, largest_share, reserve
+from towernmt.farm.ray_workers import Resources, cluster_machines, max_worker_resources, ray_connection, reserve_workers
 from towernmt.jobs.attempt import Attempt, StopRequest, StopRequestedError, WorkerEnd, stop_requests
 from towernmt.jobs.training_process import FileOutput, TerminalOutput, WorkerOutput, ended_by_signal
 from towernmt.run.directory import RunDirectory
@@ -35,7 +35,7 @@ class WorkerTraining:
         processors: number of processors of each worker; 0: the largest number that all workers can have.
         gpus: number of GPUs of each worker; 0 for towers on the CPU.
         seconds: time limit for reserving resources for the maximum number of workers.
-        address: address of the cluster; see `connected`.
+        address: address of the cluster; see `ray_connection`.
     """
 
     arguments: Sequence[str]
@@ -60,9 +60,9 @@ def train_by_workers(training: WorkerTraining, report: Callable[[str], None]) ->
         TowerNMTError: a worker failed in a way that a new attempt would not fix, or Ray did.
         WorkerLostError: workers were lost too often.
     """
-    with connected(training.address, max(processors(), training.workers), report), stop_requests() as request:
+    with ray_connection(training.address, max(processors(), training.workers), report), stop_requests() as request:
         try:
-            share = largest_share(cluster_machines(), training.workers, training.gpus)
+            share = max_worker_resources(cluster_machines(), training.workers, training.gpus)
             if training.processors:
                 share = share._replace(processors=training.processors)
             failures = FailureCount(training.failures, _last_step(training))
@@ -82,7 +82,7 @@ def train_by_workers(training: WorkerTraining, report: Callable[[str], None]) ->
 
 def _attempt(training: WorkerTraining, share: Resources, number: int, request: StopRequest,
              report: Callable[[str], None]) -> Sequence[WorkerEnd]:
-    group, count = reserve(training.workers, training.least, share, training.seconds, request.check, report)
+    group, count = reserve_workers(training.workers, training.least, share, training.seconds, request.check, report)
     attempt = Attempt(group, count, share, request)
     try:
         lost = attempt.begin(training.arguments, training.run.path)

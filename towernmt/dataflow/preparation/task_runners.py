@@ -21,7 +21,7 @@ from towernmt.dataflow.preparation.tasks import Task
 from towernmt.dataflow.text.text_lines import LineProgress
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import has_learned
 from towernmt.farm.farm import Failed, Farm, LocalWorkers, Lost, Result, Workers
-from towernmt.farm.ray_workers import RayWorkers, cluster_resources, connected
+from towernmt.farm.ray_workers import RayWorkers, cluster_resources, ray_connection
 
 _POOL_BYTES = 2_000_000     # smaller texts are prepared faster by one process
 _RESUME = "The same command continues with the tasks that are left."
@@ -56,7 +56,7 @@ def task_runner(settings: PrepareSettings, shared: Path, report: Callable[[str],
     workers = settings.workers or processors()
     sizes = [os.path.getsize(path) for path in (settings.source, settings.target) if os.path.exists(path)]
     if settings.ray is not None:
-        with connected(settings.ray, settings.workers, report), _mark(shared) as mark:
+        with ray_connection(settings.ray, settings.workers, report), _mark(shared) as mark:
             make = partial(make_remote_worker, mark, mark.read_text())
             actors = settings.workers or _ACTORS_PER_PROCESSOR * cluster_resources().processors or 1
             with FarmRunner(RayWorkers(make, actors), report) as runner:
@@ -160,7 +160,7 @@ class FarmRunner:
         """
         if losses >= ATTEMPTS:
             raise UnfinishedError(
-                f"{losses} workers were lost while they were {self._tasks[number].title} (the last: {event.why}). If "
+                f"{losses} workers were lost while they were {self._tasks[number].title} (the last: {event.reason}). If "
                 f"memory is short, use fewer --workers or larger machines. {_RESUME}")
 
 

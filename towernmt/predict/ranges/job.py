@@ -399,7 +399,7 @@ class RangeJob:
         if isinstance(event.event, Result):
             self._commit(line_range, event.event.value)
         elif isinstance(event.event, Lost):
-            self._lose(line_range, event.event.why)
+            self._lose(line_range, event.event.reason)
         elif isinstance(event.event, Failed):
             error = event.event.error
             if isinstance(error, OSError):
