@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from towernmt.cluster import tensorflow_world
+from towernmt.cluster import port_filter
 from towernmt.cluster.cluster_description import Cluster
-from towernmt.cluster.tensorflow_world import attach_filter, listen_narrowly
+from towernmt.cluster.port_filter import attach_filter, restrict_listening
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have no such filter")
 LOOPBACK = ["127.0.0.1", "127.0.0.2", "::1"]
@@ -65,7 +65,7 @@ def test_another_socket_of_the_process_stays_as_it_is(server: socket.socket) -> 
 @linux
 @pytest.mark.parametrize("other", ["127.0.0.2:1", "host:1"])
 def test_a_worker_listens_at_the_address_that_the_cluster_names(server: socket.socket, other: str) -> None:
-    sentence = listen_narrowly(Cluster((f"127.0.0.2:{port_of(server)}", other), 0))
+    sentence = restrict_listening(Cluster((f"127.0.0.2:{port_of(server)}", other), 0))
     assert sentence == f"Port {port_of(server)} accepts connections at 127.0.0.2, and at no other address."
     assert reached(server) == ["127.0.0.2"]
 
@@ -76,23 +76,23 @@ def test_a_worker_listens_at_the_address_that_the_cluster_names(server: socket.s
     ("host", "198.51.100.7", "198.51.100.7 in the cluster is an address of another machine")])
 def test_a_name_by_which_others_may_see_another_address_narrows_nothing_and_the_log_says_so(
         server: socket.socket, monkeypatch: pytest.MonkeyPatch, host: str, resolved: str, reason: str) -> None:
-    monkeypatch.setattr(tensorflow_world, "_own_addresses", lambda _: [ipaddress.ip_address(resolved)])
-    sentence = listen_narrowly(Cluster(("other:1", f"{host}:{port_of(server)}"), 1))
+    monkeypatch.setattr(port_filter, "_resolve_addresses", lambda _: [ipaddress.ip_address(resolved)])
+    sentence = restrict_listening(Cluster(("other:1", f"{host}:{port_of(server)}"), 1))
     assert re.match(rf"Port \d+ is open at all addresses of this machine \({re.escape(reason)}", sentence)
     assert reached(server) == LOOPBACK
 
 
 def test_a_system_without_filters_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "open at all addresses of this machine (only Linux" in listen_narrowly(Cluster(("localhost:9", "b:1"), 0))
+    assert "open at all addresses of this machine (only Linux" in restrict_listening(Cluster(("localhost:9", "b:1"), 0))
 
 
 @linux
 def test_an_address_of_the_name_that_the_machine_lacks_is_left_out(
         server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     both = [ipaddress.ip_address(address) for address in ("127.0.0.2", "2001:db8::7")]
-    monkeypatch.setattr(tensorflow_world, "_own_addresses", lambda _: both)
-    assert "connections at 127.0.0.2, and" in listen_narrowly(Cluster((f"host:{port_of(server)}", "host:1"), 0))
+    monkeypatch.setattr(port_filter, "_resolve_addresses", lambda _: both)
+    assert "connections at 127.0.0.2, and" in restrict_listening(Cluster((f"host:{port_of(server)}", "host:1"), 0))
     assert reached(server) == ["127.0.0.2"]
 
 
@@ -101,5 +101,5 @@ def test_a_port_without_a_listener_is_logged() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]
-        sentence = listen_narrowly(Cluster((f"127.0.0.1:{port}", "127.0.0.1:1"), 0))
+        sentence = restrict_listening(Cluster((f"127.0.0.1:{port}", "127.0.0.1:1"), 0))
     assert f"(no socket of this process listens on port {port})" in sentence

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from towernmt.cluster import worker_watch
-from towernmt.cluster.worker_watch import Line, WaitHook, Waits, Watch, neighbours, wait_for_all
+from towernmt.cluster.worker_watch import WaitHook, Waits, Watch, WorkerConnection, polled_workers, wait_for_all
 from towernmt.core.tf_compat import tf1
 
 
@@ -32,7 +32,7 @@ def server(handler: Callable[[bytes], bytes]) -> Iterator[str]:
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
+def unused_address() -> Iterator[str]:
     """Yield a reserved address at which no server listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
@@ -42,7 +42,7 @@ def nobody() -> Iterator[str]:
 @pytest.mark.parametrize("process, processes, asked", [
     (0, 2, [1]), (1, 2, [0]), (0, 4, [1, 3]), (1, 4, [0, 2]), (2, 4, [0, 1, 3]), (3, 4, [0, 2])])
 def test_a_worker_asks_the_first_one_and_those_beside_it(process: int, processes: int, asked: list[int]) -> None:
-    assert neighbours(process, processes) == asked
+    assert polled_workers(process, processes) == asked
 
 
 def test_an_answer_is_one_and_so_is_an_error_of_the_server() -> None:
@@ -51,51 +51,51 @@ def test_an_answer_is_one_and_so_is_an_error_of_the_server() -> None:
 
     for handler in (bytes, fails):
         with server(handler) as address:
-            assert Line(address).answers(30.0)
+            assert WorkerConnection(address).answers(30.0)
 
 
-def test_a_silent_worker_and_an_ended_process_are_distinguished(nobody: str) -> None:
+def test_a_silent_worker_and_an_ended_process_are_distinguished(unused_address: str) -> None:
     silent = threading.Event()
     with server(lambda _: bytes(silent.wait(60.0))) as address:
-        assert not Line(address).answers(0.1)
+        assert not WorkerConnection(address).answers(0.1)
         silent.set()
-    with pytest.raises(ConnectionRefusedError, match=nobody):
-        Line(nobody).answers(30.0)
+    with pytest.raises(ConnectionRefusedError, match=unused_address):
+        WorkerConnection(unused_address).answers(30.0)
 
 
-def watched(monkeypatch: pytest.MonkeyPatch, addresses: list[str],
-            waits: Waits | None = None) -> tuple[int | None, str]:
+def first_loss(monkeypatch: pytest.MonkeyPatch, addresses: list[str],
+               waits: Waits | None = None) -> tuple[int | None, str]:
     """Return the index and description of the first worker that a watch reports as lost."""
-    monkeypatch.setattr(worker_watch, "EVERY", 0.01)
-    monkeypatch.setattr(worker_watch, "SILENCE", 0.5)
-    reported, lost = threading.Event(), list[tuple[int | None, str]]()
+    monkeypatch.setattr(worker_watch, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(worker_watch, "ANSWER_TIMEOUT", 0.5)
+    reported, losses = threading.Event(), list[tuple[int | None, str]]()
 
-    def at_loss(index: int | None, seen: str) -> None:
-        lost.append((index, seen))
+    def on_loss(index: int | None, description: str) -> None:
+        losses.append((index, description))
         reported.set()
 
-    one = Watch(addresses, [*range(len(addresses))], at_loss, waits or Waits(), 0.2)
+    watch = Watch(addresses, [*range(len(addresses))], on_loss, waits or Waits(), 0.2)
     assert reported.wait(60.0)
-    one.stop()
-    return lost[0]
+    watch.stop()
+    return losses[0]
 
 
-def test_a_watch_tells_who_is_gone(monkeypatch: pytest.MonkeyPatch, nobody: str) -> None:
-    with server(bytes) as there:
-        assert watched(monkeypatch, [there, nobody]) == (1, "was lost")
+def test_a_watch_reports_a_worker_that_has_ended(monkeypatch: pytest.MonkeyPatch, unused_address: str) -> None:
+    with server(bytes) as alive:
+        assert first_loss(monkeypatch, [alive, unused_address]) == (1, "was lost")
 
 
-def test_a_watch_tells_who_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    moves = threading.Event()
-    with server(bytes) as there, server(lambda _: bytes(moves.wait(60.0))) as still:
-        assert watched(monkeypatch, [there, still]) == (1, "has not answered for 0.5 s")
-        moves.set()
+def test_a_watch_reports_a_worker_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    with server(bytes) as alive, server(lambda _: bytes(released.wait(60.0))) as stalled:
+        assert first_loss(monkeypatch, [alive, stalled]) == (1, "has not answered for 0.5 s")
+        released.set()
 
 
-def test_a_watch_tells_of_a_wait_that_is_too_long_though_all_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_reports_a_wait_that_is_too_long_although_all_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = Waits()
-    with server(bytes) as there, waits.one():
-        assert watched(monkeypatch, [there], waits) == (None, "did not answer within 0.2 s")
+    with server(bytes) as alive, waits.measured():
+        assert first_loss(monkeypatch, [alive], waits) == (None, "did not answer within 0.2 s")
 
 
 def test_a_wait_lasts_from_the_beginning_of_a_run_to_its_end() -> None:
@@ -108,10 +108,10 @@ def test_a_wait_lasts_from_the_beginning_of_a_run_to_its_end() -> None:
     assert waits.seconds() == 0.0
 
 
-def test_missing_workers_are_waited_for_and_reported(nobody: str) -> None:
+def test_missing_workers_are_waited_for_and_reported(unused_address: str) -> None:
     reports: list[str] = []
-    with server(bytes) as there:
-        assert wait_for_all([there, nobody], [0], 60.0, reports.append) == []
+    with server(bytes) as alive:
+        assert wait_for_all([alive, unused_address], [0], 60.0, reports.append) == []
         assert not reports
-        assert wait_for_all([there, nobody], [0, 1], 0.01, reports.append, report_every=0.0) == [1]
-    assert reports[0] == f"Waiting for worker 1 ({nobody}): not started yet, or not reachable."
+        assert wait_for_all([alive, unused_address], [0, 1], 0.01, reports.append, report_every=0.0) == [1]
+    assert reports[0] == f"Waiting for worker 1 ({unused_address}): not started yet, or not reachable."

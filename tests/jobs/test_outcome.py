@@ -7,14 +7,14 @@ import signal
 import pytest
 
 from towernmt.core.errors import WorkerLostError
-from towernmt.jobs.attempt import WorkerEnd
+from towernmt.jobs.attempt import WorkerExit
 from towernmt.jobs.elastic_training import OutcomeKind, judge_attempt
 
 MISSES = WorkerLostError.exit_status
 
 
-def ending(worker: int, status: int | None, message: str = "", killed: bool = False) -> WorkerEnd:
-    return WorkerEnd(worker, f"10.0.0.{worker}:20000", status, message, killed)
+def ending(worker: int, status: int | None, message: str = "", killed: bool = False) -> WorkerExit:
+    return WorkerExit(worker, f"10.0.0.{worker}:20000", status, message, killed)
 
 
 def test_workers_that_end_well_are_done() -> None:
@@ -32,7 +32,7 @@ def test_a_worker_that_is_killed_is_lost_whoever_misses_it_first(status: int | N
 
 
 def test_a_worker_that_is_lost_before_it_begins_is_told_with_what_ray_says() -> None:
-    outcome = judge_attempt([WorkerEnd(0, "", None, "No module named 'towernmt'")], None)
+    outcome = judge_attempt([WorkerExit(0, "", None, "No module named 'towernmt'")], None)
     assert outcome == (OutcomeKind.LOST, "A worker that had not begun was lost with its machine, or with its process "
                                          "of Ray (No module named 'towernmt').")
 
@@ -49,7 +49,7 @@ def test_where_no_process_died_the_loss_is_told_by_who_missed_another(why: str) 
     (ending(0, 1, "train.steps=x."), "train.steps=x."),
     (ending(1, 1), "Worker 1 (10.0.0.1:20000) ended with status 1; its output is in log/worker-1.log of the run."),
     (ending(0, 1), "Worker 0 (10.0.0.0:20000) ended with status 1; its output is above.")])
-def test_an_error_of_one_worker_is_shown_and_not_taken_for_a_loss(failed: WorkerEnd, why: str) -> None:
+def test_an_error_of_one_worker_is_shown_and_not_taken_for_a_loss(failed: WorkerExit, why: str) -> None:
     others = [ending(2, MISSES, "Worker 1 is gone: start all"), ending(3, -9, killed=True)]
     assert judge_attempt([others[0], failed, others[1]], None) == (OutcomeKind.FAILED, why)
 

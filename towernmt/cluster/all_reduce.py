@@ -44,35 +44,35 @@ class AllReduce(GradientReducer):
         if (wire, transport) == ("bfloat16", "nccl"):
             raise SettingsError("train.wire=bfloat16: TensorFlow cannot add bfloat16 by NCCL. Set train.wire=float32 "
                                 "or train.transport=ring.")
-        self._wire, self._bucket_bytes, self._by_nccl = tf.as_dtype(wire), bucket_bytes, transport == "nccl"
+        self._wire, self._bucket_bytes, self._uses_nccl = tf.as_dtype(wire), bucket_bytes, transport == "nccl"
 
     def reduce(self, towers: Sequence[GradsAndVars], world: World) -> GradsAndVars:
         gradients = sum_over_towers(towers)
         if not isinstance(world, TensorFlowWorld):
             return gradients
         with tf1.name_scope("all_reduce"):
-            if self._by_nccl:
-                return self._sums_by_nccl(gradients, world)
+            if self._uses_nccl:
+                return self._reduce_by_nccl(gradients, world)
             sparse = [pair for pair in gradients if isinstance(pair[0], tf.IndexedSlices)]
             dense = [pair for pair in gradients if not isinstance(pair[0], tf.IndexedSlices)]
-            sums = [*self._sums(dense, world),
-                    *RowGradients(sparse, world, self._wire, lambda dense: self._sums(dense, world)).sums()]
+            sums = [*self._reduce_dense(dense, world),
+                    *RowGradients(sparse, world, self._wire, lambda dense: self._reduce_dense(dense, world)).sums()]
         by_variable = {variable.ref(): (gradient, variable) for gradient, variable in sums}
         return [by_variable[variable.ref()] for _, variable in gradients]
 
-    def _sums(self, gradients: GradsAndVars, world: TensorFlowWorld) -> GradsAndVars:
+    def _reduce_dense(self, gradients: GradsAndVars, world: TensorFlowWorld) -> GradsAndVars:
         backwards = gradients[::-1]     # approximately the order of the backward pass
-        return _unpacked([world.all_reduce(bucket) for bucket in self._buckets(backwards)], backwards)[::-1]
+        return _unpack_buckets([world.all_reduce(bucket) for bucket in self._buckets(backwards)], backwards)[::-1]
 
-    def _sums_by_nccl(self, gradients: GradsAndVars, world: TensorFlowWorld) -> GradsAndVars:
-        backwards, gpu = gradients[::-1], _gpu_of(gradients)
+    def _reduce_by_nccl(self, gradients: GradsAndVars, world: TensorFlowWorld) -> GradsAndVars:
+        backwards, gpu = gradients[::-1], _first_gpu(gradients)
         with tf1.device(gpu):
             sums: list[Tensor] = []
             for bucket in self._buckets(backwards):
                 with tf1.control_dependencies(sums[-1:]):
                     ordered = tf.identity(bucket)
                 sums.append(world.all_reduce(ordered, gpu=gpu))
-            return _unpacked(sums, backwards)[::-1]
+            return _unpack_buckets(sums, backwards)[::-1]
 
     def total(self, number: Tensor, world: World) -> Tensor:
         if not isinstance(world, TensorFlowWorld):
@@ -87,18 +87,18 @@ class AllReduce(GradientReducer):
         parts: list[Tensor] = []
         free = length
         for (gradient, _), size in zip(gradients, sizes, strict=True):
-            flat, taken = tf.cast(tf.reshape(tf.convert_to_tensor(gradient), [size]), self._wire), 0
-            while taken < size:
-                count = min(free, size - taken)
-                parts.append(flat if count == size else flat[taken:taken + count])
-                taken, free = taken + count, free - count
+            flat, used = tf.cast(tf.reshape(tf.convert_to_tensor(gradient), [size]), self._wire), 0
+            while used < size:
+                count = min(free, size - used)
+                parts.append(flat if count == size else flat[used:used + count])
+                used, free = used + count, free - count
                 if free == 0:
-                    buckets.append(_joined(parts))
+                    buckets.append(_concatenate(parts))
                     parts, free = [], length
-        return [*buckets, _joined(parts)] if parts else buckets
+        return [*buckets, _concatenate(parts)] if parts else buckets
 
 
-def _gpu_of(gradients: GradsAndVars) -> str:
+def _first_gpu(gradients: GradsAndVars) -> str:
     devices = {gradient.device for gradient, _ in gradients if "gpu" in gradient.device.lower()}
     if not devices:
         raise SettingsError("train.transport=nccl sums gradients on GPUs, but the towers of this worker are on the "
@@ -112,23 +112,24 @@ def bucket_length(total: int, largest: int) -> int:
     return max(1, -(-total // count))
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
+def _concatenate(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
 
 
-def _unpacked(buckets: list[Tensor], gradients: GradsAndVars) -> GradsAndVars:
+def _unpack_buckets(buckets: list[Tensor], gradients: GradsAndVars) -> GradsAndVars:
+    """Return the gradients that were concatenated into buckets, with the shapes and dtypes of their variables."""
     lengths = [int(bucket.shape[0]) for bucket in buckets]
     sums: GradsAndVars = []
-    at, used = 0, 0
+    index, start = 0, 0
     for _, variable in gradients:
-        parts, missing = [], _size(variable)
-        while missing:
-            count = min(missing, lengths[at] - used)
-            parts.append(buckets[at][used:used + count])
-            missing, used = missing - count, used + count
-            if used == lengths[at]:
-                at, used = at + 1, 0
-        sums.append((tf.cast(tf.reshape(_joined(parts), variable.shape), variable.dtype.base_dtype), variable))
+        parts, remaining = [], _size(variable)
+        while remaining:
+            count = min(remaining, lengths[index] - start)
+            parts.append(buckets[index][start:start + count])
+            remaining, start = remaining - count, start + count
+            if start == lengths[index]:
+                index, start = index + 1, 0
+        sums.append((tf.cast(tf.reshape(_concatenate(parts), variable.shape), variable.dtype.base_dtype), variable))
     return sums
 
 
@@ -136,7 +137,7 @@ def _size(variable: Variable) -> int:
     return int(variable.shape.num_elements())
 
 
-SHARES = 4
+PACKET_RATIO = 4
 """Ratio of the two fixed sizes of packets in which rows are sent."""
 
 
@@ -150,7 +151,7 @@ def packet_sizes(rows: int, processes: int) -> list[int]:
         processes: number of processes in the world.
     """
     largest = max(1, rows // processes)
-    return sorted({max(1, largest // SHARES), largest})
+    return sorted({max(1, largest // PACKET_RATIO), largest})
 
 
 class RowGradients:
@@ -171,30 +172,37 @@ class RowGradients:
     def __init__(self, gradients: GradsAndVars, world: TensorFlowWorld, wire: tf.DType,
                  sum_dense: Callable[[GradsAndVars], GradsAndVars]) -> None:
         self._world, self._wire, self._sum_dense = world, wire, sum_dense
-        self._gradients = [(_distinct(gradient), variable) for gradient, variable in gradients]
+        self._gradients = [(_sum_repeated_rows(gradient), variable) for gradient, variable in gradients]
 
     def sums(self) -> GradsAndVars:
         """Return the sum of each gradient over the processes, as distinct rows with the same bits in all processes."""
         if not self._gradients:
             return []
         with tf1.device(CPU):       # the order of additions on a GPU varies
-            return self._sums()
+            return self._sum_all()
 
-    def _sums(self) -> GradsAndVars:
+    def _sum_all(self) -> GradsAndVars:
         counts = tf.stack([tf.shape(gradient.indices)[0] for gradient, _ in self._gradients])
         largest = self._world.all_reduce(tf.cast(counts, tf.float32), "Max")
-        return [(self._sum(gradient, variable.shape.as_list(), largest[at]), variable)
-                for at, (gradient, variable) in enumerate(self._gradients)]
+        return [(self._sum_rows(gradient, variable.shape.as_list(), largest[index]), variable)
+                for index, (gradient, variable) in enumerate(self._gradients)]
 
-    def _sum(self, gradient: Tensor, shape: list[int], largest: Tensor) -> Tensor:
+    def _sum_rows(self, gradient: Tensor, shape: list[int], largest: Tensor) -> Tensor:
+        """Return the sum of a gradient over the processes.
+
+        Args:
+            gradient: `tf.IndexedSlices` with distinct rows.
+            shape: shape of the table.
+            largest: float32 scalar, the largest number of rows of a process.
+        """
         sizes = packet_sizes(shape[0], self._world.processes)
         too_small = tf.reduce_sum(tf.cast(largest > tf.constant(sizes, tf.float32), tf.int32))
-        ways = [lambda size=size: self._gathered(gradient, shape, size) for size in sizes]
-        values, rows = tf.switch_case(too_small, [*ways, lambda: self._from_table(gradient, shape)])
+        branches = [lambda size=size: self._sum_by_packets(gradient, shape, size) for size in sizes]
+        values, rows = tf.switch_case(too_small, [*branches, lambda: self._sum_by_table(gradient, shape)])
         values.set_shape([None, *shape[1:]])
         return tf.IndexedSlices(values, rows, tf.constant(shape, rows.dtype))
 
-    def _gathered(self, gradient: Tensor, shape: list[int], size: int) -> tuple[Tensor, Tensor]:
+    def _sum_by_packets(self, gradient: Tensor, shape: list[int], size: int) -> tuple[Tensor, Tensor]:
         """Return the sum by packets of `size` rows, in which unused rows have the index -1."""
         missing = size - tf.shape(gradient.indices)[0]
         indices = tf.pad(tf.cast(gradient.indices, tf.int32), [[0, missing]], constant_values=-1)
@@ -204,10 +212,10 @@ class RowGradients:
         gathered = self._world.all_gather(indices)
         used = gathered >= 0
         received = tf.cast(tf.boolean_mask(self._world.all_gather(values), used), tf.float32)
-        sums = _distinct(tf.IndexedSlices(received, tf.boolean_mask(gathered, used)))
+        sums = _sum_repeated_rows(tf.IndexedSlices(received, tf.boolean_mask(gathered, used)))
         return sums.values, tf.cast(sums.indices, tf.int64)
 
-    def _from_table(self, gradient: Tensor, shape: list[int]) -> tuple[Tensor, Tensor]:
+    def _sum_by_table(self, gradient: Tensor, shape: list[int]) -> tuple[Tensor, Tensor]:
         """Return the sum by the complete table, with a count for each row of the gradients that touch it."""
         touched = tf.math.unsorted_segment_sum(tf.ones_like(gradient.indices, tf.float32), gradient.indices, shape[0])
         table = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, shape[0])
@@ -216,6 +224,7 @@ class RowGradients:
         return tf.gather(table, rows), rows
 
 
-def _distinct(gradient: Tensor) -> Tensor:
+def _sum_repeated_rows(gradient: Tensor) -> Tensor:
+    """Return `tf.IndexedSlices` in which each index occurs once, with the sum of its rows."""
     rows, positions = tf.unique(gradient.indices)
     return tf.IndexedSlices(tf.math.unsorted_segment_sum(gradient.values, positions, tf.shape(rows)[0]), rows)

@@ -72,7 +72,7 @@ def _from_tf_config(text: str) -> Cluster:
         content = json.loads(text)
     except ValueError as error:
         raise SettingsError(f"{TF_CONFIG} is not JSON ({error}): write it as {EXAMPLE}.") from None
-    jobs, task = _part(content, "cluster"), _part(content, "task")
+    jobs, task = _required_mapping(content, "cluster"), _required_mapping(content, "task")
     unknown = sorted(set(jobs) - {"chief", "worker"})
     if unknown:
         raise SettingsError(f"{TF_CONFIG}: the cluster has the job {unknown[0]!r}, but only chief and worker are "
@@ -97,7 +97,7 @@ def _from_tf_config(text: str) -> Cluster:
     return Cluster((*chiefs, *workers), index + (len(chiefs) if kind == "worker" else 0))
 
 
-def _part(content: Any, name: str) -> dict[str, Any]:
+def _required_mapping(content: Any, name: str) -> dict[str, Any]:
     part = content.get(name) if isinstance(content, dict) else None
     if not isinstance(part, dict):
         raise SettingsError(f"{TF_CONFIG} has no {name!r}: write it as {EXAMPLE}.")
@@ -106,10 +106,10 @@ def _part(content: Any, name: str) -> dict[str, Any]:
 
 def _from_slurm(environment: Mapping[str, str]) -> Cluster:
     """Return the cluster of `srun`, with tasks numbered node by node as by `--distribution=block`."""
-    tasks, index = _number(environment, SLURM_TASKS), _number(environment, "SLURM_PROCID")
-    port = _number(environment, SLURM_PORT) if SLURM_PORT in environment else 23456
-    hosts = expand_hosts(_present(environment, "SLURM_STEP_NODELIST"))
-    counts = _tasks_per_node(_present(environment, "SLURM_STEP_TASKS_PER_NODE"))
+    tasks, index = _required_integer(environment, SLURM_TASKS), _required_integer(environment, "SLURM_PROCID")
+    port = _required_integer(environment, SLURM_PORT) if SLURM_PORT in environment else 23456
+    hosts = expand_hosts(_required_variable(environment, "SLURM_STEP_NODELIST"))
+    counts = _tasks_per_node(_required_variable(environment, "SLURM_STEP_TASKS_PER_NODE"))
     if len(hosts) != len(counts) or sum(counts) != tasks:
         raise SettingsError(f"SLURM's variables contradict each other ({len(hosts)} nodes, tasks on {len(counts)} of "
                             f"them, {sum(counts)} tasks of {tasks}): set {TF_CONFIG} instead, as {EXAMPLE}.")
@@ -120,15 +120,15 @@ def _from_slurm(environment: Mapping[str, str]) -> Cluster:
     return Cluster(tuple(workers), index)
 
 
-def _present(environment: Mapping[str, str], name: str) -> str:
+def _required_variable(environment: Mapping[str, str], name: str) -> str:
     if not environment.get(name):
         raise SettingsError(f"{name} is not set in this step of SLURM: start the workers with srun, or set "
                             f"{TF_CONFIG}.")
     return environment[name]
 
 
-def _number(environment: Mapping[str, str], name: str) -> int:
-    text = _present(environment, name)
+def _required_integer(environment: Mapping[str, str], name: str) -> int:
+    text = _required_variable(environment, name)
     if not text.isdecimal():
         raise SettingsError(f"{name}={text} is not a whole number.")
     return int(text)
@@ -153,22 +153,22 @@ def expand_hosts(text: str) -> list[str]:
     """
     hosts: list[str] = []
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+|[\[\]]", text):
-        hosts += _expanded(part, text)
+        hosts += _expand_range(part, text)
     return hosts
 
 
-def _expanded(part: str, text: str) -> list[str]:
+def _expand_range(part: str, text: str) -> list[str]:
     match = re.fullmatch(r"([^\[\]]*)\[([^\]]*)\](.*)", part)
     if match is None:
         if not re.fullmatch(r"[^\[\]\s]+", part):
             raise SettingsError(f"The hosts {text} are invalid: set {TF_CONFIG} instead, as {EXAMPLE}.")
         return [part]
-    before, ranges, after = match.groups()
+    prefix, ranges, suffix = match.groups()
     names: list[str] = []
-    for span in ranges.split(","):
-        ends = re.fullmatch(r"(\d+)(?:-(\d+))?", span)
-        if ends is None:
+    for bounds in ranges.split(","):
+        match_bounds = re.fullmatch(r"(\d+)(?:-(\d+))?", bounds)
+        if match_bounds is None:
             raise SettingsError(f"The hosts {text} are invalid: set {TF_CONFIG} instead, as {EXAMPLE}.")
-        first, last = ends[1], ends[2] or ends[1]
-        names += [f"{before}{i:0{len(first)}d}" for i in range(int(first), int(last) + 1)]
-    return [name + rest for name in names for rest in (_expanded(after, text) if after else [""])]
+        first, last = match_bounds[1], match_bounds[2] or match_bounds[1]
+        names += [f"{prefix}{i:0{len(first)}d}" for i in range(int(first), int(last) + 1)]
+    return [name + rest for name in names for rest in (_expand_range(suffix, text) if suffix else [""])]

@@ -51,11 +51,11 @@ def joined_world(timeout: float, cpu_towers: int = 1) -> Iterator[World]:
     if cluster not in _joined:
         _joined[cluster] = TensorFlowWorld(cluster, timeout, cpu_towers, logger.info)
     world = _joined[cluster]
-    with in_world(world), world.losses_named(), world.watched():
+    with in_world(world), world.naming_lost_workers(), world.watching_workers():
         try:
             yield world
         except DivergenceError:     # all processes raise it
-            world.part()
+            world.leave()
             raise
         world.agree(True)
 
@@ -77,20 +77,27 @@ def refuse_differences(facts: Mapping[str, object]) -> None:
     world = current_world()
     if not isinstance(world, TensorFlowWorld):
         return
-    task = "writes the run" if world.is_chief else f"does not write; worker 0 ({world.cluster.workers[0]}) does"
-    logger.info(f"Worker {world.process} of {world.processes} ({world.cluster.workers[world.process]}) {task}. It "
+    role = "writes the run" if world.is_chief else f"does not write; worker 0 ({world.cluster.workers[0]}) does"
+    logger.info(f"Worker {world.process} of {world.processes} ({world.cluster.workers[world.process]}) {role}. It "
                 f"waits up to {world.timeout:g} s for the others to start.")
-    texts = world.exchange(json.dumps({name: str(value) for name, value in facts.items()}, sort_keys=True).encode())
-    differing = [difference for i, text in enumerate(texts[1:], 1)
-                 for difference in worker_differences(json.loads(texts[0]), json.loads(text), i)]
-    if differing:
-        world.part()    # a process that ends early must not seem lost to one that is still reading
-        raise SettingsError(f"The workers differ: {'; '.join(differing)}. Start all workers with the same code, data, "
-                            "settings and run directory.")
+    own_facts = json.dumps({name: str(value) for name, value in facts.items()}, sort_keys=True)
+    first, *others = map(json.loads, world.exchange(own_facts.encode()))
+    differences = [difference for index, other in enumerate(others, 1)
+                   for difference in worker_differences(first, other, index)]
+    if differences:
+        world.leave()    # a process that ends early must not seem lost to one that is still reading
+        raise SettingsError(f"The workers differ: {'; '.join(differences)}. Start all workers with the same code, "
+                            "data, settings and run directory.")
 
 
 def worker_differences(first: Mapping[str, str], other: Mapping[str, str], index: int) -> list[str]:
-    """Return a text for each difference between worker 0 and worker `index`."""
+    """Return a clause for each fact that differs.
+
+    Args:
+        first: facts of worker 0, by name.
+        other: facts of another worker, by name.
+        index: number of the other worker.
+    """
     names = sorted(set(first) | set(other))
     return [f"{name} is {other.get(name, MISSING)} in worker {index} and {first.get(name, MISSING)} in worker 0"
             for name in names if first.get(name, MISSING) != other.get(name, MISSING)]

@@ -23,20 +23,20 @@ import grpc
 
 from towernmt.core.tf_compat import tf1
 
-EVERY = 2.0
+POLL_SECONDS = 2.0
 """Seconds between two polls of a worker."""
-SILENCE = 12.0
+ANSWER_TIMEOUT = 12.0
 """Seconds without an answer after which a worker counts as lost. TensorFlow's threads answer even while Python is busy
 with a validation, a checkpoint or slow data."""
-REFUSALS, SOON = 2, 0.5
+MAX_REFUSED_POLLS, REFUSED_POLL_SECONDS = 2, 0.5
 """Number of refused polls, and the seconds between them, after which the process counts as ended."""
-_STATUS = "/tensorflow.WorkerService/GetStatus"
-_OPTIONS = [("grpc.enable_http_proxy", 0),
-            ("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 300)]
+_STATUS_METHOD = "/tensorflow.WorkerService/GetStatus"
+_CHANNEL_OPTIONS = [("grpc.enable_http_proxy", 0),
+                    ("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 300)]
 """Reconnect fast enough that each poll is answered by a new attempt to connect."""
 
 
-class Line:
+class WorkerConnection:
     """A connection to another worker's TensorFlow server.
 
     Args:
@@ -45,8 +45,8 @@ class Line:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
-        self._poll = self._channel.unary_unary(_STATUS)
+        self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._poll = self._channel.unary_unary(_STATUS_METHOD)
 
     def answers(self, seconds: float) -> bool:
         """Return whether the server answers.
@@ -70,7 +70,7 @@ class Line:
         self._channel.close()
 
 
-def neighbours(process: int, processes: int) -> list[int]:
+def polled_workers(process: int, processes: int) -> list[int]:
     """Return the workers that a worker polls: the first one and its neighbours in a ring, so that all are polled."""
     return sorted({0, (process - 1) % processes, (process + 1) % processes} - {process})
 
@@ -81,17 +81,17 @@ class Watch:
     Args:
         addresses: the addresses of all workers.
         polled: the indices of the workers to poll.
-        at_loss: called in the thread when a worker is lost, with its index and a description; the index is None if all
+        on_loss: called in the thread when a worker is lost, with its index and a description; the index is None if all
             workers answer, but the current wait is too long.
         waits: the waits of this process.
         timeout: maximum duration of a wait, in seconds.
     """
 
-    def __init__(self, addresses: Sequence[str], polled: Sequence[int], at_loss: Callable[[int | None, str], None],
+    def __init__(self, addresses: Sequence[str], polled: Sequence[int], on_loss: Callable[[int | None, str], None],
                  waits: Waits, timeout: float) -> None:
         self._waits, self._timeout = waits, timeout
-        self._lines = {index: Line(addresses[index]) for index in polled}
-        self._at_loss = at_loss
+        self._connections = {index: WorkerConnection(addresses[index]) for index in polled}
+        self._on_loss = on_loss
         self._stopped = threading.Event()
         self._refused = dict.fromkeys(polled, 0)
         self._thread = threading.Thread(target=self._run, name="watch of workers", daemon=True)
@@ -103,32 +103,32 @@ class Watch:
 
     def _run(self) -> None:
         try:
-            while not self._stopped.wait(SOON if any(self._refused.values()) else EVERY):
-                lost = self._lost()
-                if lost is not None and not self._stopped.is_set():
-                    self._at_loss(*lost)
+            while not self._stopped.wait(REFUSED_POLL_SECONDS if any(self._refused.values()) else POLL_SECONDS):
+                loss = self._find_loss()
+                if loss is not None and not self._stopped.is_set():
+                    self._on_loss(*loss)
                     return
         finally:
-            for line in self._lines.values():
-                line.close()
+            for connection in self._connections.values():
+                connection.close()
 
-    def _lost(self) -> tuple[int | None, str] | None:
-        for index in self._lines:
-            if description := self._missed(index):
+    def _find_loss(self) -> tuple[int | None, str] | None:
+        for index in self._connections:
+            if description := self._loss_of(index):
                 return index, description
         if self._waits.seconds() > self._timeout:
             return None, f"did not answer within {self._timeout:g} s"
         return None
 
-    def _missed(self, index: int) -> str:
+    def _loss_of(self, index: int) -> str:
         """Return a description if a worker is lost, else ""."""
         try:
-            answers = self._lines[index].answers(SILENCE)
+            answers = self._connections[index].answers(ANSWER_TIMEOUT)
         except ConnectionRefusedError:
             self._refused[index] += 1
-            return "was lost" if self._refused[index] >= REFUSALS else ""
+            return "was lost" if self._refused[index] >= MAX_REFUSED_POLLS else ""
         self._refused[index] = 0
-        return "" if answers else f"has not answered for {SILENCE:g} s"
+        return "" if answers else f"has not answered for {ANSWER_TIMEOUT:g} s"
 
 
 def wait_for_all(addresses: Sequence[str], others: Sequence[int], timeout: float, report: Callable[[str], None],
@@ -145,29 +145,29 @@ def wait_for_all(addresses: Sequence[str], others: Sequence[int], timeout: float
     Returns:
         the indices of the workers that have not started.
     """
-    missing = {index: Line(addresses[index]) for index in others}
-    end = time.monotonic() + timeout
-    report_at = time.monotonic() + report_every
-    while missing and time.monotonic() < end:
-        missing = {index: line for index, line in missing.items() if not _has_started(line)}
-        if missing and time.monotonic() >= report_at:
+    missing = {index: WorkerConnection(addresses[index]) for index in others}
+    deadline = time.monotonic() + timeout
+    next_report = time.monotonic() + report_every
+    while missing and time.monotonic() < deadline:
+        missing = {index: connection for index, connection in missing.items() if not _has_started(connection)}
+        if missing and time.monotonic() >= next_report:
             names = ", ".join(f"{index} ({addresses[index]})" for index in missing)
             report(f"Waiting for worker{'s' if len(missing) > 1 else ''} {names}: not started yet, or not reachable.")
-            report_at += report_every
+            next_report += report_every
         if missing:
             time.sleep(min(1.0, timeout))
-    for line in missing.values():
-        line.close()
+    for connection in missing.values():
+        connection.close()
     return sorted(missing)
 
 
-def _has_started(line: Line) -> bool:
+def _has_started(connection: WorkerConnection) -> bool:
     try:
-        if not line.answers(EVERY):
+        if not connection.answers(POLL_SECONDS):
             return False
     except ConnectionRefusedError:
         return False
-    line.close()
+    connection.close()
     return True
 
 
@@ -181,23 +181,23 @@ class Waits:
     """The current wait of this process for others, if there is one."""
 
     def __init__(self) -> None:
-        self._since: float | None = None
+        self._start: float | None = None
 
     def seconds(self) -> float:
         """Return the duration of the current wait, or 0; may be called from any thread."""
-        since = self._since
-        return 0.0 if since is None else time.monotonic() - since
+        start = self._start
+        return 0.0 if start is None else time.monotonic() - start
 
     def begin(self) -> None:
         """Start to measure a wait."""
-        self._since = time.monotonic()
+        self._start = time.monotonic()
 
     def end(self) -> None:
         """End the current wait."""
-        self._since = None
+        self._start = None
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def measured(self) -> Iterator[None]:
         """Measure a wait inside the context."""
         self.begin()
         try:

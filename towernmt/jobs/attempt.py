@@ -71,7 +71,7 @@ def stop_requests() -> Iterator[StopRequest]:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
-class WorkerEnd(NamedTuple):
+class WorkerExit(NamedTuple):
     """The end of a worker's process.
 
     Attributes:
@@ -193,7 +193,7 @@ class Attempt:
         self._actors = list(range(count))       # the actor of each worker
         self._running: set[int] = set()         # actors whose process runs
 
-    def begin(self, arguments: Sequence[str], run: Path) -> list[WorkerEnd]:
+    def begin(self, arguments: Sequence[str], run: Path) -> list[WorkerExit]:
         """Start the training processes; returns the workers that are lost already.
 
         Raises:
@@ -206,15 +206,15 @@ class Attempt:
                       for number in range(len(self._actors))]
             self._run_all(dict(zip(self._actors, starts, strict=True)))
         except _LostAtStart as lost:
-            return [WorkerEnd(0, self.addresses[0], None, str(lost))]
+            return [WorkerExit(0, self.addresses[0], None, str(lost))]
         return []
 
-    def follow(self, outputs: Sequence[WorkerOutput]) -> list[WorkerEnd]:
+    def follow(self, outputs: Sequence[WorkerOutput]) -> list[WorkerExit]:
         """Write the output of the workers, and forward the request to stop, until all have ended."""
         self._running = set(self._actors)
         for actor in self._actors:
             self._workers.submit(actor, WorkerTask("read"))
-        ends: list[WorkerEnd] = []
+        ends: list[WorkerExit] = []
         sent, deadline = None, float("inf")     # when the other workers are killed
         while self._running:
             for actor, event in self._workers.wait(0.2):
@@ -278,7 +278,7 @@ class Attempt:
                 raise _LostAtStart(f"no answer within {_START_TIMEOUT:g} s")
         return events
 
-    def _handle(self, actor: int, event: Event, outputs: Sequence[WorkerOutput], killed: bool) -> list[WorkerEnd]:
+    def _handle(self, actor: int, event: Event, outputs: Sequence[WorkerOutput], killed: bool) -> list[WorkerExit]:
         """Act on an event of an actor; returns its end, or an empty list.
 
         Raises:
@@ -293,10 +293,10 @@ class Attempt:
             if output.status is None:
                 self._workers.submit(actor, WorkerTask("read"))
                 return []
-            end = WorkerEnd(number, self.addresses[number], output.status, killed=killed)
+            end = WorkerExit(number, self.addresses[number], output.status, killed=killed)
         else:
             why = event.reason if isinstance(event, Lost) else ""
-            end = WorkerEnd(number, self.addresses[number], None, why, killed)
+            end = WorkerExit(number, self.addresses[number], None, why, killed)
         self._running.discard(actor)
         return [end]
 

@@ -17,7 +17,7 @@ from towernmt.core.errors import TowerNMTError, WorkerLostError
 from towernmt.core.machine import processors
 from towernmt.farm.farm import describe_status
 from towernmt.farm.ray_workers import Resources, cluster_machines, max_worker_resources, ray_connection, reserve_workers
-from towernmt.jobs.attempt import Attempt, StopRequest, StopRequestedError, WorkerEnd, stop_requests
+from towernmt.jobs.attempt import Attempt, StopRequest, StopRequestedError, WorkerExit, stop_requests
 from towernmt.jobs.training_process import FileOutput, TerminalOutput, WorkerOutput, ended_by_signal
 from towernmt.run.directory import RunDirectory
 
@@ -81,7 +81,7 @@ def train_by_workers(training: WorkerTraining, report: Callable[[str], None]) ->
 
 
 def _attempt(training: WorkerTraining, share: Resources, number: int, request: StopRequest,
-             report: Callable[[str], None]) -> Sequence[WorkerEnd]:
+             report: Callable[[str], None]) -> Sequence[WorkerExit]:
     group, count = reserve_workers(training.workers, training.least, share, training.seconds, request.check, report)
     attempt = Attempt(group, count, share, request)
     try:
@@ -190,7 +190,7 @@ class AttemptOutcome(NamedTuple):
     why: str = ""
 
 
-def judge_attempt(ends: Sequence[WorkerEnd], request: int | None) -> AttemptOutcome:
+def judge_attempt(ends: Sequence[WorkerExit], request: int | None) -> AttemptOutcome:
     """Return the outcome of an attempt.
 
     When a worker ends, the others detect the loss and end with the status of `WorkerLostError`. So the first worker

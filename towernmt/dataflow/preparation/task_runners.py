@@ -160,8 +160,8 @@ class FarmRunner:
         """
         if losses >= ATTEMPTS:
             raise UnfinishedError(
-                f"{losses} workers were lost while they were {self._tasks[number].title} (the last: {event.reason}). If "
-                f"memory is short, use fewer --workers or larger machines. {_RESUME}")
+                f"{losses} workers were lost while they were {self._tasks[number].title} (the last: {event.reason}). "
+                f"If memory is short, use fewer --workers or larger machines. {_RESUME}")
 
 
 def _start_method() -> str:
