@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from towernmt.jobs.monolingual_order import FOLDER
+from towernmt.jobs.monolingual_job import STAGES_FOLDER
 
 pytestmark = pytest.mark.processes
 
@@ -52,9 +52,9 @@ def test_a_training_killed_in_each_stage_equals_the_one_never_stopped(
     assert "Stage 4 of 4" in result.output and "Stage 1 of 4" not in result.output
 
     for name in ("translations", "data/shard-00000.pairs"):
-        assert killed.joinpath(FOLDER, name).read_bytes() == whole.joinpath(FOLDER, name).read_bytes()
-    assert len((whole / FOLDER / "translations").read_text().splitlines()) == LINES
-    assert_same_end(killed / FOLDER / "model", whole / FOLDER / "model", 20)
+        assert killed.joinpath(STAGES_FOLDER, name).read_bytes() == whole.joinpath(STAGES_FOLDER, name).read_bytes()
+    assert len((whole / STAGES_FOLDER / "translations").read_text().splitlines()) == LINES
+    assert_same_end(killed / STAGES_FOLDER / "model", whole / STAGES_FOLDER / "model", 20)
     assert_same_end(killed, whole, 40)
 
     text.write_text(text.read_text() + "nab neb\n")

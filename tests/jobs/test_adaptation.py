@@ -27,15 +27,15 @@ from towernmt.core.tf_compat import tf
 from towernmt.interop.model_card import CardText, DataSource, card_text_of_package, make_card
 from towernmt.jobs import adaptation
 from towernmt.jobs.adaptation import (
-    LEAST,
-    AdaptationOrder,
+    MIN_CORRECTIONS,
+    AdaptationJob,
     Correction,
     SetResult,
-    _key,
-    _refusal,
+    _directory_name,
+    _rejection,
     check_pairs,
-    divide_corrections,
     read_corrections,
+    split_corrections,
 )
 from towernmt.run.started_run import StartingModel
 
@@ -79,26 +79,26 @@ def test_another_file_is_one_clear_sentence(tmp_path: Path, content: str, messag
         read_corrections(tmp_path / "a.tsv")
 
 
-def test_a_correction_keeps_its_part_while_the_file_grows() -> None:
+def test_a_correction_stays_in_its_split_while_the_file_grows() -> None:
     pairs = [Correction(f"source {number}", "s") for number in range(300)]
-    few, many = divide_corrections(pairs[:200], "a"), divide_corrections(pairs, "a")
-    for name, part in few.items():
-        assert set(part) <= set(many[name]) and len(part) >= LEAST[name]
-    assert sum(map(len, many.values())) == 300
-    assert [round(len(many[name]) / 300, 1) for name in ("train", "valid", "test")] == [0.7, 0.1, 0.2]
+    splits, more_splits = split_corrections(pairs[:200], "a"), split_corrections(pairs, "a")
+    for name, split in splits.items():
+        assert set(split) <= set(more_splits[name]) and len(split) >= MIN_CORRECTIONS[name]
+    assert sum(map(len, more_splits.values())) == 300
+    assert [round(len(more_splits[name]) / 300, 1) for name in ("train", "valid", "test")] == [0.7, 0.1, 0.2]
     with pytest.raises(DataError, match="a has 30 different corrections, which is too few"):
-        divide_corrections(pairs[:30], "a")
+        split_corrections(pairs[:30], "a")
 
 
-@pytest.mark.parametrize(("corrections", "test", "refusal"), [
+@pytest.mark.parametrize(("corrections", "test", "rejection"), [
     ((10.0, 12.0, 0.3), (30.0, 30.0, 1.0), ""), ((10.0, 12.0, 0.3), (30.0, 29.0, 0.2), ""),
     ((10.0, 12.0, 0.01), (30.0, 29.0, 0.04), "the new model is significantly worse on the old test set"),
     ((10.0, 12.0, 0.01), (30.0, 33.0, 0.04), ""),
     ((10.0, 10.0, 1.0), (30.0, 33.0, 0.04), "the new model is not better on the held-out corrections"),
     ((10.0, 9.0, 0.6), (30.0, 30.0, 1.0), "the new model is not better on the held-out corrections")])
 def test_a_model_is_packaged_if_it_is_better_on_corrections_and_not_significantly_worse_before(
-        corrections: tuple[float, ...], test: tuple[float, ...], refusal: str) -> None:
-    assert _refusal(SetResult("corrections", 9, *corrections), SetResult("test", 9, *test)) == refusal
+        corrections: tuple[float, ...], test: tuple[float, ...], rejection: str) -> None:
+    assert _rejection(SetResult("corrections", 9, *corrections), SetResult("test", 9, *test)) == rejection
 
 
 def test_the_statements_of_a_package_are_those_of_the_package_that_is_made_from_it() -> None:
@@ -114,12 +114,12 @@ def test_a_model_that_was_replaced_is_not_compared_with_the_run_of_the_old_one(t
     index = tmp_path / "step-1" / "model.index"
     index.parent.mkdir()
     model = StartingModel("m", "m", SavedRun(tmp_path), checkpoint=str(index.parent))
-    order = AdaptationOrder(model, write_corrections(tmp_path / "a.tsv", [("x", "y")]), ("s", "r"), tmp_path / "o",
-                            tmp_path / "w", CardText())
+    job = AdaptationJob(model, write_corrections(tmp_path / "a.tsv", [("x", "y")]), ("s", "r"), tmp_path / "o",
+                          tmp_path / "w", CardText())
     keys = []
     for content in (b"first", b"second", b"first"):
         index.write_bytes(content)
-        keys.append(_key(order))
+        keys.append(_directory_name(job))
     assert keys[0] == keys[2] != keys[1]
 
 
@@ -136,8 +136,8 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     words = [first + second for first in "bdfgkl" for second in "aeio"]
     sources = [" ".join(chance.choices(words, k=chance.randint(3, 6))) for _ in range(700)]
     pairs = [(line, " ".join(word[::-1] for word in line.split())) for line in sources]
-    for name, part in (("train", pairs[:400]), ("test", pairs[400:460])):
-        for side, lines in zip(("source", "target"), zip(*part, strict=True), strict=True):
+    for name, split in (("train", pairs[:400]), ("test", pairs[400:460])):
+        for side, lines in zip(("source", "target"), zip(*split, strict=True), strict=True):
             (place / f"{name}.{side}").write_text("".join(f"{line}\n" for line in lines))
     write_corrections(place / "corrections", pairs[460:])
     write_corrections(place / "reversed", [(target, source) for source, target in pairs[460:]])
@@ -177,7 +177,7 @@ def test_a_better_model_replaces_the_package_and_another_does_not(toy: Callable[
         assert f"{json.loads(capsys.readouterr().out)['bleu']:.2f}" == score
 
 
-def refusal(capsys: pytest.CaptureFixture[str], toy: Callable[[str], Path], corrections: str, *test: str) -> str:
+def rejection(capsys: pytest.CaptureFixture[str], toy: Callable[[str], Path], corrections: str, *test: str) -> str:
     """Return the only line that `towernmt adapt` prints about unsuitable text; it writes nothing."""
     place = toy("refused")
     place.mkdir(exist_ok=True)
@@ -192,10 +192,10 @@ def refusal(capsys: pytest.CaptureFixture[str], toy: Callable[[str], Path], corr
 def test_text_in_the_opposite_direction_is_one_clear_sentence(toy: Callable[[str], Path],
                                                               capsys: pytest.CaptureFixture[str]) -> None:
     opposite = "run translates in the opposite direction: by its probabilities, the sources are translations of"
-    error = refusal(capsys, toy, "reversed", "test.source", "test.target")
+    error = rejection(capsys, toy, "reversed", "test.source", "test.target")
     assert error.startswith(f"towernmt: {toy('reversed')}: ") and opposite in error
     assert error.endswith("or --no-text-check if the direction is right.")
-    error = refusal(capsys, toy, "corrections", "test.target", "test.source")
+    error = rejection(capsys, toy, "corrections", "test.target", "test.source")
     assert error.startswith(f"towernmt: --test {toy('test.target')} {toy('test.source')}: ") and opposite in error
 
 
@@ -205,7 +205,7 @@ def test_text_that_is_no_translation_is_one_clear_sentence(toy: Callable[[str], 
     rows = [line.split("\t") for line in toy("corrections").read_text().splitlines()]
     moved = [(row[2], other[4]) for row, other in zip(rows, rows[7:] + rows[:7], strict=True)]
     write_corrections(toy("moved"), moved)
-    error = refusal(capsys, toy, "moved", "test.source", "test.target")
+    error = rejection(capsys, toy, "moved", "test.source", "test.target")
     assert re.search(r"moved: by the probabilities of .*/run, the targets are no translations of the sources", error)
     assert error.endswith("pass sources with their translations, or --no-text-check if they are.")
 
@@ -235,7 +235,7 @@ def test_many_lines_without_their_translations_are_refused(pairs: int, shift: in
 def test_a_test_set_that_is_no_text_is_one_clear_sentence(toy: Callable[[str], Path],
                                                           capsys: pytest.CaptureFixture[str]) -> None:
     toy("binary").write_bytes(b"a\n\x89\0\n")
-    assert "binary line 2: this is binary data, but a text file with one sentence per line is expected" in refusal(
+    assert "binary line 2: this is binary data, but a text file with one sentence per line is expected" in rejection(
         capsys, toy, "corrections", "binary", "test.target")
 
 
@@ -258,7 +258,7 @@ def test_the_commands_of_the_page_adapt_the_model_of_a_server_that_answers_all_t
     shutil.copytree(toy("data"), "data/news")
     rows = [line.split("\t") for line in toy("corrections").read_text().splitlines()]
     source, better = ("\n".join(row[column] for row in rows) for column in (2, 4))
-    few = "\n".join(source.splitlines()[:5])
+    splits = "\n".join(source.splitlines()[:5])
 
     server = ServerProcess(*shlex.split(serve)[1:], "--engine", "ctranslate2")     # starts in a second
 
@@ -278,15 +278,15 @@ def test_the_commands_of_the_page_adapt_the_model_of_a_server_that_answers_all_t
     thread = threading.Thread(target=translate)
     try:
         assert post("suggest", q=source, s=better)[0] == 200
-        before = post("translate", q=few)[1]
+        before = post("translate", q=splits)[1]
         thread.start()
         small = ["--set", "train.precision=float32", "data.batch_tokens=512", "train.steps=80",
                  "optimizer.learning_rate=0.01"]
         assert run_command(*shlex.split(adapt), *small) == 0
-        assert post("translate", q=few)[1] == before
+        assert post("translate", q=splits)[1] == before
         server.process.send_signal(signal.SIGHUP)
         server.wait_for("the model was replaced")
-        assert post("translate", q=few)[1] != before
+        assert post("translate", q=splits)[1] != before
     finally:
         over.set()
         if thread.ident is not None:

@@ -18,13 +18,13 @@ from towernmt.core.settings import apply_overrides
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
-from towernmt.jobs.monolingual_order import (
-    MonolingualOrder,
-    begun_record,
-    check_order,
+from towernmt.jobs.monolingual_job import (
+    MonolingualJob,
+    check_job,
     check_space,
     final_limits,
     model_limits,
+    open_record,
     save_record,
     translated_share,
 )
@@ -61,13 +61,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
 
 
 @pytest.fixture
-def order(data: PreparedData, tmp_path: Path) -> Callable[..., MonolingualOrder]:
+def make_job(data: PreparedData, tmp_path: Path) -> Callable[..., MonolingualJob]:
     """Make the order of a training with back-translation, with some attributes changed."""
     text = tmp_path / "text"
     text.write_text("".join(f"{line}\n" for line in translated(sentences(20, 2))))
     sources = SettingsSources(defaults="automatic")
     return lambda **changed: dataclasses.replace(
-        MonolingualOrder(text, "target", data, tmp_path / "run", sources), **changed)
+        MonolingualJob(text, "target", data, tmp_path / "run", sources), **changed)
 
 
 def test_the_facts_of_a_text(tmp_path: Path) -> None:
@@ -124,20 +124,20 @@ def test_repetition_of_the_text_is_no_fault_of_a_translation(tmp_path: Path) -> 
 
 
 def test_useless_translations_name_the_model_and_its_score_and_are_made_again(
-        order: Callable[..., MonolingualOrder]) -> None:
-    made = order(sources=SettingsSources(defaults="automatic", overrides=(Overrides("--set", {"train.steps": 40}),)))
-    (made.place / "model" / "best").mkdir(parents=True)
-    (made.place / "model" / "best" / "record.json").write_text(
+        make_job: Callable[..., MonolingualJob]) -> None:
+    job = make_job(sources=SettingsSources(defaults="automatic", overrides=(Overrides("--set", {"train.steps": 40}),)))
+    (job.directory / "model" / "best").mkdir(parents=True)
+    (job.directory / "model" / "best" / "record.json").write_text(
         '[{"step": 20, "score": 0.034, "metric": "validation_bleu"}]')
-    save_record(made, begun_record(made, text_facts(made.text).sha256))
-    (made.place / "translations").write_text("".join(f"{line}\n" for line in (LOOPS * 7)[:20]))
+    save_record(job, open_record(job, text_facts(job.text).sha256))
+    (job.directory / "translations").write_text("".join(f"{line}\n" for line in (LOOPS * 7)[:20]))
     with pytest.raises(DataError) as error:
-        train_with_monolingual_text(made, lambda line: None)
+        train_with_monolingual_text(job, lambda line: None)
     assert str(error.value) == (
-        f"--monolingual {made.text}: all or nearly all translations by {made.place / 'model'} (validation_bleu 0.03 at "
-        "update 20) are empty or repetitive: run the same command with a higher train.steps to train this model "
+        f"--monolingual {job.text}: all or nearly all translations by {job.directory / 'model'} (validation_bleu 0.03 "
+        "at update 20) are empty or repetitive: run the same command with a higher train.steps to train this model "
         "further, or pass a better model as --teacher with another --logdir.")
-    assert sorted(path.name for path in made.place.iterdir()) == ["model", "record.json"]
+    assert sorted(path.name for path in job.directory.iterdir()) == ["model", "record.json"]
 
 
 @pytest.mark.parametrize(("limits", "model", "spent", "final"), [
@@ -160,43 +160,43 @@ def test_translated_pairs_are_at_most_half_and_otherwise_as_frequent_as_true_one
     ({"data.modifiers": ["upper=0.1"]}, "text: data.modifiers does not support mixed data"),
     ({"model.guided_alignment_weight": 0.1}, "text: model.guided_alignment_weight does not support mixed data")])
 def test_settings_that_mixed_data_do_not_support_are_refused(
-        order: Callable[..., MonolingualOrder], changed: dict[str, Any], message: str) -> None:
+        make_job: Callable[..., MonolingualJob], changed: dict[str, Any], message: str) -> None:
     settings = default_settings("transformer")
-    check_order(order(), apply_overrides(settings, {"train.steps": 5}, "--set"))
+    check_job(make_job(), apply_overrides(settings, {"train.steps": 5}, "--set"))
     with pytest.raises(SettingsError, match=message):
-        check_order(order(), apply_overrides(settings, {"train.steps": 5, **changed}, "--set"))
+        check_job(make_job(), apply_overrides(settings, {"train.steps": 5, **changed}, "--set"))
 
 
 def test_a_first_model_that_would_train_for_ever_and_a_run_without_the_text_are_refused(
-        order: Callable[..., MonolingualOrder]) -> None:
+        make_job: Callable[..., MonolingualJob]) -> None:
     settings = default_settings("transformer")
-    check_order(order(), settings)      # automatic settings stop at the best validation
+    check_job(make_job(), settings)      # automatic settings stop at the best validation
     with pytest.raises(SettingsError, match="without a limit, the training of the first model would never end"):
-        check_order(order(sources=SettingsSources()), settings)
+        check_job(make_job(sources=SettingsSources()), settings)
     run: Any = SimpleNamespace()
     with pytest.raises(SettingsError, match="holds a run that began without monolingual text: pass another --logdir"):
-        check_order(order(sources=SettingsSources(run=run)), settings)
+        check_job(make_job(sources=SettingsSources(run=run)), settings)
 
 
-def test_too_little_disk_space_is_one_clear_sentence(order: Callable[..., MonolingualOrder],
+def test_too_little_disk_space_is_one_clear_sentence(make_job: Callable[..., MonolingualJob],
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=4_900_000_000))
-    check_space(order(), 900_000_000)
+    check_space(make_job(), 900_000_000)
     with pytest.raises(SettingsError, match=r"has 4.9 GB of free space, but the translations .* need about 5.0 GB"):
-        check_space(order(), 1_000_000_000)
+        check_space(make_job(), 1_000_000_000)
 
 
-def test_a_changed_text_and_other_options_are_refused(order: Callable[..., MonolingualOrder]) -> None:
-    first = begun_record(order(), "abc")
-    order().place.mkdir(parents=True)
-    save_record(order(), first)
-    assert begun_record(order(), "abd") != first     # nothing depends on it yet
-    (order().place / "model").mkdir()
-    assert begun_record(order(), "abc") == first
+def test_a_changed_text_and_other_options_are_refused(make_job: Callable[..., MonolingualJob]) -> None:
+    first = open_record(make_job(), "abc")
+    make_job().directory.mkdir(parents=True)
+    save_record(make_job(), first)
+    assert open_record(make_job(), "abd") != first     # nothing depends on it yet
+    (make_job().directory / "model").mkdir()
+    assert open_record(make_job(), "abc") == first
     with pytest.raises(DataError, match=r"--monolingual .*text is not what .*run was begun with .* restore it"):
-        begun_record(order(), "abd")
+        open_record(make_job(), "abd")
     with pytest.raises(DataError, match="--source-monolingual .*text is not what .*run was begun with"):
-        begun_record(order(side="source"), "abc")
+        open_record(make_job(side="source"), "abc")
 
 
 @pytest.mark.parametrize(("options", "message"), [

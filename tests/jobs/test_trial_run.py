@@ -63,7 +63,7 @@ def test_a_training_that_cannot_begin_ends_with_its_last_words(tmp_path: Path) -
                                 str(tmp_path / "run")], SCALAR)
     report = trial.next()
     trial.stop()
-    assert report.ended and report.score is None and "transformr" in report.why
+    assert report.ended and report.score is None and "transformr" in report.reason
 
 
 @pytest.mark.processes
@@ -85,6 +85,6 @@ def test_the_better_trials_go_on_and_one_that_fails_is_a_row(tmp_path: Path) -> 
         ray.shutdown()
     assert [(row.state, row.step, row.score) for row in table.rows] == [
         (FINISHED, 30, 5.0), (STOPPED, 10, 1.0), (FAILED, 0, None), (FINISHED, 30, 8.0)]
-    assert "no-such-command" in table.rows[2].why and set(said) == {1, 2, 3, 4}
+    assert "no-such-command" in table.rows[2].reason and set(said) == {1, 2, 3, 4}
     best = table.best()
     assert best is not None and best.number == 4 and not (tmp_path / "ray").exists()

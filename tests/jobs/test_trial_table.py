@@ -19,7 +19,7 @@ def table_of(metric: str) -> TrialTable:
             table.add_score(row, 10 * step, score)
     for row, state in zip(table.rows, (FINISHED, STOPPED, FAILED, FAILED), strict=True):
         row.state = state
-    table.rows[2].why = "training\tdiverged."
+    table.rows[2].reason = "training\tdiverged."
     return table
 
 
@@ -44,7 +44,7 @@ def test_no_failed_trial_is_the_best() -> None:
 
 def test_the_file_has_a_row_a_trial_with_its_settings_and_why_it_failed() -> None:
     assert table_of("bleu").as_tsv() == (
-        "trial\tBLEU\tupdates\tstate\trate\tkind\twhy\n"
+        "trial\tBLEU\tupdates\tstate\trate\tkind\treason\n"
         "1\t5.00\t30\tfinished\t0.001\tb\t\n"
         "2\t2.00\t20\tstopped early\t0.002\ta\t\n"
         "3\t9.00\t10\tfailed\t0.003\tb\ttraining diverged.\n"

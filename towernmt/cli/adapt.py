@@ -51,7 +51,7 @@ def run_adapt(options: argparse.Namespace) -> int:
     from towernmt.core.terminal_log import configure_terminal_log
     from towernmt.interop.model_card import card_text, card_text_of_package
     from towernmt.interop.starting_models import open_starting_model
-    from towernmt.jobs.adaptation import AdaptationOrder, adapt_model  # imports TensorFlow
+    from towernmt.jobs.adaptation import AdaptationJob, adapt_model  # imports TensorFlow
 
     model = open_starting_model(options.model, "--model", options.trust_code)
     card_fields = {name: getattr(options, name) for name in ("licence", "languages")}
@@ -59,13 +59,13 @@ def run_adapt(options: argparse.Namespace) -> int:
             else card_text(None, card_fields))
     configure_terminal_log(verbose=False)
     work = Path(options.work_directory or f"{options.output}.work")
-    order = AdaptationOrder(model, Path(options.corrections), tuple(options.test), Path(options.output), work, card,
-                            options.direction, options.general, overrides, not options.no_text_check)
-    result = adapt_model(order, lambda text: print(text, flush=True))
+    job = AdaptationJob(model, Path(options.corrections), tuple(options.test), Path(options.output), work, card,
+                        options.direction, options.general, overrides, not options.no_text_check)
+    result = adapt_model(job, lambda text: print(text, flush=True))
     if result.status:
         return result.status
-    if result.refusal:
-        print(f"No package was written, because {result.refusal}.")
+    if result.rejection:
+        print(f"No package was written, because {result.rejection}.")
         return 1
     print(f"{options.output}: the adapted model. A server that serves this file takes it up without a pause after "
           "SIGHUP or POST /admin/reload.")

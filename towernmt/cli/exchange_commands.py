@@ -169,7 +169,12 @@ def run_package(args: argparse.Namespace) -> int:
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
     from towernmt.checkpoint.packaged_run import open_run
-    from towernmt.interop.package_build import PackageOrder, check_output, check_run, package_run  # imports TensorFlow
+    from towernmt.interop.package_build import (  # imports TensorFlow
+        PackageOptions,
+        check_output,
+        check_run,
+        package_run,
+    )
     from towernmt.predict.search.search_settings import SearchSettings
     from towernmt.predict.trained_model import TrainedModel
 
@@ -178,10 +183,10 @@ def run_package(args: argparse.Namespace) -> int:
     check_run(run_of_model)
     log_to_stderr()
     averaged = not args.last_weights and run_of_model.group("search", SearchSettings()).averaged
-    order = PackageOrder(args.precision, [(source, reference) for source, reference in args.test], exports,
-                         args.calibration, args.date, args.int8)
+    options = PackageOptions(args.precision, [(source, reference) for source, reference in args.test], exports,
+                             args.calibration, args.date, args.int8)
     with TrainedModel(run_of_model, args.checkpoint, device="cpu", averaged=averaged) as trained:
-        card = package_run(trained, args.output, text, order)
+        card = package_run(trained, args.output, text, options)
     size = Path(args.output).stat().st_size
     print(f"{args.output}: {card['model']['checkpoint']} of {args.model} in {args.precision}, {size / 1e6:.1f} MB, "
           f"licence {text.licence}.")

@@ -123,7 +123,7 @@ def _trials(options: argparse.Namespace, sources: SettingsSources, settings: Set
     """Return the trials, and write the settings of each trial into its directory."""
     from towernmt.callbacks.validation_metrics import METRICS
     from towernmt.core.files import write_text
-    from towernmt.jobs.trials import SETTINGS, TrialRow, TrialTable, run_of
+    from towernmt.jobs.trials import SETTINGS, TrialRow, TrialTable, trial_run_directory
     from towernmt.jobs.tune_search import Trial
     from towernmt.run.resolve import Overrides, resolve_settings
 
@@ -141,7 +141,7 @@ def _trials(options: argparse.Namespace, sources: SettingsSources, settings: Set
         directory.mkdir(parents=True, exist_ok=True)
         write_text(file, text)
         arguments = ["train", "--defaults", "fixed", "--data", _absolute_path(options.data), "--logdir",
-                     str(run_of(directory)), "--config", str(file), "--model", settings.architecture]
+                     str(trial_run_directory(directory)), "--config", str(file), "--model", settings.architecture]
         if options.vocabulary:
             arguments += ["--vocabulary", _absolute_path(options.vocabulary)]
         if options.gpus:
@@ -180,7 +180,7 @@ def trial_report(table: TrialTable, row: TrialRow) -> str:
         lead = f"; so far trial {best_trial.number} leads with {table.metric.text(best_trial.score)}"
     ended_count = sum(state not in ("waiting", "running") for state in states)
     return (f"trial {row.number} {row.state}: {row.step} updates{score} ({ended_count}/{len(states)} ended{lead})"
-            + (f": {row.why}" if row.why else ""))
+            + (f": {row.reason}" if row.reason else ""))
 
 
 def _write(output: Path, table: TrialTable) -> None:
@@ -195,7 +195,7 @@ def _write(output: Path, table: TrialTable) -> None:
 
 def _print_table(output: Path, table: TrialTable) -> int:
     """Print the table; 0 if there is a best trial."""
-    from towernmt.jobs.trials import INTERRUPTED, WAITING, run_of
+    from towernmt.jobs.trials import INTERRUPTED, WAITING, trial_run_directory
 
     width = shutil.get_terminal_size((120, 24)).columns
     print(f"\n{table.as_text(width)}")
@@ -207,6 +207,6 @@ def _print_table(output: Path, table: TrialTable) -> int:
     if best_trial is None:
         print(f"No trial has a score; {output / 'trials.tsv'} contains the reasons.")
         return 1
-    print(f"The best is trial {best_trial.number}; its run is {run_of(_directory(output, best_trial))}, its settings, "
+    print(f"The best is trial {best_trial.number}; its run is {trial_run_directory(_directory(output, best_trial))}, its settings, "
           f"for --config, are in\n  {shlex.quote(str(output / 'best.yaml'))}")
     return 0

@@ -6,5 +6,5 @@ from towernmt.core.startup import lazy_exports
 
 __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "model_card": ["CardText"],
-    "package_build": ["PackageOrder", "package_run"],
+    "package_build": ["PackageOptions", "package_run"],
 })

@@ -178,7 +178,7 @@ def weight_members(weights: Mapping[str, np.ndarray], precision: Precision, chec
 
 
 @dataclass(frozen=True)
-class PackageOrder:
+class PackageOptions:
     """Options of a package.
 
     Attributes:
@@ -222,7 +222,7 @@ class _Parts:
 
 
 def package_run(trained: TrainedModel, output: str | Path, text: CardText,
-                order: PackageOrder = PackageOrder()) -> dict[str, Any]:  # noqa: B008 -- immutable
+                order: PackageOptions = PackageOptions()) -> dict[str, Any]:  # noqa: B008 -- immutable
     """Write a trained model as a package.
 
     The same run with the same options results in the same bytes. The file is either complete or missing.

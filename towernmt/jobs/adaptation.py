@@ -1,7 +1,7 @@
 """Adapt a model to corrections of its translations: train, compare with the old model, and package the better one.
 
 The corrections are divided by a hash of their source: 70 % for training, 10 % for validation, and 20 % that are held
-out for the comparison. A correction keeps its part while the file grows.
+out for the comparison. A correction stays in its split while the file grows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from towernmt.dataflow.text.validation_set import ValidationFiles, read_lines_of
 from towernmt.evaluate.comparison import SIGNIFICANCE_LEVEL, SignificanceSettings, System, compare
 from towernmt.evaluate.metrics import MetricSettings
 from towernmt.interop.model_card import CardText
-from towernmt.interop.package_build import PackageOrder, package_run
+from towernmt.interop.package_build import PackageOptions, package_run
 from towernmt.interop.starting_models import with_vocabulary_of
 from towernmt.predict.engine_choice import ENGINES, default_precision
 from towernmt.predict.scorer import Scorer
@@ -42,14 +42,14 @@ from towernmt.run.started_run import StartingModel
 
 FIELDS = ("time", "model", "source", "translation", "suggestion")
 """The fields of a line of the file of `towernmt serve --suggestions`."""
-TENTHS = {"test": range(2), "valid": range(2, 3), "train": range(3, 10)}
-"""For each part of the corrections, the remainders of the hash of a source divided by ten."""
-LEAST = {"test": 10, "valid": 5, "train": 20}
-"""Minimum number of corrections of each part."""
-_NO_TEST_TEXT = "pass text of the old domain with its translations as --test."
-SCORED = 100
+HASH_TENTHS = {"test": range(2), "valid": range(2, 3), "train": range(3, 10)}
+"""For each split of the corrections, the remainders of the hash of a source divided by ten."""
+MIN_CORRECTIONS = {"test": 10, "valid": 5, "train": 20}
+"""Minimum number of corrections of each split."""
+_TEST_ADVICE = "pass text of the old domain with its translations as --test."
+MAX_CHECKED_PAIRS = 100
 """Maximum number of pairs of a text that the model judges."""
-LEAST_GAIN = 2.0
+MIN_GAIN = 2.0
 """Least gain, in standard errors, of translations over the translations of other lines."""
 _SIGNIFICANCE = SignificanceSettings(trials=1)
 """The bootstrap decides, so the approximate randomisation, which takes longer, is as short as possible."""
@@ -73,7 +73,7 @@ def read_corrections(file: str | Path, direction: str | None = None) -> list[Cor
         DataError: the file cannot be read, a line has other fields, or the file has several directions or no
             correction.
     """
-    found: dict[str, dict[str, str]] = {}
+    by_direction: dict[str, dict[str, str]] = {}
     for number, line in enumerate(read_lines(file), 1):
         fields = line.split("\t")
         if len(fields) != len(FIELDS):
@@ -83,34 +83,34 @@ def read_corrections(file: str | Path, direction: str | None = None) -> list[Cor
             continue
         source, suggestion = clean(fields[2]), clean(fields[4])
         if source and suggestion:
-            found.setdefault(fields[1].partition("=")[0], {})[source] = suggestion
-    if direction is None and len(found) > 1:
-        raise DataError(f"{file} has corrections of several directions ({', '.join(sorted(found))}): select one with "
-                        "--direction.")
+            by_direction.setdefault(fields[1].partition("=")[0], {})[source] = suggestion
+    if direction is None and len(by_direction) > 1:
+        raise DataError(f"{file} has corrections of several directions ({', '.join(sorted(by_direction))}): select "
+                        "one with --direction.")
     if direction is not None:
-        found = {name: pairs for name, pairs in found.items() if name == direction}
-    if not found:
+        by_direction = {name: pairs for name, pairs in by_direction.items() if name == direction}
+    if not by_direction:
         of_direction = f" of the direction {direction}" if direction else ""
         raise DataError(f"{file} has no corrections{of_direction}: pass a file with a source and a suggestion in each "
                         "line.")
-    (pairs,) = found.values()
+    (pairs,) = by_direction.values()
     return [Correction(source, suggestion) for source, suggestion in pairs.items()]
 
 
-def divide_corrections(corrections: Sequence[Correction], file: str | Path) -> dict[str, list[Correction]]:
-    """Return the corrections for training, validation and the comparison, by the names in `TENTHS`.
+def split_corrections(corrections: Sequence[Correction], file: str | Path) -> dict[str, list[Correction]]:
+    """Return the corrections for training, validation and the comparison, by the names in `HASH_TENTHS`.
 
     Raises:
-        DataError: a part has too few corrections.
+        DataError: a split has too few corrections.
     """
-    parts: dict[str, list[Correction]] = {name: [] for name in TENTHS}
-    for one in corrections:
-        remainder = int.from_bytes(hashlib.sha256(one.source.encode()).digest()[:8], "big") % 10
-        parts[next(name for name, tenths in TENTHS.items() if remainder in tenths)].append(one)
-    if any(len(parts[name]) < least for name, least in LEAST.items()):
+    splits: dict[str, list[Correction]] = {name: [] for name in HASH_TENTHS}
+    for correction in corrections:
+        remainder = int.from_bytes(hashlib.sha256(correction.source.encode()).digest()[:8], "big") % 10
+        splits[next(name for name, tenths in HASH_TENTHS.items() if remainder in tenths)].append(correction)
+    if any(len(splits[name]) < minimum for name, minimum in MIN_CORRECTIONS.items()):
         raise DataError(f"{file} has {len(corrections)} different corrections, which is too few to train on 70 % of "
                         "them and to compare on 20 %: collect at least about 80.")
-    return parts
+    return splits
 
 
 def check_pairs(model: StartingModel, texts: Mapping[str, Sequence[tuple[str, str]]]) -> None:
@@ -121,44 +121,44 @@ def check_pairs(model: StartingModel, texts: Mapping[str, Sequence[tuple[str, st
 
     Args:
         model: the model to adapt.
-        texts: by the name for messages, pairs of source and target; the first `SCORED` are judged, and of fewer than
-            20 only the direction.
+        texts: by the name for messages, pairs of source and target; the first `MAX_CHECKED_PAIRS` are judged, and of
+            fewer than 20 only the direction.
 
     Raises:
         DataError: a text is less probable than in the opposite direction, or hardly more than after other sources.
     """
     scorer = Scorer(model.run, model.checkpoint, device="cpu")
 
-    def scores(sources: Sequence[str], targets: Sequence[str]) -> NDArray[np.float64]:
+    def score_targets(sources: Sequence[str], targets: Sequence[str]) -> NDArray[np.float64]:
         """Return the log-probability and the number of tokens of each target."""
-        found = scorer.score([*zip(sources, targets, strict=True)])
-        return np.array([(one.log_prob, one.tokens) for one in found])
+        scores = scorer.score([*zip(sources, targets, strict=True)])
+        return np.array([(score.log_prob, score.tokens) for score in scores])
 
-    def mean(scored: NDArray[np.float64]) -> float:
+    def mean_log_prob(scored: NDArray[np.float64]) -> float:
         log_probability, tokens = scored.sum(axis=0)
         return float(log_probability / tokens)
 
     for name, text in texts.items():
-        sources, targets = ([pair[side] for pair in text[:SCORED]] for side in (0, 1))
-        scored = scores(sources, targets)
-        forward, backward = mean(scored), mean(scores(targets, sources))
+        sources, targets = ([pair[side] for pair in text[:MAX_CHECKED_PAIRS]] for side in (0, 1))
+        scored = score_targets(sources, targets)
+        forward, backward = mean_log_prob(scored), mean_log_prob(score_targets(targets, sources))
         if backward > forward:
             raise DataError(f"{name}: {model.name} translates in the opposite direction: by its probabilities, the "
                             f"sources are translations of the targets ({backward:.2f} and {forward:.2f} nats per "
                             "token): pass text of this direction, the model of the other one, or --no-text-check if "
                             "the direction is right.")
-        if len(targets) < LEAST["train"]:       # too few for a standard error
+        if len(targets) < MIN_CORRECTIONS["train"]:       # too few for a standard error
             continue
-        others = scores([*sources[1:], sources[0]], targets)
-        gains = (scored[:, 0] - others[:, 0]) / scored[:, 1]
-        if gains.mean() <= LEAST_GAIN * gains.std() / len(gains) ** 0.5:
+        shuffled = score_targets([*sources[1:], sources[0]], targets)
+        gains = (scored[:, 0] - shuffled[:, 0]) / scored[:, 1]
+        if gains.mean() <= MIN_GAIN * gains.std() / len(gains) ** 0.5:
             raise DataError(f"{name}: by the probabilities of {model.name}, the targets are no translations of the "
-                            f"sources ({forward:.2f} nats per token, and {mean(others):.2f} with other sources): pass "
-                            "sources with their translations, or --no-text-check if they are.")
+                            f"sources ({forward:.2f} nats per token, and {mean_log_prob(shuffled):.2f} with other "
+                            "sources): pass sources with their translations, or --no-text-check if they are.")
 
 
 @dataclass(frozen=True)
-class AdaptationOrder:
+class AdaptationJob:
     """The model to adapt, its text, its settings, and the output.
 
     Attributes:
@@ -226,102 +226,104 @@ class AdaptationResult:
 
     Attributes:
         status: exit status of the training; without the comparison if a signal stopped it.
-        refusal: why no package was written after the comparison; "" if one was written.
+        rejection: why no package was written after the comparison; "" if one was written.
     """
 
     status: int = 0
-    refusal: str = ""
+    rejection: str = ""
 
 
-def adapt_model(order: AdaptationOrder, report: Callable[[str], None]) -> AdaptationResult:
+def adapt_model(job: AdaptationJob, report: Callable[[str], None]) -> AdaptationResult:
     """Adapt a model to corrections, and write a package if it is better on them and not worse on the old test set.
 
-    The same order resumes an interrupted adaptation. A better model replaces an existing package at `output`.
+    The same job resumes an interrupted adaptation. A better model replaces an existing package at `output`.
 
     Args:
-        order: model, text, settings and output of the adaptation.
+        job: model, text, settings and output of the adaptation.
         report: called with sentences for the user.
 
     Raises:
         TowerNMTError: a file cannot be read, the corrections do not fit the model, or a setting is invalid.
     """
-    parts = divide_corrections(read_corrections(order.corrections, order.direction), order.corrections)
-    test = read_lines_of_set(ValidationFiles("test", order.test[0], [order.test[1]]), _read_test_lines, _NO_TEST_TEXT)
-    if order.text_check:
-        check_pairs(order.model, {str(order.corrections): parts["train"], f"--test {' '.join(order.test)}": [
+    splits = split_corrections(read_corrections(job.corrections, job.direction), job.corrections)
+    test = read_lines_of_set(ValidationFiles("test", job.test[0], [job.test[1]]), _read_test_lines, _TEST_ADVICE)
+    if job.text_check:
+        check_pairs(job.model, {str(job.corrections): splits["train"], f"--test {' '.join(job.test)}": [
             pair for pair in zip(test.source, test.references[0], strict=True) if all(pair)]})
-    report(f"Corrections: {len(parts['train'])} for training, {len(parts['valid'])} for validation, "
-           f"{len(parts['test'])} held out.")
-    place = order.work / _key(order)
-    run = RunDirectory(place / "run")
-    status = _train(order, with_general_data(_prepared(order.model, parts, place), order.general), run)
+    report(f"Corrections: {len(splits['train'])} for training, {len(splits['valid'])} for validation, "
+           f"{len(splits['test'])} held out.")
+    directory = job.work / _directory_name(job)
+    run = RunDirectory(directory / "run")
+    status = _train(job, with_general_data(_prepare_corrections(job.model, splits, directory), job.general), run)
     if status:
         return AdaptationResult(status)
-    unfinished = order.output.with_name(f"{order.output.name}.new")
+    unfinished = job.output.with_name(f"{job.output.name}.new")
     unfinished.unlink(missing_ok=True)
     try:
-        _write_package(order, run, unfinished)
-        held_out = [[one.source for one in parts["test"]], [one.suggestion for one in parts["test"]]]
-        refusal = _refusal(*_compared(order, unfinished, place / "package", {
+        _write_package(job, run, unfinished)
+        held_out = [*map(list, zip(*splits["test"], strict=True))]
+        rejection = _rejection(*_compare_models(job, unfinished, directory / "package", {
             "held-out corrections": held_out, "test set": [test.source, *test.references]}, report))
-        if not refusal:
-            os.replace(unfinished, order.output)
+        if not rejection:
+            os.replace(unfinished, job.output)
     finally:
         unfinished.unlink(missing_ok=True)
-    return AdaptationResult(refusal=refusal)
+    return AdaptationResult(rejection=rejection)
 
 
 def _read_test_lines(file: str) -> list[str]:
     return [clean(line) for line in read_lines(file)]
 
 
-def _key(order: AdaptationOrder) -> str:
+def _directory_name(job: AdaptationJob) -> str:
     """Return a name for the directory of this adaptation, which another model or other corrections do not share."""
-    content = (order.model.name, order.model.weights_checksum(), sha256_of(order.corrections), order.direction,
-               order.general)
+    content = (job.model.name, job.model.weights_checksum(), sha256_of(job.corrections), job.direction,
+               job.general)
     return hashlib.sha256(" ".join(map(str, content)).encode()).hexdigest()[:16]
 
 
-def _prepared(model: StartingModel, parts: Mapping[str, Sequence[Correction]], place: Path) -> TrainingData:
+def _prepare_corrections(model: StartingModel, splits: Mapping[str, Sequence[Correction]],
+                         directory: Path) -> TrainingData:
+    """Prepare the corrections for training and validation in a directory, with the vocabularies of the model."""
     for name in ("train", "valid"):
-        for side, lines in zip(("source", "target"), zip(*parts[name], strict=True), strict=True):
-            write_text(place / f"{name}.{side}", "".join(f"{line}\n" for line in lines))
+        for side, lines in zip(("source", "target"), zip(*splits[name], strict=True), strict=True):
+            write_text(directory / f"{name}.{side}", "".join(f"{line}\n" for line in lines))
     settings = PrepareSettings(
-        source=str(place / "train.source"), target=str(place / "train.target"), valid_name=["corrections"],
-        valid_source=str(place / "valid.source"), valid_target=str(place / "valid.target"), output=str(place / "data"),
-        workers=1)
+        source=str(directory / "train.source"), target=str(directory / "train.target"), valid_name=["corrections"],
+        valid_source=str(directory / "valid.source"), valid_target=str(directory / "valid.target"),
+        output=str(directory / "data"), workers=1)
     return prepare(with_vocabulary_of(settings, model.name, model.run.vocabulary))
 
 
-def _train(order: AdaptationOrder, data: TrainingData, run: RunDirectory) -> int:
+def _train(job: AdaptationJob, data: TrainingData, run: RunDirectory) -> int:
     resolved = resolve_settings(SettingsSources(
-        run=run if run.exists() else None, start=order.model, overrides=(Overrides("--set", order.overrides),),
+        run=run if run.exists() else None, start=job.model, overrides=(Overrides("--set", job.overrides),),
         defaults="automatic", open_data=lambda: data))
     return train_resolved_settings(resolved, data, run.path)
 
 
-def _compared(order: AdaptationOrder, package: Path, unpacked: Path, sets: Mapping[str, Sequence[Sequence[str]]],
-              report: Callable[[str], None]) -> list[SetResult]:
+def _compare_models(job: AdaptationJob, package: Path, unpacked: Path, sets: Mapping[str, Sequence[Sequence[str]]],
+                    report: Callable[[str], None]) -> list[SetResult]:
     """Translate sets with the old model and the new package as users do, and return the scores.
 
     Both models have the precision and the languages of the new package, so that only the training makes a difference.
 
     Args:
-        order: the order.
+        job: model, text, settings and output of the adaptation.
         package: the new package.
         unpacked: directory in which it is unpacked.
         sets: source and references of each set, by name.
         report: called with the result of each set.
     """
     run = PackagedRun(package, trust_code=True, cache=unpacked)
-    languages = order.card.pair()
+    languages = job.card.pair()
     options: dict[str, Any] = {"precision": default_precision([run], ENGINES[0]), "export_first": True,
                                "languages": languages and tuple(map(written_language, languages))}
-    translators = {"old": Translator(order.model.run, checkpoint=order.model.checkpoint, **options),
+    translators = {"old": Translator(job.model.run, checkpoint=job.model.checkpoint, **options),
                    "new": Translator(run, **options)}
     metric, results = MetricSettings(("bleu",), target_language=languages[1] if languages else ""), []
     for name, (source, *references) in sets.items():
-        systems = [System(label, one.translate(list(source))) for label, one in translators.items()]
+        systems = [System(label, translator.translate(list(source))) for label, translator in translators.items()]
         old, new = compare(systems, references, metric, _SIGNIFICANCE).scores["BLEU"]
         p = new.bootstrap_p if new.bootstrap_p is not None and new.differs else 1.0
         results.append(SetResult(name, len(source), old.score, new.score, p))
@@ -329,8 +331,8 @@ def _compared(order: AdaptationOrder, package: Path, unpacked: Path, sets: Mappi
     return results
 
 
-def _refusal(corrections: SetResult, test: SetResult) -> str:
-    """Return why the new model is not packaged, or ""."""
+def _rejection(corrections: SetResult, test: SetResult) -> str:
+    """Return the reason for which the new model is not packaged, a clause; "" if it is packaged."""
     if not corrections.is_better:
         return "the new model is not better on the held-out corrections"
     if test.is_significantly_worse:
@@ -338,7 +340,7 @@ def _refusal(corrections: SetResult, test: SetResult) -> str:
     return ""
 
 
-def _write_package(order: AdaptationOrder, run: RunDirectory, output: Path) -> None:
+def _write_package(job: AdaptationJob, run: RunDirectory, output: Path) -> None:
     averaged = run.group("search", SearchSettings()).averaged
     with TrainedModel(run, None, device="cpu", averaged=averaged) as trained:
-        package_run(trained, output, order.card, PackageOrder(tests=[order.test]))
+        package_run(trained, output, job.card, PackageOptions(tests=[job.test]))

@@ -30,11 +30,11 @@ class StopRequest:
     """A request of the user to stop.
 
     Attributes:
-        number: number of the first signal; None before it.
+        signal_number: number of the first signal; None before it.
     """
 
     def __init__(self) -> None:
-        self.number: int | None = None
+        self.signal_number: int | None = None
 
     def check(self) -> None:
         """Check that no stop was requested.
@@ -42,18 +42,18 @@ class StopRequest:
         Raises:
             StopRequestedError: a signal was received.
         """
-        if self.number is not None:
+        if self.signal_number is not None:
             raise StopRequestedError
 
-    def receive(self, number: int, _: Any = None) -> None:
+    def receive(self, signal_number: int, _: Any = None) -> None:
         """Handle a signal.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed again.
         """
-        if self.number is not None and number == signal.SIGINT:
+        if self.signal_number is not None and signal_number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.number = self.number or number
+        self.signal_number = self.signal_number or signal_number
 
 
 @contextmanager
@@ -121,11 +121,11 @@ class TrainingWorker:
                 probe.bind(("", port))
                 return port
 
-    def start(self, arguments: Sequence[str], addresses: Sequence[str], number: int, share: int, run: str) -> None:
+    def start(self, arguments: Sequence[str], addresses: Sequence[str], number: int, processors: int, run: str) -> None:
         """Start the training process."""
         config = {"cluster": {"worker": list(addresses)}, "task": {"type": "worker", "index": number}}
         self._process = TrainingProcess(
-            arguments, subprocess.PIPE, subprocess.PIPE, waits_for=run if number == 0 else "", share=share,
+            arguments, subprocess.PIPE, subprocess.PIPE, waits_for=run if number == 0 else "", processors=processors,
             environment={TF_CONFIG: json.dumps(config), "PYTHONUNBUFFERED": "1"})
 
     def read(self) -> ProcessOutput:
@@ -186,10 +186,10 @@ class Attempt:
         addresses: addresses of the workers, by number, once they are known.
     """
 
-    def __init__(self, group: Any, count: int, share: Resources, request: StopRequest) -> None:
-        self._group, self._share, self._request = group, share, request
+    def __init__(self, group: Any, count: int, resources: Resources, request: StopRequest) -> None:
+        self._group, self._resources, self._request = group, resources, request
         self.addresses = [""] * count
-        self._workers = RayWorkers(partial(make_training_worker, os.getcwd()), count, share, group, _CONCURRENCY)
+        self._workers = RayWorkers(partial(make_training_worker, os.getcwd()), count, resources, group, _CONCURRENCY)
         self._actors = list(range(count))       # the actor of each worker
         self._running: set[int] = set()         # actors whose process runs
 
@@ -202,10 +202,11 @@ class Attempt:
         """
         try:
             self._find_addresses()
-            starts = [WorkerTask("start", (list(arguments), self.addresses, number, self._share.processors, str(run)))
+            processors = self._resources.processors
+            starts = [WorkerTask("start", (list(arguments), self.addresses, number, processors, str(run)))
                       for number in range(len(self._actors))]
             self._run_all(dict(zip(self._actors, starts, strict=True)))
-        except _LostAtStart as lost:
+        except _LostAtStartError as lost:
             return [WorkerExit(0, self.addresses[0], None, str(lost))]
         return []
 
@@ -214,21 +215,21 @@ class Attempt:
         self._running = set(self._actors)
         for actor in self._actors:
             self._workers.submit(actor, WorkerTask("read"))
-        ends: list[WorkerExit] = []
-        sent, deadline = None, float("inf")     # when the other workers are killed
+        exits: list[WorkerExit] = []
+        sent_signal, deadline = None, float("inf")     # when the other workers are killed
         while self._running:
             for actor, event in self._workers.wait(0.2):
-                ends += self._handle(actor, event, outputs, time.monotonic() > deadline)
-            if self._request.number != sent:
-                sent = self._request.number
-                self._workers.notify([self._actors[0]], WorkerTask("send", (sent,)))
-            if any(end.status != 0 or sent for end in ends):
-                unhandled = sent is not None and any(end.status == -sent for end in ends)
+                exits += self._handle(actor, event, outputs, time.monotonic() > deadline)
+            if self._request.signal_number != sent_signal:
+                sent_signal = self._request.signal_number
+                self._workers.notify([self._actors[0]], WorkerTask("send", (sent_signal,)))
+            if any(exit.status != 0 or sent_signal for exit in exits):
+                unhandled = sent_signal is not None and any(exit.status == -sent_signal for exit in exits)
                 deadline = min(deadline, time.monotonic() + (_SHORT_GRACE if unhandled else _GRACE))
             self._kill_late(deadline)
         for output in outputs:
             output.close()
-        return [end._replace(message=end.message or outputs[end.worker].error) for end in ends]
+        return [exit._replace(message=exit.message or outputs[exit.worker].error) for exit in exits]
 
     def close(self) -> None:
         """Kill the processes that still run, and release the resources."""
@@ -261,21 +262,21 @@ class Attempt:
         """Wait for one event of each actor.
 
         Raises:
-            _LostAtStart: an actor was lost, or the time limit is over.
+            _LostAtStartError: an actor was lost, or the time limit is over.
             StopRequestedError: the user requested a stop.
             Exception: an actor failed.
         """
-        end, events = time.monotonic() + _START_TIMEOUT, dict[int, Event]()
+        deadline, events = time.monotonic() + _START_TIMEOUT, dict[int, Event]()
         while len(events) < len(actors):
             self._request.check()
             for actor, event in self._workers.wait(1):
                 if isinstance(event, Failed):
                     raise event.error
                 if isinstance(event, Lost):
-                    raise _LostAtStart(event.reason)
+                    raise _LostAtStartError(event.reason)
                 events[actor] = event
-            if len(events) < len(actors) and time.monotonic() > end:
-                raise _LostAtStart(f"no answer within {_START_TIMEOUT:g} s")
+            if len(events) < len(actors) and time.monotonic() > deadline:
+                raise _LostAtStartError(f"no answer within {_START_TIMEOUT:g} s")
         return events
 
     def _handle(self, actor: int, event: Event, outputs: Sequence[WorkerOutput], killed: bool) -> list[WorkerExit]:
@@ -293,12 +294,12 @@ class Attempt:
             if output.status is None:
                 self._workers.submit(actor, WorkerTask("read"))
                 return []
-            end = WorkerExit(number, self.addresses[number], output.status, killed=killed)
+            exit = WorkerExit(number, self.addresses[number], output.status, killed=killed)
         else:
-            why = event.reason if isinstance(event, Lost) else ""
-            end = WorkerExit(number, self.addresses[number], None, why, killed)
+            reason = event.reason if isinstance(event, Lost) else ""
+            exit = WorkerExit(number, self.addresses[number], None, reason, killed)
         self._running.discard(actor)
-        return [end]
+        return [exit]
 
     def _kill_late(self, deadline: float) -> None:
         """Kill the workers that run after the deadline: they may block, or wait for a lost worker."""
@@ -310,5 +311,5 @@ class Attempt:
                 self._workers.notify([actor], WorkerTask("kill"))
 
 
-class _LostAtStart(Exception):
+class _LostAtStartError(Exception):
     """A worker was lost before its process started."""

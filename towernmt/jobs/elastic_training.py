@@ -29,23 +29,23 @@ class WorkerTraining:
     Attributes:
         arguments: arguments of `towernmt` in each worker.
         run: its run directory.
-        workers: maximum number of workers.
-        least: minimum number of workers.
-        failures: number of attempts in a row that may fail without writing a checkpoint.
+        max_workers: maximum number of workers.
+        min_workers: minimum number of workers.
+        max_failures: number of attempts in a row that may fail without writing a checkpoint.
         processors: number of processors of each worker; 0: the largest number that all workers can have.
         gpus: number of GPUs of each worker; 0 for towers on the CPU.
-        seconds: time limit for reserving resources for the maximum number of workers.
+        timeout: time limit in seconds for reserving resources for the maximum number of workers.
         address: address of the cluster; see `ray_connection`.
     """
 
     arguments: Sequence[str]
     run: RunDirectory
-    workers: int
-    least: int
-    failures: int = 3
+    max_workers: int
+    min_workers: int
+    max_failures: int = 3
     processors: int = 0
     gpus: int = 0
-    seconds: float = 60
+    timeout: float = 60
     address: str = ""
 
 
@@ -60,36 +60,38 @@ def train_by_workers(training: WorkerTraining, report: Callable[[str], None]) ->
         TowerNMTError: a worker failed in a way that a new attempt would not fix, or Ray did.
         WorkerLostError: workers were lost too often.
     """
-    with ray_connection(training.address, max(processors(), training.workers), report), stop_requests() as request:
+    with ray_connection(training.address, max(processors(), training.max_workers), report), stop_requests() as request:
         try:
-            share = max_worker_resources(cluster_machines(), training.workers, training.gpus)
+            resources = max_worker_resources(cluster_machines(), training.max_workers, training.gpus)
             if training.processors:
-                share = share._replace(processors=training.processors)
-            failures = FailureCount(training.failures, _last_step(training))
+                resources = resources._replace(processors=training.processors)
+            failures = FailureCount(training.max_failures, _last_step(training))
             number = 1
             while True:
-                outcome = judge_attempt(_attempt(training, share, number, request, report), request.number)
+                outcome = attempt_outcome(_attempt(training, resources, number, request, report), request.signal_number)
                 if outcome.kind == OutcomeKind.FAILED:
-                    raise TowerNMTError(outcome.why)
+                    raise TowerNMTError(outcome.reason)
                 if outcome.kind != OutcomeKind.LOST:
-                    return 0 if outcome.kind == OutcomeKind.DONE else 128 + (request.number or 0)
+                    return 0 if outcome.kind == OutcomeKind.DONE else 128 + (request.signal_number or 0)
                 _check_continue(training, outcome, failures, request)
                 number += 1
-                report(f"{outcome.why} Attempt {number} {_resume_point(training)}.")
+                report(f"{outcome.reason} Attempt {number} {_resume_point(training)}.")
         except StopRequestedError:
-            return 128 + (request.number or 0)
+            return 128 + (request.signal_number or 0)
 
 
-def _attempt(training: WorkerTraining, share: Resources, number: int, request: StopRequest,
+def _attempt(training: WorkerTraining, resources: Resources, number: int, request: StopRequest,
              report: Callable[[str], None]) -> Sequence[WorkerExit]:
-    group, count = reserve_workers(training.workers, training.least, share, training.seconds, request.check, report)
-    attempt = Attempt(group, count, share, request)
+    group, count = reserve_workers(training.max_workers, training.min_workers, resources, training.timeout,
+                                   request.check, report)
+    attempt = Attempt(group, count, resources, request)
     try:
         lost = attempt.begin(training.arguments, training.run.path)
         if lost:
             return lost
-        fewer = f" of {training.workers}" if count < training.workers else ""
-        report(f"Attempt {number}: {count}{fewer} {'worker' if count == 1 else 'workers'} with {share} each at "
+        of_maximum = f" of {training.max_workers}" if count < training.max_workers else ""
+        workers = "worker" if count == 1 else "workers"
+        report(f"Attempt {number}: {count}{of_maximum} {workers} with {resources} each at "
                f"{', '.join(attempt.addresses)}.{_log_files(training.run.log, count)}")
         outputs: list[WorkerOutput] = [TerminalOutput()]
         for worker, address in enumerate(attempt.addresses[1:], 1):
@@ -118,13 +120,13 @@ def _check_continue(training: WorkerTraining, outcome: AttemptOutcome, failures:
     Raises:
         WorkerLostError: no attempt may follow.
     """
-    if request.number is not None:
-        raise WorkerLostError(f"{outcome.why} A stop was requested meanwhile: the same command "
+    if request.signal_number is not None:
+        raise WorkerLostError(f"{outcome.reason} A stop was requested meanwhile: the same command "
                               f"{_resume_point(training)}.")
     if not failures.may_continue(_last_step(training)):
         times = f"{failures.count} attempts in a row were" if failures.count > 1 else "An attempt was"
-        raise WorkerLostError(f"{outcome.why} {times} lost without a checkpoint since (--max-failures "
-                              f"{training.failures}): the same command {_resume_point(training)}.")
+        raise WorkerLostError(f"{outcome.reason} {times} lost without a checkpoint since (--max-failures "
+                              f"{training.max_failures}): the same command {_resume_point(training)}.")
 
 
 def _resume_point(training: WorkerTraining) -> str:
@@ -143,12 +145,12 @@ class FailureCount:
         count: number of failures in a row.
 
     Args:
-        most: maximum number of failures in a row.
+        max_failures: maximum number of failures in a row.
         step: step of the run's last checkpoint; -1 if it has none.
     """
 
-    def __init__(self, most: int, step: int) -> None:
-        self._most, self._step, self.count = most, step, 0
+    def __init__(self, max_failures: int, step: int) -> None:
+        self._max_failures, self._step, self.count = max_failures, step, 0
 
     def may_continue(self, step: int) -> bool:
         """Count a failure; returns whether a new attempt may follow.
@@ -159,7 +161,7 @@ class FailureCount:
         if step > self._step:
             self._step, self.count = step, 0
         self.count += 1
-        return self.count <= self._most
+        return self.count <= self._max_failures
 
 
 class OutcomeKind(Enum):
@@ -183,45 +185,46 @@ class AttemptOutcome(NamedTuple):
 
     Attributes:
         kind: its kind.
-        why: the reason, a sentence, if a worker was lost or failed.
+        reason: the reason, a sentence, if a worker was lost or failed.
     """
 
     kind: OutcomeKind
-    why: str = ""
+    reason: str = ""
 
 
-def judge_attempt(ends: Sequence[WorkerExit], request: int | None) -> AttemptOutcome:
+def attempt_outcome(exits: Sequence[WorkerExit], stop_signal: int | None) -> AttemptOutcome:
     """Return the outcome of an attempt.
 
     When a worker ends, the others detect the loss and end with the status of `WorkerLostError`. So the first worker
     with another status is the reason.
 
     Args:
-        ends: the ends of all workers, in their order in time.
-        request: the signal that was sent to worker 0; None for none.
+        exits: the exits of all workers, in their order in time.
+        stop_signal: the signal that was sent to worker 0; None for none.
     """
-    missing = WorkerLostError.exit_status
-    if request is not None and all(end.killed or end.status in (0, 128 + request, -request) for end in ends):
+    lost_other = WorkerLostError.exit_status
+    stopped = () if stop_signal is None else (0, 128 + stop_signal, -stop_signal)
+    if stop_signal is not None and all(exit.killed or exit.status in stopped for exit in exits):
         return AttemptOutcome(OutcomeKind.STOPPED)
-    own = [end for end in ends if not end.killed]
-    first = next((end for end in own if end.status not in (0, missing)), None)
-    if first is None:
-        first = next((end for end in own if end.status == missing), None)
-        if first is None:
+    own_exits = [exit for exit in exits if not exit.killed]
+    cause = next((exit for exit in own_exits if exit.status not in (0, lost_other)), None)
+    if cause is None:
+        cause = next((exit for exit in own_exits if exit.status == lost_other), None)
+        if cause is None:
             return AttemptOutcome(OutcomeKind.DONE)
         # The rest of the message is advice for a user who starts the workers himself.
-        return AttemptOutcome(OutcomeKind.LOST, f"{first.message.partition(': ')[0] or f'{first.name} lost another'}.")
-    if first.status is None:
-        reason = f" ({first.message})" if first.message else ""
+        return AttemptOutcome(OutcomeKind.LOST, f"{cause.message.partition(': ')[0] or f'{cause.name} lost another'}.")
+    if cause.status is None:
+        reason = f" ({cause.message})" if cause.message else ""
         return AttemptOutcome(OutcomeKind.LOST,
-                              f"{first.name} was lost with its machine, or with its process of Ray{reason}.")
-    if ended_by_signal(first.status):
-        saved = ", with a checkpoint" if first.status > 128 else ""
-        number = -first.status if first.status < 0 else first.status - 128
+                              f"{cause.name} was lost with its machine, or with its process of Ray{reason}.")
+    if ended_by_signal(cause.status):
+        saved = ", with a checkpoint" if cause.status > 128 else ""
+        number = -cause.status if cause.status < 0 else cause.status - 128
         name = describe_status(-number) if not saved else describe_status(-number).partition(",")[0]
-        return AttemptOutcome(OutcomeKind.LOST, f"{first.name} was ended by {name}{saved}.")
-    if first.message:
+        return AttemptOutcome(OutcomeKind.LOST, f"{cause.name} was ended by {name}{saved}.")
+    if cause.message:
         return AttemptOutcome(OutcomeKind.FAILED,
-                              first.message if first.worker == 0 else f"{first.name}: {first.message}")
-    where = f"in log/worker-{first.worker}.log of the run" if first.worker else "above"
-    return AttemptOutcome(OutcomeKind.FAILED, f"{first.name} ended with status {first.status}; its output is {where}.")
+                              cause.message if cause.worker == 0 else f"{cause.name}: {cause.message}")
+    where = f"in log/worker-{cause.worker}.log of the run" if cause.worker else "above"
+    return AttemptOutcome(OutcomeKind.FAILED, f"{cause.name} ended with status {cause.status}; its output is {where}.")

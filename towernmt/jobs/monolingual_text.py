@@ -22,13 +22,13 @@ SAMPLE_LINES = 2000
 """Maximum number of lines whose language is checked, and about that of judged translations."""
 COUNTED_TOKENS = 1_000_000
 """Maximum number of tokens of the true pairs from which the frequencies of tokens are estimated."""
-MOST_UNKNOWN = 0.2
+MAX_UNKNOWN_SHARE = 0.2
 """Largest share of unknown tokens in monolingual text."""
-SEPARABLE = 1.05
+MIN_SEPARABLE_RATIO = 1.05
 """Least ratio, for the true pairs, of the measures of `check_side` at which two languages can be told apart."""
-SOUND_SHARE = 0.01
+MIN_SOUND_SHARE = 0.01
 """Least share of the translations that are neither empty nor repetitive."""
-LEAST_LIKENESS = 0.15
+MIN_LIKENESS = 0.15
 """Least likeness of monolingual text to its side: 1 is that of the true pairs, 0 equally near to both sides."""
 
 
@@ -94,23 +94,24 @@ def check_side(data: PreparedData, side: str, text: Sequence[str], option: str) 
     other_name = "target" if side == "source" else "source"
     own, other = sides[side], sides[other_name]
     unknown = own.unknown_share(text)
-    if unknown > MOST_UNKNOWN:
+    if unknown > MAX_UNKNOWN_SHARE:
         raise DataError(f"{option}: {unknown:.0%} of its tokens are unknown to the {side} vocabulary of "
                         f"{data.directory}: pass text in the {side} language, or --no-text-check if it is in that "
                         "language.")
-    usual, ratio = (other.nats_per_character(lines) / own.nats_per_character(lines) for lines in (own.lines, text))
-    if usual < SEPARABLE:
+    expected_ratio, ratio = (other.nats_per_character(lines) / own.nats_per_character(lines)
+                             for lines in (own.lines, text))
+    if expected_ratio < MIN_SEPARABLE_RATIO:
         return
-    likeness = (ratio - 1) / (usual - 1)
-    if likeness < LEAST_LIKENESS:
-        language = f"the {other_name} language" if likeness < -LEAST_LIKENESS else "another language"
+    likeness = (ratio - 1) / (expected_ratio - 1)
+    if likeness < MIN_LIKENESS:
+        language = f"the {other_name} language" if likeness < -MIN_LIKENESS else "another language"
         raise DataError(f"{option}: by its words, the text is in {language}, not in the {side} language of "
                         f"{data.directory}: pass text in the {side} language, or --no-text-check if it is in that "
                         "language.")
 
 
 def are_nearly_all_faulty(text: Path, translations: Path, lines: int) -> bool:
-    """Return whether fewer than `SOUND_SHARE` of the translations are neither empty nor repetitive.
+    """Return whether fewer than `MIN_SOUND_SHARE` of the translations are neither empty nor repetitive.
 
     About `SAMPLE_LINES` of the lines are judged, at equal distances. Blank lines of the text are left out.
 
@@ -124,7 +125,7 @@ def are_nearly_all_faulty(text: Path, translations: Path, lines: int) -> bool:
     """
     pairs = islice(zip(read_lines(text), read_lines(translations), strict=False), 0, None, lines // SAMPLE_LINES or 1)
     faults = [fault_of_text(translation, source) for source, translation in pairs if clean(source)]
-    return faults.count(None) < SOUND_SHARE * len(faults)
+    return faults.count(None) < MIN_SOUND_SHARE * len(faults)
 
 
 class _PairSide:

@@ -40,15 +40,15 @@ from towernmt.dataflow.preparation.prepared_data import PreparedData, ReversedDa
 from towernmt.dataflow.text.pair_filters import TextFilters
 from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.interop.starting_models import with_vocabulary_of
-from towernmt.jobs.monolingual_order import (
-    MODEL_SHARE,
-    TRANSLATION_SHARE,
-    MonolingualOrder,
-    begun_record,
-    check_order,
+from towernmt.jobs.monolingual_job import (
+    MODEL_LIMIT_SHARE,
+    TRANSLATION_TIME_SHARE,
+    MonolingualJob,
+    check_job,
     check_space,
     final_limits,
     model_limits,
+    open_record,
     save_record,
     training_limits,
     translated_share,
@@ -63,15 +63,15 @@ from towernmt.run.launch import train_resolved_settings
 from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
 from towernmt.run.run_settings import Settings
 
-CHECKED_LINES = 100
+MAX_CHECKED_TRANSLATIONS = 100
 """Number of translations of the user's models whose language is checked."""
 
 
-def train_with_monolingual_text(order: MonolingualOrder, report: Callable[[str], None]) -> int:
+def train_with_monolingual_text(job: MonolingualJob, report: Callable[[str], None]) -> int:
     """Train a model on true pairs and on translations of monolingual text.
 
     Args:
-        order: the text, the data, and the settings.
+        job: the text, the data, and the settings.
         report: called with sentences for the user.
 
     Returns:
@@ -80,39 +80,39 @@ def train_with_monolingual_text(order: MonolingualOrder, report: Callable[[str],
     Raises:
         TowerNMTError: the text, the data or a setting is unsuitable, or an input has changed since the first start.
     """
-    settings = resolve_settings(dataclasses.replace(order.sources, open_data=None)).settings
-    check_order(order, settings)
-    facts = text_facts(order.text)
-    if not order.has_begun:     # so that an unsuitable text leaves no files
-        if order.text_check:
-            check_side(order.data, order.side, facts.sample, order.option)
-        check_space(order, facts.bytes)
-    is_new = not order.logdir.exists()
+    settings = resolve_settings(dataclasses.replace(job.sources, open_data=None)).settings
+    check_job(job, settings)
+    facts = text_facts(job.text)
+    if not job.has_started:     # so that an unsuitable text leaves no files
+        if job.text_check:
+            check_side(job.data, job.side, facts.sample, job.option)
+        check_space(job, facts.bytes)
+    is_new = not job.logdir.exists()
     try:
-        with DirectoryLock(order.place, "towernmt train"):
+        with DirectoryLock(job.directory, "towernmt train"):
             try:
-                return _Stages(order, settings, facts, report).run()
+                return _Stages(job, settings, facts, report).run()
             finally:
-                if not order.has_begun:
-                    order.record_file.unlink(missing_ok=True)
+                if not job.has_started:
+                    job.record_file.unlink(missing_ok=True)
     finally:
         with suppress(OSError):     # not empty, unless a teacher or a setting was unsuitable
-            order.place.rmdir()
+            job.directory.rmdir()
             if is_new:
-                order.logdir.rmdir()
+                job.logdir.rmdir()
 
 
 class _Stages:
     """The stages of one training, each of which is skipped if it is complete."""
 
-    def __init__(self, order: MonolingualOrder, settings: Settings, facts: TextFacts, report: Callable[[str], None]
+    def __init__(self, job: MonolingualJob, settings: Settings, facts: TextFacts, report: Callable[[str], None]
                  ) -> None:
-        self._order, self._facts, self._report = order, facts, report
-        self._model = RunDirectory(order.place / "model")
-        self._translations, self._prepared = order.place / "translations", order.place / "data"
-        self._count = 3 if order.models else 4
-        self._record = begun_record(order, facts.sha256)
-        specified = {key for _, values in order.sources.overrides for key in values}
+        self._job, self._facts, self._report = job, facts, report
+        self._model = RunDirectory(job.directory / "model")
+        self._translations, self._prepared = job.directory / "translations", job.directory / "data"
+        self._count = 3 if job.models else 4
+        self._record = open_record(job, facts.sha256)
+        specified = {key for _, values in job.sources.overrides for key in values}
         self._limits = {**self._record.limits, **{
             key: value for key, value in training_limits(settings).items() if key in specified}}
         self._save(limits=self._limits)
@@ -121,7 +121,7 @@ class _Stages:
         """Run all stages that are not complete, and return the exit status of the last one."""
         if self._record.spent_minutes is None:
             if not self._translations.is_file():
-                if not self._order.models and (status := self._train_model()):
+                if not self._job.models and (status := self._train_model()):
                     return status
                 self._translate()
             self._prepare()
@@ -130,7 +130,7 @@ class _Stages:
 
     def _save(self, **changes: Any) -> None:
         self._record = dataclasses.replace(self._record, **changes)
-        save_record(self._order, self._record)
+        save_record(self._job, self._record)
 
     def _begin_stage(self, number: int, activity: str, seconds_left: float | None = None) -> None:
         left = "" if seconds_left is None else f" About {_minutes(seconds_left)} left for all stages."
@@ -138,53 +138,56 @@ class _Stages:
 
     def _train_model(self) -> int:
         minutes = self._limits.get("train.minutes")
-        direction = "the opposite direction" if self._order.side == "target" else "the same direction"
+        direction = "the opposite direction" if self._job.side == "target" else "the same direction"
         self._begin_stage(1, f"train a model of {direction}, which will translate the text ({self._model.path})",
                           60 * minutes - (self._model_seconds() or 0.0) if minutes else None)
-        own, data = self._order.sources, self._order.data
-        overrides = [Overrides(one.origin, {key: value for key, value in one.values.items()
-                                            if not key.startswith("init.")}) for one in own.overrides]
-        return self._train(dataclasses.replace(own, start=None, run=self._model if self._model.exists() else None,
-                                               overrides=(*overrides, Overrides(
-                                                   self._order.option, model_limits(self._limits)))),
-                           ReversedData(data) if self._order.side == "target" else data, self._model.path)
+        sources, data = self._job.sources, self._job.data
+        overrides = [Overrides(origin, {key: value for key, value in values.items() if not key.startswith("init.")})
+                     for origin, values in sources.overrides]
+        limits = Overrides(self._job.option, model_limits(self._limits))
+        return self._train(dataclasses.replace(sources, start=None, run=self._model if self._model.exists() else None,
+                                               overrides=(*overrides, limits)),
+                           ReversedData(data) if self._job.side == "target" else data, self._model.path)
 
     def _train(self, sources: SettingsSources, data: TrainingData, logdir: Path) -> int:
         resolved = resolve_settings(dataclasses.replace(sources, open_data=lambda: data))
         return train_resolved_settings(resolved, data, logdir, sources.gpus)
 
     def _translate(self) -> None:
-        order = self._order
-        self._begin_stage(self._count - 2, f"translate {self._facts.lines:,} lines of {order.text}",
+        job = self._job
+        self._begin_stage(self._count - 2, f"translate {self._facts.lines:,} lines of {job.text}",
                           self._minutes_left(0.0))
         translator = self._open_translator()
-        translator.faults = faults = FaultCounts(str(order.text))
+        translator.faults = faults = FaultCounts(str(job.text))
         task = {"engine": translator.engine, "weights": weight_fingerprints(translator.checkpoint),
                 **json.loads(json.dumps(dataclasses.asdict(translator.search)))}
         resume = task_of_unfinished(str(self._translations)) == task    # another engine begins again
-        window, limit = translator.stream.window, 60 * TRANSLATION_SHARE * self._limits.get("train.minutes", 0.0)
+        window, limit = translator.stream.window, 60 * TRANSLATION_TIME_SHARE * self._limits.get("train.minutes", 0.0)
         if not resume:
             self._save(seconds=0.0)
         clock = _Clock(self._record.seconds)
-        with open_input(order.text) as text, resumable_output(str(self._translations), window, task, resume) as output:
+        with open_input(job.text) as text, resumable_output(str(self._translations), window, task, resume) as output:
             done = output.start.lines
-            translations = translator.translate_stream(output.lines_of(text, str(order.text)), str(order.text),
+            translations = translator.translate_stream(output.lines_of(text, str(job.text)), str(job.text),
                                                        first=done + 1)
-            for number, found in enumerate(translations, done + 1):
-                output.write(number, [found[0].text])
+            for number, translation in enumerate(translations, done + 1):
+                output.write(number, [translation[0].text])
                 if number % window == 0:
                     self._save(seconds=clock.seconds)
                     self._report_lines(number, (self._facts.lines - number) * clock.since_start / (number - done))
                     if limit and clock.seconds >= limit and number < self._facts.lines:
                         self._report(f"The translation ends after {number:,} lines, because it has used "
-                                     f"{TRANSLATION_SHARE:.0%} of train.minutes.")
+                                     f"{TRANSLATION_TIME_SHARE:.0%} of train.minutes.")
                         break
         self._save(seconds=clock.seconds)
+        self._report_faults(faults)
+
+    def _report_faults(self, faults: FaultCounts) -> None:
         counts = faults.as_json()
-        if wrong := sum(counts["counts"].values()):
+        if faulty := sum(counts["counts"].values()):
             advice = " The model has learned too little to help: pass another --logdir with a higher limit, or a " \
-                     "better model as --teacher." if wrong > counts["lines"] / 2 else ""
-            self._report(f"{wrong:,} of {counts['lines']:,} translations look wrong (empty, repetitive or cut)."
+                     "better model as --teacher." if faulty > counts["lines"] / 2 else ""
+            self._report(f"{faulty:,} of {counts['lines']:,} translations look wrong (empty, repetitive or cut)."
                          f"{advice}")
 
     def _open_translator(self) -> Translator:
@@ -193,23 +196,23 @@ class _Stages:
         Raises:
             SettingsError: the models of the user translate into another language.
         """
-        order = self._order
-        checkpoints: Any = [model.checkpoint for model in order.models] or None
+        job = self._job
+        checkpoints: Any = [model.checkpoint for model in job.models] or None
         translator = Translator(
-            [model.run for model in order.models] or self._model.path, 1 if order.side == "target" else None,
-            checkpoint=checkpoints, device="cpu" if order.sources.gpus is None else None, export_first=True)
-        if order.models and order.text_check:
+            [model.run for model in job.models] or self._model.path, 1 if job.side == "target" else None,
+            checkpoint=checkpoints, device="cpu" if job.sources.gpus is None else None, export_first=True)
+        if job.models and job.text_check:
             translator.faults = FaultCounts("")     # these lines are translated and counted again
-            self._check_translations(translator.translate([*self._facts.sample[:CHECKED_LINES]]))
+            self._check_translations(translator.translate([*self._facts.sample[:MAX_CHECKED_TRANSLATIONS]]))
         return translator
 
     def _check_translations(self, lines: Sequence[str]) -> None:
-        order = self._order
+        job = self._job
         try:
-            check_side(order.data, order.other_side, [line for line in lines if line.strip()], "--teacher")
+            check_side(job.data, job.other_side, [line for line in lines if line.strip()], "--teacher")
         except DataError:
-            raise SettingsError(f"--teacher {' '.join(model.name for model in order.models)} does not translate into "
-                                f"the {order.other_side} language of {order.data.directory}: pass a model of the other "
+            raise SettingsError(f"--teacher {' '.join(model.name for model in job.models)} does not translate into "
+                                f"the {job.other_side} language of {job.data.directory}: pass a model of the other "
                                 "direction, or --no-text-check if the direction is right.") from None
 
     def _report_lines(self, number: int, seconds_left: float) -> None:
@@ -222,12 +225,12 @@ class _Stages:
         trained = self._model_seconds()
         if minutes := self._limits.get("train.minutes"):
             return max(60 * minutes - (trained or 0.0) - self._record.seconds, translation)
-        shares = [MODEL_SHARE[key] for key, value in self._limits.items() if value]
+        shares = [MODEL_LIMIT_SHARE[key] for key, value in self._limits.items() if value]
         return None if not shares or trained is None else translation + trained / shares[0]
 
     def _model_seconds(self) -> float | None:
         """Return the seconds of training of the first model, with its validations; None if unknown."""
-        checkpoint = None if self._order.models else latest_checkpoint(self._model.checkpoints)
+        checkpoint = None if self._job.models else latest_checkpoint(self._model.checkpoints)
         trained = None if checkpoint is None else read_state(checkpoint).callbacks.get("progress")
         return float(trained["seconds"]) if trained and "seconds" in trained else None
 
@@ -237,20 +240,21 @@ class _Stages:
             self._prepare_pairs()
         if not PreparedData(self._prepared).pairs:
             shutil.rmtree(self._prepared)
-            self._refuse_translations(f"are dropped by the filters of {self._order.data.directory}")
+            self._refuse_translations(f"are dropped by the filters of {self._job.data.directory}")
 
     def _prepare_pairs(self) -> None:
-        order, lines = self._order, self._translated_lines()
-        if are_nearly_all_faulty(order.text, self._translations, lines):
+        job, lines = self._job, self._translated_lines()
+        if are_nearly_all_faulty(job.text, self._translations, lines):
             self._refuse_translations("are empty or repetitive")
-        pairs, vocabulary = self._pair_files(lines), order.place / "vocabulary"
-        order.data.copy_vocabularies(vocabulary)
-        old = order.data.manifest["settings"]
-        kept = {name: old[name] for name in (*TextFilters.__dataclass_fields__, "max_length_ratio") if name in old}
-        limit = old["max_length"] - (1 if order.side == "target" else 0)    # the tag needs a position
+        pairs, vocabulary = self._pair_files(lines), job.directory / "vocabulary"
+        job.data.copy_vocabularies(vocabulary)
+        data_settings = job.data.manifest["settings"]
+        names = (*TextFilters.__dataclass_fields__, "max_length_ratio")
+        filters = {name: data_settings[name] for name in names if name in data_settings}
+        limit = data_settings["max_length"] - (1 if job.side == "target" else 0)    # the tag needs a position
         settings = PrepareSettings(source=str(pairs["source"]), target=str(pairs["target"]), max_length=max(1, limit),
-                                   output=str(self._prepared), **kept)
-        prepare(with_vocabulary_of(settings, str(order.data.directory), vocabulary))
+                                   output=str(self._prepared), **filters)
+        prepare(with_vocabulary_of(settings, str(job.data.directory), vocabulary))
 
     def _refuse_translations(self, problem: str) -> NoReturn:
         """Remove useless translations, so that the same command translates again, and raise an error.
@@ -261,13 +265,13 @@ class _Stages:
         Raises:
             DataError: always.
         """
-        order = self._order
+        job = self._job
         self._translations.unlink()
-        names = {one.name: one.run for one in order.models} or {str(self._model.path): self._model}
-        translators = " and ".join(f"{name}{_score_of(run)}" for name, run in names.items())
-        limits = [] if order.models else [key for key, value in self._limits.items() if value]
+        names = {model.name: model.run for model in job.models} or {str(self._model.path): self._model}
+        translators = " and ".join(f"{name}{_validation_score(run)}" for name, run in names.items())
+        limits = [] if job.models else [key for key, value in self._limits.items() if value]
         advice = f"run the same command with a higher {limits[0]} to train this model further, or " if limits else ""
-        raise DataError(f"{order.option}: all or nearly all translations by {translators} {problem}: {advice}pass a "
+        raise DataError(f"{job.option}: all or nearly all translations by {translators} {problem}: {advice}pass a "
                         "better model as --teacher with another --logdir.")
 
     def _translated_lines(self) -> int:
@@ -276,24 +280,24 @@ class _Stages:
 
     def _pair_files(self, lines: int) -> dict[str, Path]:
         """Return the files of both sides with the same number of lines: those that are translated."""
-        text = self._order.text
+        text = self._job.text
         if lines < self._facts.lines:
-            text = self._order.place / "text"
-            with open_input(self._order.text) as stream, open(text, "wb") as some:
-                some.writelines(islice(stream, lines))
-        return {self._order.side: text, self._order.other_side: self._translations}
+            text = self._job.directory / "text"
+            with open_input(self._job.text) as stream, open(text, "wb") as output:
+                output.writelines(islice(stream, lines))
+        return {self._job.side: text, self._job.other_side: self._translations}
 
     def _train_final(self) -> int:
-        order = self._order
+        job = self._job
         translated = PreparedData(self._prepared)
-        mixed = MixedData(order.data, translated, BOS if order.side == "target" else None)
-        share = translated_share(order.data.pairs, translated.pairs)
-        self._begin_stage(self._count, f"train on {order.data.pairs:,} true pairs and {translated.pairs:,} translated "
+        mixed = MixedData(job.data, translated, BOS if job.side == "target" else None)
+        share = translated_share(job.data.pairs, translated.pairs)
+        self._begin_stage(self._count, f"train on {job.data.pairs:,} true pairs and {translated.pairs:,} translated "
                           f"pairs, which are {share:.0%} of each epoch", self._minutes_left(0.0))
         limits = final_limits(self._limits, self._record.spent_minutes or 0.0)
-        return self._train(dataclasses.replace(order.sources, overrides=(
-            Overrides(order.option, {"data.general_share": share}), *order.sources.overrides,
-            Overrides(order.option, limits))), mixed, order.logdir)
+        return self._train(dataclasses.replace(job.sources, overrides=(
+            Overrides(job.option, {"data.general_share": share}), *job.sources.overrides,
+            Overrides(job.option, limits))), mixed, job.logdir)
 
 
 class _Clock:
@@ -313,7 +317,7 @@ class _Clock:
         return self._before + self.since_start
 
 
-def _score_of(run: SavedRun) -> str:
+def _validation_score(run: SavedRun) -> str:
     """Return the validation score of a run, in brackets; "" without one."""
     best = next(iter(read_record(run.best)), None)
     return "" if best is None else f" ({best.metric} {best.score:.2f} at update {best.step:,})"

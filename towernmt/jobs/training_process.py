@@ -25,7 +25,7 @@ from towernmt.core.standard_streams import redirect_to_null_device
 
 OUTPUT, ERRORS = 0, 1
 """Standard output and standard error."""
-_SILENCE = 1.0          # maximum seconds of `read`
+_READ_SECONDS = 1.0          # maximum seconds of `read`
 _CHUNK = 1 << 16        # bytes
 _LOCK_TIMEOUT = 60      # seconds for a previous process to save and to end
 
@@ -50,21 +50,21 @@ class TrainingProcess:
         output: destination of standard output, as in `subprocess`; `subprocess.PIPE` for `read`.
         errors: destination of standard error.
         waits_for: directory that another process may still write; the training waits for its lock. "" for none.
-        share: number of processors that it may use; 0 for all.
+        processors: number of processors that it may use; 0 for all.
         environment: additional environment variables.
     """
 
     def __init__(self, arguments: Sequence[str], output: Any, errors: Any, *, waits_for: Path | str = "",
-                 share: int = 0, environment: Mapping[str, str] | None = None) -> None:
+                 processors: int = 0, environment: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(waits_for), str(share), *arguments],
+            [sys.executable, "-m", __name__, str(waits_for), str(processors), *arguments],
             stdin=subprocess.PIPE, stdout=output, stderr=errors, start_new_session=True,
             env={**os.environ, **(environment or {})})
-        self._open: dict[int, int] = {}     # descriptors that are not at their end, and which stream each is
+        self._stream_of: dict[int, int] = {}     # descriptors that are not at their end, and which stream each is
         for kind, pipe in ((OUTPUT, self._process.stdout), (ERRORS, self._process.stderr)):
             if pipe is not None:
                 os.set_blocking(pipe.fileno(), False)
-                self._open[pipe.fileno()] = kind
+                self._stream_of[pipe.fileno()] = kind
 
     @property
     def status(self) -> int | None:
@@ -76,7 +76,7 @@ class TrainingProcess:
 
         Output is not buffered, so a slow reader slows the process.
         """
-        end = time.monotonic() + _SILENCE
+        end = time.monotonic() + _READ_SECONDS
         while True:
             status = self.status    # before the output is read, which is then complete
             chunks = self._read(0 if status is not None else max(0.0, min(0.1, end - time.monotonic())))
@@ -106,15 +106,15 @@ class TrainingProcess:
             self._process.wait()
 
     def _read(self, seconds: float) -> list[tuple[int, bytes]]:
-        if not self._open:
+        if not self._stream_of:
             time.sleep(seconds)
             return []
         chunks = []
-        for descriptor in select.select(list(self._open), [], [], seconds)[0]:
+        for descriptor in select.select(list(self._stream_of), [], [], seconds)[0]:
             if chunk := os.read(descriptor, _CHUNK):
-                chunks.append((self._open[descriptor], chunk))
+                chunks.append((self._stream_of[descriptor], chunk))
             else:
-                del self._open[descriptor]
+                del self._stream_of[descriptor]
         return chunks
 
 

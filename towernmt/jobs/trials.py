@@ -29,9 +29,9 @@ from towernmt.jobs.training_process import TrainingProcess, ended_by_signal
 from towernmt.run.run_settings import VOCABULARY_SIZES, Settings
 
 KINDS = ("choice", "uniform", "loguniform", "integer")
-NOT_SEARCHED = (*VOCABULARY_SIZES, "architecture", "train.steps", "train.epochs", "train.minutes", "validation.")
+FIXED_SETTINGS = (*VOCABULARY_SIZES, "architecture", "train.steps", "train.epochs", "train.minutes", "validation.")
 """Settings that must be equal in all trials, because their scores are compared; a prefix ends with a dot."""
-_REDRAWS = 1000     # maximum number of draws of known points
+_MAX_REDRAWS = 1000     # maximum number of draws of known points
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def draw_points(space: Sequence[Dimension], number: int, seed: int) -> list[dict
     """
     points: list[dict[str, Any]] = []
     for attempt in itertools.count():
-        if len(points) == number or attempt >= number + _REDRAWS:
+        if len(points) == number or attempt >= number + _MAX_REDRAWS:
             return points
         point = {d.key: d.draw(random.Random(f"{seed}/{attempt}/{d.key}")) for d in space}
         if point not in points:
@@ -121,7 +121,7 @@ def _is_kind(node: yaml.MappingNode) -> bool:
 
 def _dimension(path: Path, key: str, node: yaml.Node, line: int, settings: Settings) -> Dimension:
     origin = f"{path}:{line}"
-    for name in NOT_SEARCHED:
+    for name in FIXED_SETTINGS:
         if key == name or name.endswith(".") and key.startswith(name):
             raise SettingsError(f"{origin}: {key} must be the same for all trials: remove it from the space.")
     content = yaml.safe_load(yaml.serialize(node))
@@ -169,7 +169,7 @@ class TrialRow:
         state: one of the constants of this module.
         step: step of its last validation.
         score: its best score; None before the first validation.
-        why: reason of a failure, in one sentence.
+        reason: reason of a failure, in one sentence.
     """
 
     number: int
@@ -177,7 +177,7 @@ class TrialRow:
     state: str = WAITING
     step: int = 0
     score: float | None = None
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass
@@ -214,20 +214,20 @@ class TrialTable:
         keys = list(dict.fromkeys(key for row in self.rows for key in row.values))
         head = ["trial", self.metric.label, "updates", "state", *keys]
         return [head, *([str(row.number), "" if row.score is None else self.metric.text(row.score), str(row.step),
-                         row.state, *(_shown(row.values.get(key)) for key in keys)] for row in self.ranked())]
+                         row.state, *(_format_value(row.values.get(key)) for key in keys)] for row in self.ranked())]
 
     def as_tsv(self) -> str:
         """Return the table as TSV; its last column has the reasons of failures."""
         head, *lines = self.cells()
-        whys = [" ".join(row.why.split()) for row in self.ranked()]
+        reasons = [" ".join(row.reason.split()) for row in self.ranked()]
         return "".join("\t".join(line) + "\n" for line in
-                       ([*head, "why"], *([*line, why] for line, why in zip(lines, whys, strict=True))))
+                       ([*head, "reason"], *([*line, reason] for line, reason in zip(lines, reasons, strict=True))))
 
     def as_text(self, width: int = 120) -> str:
         """Return the table for a terminal, and a line for each failed trial."""
         head, *lines = self.cells()
         return render_table(head, lines, width) + "".join(
-            f"Trial {row.number} failed: {row.why}\n" for row in self.rows if row.state == FAILED)
+            f"Trial {row.number} failed: {row.reason}\n" for row in self.rows if row.state == FAILED)
 
 
 def render_table(head: Sequence[str], lines: Sequence[Sequence[str]], width: int) -> str:
@@ -242,14 +242,14 @@ def render_table(head: Sequence[str], lines: Sequence[Sequence[str]], width: int
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 SETTINGS, OUTPUT, _OUTCOME = "trial.yaml", "output.txt", "finished.json"
-_POLL = 0.2             # seconds between two polls of the process
-_RESTARTS = 3           # of a killed process, before Ray Tune starts the trial elsewhere
-_STOP_TIMEOUT = 120     # seconds for a training to save and to end
+_POLL_SECONDS = 0.2     # seconds between two polls of the process
+_MAX_RESTARTS = 3       # restarts of a killed process, before Ray Tune starts the trial elsewhere
+_STOP_SECONDS = 120     # seconds for a training to save and to end
 
 
 class TrialReport(NamedTuple):
@@ -259,13 +259,13 @@ class TrialReport(NamedTuple):
         step: step of its last validation.
         score: score of that validation; None before the first one.
         ended: whether the training has ended.
-        why: reason of its failure; "" if it did not fail.
+        reason: reason of its failure; "" if it did not fail.
     """
 
     step: int
     score: float | None
     ended: bool = False
-    why: str = ""
+    reason: str = ""
 
 
 class TrialKilled(Exception):
@@ -283,7 +283,8 @@ class TrialRun:
 
     def __init__(self, directory: Path, arguments: Sequence[str], scalar: str) -> None:
         self._directory, self._arguments, self._scalar = directory, list(arguments), scalar
-        self._statistics = run_of(directory) / "log" / "stats.jsonl"
+        self._statistics = trial_run_directory(directory) / "log" / "stats.jsonl"
+        self._searched: tuple[int, int] | None = None       # time and size of the statistics without a new validation
         self._last = TrialReport(0, None)
         self._process: TrainingProcess | None = None
         self._restarts = 0
@@ -304,21 +305,21 @@ class TrialRun:
                 if (self._directory / _OUTCOME).exists():
                     return self._last._replace(ended=True)
                 self._start()
-            elif status is not None and ended_by_signal(status) and self._restarts < _RESTARTS:
+            elif status is not None and ended_by_signal(status) and self._restarts < _MAX_RESTARTS:
                 self._restarts += 1
                 self._start()
             elif status is not None:
                 return self._end(status)
-            time.sleep(_POLL)
+            time.sleep(_POLL_SECONDS)
 
     def stop(self) -> None:
         """Make the training save a checkpoint and end."""
         if self._process is not None:
-            self._process.stop(_STOP_TIMEOUT)
+            self._process.stop(_STOP_SECONDS)
             self._process = None
 
     def _start(self) -> None:
-        run = run_of(self._directory)
+        run = trial_run_directory(self._directory)
         run.mkdir(parents=True, exist_ok=True)
         with (self._directory / OUTPUT).open("ab") as output:
             self._process = TrainingProcess(self._arguments, output, subprocess.STDOUT, waits_for=run)
@@ -326,6 +327,9 @@ class TrialRun:
     def _next_validation(self) -> TrialReport | None:
         """Return the first validation after the last one that was reported, or None."""
         try:
+            status = self._statistics.stat()
+            if (status.st_mtime_ns, status.st_size) == self._searched:
+                return None
             text = self._statistics.read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
@@ -333,6 +337,7 @@ class TrialRun:
             figures = json.loads(line)
             if self._scalar in figures and figures["global_step"] > self._last.step:
                 return TrialReport(figures["global_step"], float(figures[self._scalar]))
+        self._searched = status.st_mtime_ns, status.st_size
         return None
 
     def _end(self, status: int) -> TrialReport:
@@ -341,13 +346,13 @@ class TrialRun:
             return self._last._replace(ended=True)
         if ended_by_signal(status):
             raise TrialKilled(f"signal {-status if status < 0 else status - 128}")
-        return self._last._replace(ended=True, why=self._last_line() or f"it ended with status {status}")
+        return self._last._replace(ended=True, reason=self._last_line() or f"it ended with status {status}")
 
     def _last_line(self) -> str:
         lines = (self._directory / OUTPUT).read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def run_of(trial: Path) -> Path:
+def trial_run_directory(trial: Path) -> Path:
     """Return the run directory of a trial."""
     return trial / "run"

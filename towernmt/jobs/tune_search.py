@@ -13,7 +13,7 @@ from typing import Any
 from towernmt.core.errors import SettingsError
 from towernmt.jobs.trials import FAILED, FINISHED, INTERRUPTED, RUNNING, STOPPED, TrialRow, TrialRun, TrialTable
 
-_RESTARTS = 3       # maximum number of restarts of a trial whose process or machine was lost
+_MAX_RESTARTS = 3       # maximum number of restarts of a trial whose process or machine was lost
 
 
 @dataclass(frozen=True)
@@ -22,17 +22,17 @@ class SearchLimits:
 
     Attributes:
         steps: number of updates of a trial that is not stopped.
-        first_look: number of updates until the first selection of trials.
+        first_selection: number of updates until the first selection of trials.
         factor: each selection keeps the best 1/factor of the trials, for factor times as many updates.
-        at_once: number of simultaneous trials.
+        max_concurrent: number of simultaneous trials.
         minutes: time limit of the search; 0 for no limit.
         gpus: number of GPUs of a trial.
     """
 
     steps: int
-    first_look: int
+    first_selection: int
     factor: int = 3
-    at_once: int = 1
+    max_concurrent: int = 1
     minutes: float = 0
     gpus: int = 0
 
@@ -78,7 +78,7 @@ def search(trials: Sequence[Trial], table: TrialTable, limits: SearchLimits, wor
     import ray
     from ray import tune
 
-    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)) // limits.at_once)
+    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)) // limits.max_concurrent)
     arguments = {trial.row.number: (trial.directory, list(trial.arguments)) for trial in trials}
     trainable = tune.with_resources(_trainable(arguments, table.metric.scalar()), {"cpu": cpus, "gpu": limits.gpus})
     scheduler = _scheduler(limits)
@@ -86,9 +86,10 @@ def search(trials: Sequence[Trial], table: TrialTable, limits: SearchLimits, wor
     tuner = tune.Tuner(
         trainable, param_space={"number": tune.grid_search(list(rows))},
         tune_config=tune.TuneConfig(metric="value", mode=table.metric.mode, scheduler=scheduler,
-                                    max_concurrent_trials=limits.at_once, time_budget_s=limits.minutes * 60 or None),
+                                    max_concurrent_trials=limits.max_concurrent,
+                                    time_budget_s=limits.minutes * 60 or None),
         run_config=tune.RunConfig(name="search", storage_path=str(work), verbose=0,
-                                  failure_config=tune.FailureConfig(max_failures=_RESTARTS),
+                                  failure_config=tune.FailureConfig(max_failures=_MAX_RESTARTS),
                                   callbacks=[_callback(rows, table, scheduler, report)]))
     try:
         tuner.fit()
@@ -109,7 +110,7 @@ def _trainable(arguments: dict[int, tuple[Path, list[str]]], scalar: str) -> Any
 
         def step(self) -> dict[str, Any]:
             report = self.trial.next()
-            result: dict[str, Any] = {"step": report.step, "why": report.why, "ended": report.ended,
+            result: dict[str, Any] = {"step": report.step, "reason": report.reason, "ended": report.ended,
                                       "done": report.ended}
             return result if report.score is None else {**result, "value": report.score}
 
@@ -133,8 +134,8 @@ def _scheduler(limits: SearchLimits) -> Any:
 
         def __init__(self) -> None:
             # One more than the last update, at which a trial ends by itself.
-            super().__init__(time_attr="step", max_t=max(limits.steps, limits.first_look) + 1,
-                             grace_period=limits.first_look, reduction_factor=limits.factor)
+            super().__init__(time_attr="step", max_t=max(limits.steps, limits.first_selection) + 1,
+                             grace_period=limits.first_selection, reduction_factor=limits.factor)
             self.stopped: set[int] = set()
 
         def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
@@ -155,7 +156,7 @@ def _callback(rows: dict[int, TrialRow], table: TrialTable, scheduler: Any, repo
 
     class Following(tune.Callback):
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            self._became(trial, RUNNING)
+            self._set_state(trial, RUNNING)
 
         def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any],
                             **info: Any) -> None:
@@ -163,21 +164,21 @@ def _callback(rows: dict[int, TrialRow], table: TrialTable, scheduler: Any, repo
             if "value" in result:
                 table.add_score(row, result["step"], result["value"])
             if result["ended"]:
-                row.why = result["why"]
-                self._became(trial, FAILED if row.why else FINISHED)
+                row.reason = result["reason"]
+                self._set_state(trial, FAILED if row.reason else FINISHED)
             else:
                 report(row)
 
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             row = rows[trial.config["number"]]
             if row.state == RUNNING:
-                self._became(trial, STOPPED if row.number in scheduler.stopped else INTERRUPTED)
+                self._set_state(trial, STOPPED if row.number in scheduler.stopped else INTERRUPTED)
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            rows[trial.config["number"]].why = f"its process was lost more than {_RESTARTS} times"
-            self._became(trial, FAILED)
+            rows[trial.config["number"]].reason = f"its process was lost more than {_MAX_RESTARTS} times"
+            self._set_state(trial, FAILED)
 
-        def _became(self, trial: Any, state: str) -> None:
+        def _set_state(self, trial: Any, state: str) -> None:
             row = rows[trial.config["number"]]
             row.state = state
             report(row)

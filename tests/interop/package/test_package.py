@@ -21,7 +21,7 @@ from towernmt.core.errors import CheckpointError, DataError, SettingsError
 from towernmt.dataflow.text.language_codes import Direction
 from towernmt.evaluate.metrics import corpus_scores
 from towernmt.interop.model_card import CardText, card_date
-from towernmt.interop.package_build import PackageOrder, package_run
+from towernmt.interop.package_build import PackageOptions, package_run
 from towernmt.predict.lines.output_file import check_apart
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.trained_model import TrainedModel
@@ -198,7 +198,7 @@ def test_eight_bits_are_near_and_smaller(run_on_disk: Path, package: Path, tmp_p
     with TrainedModel(run_on_disk) as run:
         values = run.weights()
         for precision in ("bfloat16", "int8"):
-            package_run(run, tmp_path / f"{precision}.zip", TEXT, PackageOrder(precision=precision))  # type: ignore[arg-type]
+            package_run(run, tmp_path / f"{precision}.zip", TEXT, PackageOptions(precision=precision))  # type: ignore[arg-type]
     for precision, most in (("bfloat16", 2 ** -8), ("int8", 1 / 254)):
         packed = dict(PackagedRun(tmp_path / f"{precision}.zip")._package.weights())
         assert packed.keys() == values.keys()

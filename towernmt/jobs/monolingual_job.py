@@ -20,20 +20,20 @@ from towernmt.run.resolve import LIMITS, SettingsSources
 from towernmt.run.run_settings import Settings
 from towernmt.run.started_run import StartingModel, check_data_of_start
 
-FOLDER = MONOLINGUAL_RECORD.parent
+STAGES_FOLDER = MONOLINGUAL_RECORD.parent
 """Folder in the directory of a run, with the results of the stages before its training."""
-MODEL_SHARE = {"train.steps": 0.5, "train.epochs": 0.5, "train.minutes": 0.25}
+MODEL_LIMIT_SHARE = {"train.steps": 0.5, "train.epochs": 0.5, "train.minutes": 0.25}
 """Limits of the model that translates, as a share of the user's limits."""
-TRANSLATION_SHARE = 0.25
+TRANSLATION_TIME_SHARE = 0.25
 """Maximum share of `train.minutes` for the translation."""
-LARGEST_SHARE = 0.5
+MAX_TRANSLATED_SHARE = 0.5
 """Largest share of the translated pairs in the training."""
 SPACE_FACTOR = 5
 """Free disk space that the stages need, in sizes of the text: for translations, prepared pairs and temporary files."""
 
 
 @dataclass(frozen=True)
-class MonolingualOrder:
+class MonolingualJob:
     """A training with monolingual text.
 
     Attributes:
@@ -60,9 +60,9 @@ class MonolingualOrder:
         return f"{'--monolingual' if self.side == 'target' else '--source-monolingual'} {self.text}"
 
     @property
-    def place(self) -> Path:
+    def directory(self) -> Path:
         """Directory of the results of the stages."""
-        return self.logdir / FOLDER
+        return self.logdir / STAGES_FOLDER
 
     @property
     def record_file(self) -> Path:
@@ -70,10 +70,10 @@ class MonolingualOrder:
         return self.logdir / MONOLINGUAL_RECORD
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether a stage has stored something that depends on the inputs in the record."""
         return self.record_file.is_file() and any(
-            path.name == "model" or path.name.startswith("translations") for path in self.place.iterdir())
+            path.name == "model" or path.name.startswith("translations") for path in self.directory.iterdir())
 
     @property
     def other_side(self) -> Literal["source", "target"]:
@@ -98,78 +98,78 @@ class StageRecord:
     spent_minutes: float | None = None
 
 
-def check_order(order: MonolingualOrder, settings: Settings) -> None:
+def check_job(job: MonolingualJob, settings: Settings) -> None:
     """Check that the data, the settings and the directory suit a training with monolingual text.
 
     Args:
-        order: the training.
+        job: the training.
         settings: the specified settings.
 
     Raises:
         SettingsError: the message names the setting, or the directory.
     """
-    if order.data.source_vocabulary.streams > 1:
-        raise SettingsError(f"{order.option}: {order.data.directory} has source factors, but translations have none: "
+    if job.data.source_vocabulary.streams > 1:
+        raise SettingsError(f"{job.option}: {job.data.directory} has source factors, but translations have none: "
                             "prepare the data without --source-factors.")
     unsupported = {"data.subword_sampling": settings.data.subword_sampling, "data.modifiers": settings.data.modifiers,
                    "model.guided_alignment_weight": getattr(settings.model, "guided_alignment_weight", 0)}
     for name, value in unsupported.items():
         if value:
-            raise SettingsError(f"{order.option}: {name} does not support mixed data: leave it out.")
-    stops = settings.train.stop_patience or order.sources.defaults != "fixed" and order.data.validation_sets
-    if order.sources.run is None and not stops and not any(training_limits(settings).values()):
-        raise SettingsError(f"{order.option}: without a limit, the training of the first model would never end: set "
+            raise SettingsError(f"{job.option}: {name} does not support mixed data: leave it out.")
+    has_stop = settings.train.stop_patience or job.sources.defaults != "fixed" and job.data.validation_sets
+    if job.sources.run is None and not has_stop and not any(training_limits(settings).values()):
+        raise SettingsError(f"{job.option}: without a limit, the training of the first model would never end: set "
                             "train.minutes or train.steps.")
-    if order.sources.start is not None:
-        check_data_of_start(order.sources.start, order.data)
-    if order.sources.run is not None and not order.record_file.is_file():
-        raise SettingsError(f"{order.option}: {order.logdir} holds a run that began without monolingual text: pass "
+    if job.sources.start is not None:
+        check_data_of_start(job.sources.start, job.data)
+    if job.sources.run is not None and not job.record_file.is_file():
+        raise SettingsError(f"{job.option}: {job.logdir} holds a run that began without monolingual text: pass "
                             "another --logdir, or leave out the option to resume it.")
 
 
-def check_space(order: MonolingualOrder, size: int) -> None:
+def check_space(job: MonolingualJob, size: int) -> None:
     """Check that the disk has space for the translations of a text.
 
     Args:
-        order: the training.
+        job: the training.
         size: size of the text in bytes.
 
     Raises:
         SettingsError: the disk has too little free space.
     """
-    place = next(path for path in (order.logdir.absolute(), *order.logdir.absolute().parents) if path.exists())
-    free, needed = shutil.disk_usage(place).free, SPACE_FACTOR * size
+    existing = next(path for path in (job.logdir.absolute(), *job.logdir.absolute().parents) if path.exists())
+    free, needed = shutil.disk_usage(existing).free, SPACE_FACTOR * size
     if free < needed:
-        raise SettingsError(f"{order.option}: the disk of {place} has {free / 1e9:.1f} GB of free space, but the "
+        raise SettingsError(f"{job.option}: the disk of {existing} has {free / 1e9:.1f} GB of free space, but the "
                             f"translations of the text need about {needed / 1e9:.1f} GB: free some, or pass a --logdir "
                             "on another disk.")
 
 
-def begun_record(order: MonolingualOrder, text_checksum: str) -> StageRecord:
+def open_record(job: MonolingualJob, text_checksum: str) -> StageRecord:
     """Return the record of the first start, or a new one.
 
     Args:
-        order: the training.
+        job: the training.
         text_checksum: checksum of the monolingual text.
 
     Raises:
         DataError: an input has changed since the first start.
     """
-    inputs = {order.option: f"{order.side} {text_checksum}", f"--data {order.data.directory}": order.data.fingerprint,
-              "--teacher": " ".join(model.weights_checksum() for model in order.models)}
-    if not order.has_begun:
+    inputs = {job.option: f"{job.side} {text_checksum}", f"--data {job.data.directory}": job.data.fingerprint,
+              "--teacher": " ".join(model.weights_checksum() for model in job.models)}
+    if not job.has_started:
         return StageRecord(inputs)
-    record = read_json(order.record_file, StageRecord, f"Pass another --logdir than {order.logdir}.")
-    for (name, now), then in zip(inputs.items(), record.inputs.values(), strict=True):
-        if now != then:
-            raise DataError(f"{name} is not what {order.logdir} was begun with (its content or the option changed): "
+    record = read_json(job.record_file, StageRecord, f"Pass another --logdir than {job.logdir}.")
+    for (name, checksum), recorded in zip(inputs.items(), record.inputs.values(), strict=True):
+        if checksum != recorded:
+            raise DataError(f"{name} is not what {job.logdir} was begun with (its content or the option changed): "
                             "restore it to resume, or pass another --logdir.")
     return record
 
 
-def save_record(order: MonolingualOrder, record: StageRecord) -> None:
+def save_record(job: MonolingualJob, record: StageRecord) -> None:
     """Write `record.json`."""
-    write_text(order.record_file, json.dumps(dataclasses.asdict(record), indent=1) + "\n")
+    write_text(job.record_file, json.dumps(dataclasses.asdict(record), indent=1) + "\n")
 
 
 def model_limits(limits: Mapping[str, float]) -> dict[str, float]:
@@ -178,7 +178,7 @@ def model_limits(limits: Mapping[str, float]) -> dict[str, float]:
     Args:
         limits: training limits by dotted key; 0 for no limit.
     """
-    shares = {key: value * MODEL_SHARE[key] for key, value in limits.items() if value}
+    shares = {key: value * MODEL_LIMIT_SHARE[key] for key, value in limits.items() if value}
     return {key: value if key == "train.minutes" else math.ceil(value) for key, value in shares.items()}
 
 
@@ -189,15 +189,15 @@ def final_limits(limits: Mapping[str, float], spent_minutes: float) -> dict[str,
         limits: training limits by dotted key; 0 for no limit.
         spent_minutes: minutes of the first stages.
     """
-    left = {key: value if key == "train.minutes" else int(value) for key, value in limits.items() if value}
-    if "train.minutes" in left:
-        left["train.minutes"] = round(max(left["train.minutes"] - spent_minutes, 0.01), 2)
-    return left
+    limits_left = {key: value if key == "train.minutes" else int(value) for key, value in limits.items() if value}
+    if "train.minutes" in limits_left:
+        limits_left["train.minutes"] = round(max(limits_left["train.minutes"] - spent_minutes, 0.01), 2)
+    return limits_left
 
 
 def translated_share(pairs: int, translated: int) -> float:
-    """Return the share of the translated pairs in training: that in all pairs, but at most `LARGEST_SHARE`."""
-    return min(LARGEST_SHARE, round(translated / (translated + pairs), 4))
+    """Return the share of the translated pairs in training: that in all pairs, but at most `MAX_TRANSLATED_SHARE`."""
+    return min(MAX_TRANSLATED_SHARE, round(translated / (translated + pairs), 4))
 
 
 def training_limits(settings: Settings) -> dict[str, float]:
