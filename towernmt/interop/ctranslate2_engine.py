@@ -16,10 +16,11 @@ from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import is_export
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.source_text import SourceText
-from towernmt.interop.ctranslate2_models import FORMAT, Description, ExportedModel, Wanted, exported
+from towernmt.interop.ctranslate2_models import FORMAT, Description, ExportedModel
 from towernmt.interop.ctranslate2_requests import check_line, check_requests, check_search
 from towernmt.interop.ctranslate2_search import CTranslate2Search
 from towernmt.interop.export import export_format
+from towernmt.interop.export_cache import ExportSpec, exported_run
 from towernmt.predict.line_translator import LineTranslator, languages_of, search_settings
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.lines.unknown_words import UnknownWords
@@ -42,7 +43,8 @@ class CTranslate2Scorer(PairScorer):
     def __init__(self, model: str | Path | SavedRun, checkpoint: str | None = None, *, precision: str | None = None,
                  device: str | None = None, averaged: bool = True, batch_tokens: int = 4096,
                  trust_code: bool = False) -> None:
-        self._model, checkpoint = open_model(open_exported(model, trust_code), checkpoint, precision, averaged, device)
+        self._model, checkpoint = load_exported_model(
+            open_export_or_run(model, trust_code), checkpoint, precision, averaged, device)
         super().__init__(self._model.source_vocabulary, self._model.target_vocabulary, checkpoint, batch_tokens)
         self.max_length = self._model.description.positions
 
@@ -50,15 +52,15 @@ class CTranslate2Scorer(PairScorer):
         model = self._model
         sizes = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
         model.check_lengths(*sizes)
-        begun = [(batch, model.engine.score_batch(
+        started = [(batch, model.engine.score_batch(
             [model.source_tokens(sources[i]) for i in batch], [model.target_tokens(targets[i]) for i in batch],
             max_input_length=0, asynchronous=True)) for batch in token_batches(sizes, self._batch_tokens)]
-        found: list[tuple[float, np.ndarray]] = [(0.0, np.empty(0))] * len(sources)
-        for batch, results in begun:
+        scores: list[tuple[float, np.ndarray]] = [(0.0, np.empty(0))] * len(sources)
+        for batch, results in started:
             for i, result in zip(batch, results, strict=True):
                 log_probs = np.array(result.result().log_probs)
-                found[i] = float(log_probs.sum()), log_probs
-        return found
+                scores[i] = float(log_probs.sum()), log_probs
+        return scores
 
 
 class CTranslate2Translator(LineTranslator):
@@ -89,14 +91,14 @@ class CTranslate2Translator(LineTranslator):
                  trust_code: bool = False,
                  special_lines: SpecialLineSettings = SpecialLineSettings(),  # noqa: B008 -- immutable
                  languages: tuple[str, str] | None = None, **search: Any) -> None:
-        opened = open_exported(model, trust_code)
+        opened = open_export_or_run(model, trust_code)
         saved = opened.group("search", SearchSettings()) if isinstance(opened, SavedRun) else (
             Description.read(opened).search)
         settings = search_settings(saved, beam_size, n_best, search)
         check_search(settings)      # before the export, which takes longer
         check_line(options, settings)
-        self.model, checkpoint = open_model(opened, checkpoint, precision, settings.averaged, device,
-                                            threads=1 if stream.window == 1 else stream.threads)
+        self.model, checkpoint = load_exported_model(opened, checkpoint, precision, settings.averaged, device,
+                                                     threads=1 if stream.window == 1 else stream.threads)
         self.engine = self.model.name
         attention = attention or replace_unknown is not False
         vocabularies = self.model.source_vocabulary, self.model.target_vocabulary
@@ -115,19 +117,19 @@ class CTranslate2Translator(LineTranslator):
         return check_requests(super().requests(lines, name, first, options), self.search, name, first)
 
 
-def open_exported(model: str | Path | SavedRun, trust_code: bool = False) -> Path | SavedRun:
+def open_export_or_run(model: str | Path | SavedRun, trust_code: bool = False) -> Path | SavedRun:
     """Return the directory of an export, or the opened run or package."""
     if isinstance(model, SavedRun) or not is_export(model):
         return open_run(model, trust_code)
     return Path(model)
 
 
-def open_model(model: Path | SavedRun, checkpoint: str | None, precision: str | None, averaged: bool,
-               device: str | None, threads: int = 0) -> tuple[ExportedModel, str]:
+def load_exported_model(model: Path | SavedRun, checkpoint: str | None, precision: str | None, averaged: bool,
+                        device: str | None, threads: int = 0) -> tuple[ExportedModel, str]:
     """Load the model of a run or an export, and return it with its checkpoint.
 
     Args:
-        model: a result of `open_exported`.
+        model: a result of `open_export_or_run`.
         checkpoint: see `CTranslate2Translator`.
         precision: see `CTranslate2Translator`.
         averaged: whether to use the moving averages of the weights.
@@ -148,7 +150,7 @@ def open_model(model: Path | SavedRun, checkpoint: str | None, precision: str | 
     precision = precision or precisions[0]
     if precision not in precisions:
         raise SettingsError(f"--precision {precision}: CTranslate2 supports {', '.join(precisions)}.")
-    with exported(Wanted(model, checkpoint, averaged, FORMAT, precision)) as (directory, prefix):
+    with exported_run(ExportSpec(model, checkpoint, averaged, FORMAT, precision)) as (directory, prefix):
         return ExportedModel(directory, device, threads), prefix
 
 

@@ -15,9 +15,10 @@ from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, DirectoryInUseError, SettingsError
 from towernmt.interop.ctranslate2_engine import CTranslate2Scorer
 from towernmt.interop.ctranslate2_limits import unsupported_by_ctranslate2
-from towernmt.interop.ctranslate2_models import CACHE, FORMAT, ExportedModel, Wanted, exported, kept_export
+from towernmt.interop.ctranslate2_models import FORMAT, ExportedModel
 from towernmt.interop.ctranslate2_requests import difference
 from towernmt.interop.ctranslate2_search import CTranslate2Search
+from towernmt.interop.export_cache import CACHE, ExportSpec, cached_export, exported_run
 from towernmt.models.architectures import settings_and_presets
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.line_translator import SearchArguments
@@ -90,7 +91,7 @@ class CTranslate2Engine(Generic[T]):
 
     def open_existing(self, checkpoint: str) -> T | None:
         """Open an export that exists; return None if it is missing or cannot be loaded."""
-        directory = self._included() or kept_export(self._wanted(checkpoint))
+        directory = self._included() or cached_export(self._export_spec(checkpoint))
         try:
             return None if directory is None else self._open(directory)
         except (SettingsError, DataError) as error:
@@ -103,7 +104,7 @@ class CTranslate2Engine(Generic[T]):
         try:
             with suppress(OSError):     # the run cannot be written: the export has another directory
                 lock.acquire(math.inf if wait else 0.0)
-            with exported(self._wanted(checkpoint)) as (directory, _):
+            with exported_run(self._export_spec(checkpoint)) as (directory, _):
                 return self._open(directory)
         except DirectoryInUseError:
             return None
@@ -117,5 +118,5 @@ class CTranslate2Engine(Generic[T]):
             return None
         return run.included_export(FORMAT, precision)
 
-    def _wanted(self, checkpoint: str) -> Wanted:
-        return Wanted(self._run, checkpoint, self._averaged, FORMAT, self._precision)
+    def _export_spec(self, checkpoint: str) -> ExportSpec:
+        return ExportSpec(self._run, checkpoint, self._averaged, FORMAT, self._precision)

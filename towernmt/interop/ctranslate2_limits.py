@@ -67,8 +67,8 @@ def check_pieces(vocabulary: Vocabulary) -> None:
         SettingsError: two tokens have the same text, or a token contains the separator of factors.
     """
     factors = factors_of(vocabulary)
-    for one in (vocabulary, *factors):
-        pieces = pieces_of_vocabulary(one)
+    for table in (vocabulary, *factors):
+        pieces = pieces_of_vocabulary(table)
         if len(set(pieces)) < len(pieces):
             raise SettingsError("vocabulary: two of its tokens have the same text, and CTranslate2 identifies tokens "
                                 "by their text; choose another --format.")

@@ -1,41 +1,25 @@
-"""Load CTranslate2 models from an export, or export a run and cache the export in its directory."""
+"""Load CTranslate2 models from an export."""
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import os
-import shutil
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from towernmt import __version__
-from towernmt.checkpoint.saved_run import SavedRun
-from towernmt.core.directories import EXPORT_DESCRIPTION, is_export
-from towernmt.core.errors import DataError, SettingsError
-from towernmt.core.files import is_undamaged, user_cache, write_checksums
+from towernmt.core.directories import EXPORT_DESCRIPTION
+from towernmt.core.errors import SettingsError
 from towernmt.core.machine import processors, refuse_forked
-from towernmt.core.standard_streams import log_to_stderr
 from towernmt.core.structured_files import read_json
-from towernmt.core.temporary_directories import temporary_directory
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
-from towernmt.interop.export import export_model
-from towernmt.predict.lines.resumable import file_fingerprint
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.search.surfaces import Surfaces
-
-if TYPE_CHECKING:
-    from towernmt.predict.trained_model import TrainedModel
 
 FORMAT = "ctranslate2"
 MISSING = "--engine ctranslate2 needs CTranslate2: install it with `pip install ctranslate2`."
@@ -103,8 +87,8 @@ class ExportedModel:
         self.description = Description.read(directory)
         self.name = f"CTranslate2 {ctranslate2.__version__} {self.description.precision}"
         self.source_vocabulary, self.target_vocabulary, _ = load_vocabularies(directory / "vocabulary")
-        self._source_pieces = [pieces_of_vocabulary(one)
-                               for one in (self.source_vocabulary, *factors_of(self.source_vocabulary))]
+        self._source_pieces = [pieces_of_vocabulary(vocabulary)
+                               for vocabulary in (self.source_vocabulary, *factors_of(self.source_vocabulary))]
         self._target_pieces = pieces_of_vocabulary(self.target_vocabulary)
         self._target_ids = {piece: id for id, piece in enumerate(self._target_pieces)}
         kind, index = _device(device, ctranslate2.get_cuda_device_count())
@@ -191,131 +175,3 @@ def _device(device: str | None, gpus: int) -> tuple[str, int]:
         raise SettingsError(f"device '{device}': CTranslate2 sees {gpus} GPUs on this machine. Leave the device out to "
                             "translate on the CPU.")
     return "cuda", number
-
-
-log = logging.getLogger(__name__)
-
-CACHE = "exports"
-"""The directory of cached exports in a run."""
-KEPT = 4
-"""Maximum number of cached exports. The best checkpoint of a run changes while the run is trained."""
-
-
-class Wanted(NamedTuple):
-    """The export that an engine needs.
-
-    Attributes:
-        run: the run to export.
-        checkpoint: an argument for `SavedRun.checkpoint`, or the prefix of a checkpoint's files.
-        averaged: whether to export the moving averages of the weights.
-        format: a format of `towernmt export`.
-        precision: precision of the weights.
-    """
-
-    run: SavedRun
-    checkpoint: str | None
-    averaged: bool
-    format: str
-    precision: str
-
-    def prefix(self) -> str:
-        """Return the prefix of the checkpoint's files."""
-        if self.checkpoint is not None and Path(f"{self.checkpoint}.index").is_file():
-            return self.checkpoint
-        return self.run.checkpoint(self.checkpoint)
-
-    def directories(self, prefix: str) -> list[Path]:
-        """Return the possible directories of the cached export: in the run, and in the user's cache.
-
-        The name contains a hash of everything that the export depends on.
-
-        Raises:
-            DataError: the checkpoint was removed.
-        """
-        parts = (__version__, self.averaged, file_fingerprint(self.run.settings_file),
-                 file_fingerprint(Path(f"{prefix}.index")))
-        digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
-        name = f"{self.format}-{Path(prefix).parent.name}-{self.precision}-{digest}"
-        of_run = hashlib.sha256(str(self.run.path.resolve()).encode()).hexdigest()[:12]
-        return [self.run.path / CACHE / name, *(cache / CACHE / of_run / name for cache in _user_caches())]
-
-
-def _user_caches() -> list[Path]:
-    try:
-        return [user_cache()]
-    except RuntimeError:        # no home directory
-        return []
-
-
-def kept_export(wanted: Wanted) -> Path | None:
-    """Return the directory of the cached export of this checkpoint; None if it is missing or damaged.
-
-    Args:
-        wanted: the export, whose checkpoint is the prefix of its files.
-    """
-    try:
-        directories = wanted.directories(str(wanted.checkpoint))
-    except DataError:       # the checkpoint was removed
-        return None
-    return next(filter(is_undamaged, directories), None)
-
-
-@contextmanager
-def exported(wanted: Wanted) -> Iterator[tuple[Path, str]]:
-    """Export a run unless the export is cached, and return its directory and the prefix of its checkpoint.
-
-    The directory may be removed after the context ends.
-
-    Raises:
-        CheckpointError: the checkpoint does not exist.
-        SettingsError: the format cannot express the model.
-    """
-    prefix = wanted.prefix()
-    directory = kept_export(wanted._replace(checkpoint=prefix))
-    if directory is not None:
-        yield directory, prefix
-        return
-    log.info("%s: exporting %s in %s; the export is cached.", wanted.run.name, Path(prefix).parent.name,
-             wanted.precision)
-    with tempfile.TemporaryDirectory(prefix="towernmt-") as temporary:
-        directory, prefix = _exported_now(wanted, Path(temporary) / "export")
-        yield directory, prefix
-
-
-def _exported_now(wanted: Wanted, otherwise: Path) -> tuple[Path, str]:
-    """Export a run into its cache or the user's, or into the directory `otherwise` if neither can be written."""
-    if "tensorpack" not in sys.modules:     # whose log would otherwise be between the translations on stdout
-        log_to_stderr()
-    from towernmt.predict.trained_model import TrainedModel  # imports TensorFlow and tensorpack
-
-    with TrainedModel(wanted.run, wanted.checkpoint, device="cpu", averaged=wanted.averaged) as trained:
-        for directory in wanted.directories(trained.checkpoint):
-            try:
-                made = _export(trained, wanted, directory)
-            except OSError as error:
-                problem = f"{directory.parent} cannot be written ({error.strerror})"
-                continue
-            _forget_old(made)
-            return made, trained.checkpoint
-        log.warning("%s, so the export is not cached: each start exports the model again.", problem)
-        return _export(trained, wanted, otherwise), trained.checkpoint
-
-
-def _export(trained: TrainedModel, wanted: Wanted, directory: Path) -> Path:
-    """Export a model with checksums; a complete directory replaces a missing or damaged one."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    with temporary_directory("export to CTranslate2", directory.parent) as new:
-        made = export_model(trained, wanted.format, new / "export", precision=wanted.precision)
-        write_checksums(made)
-        if is_undamaged(directory):     # another process was faster
-            return directory
-        if directory.exists():
-            shutil.rmtree(directory)
-        return made.rename(directory)
-
-
-def _forget_old(newest: Path) -> None:
-    """Remove old cached exports; an engine that uses one has it in memory."""
-    others = [path for path in newest.parent.iterdir() if is_export(path) and path != newest]
-    for path in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[KEPT - 1:]:
-        shutil.rmtree(path, ignore_errors=True)

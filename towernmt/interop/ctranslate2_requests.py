@@ -14,14 +14,14 @@ from towernmt.predict.search.search_settings import SearchSettings
 
 ENGINE = "--engine ctranslate2"
 SEED = "its samples do not have a seed for each sentence"
-SETTINGS: dict[str, tuple[Any, str]] = {
+SUPPORTED_VALUES: dict[str, tuple[Any, str]] = {
     "beam_groups": (1, "it has no groups of beams"),
     "coverage_penalty": (0.0, "its coverage penalty is computed differently"),
     "repetition_penalty": (1.0, "its repetition penalty changes logits, not log-probabilities"),
     "shortlist": ("", "it does not support shortlists of this kind"),
 }
 """Search settings with the only value that CTranslate2 supports, and the reason."""
-FORBIDDING: dict[str, Any] = {"no_repeat_ngram": 0, "min_length": 0, "min_length_factor": 0.0}
+NEUTRAL_VALUES: dict[str, Any] = {"no_repeat_ngram": 0, "min_length": 0, "min_length_factor": 0.0}
 """Search settings that forbid tokens, with the value that forbids none. CTranslate2 distributes the probability of
 forbidden tokens over the others, which can change the hypotheses of a beam."""
 INPUTS: dict[str, str] = {
@@ -42,7 +42,7 @@ _LINE_OPTIONS = {"partial_word": "continuation", "constraints": "constraints", "
 SUPPORTED_INPUTS = frozenset({"source", "source_length", "prefix", "avoid"})
 
 
-class Obstacle(NamedTuple):
+class UnsupportedSetting(NamedTuple):
     """A search setting that CTranslate2 does not support.
 
     Attributes:
@@ -69,13 +69,13 @@ def difference(search: SearchSettings, inputs: Collection[str] = ()) -> str:
     """
     if problem := _unsupported_input(inputs):
         return ": ".join(problem)
-    if found := obstacle(search, inputs):
-        return f"{found.name}={found.value}: {found.reason}"
+    if unsupported := unsupported_setting(search, inputs):
+        return f"{unsupported.name}={unsupported.value}: {unsupported.reason}"
     if search.selection == "sampling":
         return f"selection=sampling: {SEED}"
     if search.beam_size == 1:
         return ""
-    forbidding = [f"{name}={getattr(search, name)}" for name, value in FORBIDDING.items()
+    forbidding = [f"{name}={getattr(search, name)}" for name, value in NEUTRAL_VALUES.items()
                   if getattr(search, name) != value]
     forbidding += ["avoid"] if "avoid" in inputs else []
     if forbidding:
@@ -85,7 +85,7 @@ def difference(search: SearchSettings, inputs: Collection[str] = ()) -> str:
     return ""
 
 
-def obstacle(search: SearchSettings, inputs: Collection[str] = ()) -> Obstacle | None:
+def unsupported_setting(search: SearchSettings, inputs: Collection[str] = ()) -> UnsupportedSetting | None:
     """Return the first setting of a search that CTranslate2 does not support; None if it supports all.
 
     Args:
@@ -95,7 +95,7 @@ def obstacle(search: SearchSettings, inputs: Collection[str] = ()) -> Obstacle |
     for name, (supported, reason) in _settings(search, inputs).items():
         value = getattr(search, name)
         if value != supported:
-            return Obstacle(name, value, supported, reason)
+            return UnsupportedSetting(name, value, supported, reason)
     return None
 
 
@@ -106,16 +106,16 @@ def _unsupported_input(inputs: Collection[str]) -> tuple[str, str] | None:
 
 
 def _settings(search: SearchSettings, inputs: Collection[str]) -> Mapping[str, tuple[Any, str]]:
-    """Return the settings of `SETTINGS` and those that depend on other options."""
+    """Return the settings of `SUPPORTED_VALUES` and those that depend on other options."""
     if search.selection == "sampling":
-        found = {**SETTINGS, "seed": (SearchSettings.seed, SEED),
-                 "epsilon": (0.0, "it has no minimum probability of sampled tokens")}
-        return found if search.n_best == 1 or search.top_k != 1 else {
-            **found, "top_k": (0, "it returns one hypothesis of the most probable tokens")}
-    found = {**SETTINGS, "temperature": (1.0, "it applies a temperature only to sampling")}
+        supported = {**SUPPORTED_VALUES, "seed": (SearchSettings.seed, SEED),
+                     "epsilon": (0.0, "it has no minimum probability of sampled tokens")}
+        return supported if search.n_best == 1 or search.top_k != 1 else {
+            **supported, "top_k": (0, "it returns one hypothesis of the most probable tokens")}
+    supported = {**SUPPORTED_VALUES, "temperature": (1.0, "it applies a temperature only to sampling")}
     if "prefix" in inputs and search.beam_size > 1 and search.stopping == "first":
-        found["stopping"] = ("exact", "it does not count a translation that ends with the prefix")
-    return found
+        supported["stopping"] = ("exact", "it does not count a translation that ends with the prefix")
+    return supported
 
 
 def check_options(arguments: Mapping[str, Any]) -> None:
@@ -142,9 +142,10 @@ def check_search(search: SearchSettings, inputs: Collection[str] = ()) -> None:
     """
     if problem := _unsupported_input(inputs):
         raise SettingsError(f"'{problem[0]}' cannot be combined with {ENGINE}: {problem[1]}. Leave out one of them.")
-    if found := obstacle(search, inputs):
-        raise SettingsError(f"{found.name}={found.value} cannot be combined with {ENGINE}: {found.reason}. Set "
-                            f"{found.name}={found.supported or repr(found.supported)}, or leave out --engine.")
+    if unsupported := unsupported_setting(search, inputs):
+        supported = unsupported.supported or repr(unsupported.supported)
+        raise SettingsError(f"{unsupported.name}={unsupported.value} cannot be combined with {ENGINE}: "
+                            f"{unsupported.reason}. Set {unsupported.name}={supported}, or leave out --engine.")
 
 
 def check_line(options: LineOptions, search: SearchSettings) -> None:

@@ -69,7 +69,7 @@ class CTranslate2Search:
                  log_probs: bool = False, attention: bool = False) -> None:
         check_search(search)
         longest = stream.max_source_length + 1
-        model.check_lengths(longest, limits_of(search, longest).most)
+        model.check_lengths(longest, limits_of(search, longest).maximum)
         self._model, self._search, self._stream = model, search, stream
         self._log_probs, self._attention, self.engine = log_probs, attention, model.name
 
@@ -87,21 +87,22 @@ class CTranslate2Search:
         """
         check_search(self._search, inputs)
         sentences = sentence_requests(inputs, self._search)
-        self._model.check_lengths(*(sentence.limits.most for sentence in sentences))
-        found = self._found(sentences, range(len(sentences)))
-        self._forbid_occurrences(sentences, found)
-        forbidding = [row for row, sentence in enumerate(sentences) if sentence.forbidden or self._forbids]
-        ends = self._ends(sentences)
-        for row, end in ends.items():
-            found[row].append(end)
-        self._score_by_model(sentences, found, forbidding, ends)
-        for hypotheses in found:
-            hypotheses.sort(key=self._score, reverse=True)
-        self._confirm(sentences, found, ends)
-        best = [hypotheses[:self._search.n_best] for hypotheses in found]
+        self._model.check_lengths(*(sentence.limits.maximum for sentence in sentences))
+        hypotheses = self._run_search(sentences, range(len(sentences)))
+        self._forbid_occurrences(sentences, hypotheses)
+        forbidding_rows = [row for row, sentence in enumerate(sentences) if sentence.forbidden or self._forbids_tokens]
+        endings = self._prefix_endings(sentences)
+        for row, ending in endings.items():
+            hypotheses[row].append(ending)
+        self._score_by_model(sentences, hypotheses, forbidding_rows, endings)
+        for sentence_hypotheses in hypotheses:
+            sentence_hypotheses.sort(key=self._score, reverse=True)
+        self._remove_unconfirmed_endings(sentences, hypotheses, endings)
+        best = [sentence_hypotheses[:self._search.n_best] for sentence_hypotheses in hypotheses]
         if self._log_probs:
-            self._count_again(sentences, best, [(row, k) for row, hypotheses in enumerate(best)
-                                                for k, one in enumerate(hypotheses) if not len(one.log_probs)])
+            self._rescore(sentences, best, [
+                (row, k) for row, sentence_hypotheses in enumerate(best)
+                for k, hypothesis in enumerate(sentence_hypotheses) if not len(hypothesis.log_probs)])
         return self._as_arrays(best, inputs["source"].shape[1])
 
     def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
@@ -132,29 +133,29 @@ class CTranslate2Search:
         if reason := difference(search, inputs):
             return reason
         longest = limits_of(search, self._stream.max_source_length + 1,
-                            inputs["prefix"].shape[-1] if "prefix" in inputs else 0).most
+                            inputs["prefix"].shape[-1] if "prefix" in inputs else 0).maximum
         return self._model.why_too_long(longest)
 
-    def _breaks(self) -> np.ndarray:
+    def _word_breaks(self) -> np.ndarray:
         return self._model.word_breaks
 
     @property
-    def _samples(self) -> bool:
+    def _is_sampling(self) -> bool:
         return self._search.selection == "sampling"
 
     @property
-    def _width(self) -> int:
+    def _beam_width(self) -> int:
         """Number of hypotheses of a sentence in a step of the beam."""
-        return 1 if self._samples else self._search.beam_size
+        return 1 if self._is_sampling else self._search.beam_size
 
     @property
-    def _forbids(self) -> bool:
+    def _forbids_tokens(self) -> bool:
         """Whether the search forbids tokens; then the log-probabilities that CTranslate2 returns are too large."""
         search = self._search
         return bool(search.min_length or search.min_length_factor or search.no_repeat_ngram)
 
-    def _found(self, sentences: Sequence[SentenceRequest], rows: Iterable[int],
-               one_limit: bool = False) -> list[list[_Hypothesis]]:
+    def _run_search(self, sentences: Sequence[SentenceRequest], rows: Iterable[int],
+                    same_limit: bool = False) -> list[list[_Hypothesis]]:
         """Return the hypotheses of each of these rows.
 
         Those with a prefix do not end with it: CTranslate2 treats an end at the first free position in another way.
@@ -162,69 +163,74 @@ class CTranslate2Search:
         Args:
             sentences: the sentences.
             rows: the rows.
-            one_limit: whether the sentences of a batch have the same maximum length. Otherwise the batch has the
+            same_limit: whether the sentences of a batch have the same maximum length. Otherwise the batch has the
                 largest of them, and sentences with hypotheses that reach their own maximum are translated again.
         """
-        rows, begun = list(rows), []
-        for batch in self._batches(sentences, rows, one_limit):
-            together = [sentences[row] for row in batch]
-            begun.append((batch, self._begin(together), self._begin_first_attention(together)))
-        found = {row: self._hypotheses(result.result(), first and first.result().attention[0][:1])
-                 for batch, results, firsts in begun
-                 for row, result, first in zip(batch, results, firsts, strict=True)}
-        largest = {row: max(sentences[other].limits.most for other in batch) for batch, _, _ in begun for row in batch}
-        late = [row for row in rows if any(len(one.ids) >= sentences[row].limits.most for one in found[row])
-                and sentences[row].limits.most < largest[row]]
-        if late:
-            found |= zip(late, self._found(sentences, late, one_limit=True), strict=True)
-        return [found[row] for row in rows]
+        rows, started = list(rows), []
+        for batch in self._batches(sentences, rows, same_limit):
+            requests = [sentences[row] for row in batch]
+            started.append((batch, self._start_translation(requests), self._start_first_attention(requests)))
+        hypotheses = {row: self._hypotheses(result.result(), attention and attention.result().attention[0][:1])
+                      for batch, results, attentions in started
+                      for row, result, attention in zip(batch, results, attentions, strict=True)}
+        capped = []         # rows of sentences with a hypothesis that is longer than they may be
+        for batch, _, _ in started:
+            batch_limit = max(sentences[row].limits.maximum for row in batch)
+            for row in batch:
+                limit = sentences[row].limits.maximum
+                if limit < batch_limit and any(len(hypothesis.ids) >= limit for hypothesis in hypotheses[row]):
+                    capped.append(row)
+        if capped:
+            hypotheses |= zip(capped, self._run_search(sentences, capped, same_limit=True), strict=True)
+        return [hypotheses[row] for row in rows]
 
     def _batches(self, sentences: Sequence[SentenceRequest], rows: Sequence[int],
-                 one_limit: bool) -> Iterator[list[int]]:
+                 same_limit: bool) -> Iterator[list[int]]:
         """Yield the rows of each batch, the longest sentences first, so that all threads end at about the same time."""
-        one_limit = one_limit or self._samples or patience_of(self._search) == NO_END
+        same_limit = same_limit or self._is_sampling or patience_of(self._search) == NO_END
 
         def kind(row: int) -> tuple[int, int, int, tuple[Ids, ...]]:
             _, limits, prefix, _, forbidden = sentences[row]
-            return limits.most if one_limit else 0, limits.least, len(prefix) if self._width > 1 else 0, forbidden
+            prefix_length = len(prefix) if self._beam_width > 1 else 0
+            return limits.maximum if same_limit else 0, limits.minimum, prefix_length, forbidden
 
         share = max(LEAST_SHARE, -(-len(rows) // self._model.engine.num_translators))
-        by_kind = sorted(rows, key=lambda row: (kind(row), len(sentences[row].source)), reverse=True)
-        for _, group in groupby(by_kind, kind):
-            same = list(group)
-            while same:
-                tokens = len(sentences[same[0]].source) + 1
+        sorted_rows = sorted(rows, key=lambda row: (kind(row), len(sentences[row].source)), reverse=True)
+        for _, group in groupby(sorted_rows, kind):
+            remaining = list(group)
+            while remaining:
+                tokens = len(sentences[remaining[0]].source) + 1
                 size = max(1, min(self._stream.batch_sentences, self._stream.batch_tokens // tokens, share))
-                yield same[:size]
-                same = same[size:]
+                yield remaining[:size]
+                remaining = remaining[size:]
 
-    def _begin(self, sentences: Sequence[SentenceRequest]) -> list[Any]:
+    def _start_translation(self, sentences: Sequence[SentenceRequest]) -> list[Any]:
         """Start the translation of a batch of one kind, and return its asynchronous results."""
         search, model = self._search, self._model
-        most = max(sentence.limits.most for sentence in sentences)
-        least, prefix = sentences[0].limits.least, len(sentences[0].prefix)
-        if prefix and self._width > 1:
-            least = max(least, prefix + 1)
-        patience = patience_of(search, prefix)
-        selection: dict[str, Any] = {"beam_size": self._width, "patience": patience,
-                                     "num_hypotheses": round(self._width * patience)}
-        if self._samples:
+        maximum = max(sentence.limits.maximum for sentence in sentences)
+        minimum, prefix_length = sentences[0].limits.minimum, len(sentences[0].prefix)
+        if prefix_length and self._beam_width > 1:
+            minimum = max(minimum, prefix_length + 1)
+        patience = patience_of(search, prefix_length)
+        selection: dict[str, Any] = {"beam_size": self._beam_width, "patience": patience,
+                                     "num_hypotheses": round(self._beam_width * patience)}
+        if self._is_sampling:
             top_k = search.top_k if search.top_k < model.target_vocabulary.size else 0
             selection = {"beam_size": 1, "num_hypotheses": search.n_best, "sampling_topk": top_k,
                          "sampling_topp": search.top_p, "sampling_temperature": search.temperature}
-        begun: list[Any] = model.engine.translate_batch(
+        results: list[Any] = model.engine.translate_batch(
             [model.source_tokens(sentence.source) for sentence in sentences],
             [model.target_tokens(sentence.prefix) for sentence in sentences],
-            asynchronous=True, length_penalty=NO_PENALTY, max_decoding_length=most,
-            min_decoding_length=min(least, most), max_input_length=0, no_repeat_ngram_size=search.no_repeat_ngram,
+            asynchronous=True, length_penalty=NO_PENALTY, max_decoding_length=maximum,
+            min_decoding_length=min(minimum, maximum), max_input_length=0, no_repeat_ngram_size=search.no_repeat_ngram,
             return_scores=True, return_end_token=True, return_attention=self._attention,
             suppress_sequences=self._suppressed(sentences[0]), **selection)
-        return begun
+        return results
 
     def _suppressed(self, sentence: SentenceRequest) -> list[list[str]] | None:
         return [self._model.target_tokens(ids) for ids in sentence.forbidden] or None
 
-    def _begin_first_attention(self, sentences: Sequence[SentenceRequest]) -> Sequence[Any]:
+    def _start_first_attention(self, sentences: Sequence[SentenceRequest]) -> Sequence[Any]:
         """Start the computation of the first token's attention, which all hypotheses of a sentence share.
 
         A beam search of CTranslate2 returns that of another sentence of the batch.
@@ -232,13 +238,13 @@ class CTranslate2Search:
         Returns:
             asynchronous results; None for each sentence if its own search returns the right attention.
         """
-        if not self._attention or self._width == 1 or len(sentences) == 1:
+        if not self._attention or self._beam_width == 1 or len(sentences) == 1:
             return [None] * len(sentences)
-        begun: list[Any] = self._model.engine.translate_batch(
+        results: list[Any] = self._model.engine.translate_batch(
             [self._model.source_tokens(sentence.source) for sentence in sentences], asynchronous=True, beam_size=1,
             max_decoding_length=1, min_decoding_length=0, max_input_length=0, return_end_token=True,
             return_attention=True)
-        return begun
+        return results
 
     def _hypotheses(self, result: Any, first: Sequence[Sequence[float]] | None = None) -> list[_Hypothesis]:
         """Return the hypotheses of a result.
@@ -249,11 +255,11 @@ class CTranslate2Search:
         """
         attention: list[np.ndarray | None] = [None] * len(result.hypotheses)
         if self._attention:
-            attention = [_with_end(rows if first is None else [*first, *rows[1:]]) for rows in result.attention]
+            attention = [_add_end_column(rows if first is None else [*first, *rows[1:]]) for rows in result.attention]
         return [_Hypothesis(self._model.target_ids(tokens), log_prob, (), weights)
                 for log_prob, tokens, weights in zip(result.scores, result.hypotheses, attention, strict=True)]
 
-    def _forbid_occurrences(self, sentences: list[SentenceRequest], found: list[list[_Hypothesis]]) -> None:
+    def _forbid_occurrences(self, sentences: list[SentenceRequest], hypotheses: list[list[_Hypothesis]]) -> None:
         """Search again for sentences with forbidden tokens and phrases, which are then forbidden literally.
 
         PAD and BOS are forbidden only if they occur, because this raises the probabilities of other tokens.
@@ -262,126 +268,131 @@ class CTranslate2Search:
         """
         rows = list(range(len(sentences)))
         while rows:
-            again = []
+            changed_rows = []
             for row in rows:
-                sentence, new = sentences[row], set[Ids]()
-                for one in found[row]:
-                    new |= {(id,) for id in (PAD, BOS) if id in one.ids}
-                    for start, phrase in sentence.avoided.occurrences(one.ids, len(sentence.prefix), self._breaks):
-                        new.add((one.ids[start - 1], *phrase) if start else phrase)
-                if not new <= set(sentence.forbidden):
-                    sentences[row] = sentence._replace(forbidden=(*sentence.forbidden, *sorted(new)))
-                    again.append(row)
-            for row, hypotheses in zip(again, self._found(sentences, again), strict=True):
-                found[row] = hypotheses
-            rows = again
+                sentence, forbidden = sentences[row], set[Ids]()
+                for hypothesis in hypotheses[row]:
+                    forbidden |= {(id,) for id in (PAD, BOS) if id in hypothesis.ids}
+                    for start, phrase in sentence.avoided.occurrences(
+                            hypothesis.ids, len(sentence.prefix), self._word_breaks):
+                        forbidden.add((hypothesis.ids[start - 1], *phrase) if start else phrase)
+                if not forbidden <= set(sentence.forbidden):
+                    sentences[row] = sentence._replace(forbidden=(*sentence.forbidden, *sorted(forbidden)))
+                    changed_rows.append(row)
+            for row, new_hypotheses in zip(changed_rows, self._run_search(sentences, changed_rows), strict=True):
+                hypotheses[row] = new_hypotheses
+            rows = changed_rows
 
-    def _ends(self, sentences: Sequence[SentenceRequest]) -> dict[int, _Hypothesis]:
+    def _prefix_endings(self, sentences: Sequence[SentenceRequest]) -> dict[int, _Hypothesis]:
         """Return, by row, the hypothesis that ends with the prefix, if a beam may contain it."""
-        ends = {}
+        endings = {}
         for row, (_, limits, prefix, avoided, _) in enumerate(sentences):
-            if self._width > 1 and prefix and limits.least <= len(prefix):
+            if self._beam_width > 1 and prefix and limits.minimum <= len(prefix):
                 ids = [*prefix, EOS]
-                if not any(True for _ in avoided.occurrences(ids, len(prefix), self._breaks)):
-                    ends[row] = _Hypothesis(ids, 0.0)
-        return ends
+                if not any(True for _ in avoided.occurrences(ids, len(prefix), self._word_breaks)):
+                    endings[row] = _Hypothesis(ids, 0.0)
+        return endings
 
-    def _score_by_model(self, sentences: Sequence[SentenceRequest], found: list[list[_Hypothesis]],
-                        forbidding: Sequence[int], ends: Mapping[int, _Hypothesis]) -> None:
+    def _score_by_model(self, sentences: Sequence[SentenceRequest], hypotheses: list[list[_Hypothesis]],
+                        forbidding_rows: Sequence[int], endings: Mapping[int, _Hypothesis]) -> None:
         """Replace the log-probabilities of hypotheses by those of the model, if tokens were forced or forbidden.
 
         Args:
             sentences: the sentences.
-            found: hypotheses of each sentence.
-            forbidding: rows of sentences with forbidden tokens.
-            ends: by row, the last hypothesis, which ends with the prefix.
+            hypotheses: hypotheses of each sentence.
+            forbidding_rows: rows of sentences with forbidden tokens.
+            endings: by row, the last hypothesis, which ends with the prefix.
         """
-        returned = {row: [one.log_prob for one in hypotheses] for row, hypotheses in enumerate(found)}
+        returned = [[hypothesis.log_prob for hypothesis in sentence_hypotheses] for sentence_hypotheses in hypotheses]
         # A prefix alone changes all log-probabilities of a sentence by the same value.
-        forced = [row for row, sentence in enumerate(sentences) if sentence.prefix and row not in forbidding]
-        self._count_again(sentences, found, [(row, k) for row in forbidding for k in range(len(found[row]))] + [
-            (row, k) for row in forced for k in (0, *([len(found[row]) - 1] if row in ends else []))])
-        for row in forced:
-            change = found[row][0].log_prob - returned[row][0]
-            for k in range(1, len(found[row]) - (row in ends)):
-                found[row][k] = found[row][k]._replace(log_prob=returned[row][k] + change)
+        forced_rows = [row for row, sentence in enumerate(sentences) if sentence.prefix and row not in forbidding_rows]
+        all_of_forbidding = [(row, k) for row in forbidding_rows for k in range(len(hypotheses[row]))]
+        first_of_forced = [(row, 0) for row in forced_rows]
+        endings_of_forced = [(row, len(hypotheses[row]) - 1) for row in forced_rows if row in endings]
+        self._rescore(sentences, hypotheses, all_of_forbidding + first_of_forced + endings_of_forced)
+        for row in forced_rows:
+            change = hypotheses[row][0].log_prob - returned[row][0]
+            for k in range(1, len(hypotheses[row]) - (row in endings)):
+                hypotheses[row][k] = hypotheses[row][k]._replace(log_prob=returned[row][k] + change)
 
-    def _confirm(self, sentences: Sequence[SentenceRequest], found: list[list[_Hypothesis]],
-                 ends: Mapping[int, _Hypothesis]) -> None:
-        """Remove the hypotheses `ends` unless EOS is among the best tokens of the beam after the prefix.
+    def _remove_unconfirmed_endings(self, sentences: Sequence[SentenceRequest], hypotheses: list[list[_Hypothesis]],
+                                    endings: Mapping[int, _Hypothesis]) -> None:
+        """Remove the hypotheses `endings` unless EOS is among the best tokens of the beam after the prefix.
 
         Only those among the n best are checked, by a search of one step, which also returns their attention.
         """
-        search, model, begun = self._search, self._model, []
-        for row, end in ends.items():
-            places = [k for k, one in enumerate(found[row]) if one.ids == end.ids]
-            if places and places[0] < search.n_best:
-                begun.append((row, places[0], model.engine.translate_batch(
+        search, model, started = self._search, self._model, []
+        for row, ending in endings.items():
+            indices = [k for k, hypothesis in enumerate(hypotheses[row]) if hypothesis.ids == ending.ids]
+            if indices and indices[0] < search.n_best:
+                started.append((row, indices[0], model.engine.translate_batch(
                     [model.source_tokens(sentences[row].source)], [model.target_tokens(sentences[row].prefix)],
                     asynchronous=True, beam_size=search.beam_size, num_hypotheses=search.beam_size,
-                    max_decoding_length=len(end.ids), min_decoding_length=0, max_input_length=0, return_scores=True,
+                    max_decoding_length=len(ending.ids), min_decoding_length=0, max_input_length=0, return_scores=True,
                     no_repeat_ngram_size=search.no_repeat_ngram, return_end_token=True,
                     return_attention=self._attention, suppress_sequences=self._suppressed(sentences[row]))[0]))
-            elif places:
-                del found[row][places[0]]
-        for row, place, result in begun:
+            elif indices:
+                del hypotheses[row][indices[0]]
+        for row, index, result in started:
             # CTranslate2 replaces EOS by PAD at the first position after a prefix, except in the best hypothesis.
-            ended = [one for one in self._hypotheses(result.result()) if one.ids[-1] in (EOS, PAD)]
-            if ended:
-                found[row][place] = found[row][place]._replace(attention=ended[0].attention)
+            finished = [hypothesis for hypothesis in self._hypotheses(result.result())
+                        if hypothesis.ids[-1] in (EOS, PAD)]
+            if finished:
+                hypotheses[row][index] = hypotheses[row][index]._replace(attention=finished[0].attention)
             else:
-                del found[row][place]
+                del hypotheses[row][index]
 
-    def _count_again(self, sentences: Sequence[SentenceRequest], found: list[list[_Hypothesis]],
-                     places: Iterable[tuple[int, int]]) -> None:
+    def _rescore(self, sentences: Sequence[SentenceRequest], hypotheses: list[list[_Hypothesis]],
+                 positions: Iterable[tuple[int, int]]) -> None:
         """Replace the log-probabilities of hypotheses by those that the model gives their tokens.
 
         Args:
             sentences: the sentences.
-            found: hypotheses of each sentence.
-            places: pairs of a row and the index of a hypothesis.
+            hypotheses: hypotheses of each sentence.
+            positions: pairs of a row and the index of a hypothesis.
         """
-        places, model = list(places), self._model
-        sizes = [max(len(sentences[row].source), len(found[row][k].ids)) + 1 for row, k in places]
-        begun = []
+        positions, model = list(positions), self._model
+        sizes = [max(len(sentences[row].source), len(hypotheses[row][k].ids)) + 1 for row, k in positions]
+        started = []
         for batch in token_batches(sizes, self._stream.batch_tokens):
-            pairs = [(sentences[row].source, found[row][k]) for row, k in (places[i] for i in batch)]
-            begun.append((batch, model.engine.score_batch(
+            pairs = [(sentences[row].source, hypotheses[row][k]) for row, k in (positions[i] for i in batch)]
+            started.append((batch, model.engine.score_batch(
                 [model.source_tokens(source) for source, _ in pairs],
-                [model.target_tokens(one.ids[:-1] if one.ended else one.ids) for _, one in pairs],
+                [model.target_tokens(hypothesis.ids[:-1] if hypothesis.ended else hypothesis.ids)
+                 for _, hypothesis in pairs],
                 max_input_length=0, asynchronous=True)))
-        for batch, results in begun:
+        for batch, results in started:
             for i, result in zip(batch, results, strict=True):
-                row, k = places[i]
-                log_probs = result.result().log_probs[:len(found[row][k].ids)]
-                found[row][k] = found[row][k]._replace(log_prob=float(np.sum(log_probs)), log_probs=log_probs)
+                row, k = positions[i]
+                log_probs = result.result().log_probs[:len(hypotheses[row][k].ids)]
+                hypotheses[row][k] = hypotheses[row][k]._replace(log_prob=float(np.sum(log_probs)), log_probs=log_probs)
 
-    def _score(self, one: _Hypothesis) -> float:
-        if self._samples:
-            return one.log_prob
-        search, tokens = self._search, len(one.ids)
+    def _score(self, hypothesis: _Hypothesis) -> float:
+        if self._is_sampling:
+            return hypothesis.log_prob
+        search, tokens = self._search, len(hypothesis.ids)
         base = (5.0 + tokens) / 6.0 if search.length_normalization == "gnmt" else float(tokens)
-        return float((one.log_prob + search.word_reward * tokens) / base ** search.length_penalty)
+        return float((hypothesis.log_prob + search.word_reward * tokens) / base ** search.length_penalty)
 
     def _as_arrays(self, best: list[list[_Hypothesis]], source_length: int) -> Found:
         n_best = self._search.n_best
-        length = max((len(one.ids) for hypotheses in best for one in hypotheses), default=0)
+        length = max((len(hypothesis.ids) for hypotheses in best for hypothesis in hypotheses), default=0)
         tokens = np.full([len(best), n_best, length], PAD, np.int32)
         scores = np.full([len(best), n_best], -np.inf, np.float32)
         log_probs = np.zeros([len(best), n_best, length], np.float32) if self._log_probs else None
         attention = np.zeros([len(best), n_best, length, source_length], np.float32) if self._attention else None
         for row, hypotheses in enumerate(best):
-            for k, one in enumerate(hypotheses):
-                tokens[row, k, :len(one.ids)] = one.ids
-                scores[row, k] = self._score(one)
+            for k, hypothesis in enumerate(hypotheses):
+                tokens[row, k, :len(hypothesis.ids)] = hypothesis.ids
+                scores[row, k] = self._score(hypothesis)
                 if log_probs is not None:
-                    log_probs[row, k, :len(one.ids)] = one.log_probs
-                if attention is not None and one.attention is not None:
-                    attention[row, k, :len(one.ids), :one.attention.shape[1]] = one.attention
+                    log_probs[row, k, :len(hypothesis.ids)] = hypothesis.log_probs
+                if attention is not None and hypothesis.attention is not None:
+                    attention[row, k, :len(hypothesis.ids), :hypothesis.attention.shape[1]] = hypothesis.attention
         return Found(tokens, scores, log_probs, attention)
 
 
-def _with_end(rows: Sequence[Sequence[float]]) -> np.ndarray:
+def _add_end_column(rows: Sequence[Sequence[float]]) -> np.ndarray:
     """Return attention with a column for the source's EOS, which CTranslate2 leaves out; the weights of a row sum to 1.
 
     Args:

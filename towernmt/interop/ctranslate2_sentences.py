@@ -22,12 +22,12 @@ class LengthLimits(NamedTuple):
     """Limits of the number of tokens in a translation.
 
     Attributes:
-        most: maximum, EOS included.
-        least: minimum, EOS excluded.
+        maximum: maximum, EOS included.
+        minimum: minimum, EOS excluded.
     """
 
-    most: int
-    least: int
+    maximum: int
+    minimum: int
 
 
 class AvoidedIds(NamedTuple):
@@ -128,12 +128,12 @@ def limits_of(search: SearchSettings, source_length: int, prefix_length: int = 0
     def share(tokens: int, factor: float) -> int:
         return int(np.floor(np.float32(tokens) * np.float32(factor)))       # as TensorFlow computes it
 
-    most = max(share(source_length, search.max_length_factor) + search.max_length_constant, 1)
-    most = min(most, search.max_tokens) if search.max_tokens else most
+    maximum = max(share(source_length, search.max_length_factor) + search.max_length_constant, 1)
+    maximum = min(maximum, search.max_tokens) if search.max_tokens else maximum
     if prefix_length:
-        most = max(most, prefix_length + max(search.max_length_constant, 1))
-    least = max(share(source_length - 1, search.min_length_factor), search.min_length)
-    return LengthLimits(most, min(least, most))
+        maximum = max(maximum, prefix_length + max(search.max_length_constant, 1))
+    minimum = max(share(source_length - 1, search.min_length_factor), search.min_length)
+    return LengthLimits(maximum, min(minimum, maximum))
 
 
 def patience_of(search: SearchSettings, prefix_length: int = 0) -> float:

@@ -42,7 +42,7 @@ class ServedModel:
     Args:
         direction: translation direction.
         location: path of the model, or FILE.py:NAME of a custom engine.
-        open_model: loads the model; called again for each reload.
+        load_model: loads the model; called again for each reload.
         round_size, max_queue, on_round: as in `Batcher`.
 
     Attributes:
@@ -54,9 +54,9 @@ class ServedModel:
         TowerNMTError: the model cannot be loaded, or does not translate.
     """
 
-    def __init__(self, direction: Direction, location: str, open_model: Callable[[], LoadedModel], round_size: int,
+    def __init__(self, direction: Direction, location: str, load_model: Callable[[], LoadedModel], round_size: int,
                  max_queue: int, on_round: Callable[[RoundStatistics], None] = lambda _: None) -> None:
-        self.direction, self.location, self._open_model = direction, location, open_model
+        self.direction, self.location, self._load_model = direction, location, load_model
         self._reload_lock = threading.Lock()
         self.model = self._load()
         self.loaded_at = time.time()
@@ -171,7 +171,7 @@ class ServedModel:
 
     def _load(self) -> LoadedModel:
         start = time.monotonic()
-        model = self._open_model()
+        model = self._load_model()
         warm_up(model, self.location)
         log.info("%s: %s is ready after %.1f s%s.", self.direction, self.location, time.monotonic() - start,
                  f" (engine: {model.engine()})" if model.engine() else "")

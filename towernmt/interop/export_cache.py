@@ -1,0 +1,159 @@
+"""Exports of runs for engines, cached in the directory of the run or in the user's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from towernmt import __version__
+from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.core.directories import is_export
+from towernmt.core.errors import DataError
+from towernmt.core.files import is_undamaged, user_cache, write_checksums
+from towernmt.core.standard_streams import log_to_stderr
+from towernmt.core.temporary_directories import temporary_directory
+from towernmt.interop.export import export_model
+from towernmt.predict.lines.resumable import file_fingerprint
+
+if TYPE_CHECKING:
+    from towernmt.predict.trained_model import TrainedModel
+
+log = logging.getLogger(__name__)
+
+CACHE = "exports"
+"""The directory of cached exports in a run."""
+MAX_CACHED_EXPORTS = 4
+"""Maximum number of cached exports. The best checkpoint of a run changes while the run is trained."""
+
+
+class ExportSpec(NamedTuple):
+    """The export that an engine needs.
+
+    Attributes:
+        run: the run to export.
+        checkpoint: an argument for `SavedRun.checkpoint`, or the prefix of a checkpoint's files.
+        averaged: whether to export the moving averages of the weights.
+        format: a format of `towernmt export`.
+        precision: precision of the weights.
+    """
+
+    run: SavedRun
+    checkpoint: str | None
+    averaged: bool
+    format: str
+    precision: str
+
+    def prefix(self) -> str:
+        """Return the prefix of the checkpoint's files."""
+        if self.checkpoint is not None and Path(f"{self.checkpoint}.index").is_file():
+            return self.checkpoint
+        return self.run.checkpoint(self.checkpoint)
+
+    def directories(self, prefix: str) -> list[Path]:
+        """Return the possible directories of the cached export: in the run, and in the user's cache.
+
+        The name contains a hash of everything that the export depends on.
+
+        Raises:
+            DataError: the checkpoint was removed.
+        """
+        parts = (__version__, self.averaged, file_fingerprint(self.run.settings_file),
+                 file_fingerprint(Path(f"{prefix}.index")))
+        digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+        name = f"{self.format}-{Path(prefix).parent.name}-{self.precision}-{digest}"
+        run_hash = hashlib.sha256(str(self.run.path.resolve()).encode()).hexdigest()[:12]
+        return [self.run.path / CACHE / name, *(cache / CACHE / run_hash / name for cache in _user_caches())]
+
+
+def _user_caches() -> list[Path]:
+    try:
+        return [user_cache()]
+    except RuntimeError:        # no home directory
+        return []
+
+
+def cached_export(spec: ExportSpec) -> Path | None:
+    """Return the directory of the cached export of this checkpoint; None if it is missing or damaged.
+
+    Args:
+        spec: the export, whose checkpoint is the prefix of its files.
+    """
+    try:
+        directories = spec.directories(str(spec.checkpoint))
+    except DataError:       # the checkpoint was removed
+        return None
+    return next(filter(is_undamaged, directories), None)
+
+
+@contextmanager
+def exported_run(spec: ExportSpec) -> Iterator[tuple[Path, str]]:
+    """Export a run unless the export is cached, and return its directory and the prefix of its checkpoint.
+
+    The directory may be removed after the context ends.
+
+    Raises:
+        CheckpointError: the checkpoint does not exist.
+        SettingsError: the format cannot express the model.
+    """
+    prefix = spec.prefix()
+    directory = cached_export(spec._replace(checkpoint=prefix))
+    if directory is not None:
+        yield directory, prefix
+        return
+    log.info("%s: exporting %s in %s; the export is cached.", spec.run.name, Path(prefix).parent.name, spec.precision)
+    with tempfile.TemporaryDirectory(prefix="towernmt-") as temporary:
+        directory, prefix = _export_into_cache(spec, Path(temporary) / "export")
+        yield directory, prefix
+
+
+def _export_into_cache(spec: ExportSpec, fallback: Path) -> tuple[Path, str]:
+    """Export a run into its cache or the user's, or into the directory `fallback` if neither can be written."""
+    if "tensorpack" not in sys.modules:     # whose log would otherwise be between the translations on stdout
+        log_to_stderr()
+    from towernmt.predict.trained_model import TrainedModel  # imports TensorFlow and tensorpack
+
+    with TrainedModel(spec.run, spec.checkpoint, device="cpu", averaged=spec.averaged) as trained:
+        for directory in spec.directories(trained.checkpoint):
+            try:
+                export = _export(trained, spec, directory)
+            except OSError as error:
+                problem = f"{directory.parent} cannot be written ({error.strerror})"
+                continue
+            _remove_old_exports(export)
+            return export, trained.checkpoint
+        log.warning("%s, so the export is not cached: each start exports the model again.", problem)
+        return _export(trained, spec, fallback), trained.checkpoint
+
+
+def _export(trained: TrainedModel, spec: ExportSpec, directory: Path) -> Path:
+    """Export a model with checksums; a complete directory replaces a missing or damaged one."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_directory("export to CTranslate2", directory.parent) as new:
+        export = export_model(trained, spec.format, new / "export", precision=spec.precision)
+        write_checksums(export)
+        if is_undamaged(directory):     # another process was faster
+            return directory
+        if directory.exists():
+            shutil.rmtree(directory)
+        return export.rename(directory)
+
+
+def _remove_old_exports(newest: Path) -> None:
+    """Remove old cached exports; an engine that uses one has it in memory."""
+    others = [path for path in newest.parent.iterdir() if is_export(path) and path != newest]
+    for path in sorted(others, key=_modification_time, reverse=True)[MAX_CACHED_EXPORTS - 1:]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _modification_time(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:     # another process has removed it
+        return 0.0
