@@ -51,13 +51,13 @@ def train_with_text(options: argparse.Namespace) -> int:
     from towernmt.core.terminal_log import configure_terminal_log
     from towernmt.dataflow.preparation.prepared_data import open_prepared
     from towernmt.interop.starting_models import open_starting_model
-    from towernmt.jobs.monolingual_training import MonolingualOrder, train_with_monolingual_text
+    from towernmt.jobs.monolingual_training import MonolingualJob, train_with_monolingual_text
 
     start = starting_model(options)
     models = [open_starting_model(path, "--teacher", options.trust_code) for path in options.teacher or ()]
     sources = settings_sources(options, defaults=defaults_mode(options.defaults, several_workers=False), start=start)
     configure_terminal_log(verbose=options.verbose)
-    status = train_with_monolingual_text(MonolingualOrder(
+    status = train_with_monolingual_text(MonolingualJob(
         Path(options.monolingual or options.source_monolingual), "target" if options.monolingual else "source",
         open_prepared(options.data), Path(options.logdir), sources, models, not options.no_text_check), logger.info)
     if status == 0:

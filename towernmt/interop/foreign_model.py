@@ -16,7 +16,7 @@ from towernmt.predict.search.search_settings import SearchSettings
 
 Weights = dict[str, np.ndarray]
 """The values of variables, by name."""
-NEVER = -1000.0
+IMPOSSIBLE_LOGIT = -1000.0
 """The logit of pieces that the model does not know. Their probability is 0 in float32, and the loss stays small enough
 if training continues with label smoothing, which weights all pieces."""
 
@@ -48,7 +48,7 @@ class ForeignModel:
         weights: the value of each variable of towernmt, float32.
         source, target: the vocabularies.
         search: search settings of the other system, as far as its files contain them.
-        kept: files that are copied into the run without a change, such as a model card and a licence.
+        copied_files: files that are copied into the run without a change, such as a model card and a licence.
         notes: differences from the original model, one sentence each.
     """
 
@@ -58,7 +58,7 @@ class ForeignModel:
     source: Vocabulary
     target: Vocabulary
     search: SearchSettings = field(default_factory=SearchSettings)
-    kept: tuple[Path, ...] = ()
+    copied_files: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -126,11 +126,11 @@ class ForeignParameters:
         Raises:
             CheckpointError: a parameter was not taken.
         """
-        left = sorted(name for name in self._shapes if name not in self._taken)
-        if left:
-            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-            raise CheckpointError(f"{self.origin}: the parameter {left[0]}{more} belongs to a component that the "
-                                  "transformer of towernmt does not have: the model cannot be imported.")
+        remaining = sorted(name for name in self._shapes if name not in self._taken)
+        if remaining:
+            others = f" and {len(remaining) - 1} more" if len(remaining) > 1 else ""
+            raise CheckpointError(f"{self.origin}: the parameter {remaining[0]}{others} belongs to a component that "
+                                  "the transformer of towernmt does not have: the model cannot be imported.")
 
 
 LayerWeights = Callable[[ForeignParameters, TransformerSettings, str, int], Weights]
@@ -153,17 +153,17 @@ def transformer_weights(parameters: ForeignParameters, s: TransformerSettings, t
     Raises:
         CheckpointError: a parameter is missing or unknown.
     """
-    made = dict(tables)
+    weights = dict(tables)
     for stack, layers in (("encoder", s.encoder_layers), ("decoder", s.decoder_layers)):
         for number in range(layers):
-            made |= layer(parameters, s, stack, number)
+            weights |= layer(parameters, s, stack, number)
         if s.preprocess:
-            made |= norm(parameters, s, f"{stack}/final_norm", f"{stack}/layer_norm")
+            weights |= norm(parameters, s, f"{stack}/final_norm", f"{stack}/layer_norm")
     parameters.check_all_taken()
-    return {f"transformer/{name}": value for name, value in made.items()}
+    return {f"transformer/{name}": value for name, value in weights.items()}
 
 
-class AttentionMaps(NamedTuple):
+class AttentionProjections(NamedTuple):
     """The projections of an attention layer.
 
     Attributes:

@@ -16,13 +16,13 @@ from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
-from towernmt.interop.foreign_model import NEVER
+from towernmt.interop.foreign_model import IMPOSSIBLE_LOGIT
 
 LANGUAGE = re.compile(r">>[^<>\s]+<<")
 """A word at the beginning of a source text that names the target language, as in multilingual models."""
 _SPACE = "\u2581"  # SentencePiece's mark of a space
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5      # SentencePiece.Type
-_LAST = -1e9
+_LOWEST_SCORE = -1e9
 
 
 class ForeignPieceModel:
@@ -36,7 +36,7 @@ class ForeignPieceModel:
         from sentencepiece import sentencepiece_model_pb2
 
         self._file = file
-        self.content = _content(file)
+        self.content = _read_file(file)
         SentencePieceVocabulary(self.content, str(file))    # raises DataError if the content is not a model
         self._model = sentencepiece_model_pb2.ModelProto.FromString(self.content)
         self._by_piece = {piece.piece: piece for piece in self._model.pieces if piece.type not in (_UNKNOWN, _CONTROL)}
@@ -44,16 +44,16 @@ class ForeignPieceModel:
     @property
     def pieces(self) -> list[str]:
         """The pieces that the model divides text into."""
-        return [piece for piece, found in self._by_piece.items() if found.type != _UNUSED]
+        return [piece for piece, entry in self._by_piece.items() if entry.type != _UNUSED]
 
-    def in_order(self, pieces: Sequence[str], languages: Collection[str] = (), left_out: Collection[str] = ()
-                 ) -> SentencePieceVocabulary:
+    def reordered(self, pieces: Sequence[str], languages: Collection[str] = (), unused: Collection[str] = ()
+                  ) -> SentencePieceVocabulary:
         """Return the model with the pieces of a table.
 
         Args:
             pieces: pieces by towernmt's ids, the four special ones first.
             languages: pieces that are complete words for target languages, with the SentencePiece sign for a space.
-            left_out: pieces that text is not divided into.
+            unused: pieces that text is not divided into.
 
         Raises:
             DataError: a piece occurs twice or is empty.
@@ -68,22 +68,22 @@ class ForeignPieceModel:
         del model.pieces[:]
         model.DiscardUnknownFields()    # some of them contain tests of the old ids
         for id, piece in enumerate(pieces):
-            model.pieces.append(self._piece(type(model).SentencePiece, id, piece, languages, left_out))
+            model.pieces.append(self._piece(type(model).SentencePiece, id, piece, languages, unused))
         trainer = model.trainer_spec
         trainer.pad_id, trainer.bos_id, trainer.eos_id, trainer.unk_id = PAD, BOS, EOS, UNK
         trainer.pad_piece, trainer.bos_piece, trainer.eos_piece, trainer.unk_piece = SPECIAL_PIECES
         trainer.vocab_size = len(pieces)
         return SentencePieceVocabulary(model.SerializeToString(), str(self._file))
 
-    def _piece(self, kind: Any, id: int, piece: str, languages: Collection[str], left_out: Collection[str]) -> Any:
+    def _piece(self, piece_type: Any, id: int, piece: str, languages: Collection[str], unused: Collection[str]) -> Any:
         if id < len(SPECIAL_PIECES):
-            return kind(piece=piece, type=_UNKNOWN if id == UNK else _CONTROL)
+            return piece_type(piece=piece, type=_UNKNOWN if id == UNK else _CONTROL)
         if piece in languages:
-            return kind(piece=piece, type=_USER_DEFINED)
-        found = self._by_piece.get(piece)
-        if found is None or piece in left_out:
-            return kind(piece=piece, score=_LAST, type=_UNUSED)
-        return found
+            return piece_type(piece=piece, type=_USER_DEFINED)
+        entry = self._by_piece.get(piece)
+        if entry is None or piece in unused:
+            return piece_type(piece=piece, score=_LOWEST_SCORE, type=_UNUSED)
+        return entry
 
 
 def language_names(pieces: Sequence[str], known: Collection[str]) -> dict[str, str]:
@@ -128,21 +128,22 @@ class PieceTable:
         """Return the table with some pieces renamed."""
         return PieceTable([names.get(piece, piece) for piece in self.pieces], self.rows, self.known)
 
-    def table(self, table: np.ndarray) -> np.ndarray:
+    def reorder_rows(self, table: np.ndarray) -> np.ndarray:
         """Return an embedding, float32 `[foreign pieces, depth]`, in towernmt's order; missing rows are 0."""
-        ours = table[np.maximum(self.rows, 0)].astype(np.float32)
-        ours[self.rows == NO_ROW] = 0.0
-        return ours
+        reordered = table[np.maximum(self.rows, 0)].astype(np.float32)
+        reordered[self.rows == NO_ROW] = 0.0
+        return reordered
 
-    def bias(self, bias: np.ndarray) -> np.ndarray:
+    def reorder_bias(self, bias: np.ndarray) -> np.ndarray:
         """Return the bias of logits, float32 `[foreign pieces]`, in towernmt's order.
 
-        Unknown pieces are impossible, and no value is below `NEVER`: exports to Marian have -1e9 for unused pieces.
+        Unknown pieces are impossible, and no value is below `IMPOSSIBLE_LOGIT`: exports to Marian have -1e9 for unused
+        pieces.
         """
-        ours = np.maximum(bias[np.maximum(self.rows, 0)].astype(np.float32), NEVER)
-        ours[self.rows == NO_ROW] = NEVER
-        ours[self.known:] += NEVER
-        return ours
+        reordered = np.maximum(bias[np.maximum(self.rows, 0)].astype(np.float32), IMPOSSIBLE_LOGIT)
+        reordered[self.rows == NO_ROW] = IMPOSSIBLE_LOGIT
+        reordered[self.known:] += IMPOSSIBLE_LOGIT
+        return reordered
 
 
 CODES = (".bpe", ".codes")
@@ -151,14 +152,14 @@ WORDS_NOTE = ("The model comes without a SentencePiece model or BPE codes: pass 
               "pieces like the training data, with spaces between the pieces.")
 
 
-def vocabularies_of(files: tuple[Path, Path] | None, tables: Sequence[PieceTable], one: bool
+def vocabularies_of(files: tuple[Path, Path] | None, tables: Sequence[PieceTable], is_shared: bool
                     ) -> tuple[Vocabulary, Vocabulary, list[PieceTable]]:
     """Return the source and target vocabulary, and their tables, which may have more pieces.
 
     Args:
         files: SentencePiece models or BPE codes of source and target; None for text that is already divided.
         tables: the pieces of source and target.
-        one: whether both languages share one table.
+        is_shared: whether both languages share one table.
 
     Raises:
         DataError: a file cannot be read or has the wrong format.
@@ -166,22 +167,22 @@ def vocabularies_of(files: tuple[Path, Path] | None, tables: Sequence[PieceTable
     if files is None:
         return WordVocabulary(tables[0].pieces), WordVocabulary(tables[1].pieces), list(tables)
     if files[0].suffix in CODES:
-        by_codes = [BpeCodesVocabulary(_content(codes), table.pieces, str(codes))
-                    for codes, table in zip(files, tables, strict=True)]
-        return by_codes[0], by_codes[1], list(tables)
+        vocabularies = [BpeCodesVocabulary(_read_file(codes), table.pieces, str(codes))
+                        for codes, table in zip(files, tables, strict=True)]
+        return vocabularies[0], vocabularies[1], list(tables)
     models = [ForeignPieceModel(file) for file in files]
     known = {piece for model in models for piece in model.pieces}
     languages = language_names(tables[0].pieces, known)
     source_table = tables[0].renamed(languages).with_unknown(models[0].pieces)
-    target_table = source_table if one else tables[1]
-    source = models[0].in_order(source_table.pieces, list(languages.values()))
+    target_table = source_table if is_shared else tables[1]
+    source = models[0].reordered(source_table.pieces, list(languages.values()))
     unknown = source_table.pieces[source_table.known:]
-    if one and models[0].content == models[1].content and not unknown:
+    if is_shared and models[0].content == models[1].content and not unknown:
         return source, source, [source_table, source_table]
-    return source, models[1].in_order(target_table.pieces, left_out=unknown), [source_table, target_table]
+    return source, models[1].reordered(target_table.pieces, unused=unknown), [source_table, target_table]
 
 
-def _content(file: Path) -> bytes:
+def _read_file(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:

@@ -93,7 +93,7 @@ def write_imported_run(model: ForeignModel, output: str | Path) -> Path:
         save_vocabularies(model.source, model.target, run.vocabulary)
         made_from = {"vocabulary": vocabulary_fingerprint(run.vocabulary)}
         written = _write_weights(model_from_settings(settings), model, run.checkpoints, made_from)
-        for file in model.kept:
+        for file in model.copied_files:
             (run.path / IMPORTED).mkdir(exist_ok=True)
             shutil.copyfile(file, run.path / IMPORTED / file.name)
         run.save_settings(settings, provenance({**made_from, "imported": model.origin}))

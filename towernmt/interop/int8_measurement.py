@@ -39,13 +39,13 @@ from towernmt.predict.pair_scorer import PairScorer
 
 T = TypeVar("T")
 
-INT8_LOSS = 0.2
+MAX_INT8_BLEU_LOSS = 0.2
 """Loss of BLEU that int8 must not be shown to exceed to be the default precision on processors."""
-INT8_LOG_PROB_LOSS = 0.01
+MAX_INT8_LOG_PROB_LOSS = 0.01
 """Maximum loss of log-probability of a reference token, in nats, with which int8 is that default: about 0.2 BLEU."""
 MAX_SENTENCES, MAX_SECONDS = 3_000, 300.0
 """Maximum number of validation sentences on which a run is measured, and of seconds for their translations."""
-CHUNK = 200
+CHUNK_SENTENCES = 200
 """Number of sentences between two looks at the clock."""
 FLOAT32: Final = "float32"
 INT8: Final = "int8"
@@ -73,7 +73,7 @@ class Int8Loss:
     @property
     def is_small(self) -> bool:
         """Whether int8 can be the default precision on processors."""
-        return self.log_prob <= INT8_LOG_PROB_LOSS and self.bleu_low <= INT8_LOSS
+        return self.log_prob <= MAX_INT8_LOG_PROB_LOSS and self.bleu_low <= MAX_INT8_BLEU_LOSS
 
     def __str__(self) -> str:
         return (f"loss of {self.bleu:.2f} BLEU, 95 % interval {self.bleu_low:.2f} to {self.bleu_high:.2f}; of "
@@ -119,8 +119,8 @@ def mean_reference_log_prob(scorer: PairScorer, sources: Sequence[str], referenc
     """
     pairs = zip(scorer.source_vocabulary.encode_batch(list(sources)),
                 scorer.target_vocabulary.encode_batch(list(references)), strict=True)
-    kept = [pair for pair in pairs if scorer.max_length is None or max(map(len, pair)) < scorer.max_length]
-    scores = scorer.score_ids([source for source, _ in kept], [target for _, target in kept])
+    scorable = [pair for pair in pairs if scorer.max_length is None or max(map(len, pair)) < scorer.max_length]
+    scores = scorer.score_ids([source for source, _ in scorable], [target for _, target in scorable])
     return sum(log_prob for log_prob, _ in scores) / max(1, sum(len(log_probs) for _, log_probs in scores))
 
 
@@ -149,8 +149,8 @@ class _StoppedError(Exception):
     """The measurement is stopped."""
 
 
-def _check(stopped: Callable[[], bool]) -> None:
-    if stopped():
+def _raise_if_stopped(is_stopped: Callable[[], bool]) -> None:
+    if is_stopped():
         raise _StoppedError
 
 
@@ -171,7 +171,7 @@ class MeasuredCheckpoint:
     def __init__(self, run: SavedRun, averaged: bool) -> None:
         self._run, self._averaged, self.checkpoint = run, averaged, run.checkpoint()
 
-    def kept(self) -> Int8Measurement | None:
+    def stored(self) -> Int8Measurement | None:
         """Return the measurement that an earlier process made of the same weights, or None."""
         directory = self._int8_export()
         if directory is None or not (directory / _RESULT).is_file():
@@ -182,25 +182,25 @@ class MeasuredCheckpoint:
             log.warning("%s", error)
             return None
 
-    def measure(self, target_language: str, stopped: Callable[[], bool]) -> Int8Measurement | None:
+    def measure(self, target_language: str, is_stopped: Callable[[], bool]) -> Int8Measurement | None:
         """Translate and score the validation text in both precisions by CTranslate2, and keep the result.
 
         A log line reports the result, or why the run was not measured.
 
         Args:
             target_language: code of the language of the translations, for the tokeniser of BLEU; "" if unknown.
-            stopped: called for each sentence; True ends the measurement.
+            is_stopped: called for each sentence; True ends the measurement.
 
         Returns:
             The measurement; None if it is not possible or was stopped.
         """
         try:
-            text = self._text().first(MAX_SENTENCES)
+            text = self._validation_text().first(MAX_SENTENCES)
             results = []
             for precision, seconds in ((FLOAT32, MAX_SECONDS / 2), (INT8, math.inf)):      # int8 is the faster one
-                translations = self._translated(text.source, precision, seconds, stopped)
+                translations = self._translate(text.source, precision, seconds, is_stopped)
                 text = text.first(len(translations))
-                results.append(TextResult(translations, self._log_prob(text, precision, stopped)))
+                results.append(TextResult(translations, self._log_prob(text, precision, is_stopped)))
         except _StoppedError:
             return None
         except (TowerNMTError, OSError) as error:
@@ -208,44 +208,45 @@ class MeasuredCheckpoint:
             return None
         float32, int8 = results
         loss = int8_loss(float32, int8, text.references, target_language)
-        before, after = (
+        float32_bleu, int8_bleu = (
             round(corpus_scores(result.translations, *text.references, target_language=target_language).bleu, 4)
             for result in results)
-        measured = Int8Measurement(len(text.source), before, after, loss)
+        measurement = Int8Measurement(len(text.source), float32_bleu, int8_bleu, loss)
         directory = self._int8_export()
         if directory is not None:
             with suppress(OSError):     # the next start measures again
-                write_text(directory / _RESULT, json.dumps(dataclasses.asdict(measured)) + "\n")
+                write_text(directory / _RESULT, json.dumps(dataclasses.asdict(measurement)) + "\n")
         log.info("%s: BLEU of %d validation sentences is %.2f in float32 and %.2f in int8, so CTranslate2 uses %s on "
-                 "processors: %s.", self._run.name, measured.sentences, measured.float32_bleu, measured.int8_bleu,
-                 measured.precision, loss)
-        return measured
+                 "processors: %s.", self._run.name, measurement.sentences, measurement.float32_bleu,
+                 measurement.int8_bleu, measurement.precision, loss)
+        return measurement
 
-    def _translated(self, lines: Sequence[str], precision: str, seconds: float,
-                    stopped: Callable[[], bool]) -> list[str]:
-        """Return the translations of the first lines, as many as the seconds allow, at least `CHUNK`.
+    def _translate(self, lines: Sequence[str], precision: str, seconds: float,
+                   is_stopped: Callable[[], bool]) -> list[str]:
+        """Return the translations of the first lines, as many as the seconds allow, at least `CHUNK_SENTENCES`.
 
         Raises:
             TowerNMTError: CTranslate2 cannot express or load the model.
             OSError: the export cannot be written.
             _StoppedError: the measurement is stopped.
         """
-        translator = self._opened(precision, CTranslate2Translator, stopped)
+        translator = self._open(precision, CTranslate2Translator, is_stopped)
         translator.faults = FaultCounts("validation")       # counted, but not logged
-        found, begun = list[str](), time.monotonic()
-        while len(found) < len(lines) and (not found or time.monotonic() < begun + seconds):
-            for translation in translator.translate_stream(lines[len(found):len(found) + CHUNK]):
-                found.append(translation[0].text)
-                _check(stopped)
-        return found
+        translations, start = list[str](), time.monotonic()
+        while len(translations) < len(lines) and (not translations or time.monotonic() < start + seconds):
+            chunk = lines[len(translations):len(translations) + CHUNK_SENTENCES]
+            for translation in translator.translate_stream(chunk):
+                translations.append(translation[0].text)
+                _raise_if_stopped(is_stopped)
+        return translations
 
-    def _log_prob(self, text: ValidationSet, precision: str, stopped: Callable[[], bool]) -> float:
-        scorer = self._opened(precision, CTranslate2Scorer, stopped)
+    def _log_prob(self, text: ValidationSet, precision: str, is_stopped: Callable[[], bool]) -> float:
+        scorer = self._open(precision, CTranslate2Scorer, is_stopped)
         return mean_reference_log_prob(scorer, text.source, text.references[0])
 
-    def _opened(self, precision: str, kind: Callable[..., T], stopped: Callable[[], bool]) -> T:
+    def _open(self, precision: str, kind: Callable[..., T], is_stopped: Callable[[], bool]) -> T:
         """Return a `CTranslate2Translator` or a `CTranslate2Scorer` of the checkpoint in a precision."""
-        _check(stopped)
+        _raise_if_stopped(is_stopped)
         engine = CTranslate2Engine(self._run, self._averaged, precision, lambda path: kind(path, device="cpu"))
         opened = engine.export(self.checkpoint, wait=True)
         if opened is None:
@@ -255,17 +256,17 @@ class MeasuredCheckpoint:
     def _int8_export(self) -> Path | None:
         return cached_export(ExportSpec(self._run, self.checkpoint, self._averaged, FORMAT, INT8))
 
-    def _text(self) -> ValidationSet:
+    def _validation_text(self) -> ValidationSet:
         """Return the first validation set of the data that the run was trained on.
 
         Raises:
             TowerNMTError: the data are missing, have no validation text, or their validation text has changed.
         """
         saved = self._run.saved_settings()
-        place, fingerprint = (saved.get(f"{MADE_FROM}.{name}") for name in ("data_path", "validation"))
-        if not place or not fingerprint:
+        data_path, fingerprint = (saved.get(f"{MADE_FROM}.{name}") for name in ("data_path", "validation"))
+        if not data_path or not fingerprint:
             raise SettingsError("the run has no validation text.")
-        sets = open_training_data(str(place), default_vocabulary=self._run.vocabulary).validation_sets
+        sets = open_training_data(str(data_path), default_vocabulary=self._run.vocabulary).validation_sets
         if validation_fingerprint(sets) != fingerprint:
-            raise SettingsError(f"the validation text of {place} is not that of the run.")
+            raise SettingsError(f"the validation text of {data_path} is not that of the run.")
         return sets[0]

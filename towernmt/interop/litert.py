@@ -19,17 +19,17 @@ from towernmt.interop.savedmodel import SearchGraph, search_graph
 from towernmt.models.interface import NMTModel
 
 
-def with_copies(graph_def: Any) -> None:
+def replace_inplace_updates(graph_def: Any) -> None:
     """Replace `InplaceUpdate` by `TensorScatterUpdate` and `Empty` by `Fill`, in a `GraphDef` and its functions."""
     _rewrite_copies(graph_def.node, "")
     for function in graph_def.library.function:
         updates = _rewrite_copies(function.node_def, ":output:0")
-        read = {f"{name}:y:0": f"{name}:output:0" for name in updates}      # the new operation renames the output
+        renamed = {f"{name}:y:0": f"{name}:output:0" for name in updates}      # the new operation renames the output
         for node in function.node_def:
             for index, value in enumerate(node.input):
-                node.input[index] = read.get(value, value)
+                node.input[index] = renamed.get(value, value)
         for name, value in function.ret.items():
-            function.ret[name] = read.get(value, value)
+            function.ret[name] = renamed.get(value, value)
 
 
 def _rewrite_copies(nodes: Any, output: str) -> list[str]:
@@ -67,10 +67,10 @@ def _constant(nodes: Any, name: str, value: int, dtype: Any, device: str = "") -
     return name
 
 
-_KEPT = ("begin_mask", "end_mask")
+_FULL_RANGE_MASKS = ("begin_mask", "end_mask")
 
 
-def with_expand_dims(graph_def: Any) -> Any:
+def replace_new_axes(graph_def: Any) -> Any:
     """Return an equivalent `GraphDef` in which slices that only add axes are `ExpandDims`."""
     changed = tf1.GraphDef()
     changed.CopyFrom(graph_def)
@@ -91,21 +91,23 @@ def _rewrite_new_axes(nodes: Any, output: str) -> None:
 
 def _new_axes(node: Any, constants: dict[str, Any]) -> list[int]:
     """Return the axes that a slice adds, in an order in which they can be added; empty if it does anything else."""
-    masks = {name: node.attr[name].i for name in (*_KEPT, "new_axis_mask", "ellipsis_mask", "shrink_axis_mask")}
-    new, ellipsis = masks["new_axis_mask"], masks["ellipsis_mask"]
+    masks = {name: node.attr[name].i
+             for name in (*_FULL_RANGE_MASKS, "new_axis_mask", "ellipsis_mask", "shrink_axis_mask")}
+    new_axis_mask, ellipsis_mask = masks["new_axis_mask"], masks["ellipsis_mask"]
     strides = constants.get(node.input[3])
-    if not new or masks["shrink_axis_mask"] or strides is None:
+    if not new_axis_mask or masks["shrink_axis_mask"] or strides is None:
         return []
     steps = tf.make_ndarray(strides.attr["value"].tensor)
-    free = new | ellipsis
+    ignored_mask = new_axis_mask | ellipsis_mask
     for index, step in enumerate(steps):
         bit = 1 << index
-        if not free & bit and not (step == 1 and all(masks[name] & bit for name in _KEPT)):
+        if not ignored_mask & bit and not (step == 1 and all(masks[name] & bit for name in _FULL_RANGE_MASKS)):
             return []
-    last = ellipsis.bit_length() - 1 if ellipsis else len(steps)
-    before = [index for index in range(len(steps)) if new >> index & 1 and index < last]
-    after = [index - len(steps) for index in reversed(range(len(steps))) if new >> index & 1 and index > last]
-    return after + before
+    last = ellipsis_mask.bit_length() - 1 if ellipsis_mask else len(steps)
+    new_axes = [index for index in range(len(steps)) if new_axis_mask >> index & 1]
+    leading = [index for index in new_axes if index < last]
+    trailing = [index - len(steps) for index in reversed(new_axes) if index > last]
+    return trailing + leading
 
 
 def _expand(nodes: Any, node: Any, axes: list[int], output: str) -> None:
@@ -114,13 +116,13 @@ def _expand(nodes: Any, node: Any, axes: list[int], output: str) -> None:
     names = [*(f"{node.name}/expanded_{number}" for number in range(len(axes) - 1)), node.name]
     for number, (axis, name) in enumerate(zip(axes, names, strict=True)):
         axis_name = _constant(nodes, f"{node.name}/axis_{number}", axis, tf.int32, node.device)
-        made = node if name == node.name else nodes.add(name=name, op="ExpandDims", device=node.device)
-        if made is node:
-            made.Clear()
-            made.name, made.op = name, "ExpandDims"
-        made.input.extend([value, axis_name + output])
-        made.attr["T"].CopyFrom(dtype)
-        made.attr["Tdim"].type = tf.int32.as_datatype_enum
+        expanded = node if name == node.name else nodes.add(name=name, op="ExpandDims", device=node.device)
+        if expanded is node:
+            expanded.Clear()
+            expanded.name, expanded.op = name, "ExpandDims"
+        expanded.input.extend([value, axis_name + output])
+        expanded.attr["T"].CopyFrom(dtype)
+        expanded.attr["Tdim"].type = tf.int32.as_datatype_enum
         value = name + output
 
 
@@ -131,8 +133,8 @@ def frozen_graph(search: SearchGraph) -> Any:
         frozen = tf1.graph_util.convert_variables_to_constants(search.session, search.graph.as_graph_def(), outputs)
     for function in frozen.library.function:
         _gather_from_constants(function.node_def)
-    with_copies(frozen)
-    return with_expand_dims(frozen)
+    replace_inplace_updates(frozen)
+    return replace_new_axes(frozen)
 
 
 def _gather_from_constants(nodes: Any) -> None:
@@ -154,9 +156,9 @@ def _gather_from_constants(nodes: Any) -> None:
 
 _LENGTHS = (3, 5, 5, 7, 8, 11, 1, 6)
 """Lengths of the test sentences in tokens, EOS excluded."""
-_NEAR = 1e-3
+_SCORE_TOLERANCE = 1e-3
 """Smaller relative differences of scores come from rounding; translations with such scores are equally good."""
-_MAY_DIFFER = len(_LENGTHS) // 4
+_MAX_DIFFERENCES = len(_LENGTHS) // 4
 """Maximum number of sentences in which rounding may lead to another translation."""
 
 
@@ -182,7 +184,7 @@ def run_litert(model: bytes, inputs: Mapping[str, np.ndarray]) -> dict[str, np.n
     return {detail["name"]: interpreter.get_tensor(detail["index"]) for detail in interpreter.get_output_details()}
 
 
-def check_same(model: bytes, search: SearchGraph, architecture: NMTModel) -> None:
+def check_scores(model: bytes, search: SearchGraph, architecture: NMTModel) -> None:
     """Check that the converted search returns the same scores as the graph.
 
     Args:
@@ -191,25 +193,25 @@ def check_same(model: bytes, search: SearchGraph, architecture: NMTModel) -> Non
         architecture: the model of the search.
 
     Raises:
-        SettingsError: the scores differ; or see `check_that_it_runs`.
+        SettingsError: the scores differ; or see `check_runnable`.
     """
-    inputs = _sentences(search, architecture)
+    inputs = _random_inputs(search, architecture)
     expected = search.session.run(search.outputs["scores"],
                                   {tensor: inputs[name] for name, tensor in search.inputs.items()})[:, 0]
     scores = _run(model, inputs)
-    differ = np.sum(~(np.abs(scores - expected) <= _NEAR * np.maximum(np.abs(expected), 1.0)))
-    if differ > _MAY_DIFFER:
+    differ = np.sum(~(np.abs(scores - expected) <= _SCORE_TOLERANCE * np.maximum(np.abs(expected), 1.0)))
+    if differ > _MAX_DIFFERENCES:
         raise SettingsError(f"LiteRT's converter changed this search: {differ} of {len(_LENGTHS)} sentences have "
                             "other scores than in TensorFlow. Use fewer search settings, or --format savedmodel.")
 
 
-def check_that_it_runs(model: bytes, search: SearchGraph, architecture: NMTModel) -> None:
+def check_runnable(model: bytes, search: SearchGraph, architecture: NMTModel) -> None:
     """Check that LiteRT can run the converted search, and that its scores are finite.
 
     Raises:
         SettingsError: a check fails, or `ai-edge-litert` is not installed.
     """
-    if not np.isfinite(_run(model, _sentences(search, architecture))).all():
+    if not np.isfinite(_run(model, _random_inputs(search, architecture))).all():
         raise SettingsError("The scores of the converted search are not finite: choose --precision float32.")
 
 
@@ -222,7 +224,7 @@ def _run(model: bytes, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
                             "savedmodel.") from error
 
 
-def _sentences(search: SearchGraph, model: NMTModel) -> dict[str, np.ndarray]:
+def _random_inputs(search: SearchGraph, model: NMTModel) -> dict[str, np.ndarray]:
     """Return a batch of random words; further inputs are 0."""
     random = np.random.default_rng(1)
     words = [random.integers(len(SPECIAL_PIECES), model.source_vocab_size, length).tolist() for length in _LENGTHS]
@@ -238,7 +240,8 @@ def _sentences(search: SearchGraph, model: NMTModel) -> dict[str, np.ndarray]:
 
 
 FILE = "model.tflite"
-_MISSING = re.compile(r"(?:TF Select|Custom) ops: ([^\n]*)|failed to legalize operation 'tf\.(\w+)'|'tf\.(\w+)' op")
+_UNSUPPORTED_OPERATION = re.compile(
+    r"(?:TF Select|Custom) ops: ([^\n]*)|failed to legalize operation 'tf\.(\w+)'|'tf\.(\w+)' op")
 
 
 def write(job: ExportJob) -> dict[str, Any]:
@@ -261,10 +264,10 @@ def write(job: ExportJob) -> dict[str, Any]:
     with without_noise():
         frozen = frozen_graph(search)
         converted = _convert(frozen, search, "float32")
-        check_same(converted, search, job.trained.model)
+        check_scores(converted, search, job.trained.model)
         if job.precision != "float32":
             converted = _convert(frozen, search, job.precision)
-            check_that_it_runs(converted, search, job.trained.model)
+            check_runnable(converted, search, job.trained.model)
     (job.directory / FILE).write_bytes(converted)
     return {"file": FILE, **search.signature()}
 
@@ -272,9 +275,9 @@ def write(job: ExportJob) -> dict[str, Any]:
 def _convert(frozen: Any, search: SearchGraph, precision: str) -> bytes:
     with tf.Graph().as_default(), tf1.Session(config=session_config(on_cpu=True)) as session:
         inputs = {name: tf1.placeholder(tensor.dtype, tensor.shape, name) for name, tensor in search.inputs.items()}
-        found = tf1.import_graph_def(frozen, {search.inputs[name].name: tensor for name, tensor in inputs.items()},
-                                     [tensor.name for tensor in search.outputs.values()], name="search")
-        outputs = [tf.identity(tensor, name) for tensor, name in zip(found, search.outputs, strict=True)]
+        tensors = tf1.import_graph_def(frozen, {search.inputs[name].name: tensor for name, tensor in inputs.items()},
+                                       [tensor.name for tensor in search.outputs.values()], name="search")
+        outputs = [tf.identity(tensor, name) for tensor, name in zip(tensors, search.outputs, strict=True)]
         converter = tf1.lite.TFLiteConverter.from_session(session, list(inputs.values()), outputs)
         if precision != "float32":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -283,12 +286,13 @@ def _convert(frozen: Any, search: SearchGraph, precision: str) -> bytes:
         try:
             converted: bytes = converter.convert()
         except Exception as error:      # its class is not public
-            raise SettingsError(_refusal(str(error))) from error
+            raise SettingsError(_conversion_error_message(str(error))) from error
     return converted
 
 
-def _refusal(problem: str) -> str:
-    found = {name for groups in _MISSING.findall(problem) for names in groups for name in names.split(", ") if name}
-    named = ", ".join(sorted(found)) or problem.strip().splitlines()[-1]
-    return (f"LiteRT's converter does not support operations of this model or its search: {named}. Choose --format "
+def _conversion_error_message(problem: str) -> str:
+    names = {name for groups in _UNSUPPORTED_OPERATION.findall(problem) for group in groups
+             for name in group.split(", ") if name}
+    listed = ", ".join(sorted(names)) or problem.strip().splitlines()[-1]
+    return (f"LiteRT's converter does not support operations of this model or its search: {listed}. Choose --format "
             "savedmodel, which supports all models.")

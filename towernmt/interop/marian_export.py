@@ -1,11 +1,10 @@
 """Write a Transformer for Marian: in float32 as `.npz`, in int8 as the binary file of Bergamot.
 
-The int8 format needs the range of each matrix's input. `MarianModel`, Marian's Transformer in NumPy, measures it.
+The int8 format needs the range of each matrix's input, which `MarianModel` measures.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -30,144 +29,15 @@ from towernmt.interop.marian_files import (
     model_options,
     sentence_piece_model,
 )
+from towernmt.interop.marian_model import MARIAN_EOS, MarianModel
 from towernmt.models.model_settings import TransformerSettings, layer_gains
 from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.trained_model import TrainedModel
 
-MARIAN_EOS = 0
-"""Marian's id of EOS."""
-_EPSILON = 1e-6
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return np.asarray(1.0 / (1.0 + np.exp(-x)))
-
-
-ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "relu": lambda x: np.maximum(x, 0.0),
-    "swish": lambda x: x * _sigmoid(x),
-    "gelu": lambda x: x * _sigmoid(np.float32(1.702) * x),
-}
-"""Activations of feed-forward layers, by Marian's names."""
-
-
-class MarianModel:
-    """A model in Marian's format, computed with NumPy.
-
-    Args:
-        parameters: the parameters by Marian's names.
-        options: the options in `special:model.yml`.
-
-    Attributes:
-        largest: the largest absolute input of each matrix in each product, by matrix name.
-    """
-
-    def __init__(self, parameters: Mapping[str, np.ndarray], options: Mapping[str, Any]) -> None:
-        self._p, self._options = parameters, options
-        self.largest: dict[str, list[float]] = {}
-        self._source_table = parameters["Wemb" if "Wemb" in parameters else "encoder_Wemb"]
-        self._output_name = "Wemb" if "Wemb" in parameters else "decoder_Wemb"
-        self._target_table = parameters[self._output_name]
-        self._output = parameters.get("decoder_ff_logit_out_Wt", self._target_table)
-
-    def encode(self, source: list[int]) -> np.ndarray:
-        """Return the encoder's output, float32 `[length, depth]`, for a source of Marian's ids with EOS."""
-        x = self._embed(self._source_table[source], 0)
-        for number in range(1, self._options["enc-depth"] + 1):
-            x = self._attention(x, x, f"encoder_l{number}_self")
-            x = self._feed_forward(x, f"encoder_l{number}_ffn")
-        return x
-
-    def greedy(self, source: list[int], most: int) -> list[int]:
-        """Return the translation of greedy search, in Marian's ids with EOS.
-
-        Args:
-            source: Marian's ids with EOS.
-            most: maximum number of tokens, EOS included.
-        """
-        memory, found = self.encode(source), list[int]()
-        state: dict[str, Any] = {}
-        while len(found) < most and (not found or found[-1] != MARIAN_EOS):
-            found.append(int(self._step(found, memory, state).argmax()))
-        return found
-
-    def logits(self, source: list[int], target: list[int]) -> np.ndarray:
-        """Return the logits of each target token given the previous ones, float32 `[target length, vocabulary]`."""
-        memory, state = self.encode(source), dict[str, Any]()
-        return np.stack([self._step(target[:index], memory, state) for index in range(len(target))])
-
-    def _step(self, before: list[int], memory: np.ndarray, state: dict[str, Any]) -> np.ndarray:
-        """Return the logits of the token after `before`, float32 `[vocabulary]`."""
-        depth = self._options["dim-emb"]
-        word = self._target_table[before[-1]] if before else np.zeros(depth, np.float32)
-        x = self._embed(word[None], len(before))
-        for number in range(1, self._options["dec-depth"] + 1):
-            if self._options["transformer-decoder-autoreg"] == "rnn":
-                x = self._ssru(x, f"decoder_l{number}_rnn", state)
-            else:
-                name = f"decoder_l{number}_self"
-                state[name] = np.concatenate([state[name], x]) if name in state else x
-                x = self._attention(x, state[name], name)
-            x = self._attention(x, memory, f"decoder_l{number}_context", state)
-            x = self._feed_forward(x, f"decoder_l{number}_ffn")
-        return (self._multiply(x, self._output.T, self._output_name) + self._p["decoder_ff_logit_out_b"])[0]
-
-    def _embed(self, words: np.ndarray, first: int) -> np.ndarray:
-        """Return scaled embeddings `[length, depth]` plus the sinusoidal positions from `first` on."""
-        depth = words.shape[1]
-        rates = np.exp(-math.log(1e4) * np.arange(depth // 2) / (depth // 2 - 1))
-        angles = np.arange(first, first + len(words))[:, None] * rates
-        return (words * math.sqrt(depth) + np.concatenate([np.sin(angles), np.cos(angles)], 1)).astype(np.float32)
-
-    def _attention(self, x: np.ndarray, seen: np.ndarray, name: str, state: dict[str, Any] | None = None) -> np.ndarray:
-        """Return the output of an attention sublayer from `x` to `seen`; keys and values are cached in `state`."""
-        query = self._affine(x, name, "q")
-        cached = None if state is None else state.get(name)
-        key, value = cached or (self._affine(seen, name, "k"), self._affine(seen, name, "v"))
-        if state is not None:
-            state[name] = (key, value)
-        heads = self._options["transformer-heads"]
-        query, key, value = (y.reshape(len(y), heads, -1).transpose(1, 0, 2) for y in (query, key, value))
-        weights = np.exp(_log_softmax(query @ key.transpose(0, 2, 1) / math.sqrt(query.shape[2])))
-        context = (weights @ value).transpose(1, 0, 2).reshape(x.shape)
-        return self._norm(self._affine(context, name, "o") + x, f"{name}_Wo")
-
-    def _ssru(self, x: np.ndarray, name: str, state: dict[str, Any]) -> np.ndarray:
-        """Return the output of the recurrent sublayer for one step, `x` `[1, depth]`."""
-        forget = 1.0 / (1.0 + np.exp(-(self._product(x, f"{name}_Wf") + self._p[f"{name}_bf"])))
-        cell = (1.0 - forget) * self._product(x, f"{name}_W") + forget * state.get(name, np.float32(0.0))
-        state[name] = cell
-        return self._norm(np.maximum(cell, 0.0) + x, f"{name}_ffn")
-
-    def _feed_forward(self, x: np.ndarray, name: str) -> np.ndarray:
-        hidden = ACTIVATIONS[self._options["transformer-ffn-activation"]](self._affine(x, name, "1"))
-        return self._norm(self._affine(hidden, name, "2") + x, f"{name}_ffn")
-
-    def _affine(self, x: np.ndarray, name: str, letter: str) -> np.ndarray:
-        return self._product(x, f"{name}_W{letter}") + self._p[f"{name}_b{letter}"]
-
-    def _product(self, x: np.ndarray, name: str) -> np.ndarray:
-        return self._multiply(x, self._p[name], name)
-
-    def _multiply(self, x: np.ndarray, matrix: np.ndarray, name: str) -> np.ndarray:
-        self.largest.setdefault(name, []).append(float(np.abs(x).max()))
-        product: np.ndarray = x @ matrix
-        return product
-
-    def _norm(self, x: np.ndarray, name: str) -> np.ndarray:
-        centred = x - x.mean(-1, keepdims=True)
-        deviation = np.sqrt((centred ** 2).mean(-1, keepdims=True) + _EPSILON)
-        return centred / deviation * self._p[f"{name}_ln_scale"] + self._p[f"{name}_ln_bias"]
-
-
-def _log_softmax(x: np.ndarray) -> np.ndarray:
-    x = x - x.max(-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(-1, keepdims=True))
-
 
 def to_marian(ids: list[int], vocabulary: MarianVocabulary) -> list[int]:
     """Convert the ids of a sentence to Marian's ids, and add EOS."""
-    return [*vocabulary.theirs[ids].tolist(), MARIAN_EOS]
+    return [*vocabulary.marian_ids[ids].tolist(), MARIAN_EOS]
 
 
 INT8_DEPTH = 64
@@ -201,7 +71,7 @@ def unsupported_by_marian(settings: TransformerSettings, precision: str) -> str:
     return next((text(settings) for fits, text in rules if not fits(settings)), "")
 
 
-def _order(sequence: str) -> str:
+def _without_dropout(sequence: str) -> str:
     """Return a sequence of operations without dropout."""
     return sequence.replace("d", "")
 
@@ -209,7 +79,7 @@ def _order(sequence: str) -> str:
 _RULES: Sequence[tuple[Callable[[TransformerSettings], bool], Callable[[TransformerSettings], str]]] = (
     (lambda s: s.start == "zero",
      lambda s: f"model.start={s.start}: Marian's decoder starts from an embedding of zeros (model.start=zero)"),
-    (lambda s: not _order(s.preprocess) and _order(s.postprocess) == "rn",
+    (lambda s: not _without_dropout(s.preprocess) and _without_dropout(s.postprocess) == "rn",
      lambda s: f"model.preprocess='{s.preprocess}' with model.postprocess='{s.postprocess}': Marian's pre-norm does "
                "not normalise keys and values, so only post-norm ('' and 'drn') is equal in both programs"),
     (lambda s: s.norm_epsilon <= 1e-5, lambda s: f"model.norm_epsilon={s.norm_epsilon}: Marian's is 1e-6"),
@@ -240,7 +110,7 @@ _INT8_RULES: Sequence[tuple[Callable[[TransformerSettings], bool], Callable[[Tra
 )
 
 
-NEVER = -1e9
+UNUSED_BIAS = -1e9
 """The bias of pieces that occur in no text."""
 
 
@@ -261,7 +131,7 @@ def marian_parameters(settings: TransformerSettings, weights: Mapping[str, np.nd
 class _MarianBuilder:
     def __init__(self, settings: TransformerSettings, weights: dict[str, np.ndarray]) -> None:
         self._settings, self._weights = settings, weights
-        self._made: dict[str, np.ndarray] = {}
+        self._parameters: dict[str, np.ndarray] = {}
 
     def parameters(self, source: MarianVocabulary, target: MarianVocabulary) -> dict[str, np.ndarray]:
         s = self._settings
@@ -276,62 +146,63 @@ class _MarianBuilder:
                 self._self_attention("decoder", number)
             self._cross_attention(number)
             self._feed_forward("decoder", number)
-        return {name: np.ascontiguousarray(np.atleast_2d(value), np.float32) for name, value in self._made.items()}
+        return {name: np.ascontiguousarray(np.atleast_2d(value), np.float32)
+                for name, value in self._parameters.items()}
 
     def _tables(self, source: MarianVocabulary, target: MarianVocabulary) -> None:
-        made, weights, tie = self._made, self._weights, self._settings.tie_embeddings
+        parameters, weights, tie = self._parameters, self._weights, self._settings.tie_embeddings
         if tie == "all":
-            made["Wemb"] = target.rows(weights["embedding"])
+            parameters["Wemb"] = target.rows(weights["embedding"])
         else:
-            made["encoder_Wemb"] = source.rows(weights["source_embedding"])
-            made["decoder_Wemb"] = target.rows(weights["target_embedding"])
+            parameters["encoder_Wemb"] = source.rows(weights["source_embedding"])
+            parameters["decoder_Wemb"] = target.rows(weights["target_embedding"])
         if tie == "none":
-            made["decoder_ff_logit_out_Wt"] = target.rows(weights["softmax_embedding"])
-        made["decoder_ff_logit_out_b"] = target.rows(weights["softmax_bias"], NEVER)
+            parameters["decoder_ff_logit_out_Wt"] = target.rows(weights["softmax_embedding"])
+        parameters["decoder_ff_logit_out_b"] = target.rows(weights["softmax_bias"], UNUSED_BIAS)
 
     def _self_attention(self, stack: str, number: int) -> None:
-        ours, theirs = f"{stack}/layer_{number}/self_attention", f"{stack}_l{number + 1}_self"
-        for letter, kernel in zip("qkv", np.split(self._weights[f"{ours}/qkv/kernel"], 3, 1), strict=True):
-            self._attention_map(theirs, letter, kernel, f"{ours}/query_bias" if letter == "q" else "")
-        self._end_of_attention(ours, theirs, stack, number)
+        scope, name = f"{stack}/layer_{number}/self_attention", f"{stack}_l{number + 1}_self"
+        for letter, kernel in zip("qkv", np.split(self._weights[f"{scope}/qkv/kernel"], 3, 1), strict=True):
+            self._attention_map(name, letter, kernel, f"{scope}/query_bias" if letter == "q" else "")
+        self._end_of_attention(scope, name, stack, number)
 
     def _cross_attention(self, number: int) -> None:
-        ours, theirs = f"decoder/layer_{number}/source_attention", f"decoder_l{number + 1}_context"
-        kernels = [self._weights[f"{ours}/query/kernel"], *np.split(self._weights[f"{ours}/kv/kernel"], 2, 1)]
+        scope, name = f"decoder/layer_{number}/source_attention", f"decoder_l{number + 1}_context"
+        kernels = [self._weights[f"{scope}/query/kernel"], *np.split(self._weights[f"{scope}/kv/kernel"], 2, 1)]
         for letter, kernel in zip("qkv", kernels, strict=True):
-            self._attention_map(theirs, letter, kernel, f"{ours}/query/bias" if letter == "q" else "")
-        self._end_of_attention(ours, theirs, "decoder", number)
+            self._attention_map(name, letter, kernel, f"{scope}/query/bias" if letter == "q" else "")
+        self._end_of_attention(scope, name, "decoder", number)
 
-    def _end_of_attention(self, ours: str, theirs: str, stack: str, number: int) -> None:
-        kernel, scale = self._weights[f"{ours}/output/kernel"], self._scale(ours, stack, number)
-        self._attention_map(theirs, "o", kernel * scale, f"{ours}/output/bias", scale)
-        self._norm(ours, f"{theirs}_Wo")
+    def _end_of_attention(self, scope: str, name: str, stack: str, number: int) -> None:
+        kernel, scale = self._weights[f"{scope}/output/kernel"], self._scale(scope, stack, number)
+        self._attention_map(name, "o", kernel * scale, f"{scope}/output/bias", scale)
+        self._norm(scope, f"{name}_Wo")
 
-    def _attention_map(self, theirs: str, letter: str, kernel: np.ndarray, bias: str = "",
+    def _attention_map(self, name: str, letter: str, kernel: np.ndarray, bias: str = "",
                        scale: np.ndarray | float = 1.0) -> None:
         """Set a kernel and its bias: the variable named `bias` times `scale`, or zeros if it does not exist."""
-        self._made[f"{theirs}_W{letter}"] = kernel
-        self._made[f"{theirs}_b{letter}"] = self._weights.get(bias, np.zeros(kernel.shape[1], np.float32)) * scale
+        self._parameters[f"{name}_W{letter}"] = kernel
+        self._parameters[f"{name}_b{letter}"] = self._weights.get(bias, np.zeros(kernel.shape[1], np.float32)) * scale
 
     def _ssru(self, number: int) -> None:
-        ours, theirs = f"decoder/layer_{number}/ssru", f"decoder_l{number + 1}_rnn"
-        value, gate = np.split(self._weights[f"{ours}/projection/kernel"], 2, 1)
-        self._made[f"{theirs}_W"] = value * self._scale(ours, "decoder", number)
-        self._made[f"{theirs}_Wf"] = gate
-        self._made[f"{theirs}_bf"] = self._weights[f"{ours}/forget_bias"]
-        self._norm(ours, f"{theirs}_ffn")
+        scope, name = f"decoder/layer_{number}/ssru", f"decoder_l{number + 1}_rnn"
+        value, gate = np.split(self._weights[f"{scope}/projection/kernel"], 2, 1)
+        self._parameters[f"{name}_W"] = value * self._scale(scope, "decoder", number)
+        self._parameters[f"{name}_Wf"] = gate
+        self._parameters[f"{name}_bf"] = self._weights[f"{scope}/forget_bias"]
+        self._norm(scope, f"{name}_ffn")
 
     def _feed_forward(self, stack: str, number: int) -> None:
-        ours, theirs = f"{stack}/layer_{number}/feed_forward", f"{stack}_l{number + 1}_ffn"
-        scale = self._scale(ours, stack, number)
-        for letter, name, by in (("1", "inner", 1.0), ("2", "outer", scale)):
-            self._made[f"{theirs}_W{letter}"] = self._weights[f"{ours}/{name}/kernel"] * by
-            self._made[f"{theirs}_b{letter}"] = self._weights[f"{ours}/{name}/bias"] * by
-        self._norm(ours, f"{theirs}_ffn")
+        scope, name = f"{stack}/layer_{number}/feed_forward", f"{stack}_l{number + 1}_ffn"
+        scale = self._scale(scope, stack, number)
+        for letter, layer, factor in (("1", "inner", 1.0), ("2", "outer", scale)):
+            self._parameters[f"{name}_W{letter}"] = self._weights[f"{scope}/{layer}/kernel"] * factor
+            self._parameters[f"{name}_b{letter}"] = self._weights[f"{scope}/{layer}/bias"] * factor
+        self._norm(scope, f"{name}_ffn")
 
-    def _norm(self, ours: str, theirs: str) -> None:
-        self._made[f"{theirs}_ln_scale"] = self._weights[f"{ours}_post_norm/scale"]
-        self._made[f"{theirs}_ln_bias"] = self._weights[f"{ours}_post_norm/offset"]
+    def _norm(self, scope: str, name: str) -> None:
+        self._parameters[f"{name}_ln_scale"] = self._weights[f"{scope}_post_norm/scale"]
+        self._parameters[f"{name}_ln_bias"] = self._weights[f"{scope}_post_norm/offset"]
 
     def _scale(self, sublayer: str, stack: str, number: int) -> np.ndarray:
         """Return the factor of a sublayer's output: LHUC divided by the scale of the residual, `[1 or depth]`."""
@@ -341,8 +212,8 @@ class _MarianBuilder:
         return scale * 2.0 / (1.0 + np.exp(-self._weights[f"{sublayer}/lhuc"])) if s.lhuc else scale
 
 
-MAGIC = 0xF11A48D5013417F5
-FIRST = 2
+SHORTLIST_MAGIC = 0xF11A48D5013417F5
+SPECIAL_COUNT = 2
 """Number of special pieces, `</s>` and `<unk>`."""
 
 
@@ -357,21 +228,21 @@ def shortlist_file(lexicon: Lexicon, size: int, frequent: int, source: MarianVoc
         source: Marian's order of the source pieces.
         target: Marian's order of the target pieces.
     """
-    table, always = lexicon.best(size), lexicon.frequent(frequent)
+    table, frequent_ids = lexicon.best(size), lexicon.frequent(frequent)
     nothing = np.zeros(0, np.int32)
-    lists = [_theirs(always if ours == EOS else table[ours] if ours >= len(SPECIAL_PIECES) else nothing, target)
-             for ours in source.ours.tolist()]
-    starts = np.zeros(len(lists) + 1, "<u8")
-    np.cumsum([len(one) for one in lists], out=starts[1:])
+    lists = [_marian_ids(frequent_ids if id == EOS else table[id] if id >= len(SPECIAL_PIECES) else nothing, target)
+             for id in source.towernmt_ids.tolist()]
+    offsets = np.zeros(len(lists) + 1, "<u8")
+    np.cumsum([len(ids) for ids in lists], out=offsets[1:])
     ids = np.concatenate(lists).astype("<u4")
-    header = np.array([FIRST, size, len(starts), len(ids)], "<u8")
-    content = header.tobytes() + starts.tobytes() + ids.tobytes()
-    return np.array([MAGIC, checksum(content)], "<u8").tobytes() + content
+    header = np.array([SPECIAL_COUNT, size, len(offsets), len(ids)], "<u8")
+    content = header.tobytes() + offsets.tobytes() + ids.tobytes()
+    return np.array([SHORTLIST_MAGIC, checksum(content)], "<u8").tobytes() + content
 
 
-def _theirs(tokens: NDArray[np.integer], target: MarianVocabulary) -> NDArray[np.int64]:
+def _marian_ids(tokens: NDArray[np.integer], target: MarianVocabulary) -> NDArray[np.int64]:
     """Return Marian's ids of tokens in ascending order, without special tokens."""
-    return np.unique(target.theirs[tokens[tokens >= len(SPECIAL_PIECES)]])
+    return np.unique(target.marian_ids[tokens[tokens >= len(SPECIAL_PIECES)]])
 
 
 def checksum(content: bytes) -> int:
@@ -384,7 +255,7 @@ def checksum(content: bytes) -> int:
 
 CALIBRATION_LINES = 100
 """Number of sentences that are translated to measure the inputs of the matrix products."""
-LONGEST = 256
+MAX_CALIBRATION_TOKENS = 256
 """Maximum number of source tokens in each of these sentences."""
 MODEL, INT8_MODEL, SHORTLIST = "model.npz", "model.intgemm.alphas.bin", "lex.s2t.bin"
 DECODER, INT8_DECODER = "decoder.yml", "config.bergamot.yml"
@@ -406,18 +277,18 @@ def write(job: ExportJob) -> dict[str, Any]:
     trained, directory, int8 = job.trained, job.directory, job.precision == "int8"
     settings = check_marian_support(trained, job.precision)
     calibration = calibration_text(job) if int8 else ""
-    source, target = (MarianVocabulary.of(one) for one in (trained.source_vocabulary, trained.target_vocabulary))
+    source, target = map(MarianVocabulary.of, (trained.source_vocabulary, trained.target_vocabulary))
     options = model_options(settings, [len(source.pieces), len(target.pieces)])
     parameters = marian_parameters(settings, trained.weights(), source, target)
     vocabularies = write_vocabularies(trained.source_vocabulary, trained.target_vocabulary, directory, not int8)
     shortlist = _write_shortlist(job, source, target)
-    text = _yaml(options)
+    options_text = _yaml(options)
     if int8:
-        largest = _largest_inputs(MarianModel(parameters, options), job, calibration, source)
-        (directory / INT8_MODEL).write_bytes(binary_file(int8_items(parameters, largest, text)))
+        largest_inputs = _largest_inputs(MarianModel(parameters, options), job, calibration, source)
+        (directory / INT8_MODEL).write_bytes(binary_file(int8_items(parameters, largest_inputs, options_text)))
         decoder = browser_options(INT8_MODEL, vocabularies, shortlist)
     else:
-        meta = np.frombuffer(text.encode() + b"\0", np.int8)
+        meta = np.frombuffer(options_text.encode() + b"\0", np.int8)
         np.savez(directory / MODEL, allow_pickle=False, **{**parameters, MODEL_OPTIONS: meta})
         decoder = decoder_options(job.search, MODEL, vocabularies)
         decoder |= {"shortlist": [shortlist, True]} if shortlist else {}
@@ -441,12 +312,12 @@ def write_vocabularies(source: Vocabulary, target: Vocabulary, directory: Path, 
     names = ("vocab", "vocab") if shared else ("srcvocab", "trgvocab")
     files = []
     for name, vocabulary in zip(names, (source, target), strict=True):
-        piecewise = vocabulary.kind == "sentencepiece"
-        if piecewise:
+        is_sentencepiece = vocabulary.kind == "sentencepiece"
+        if is_sentencepiece:
             (directory / f"{name}.spm").write_bytes(sentence_piece_model(vocabulary))
-        if as_yaml or not piecewise:
+        if as_yaml or not is_sentencepiece:
             (directory / f"{name}.yml").write_text(MarianVocabulary.of(vocabulary).yaml(), encoding="utf-8")
-        files.append(f"{name}.spm" if piecewise else f"{name}.yml")
+        files.append(f"{name}.spm" if is_sentencepiece else f"{name}.yml")
     return files
 
 
@@ -487,9 +358,9 @@ def _largest_inputs(model: MarianModel, job: ExportJob, text: str, source: Maria
     if not encoded:
         raise DataError(f"{text} contains no sentences: pass a file of source sentences, one a line.")
     for ids in encoded:
-        ids = ids[:LONGEST]
+        ids = ids[:MAX_CALIBRATION_TOKENS]
         model.greedy(to_marian(ids, source), int(search.max_length_factor * len(ids)) + search.max_length_constant)
-    return {name: max(values) for name, values in model.largest.items()}
+    return {name: max(values) for name, values in model.largest_inputs.items()}
 
 
 def _yaml(options: dict[str, Any]) -> str:

@@ -21,8 +21,8 @@ ALIGNMENT = 256
 INT8, FLOAT32, INTGEMM8 = 0x0101, 0x0404, 0x4101
 """Marian's type numbers; the last means 8-bit values for intgemm that are not yet in the order of a processor."""
 MODEL_OPTIONS = "special:model.yml"
-RANGE = 127
-ALPHA = "_QuantMultA"
+INT8_RANGE = 127
+INPUT_SCALE_SUFFIX = "_QuantMultA"
 SHORTLISTED_OUTPUT = "none"
 """Marian's name for an output matrix of the columns that a shortlist selects."""
 
@@ -57,27 +57,27 @@ def int8_items(parameters: Mapping[str, np.ndarray], largest: Mapping[str, float
         largest: the largest absolute input of each matrix, by name.
         options: the text of `special:model.yml`.
     """
-    items = [quantised(name, value) if _is_matrix(name) else _float(name, value)
+    items = [quantised(name, value) if _is_matrix(name) else _float_item(name, value)
              for name, value in parameters.items()]
     output = "Wemb" if "Wemb" in parameters else "decoder_Wemb"
     for name, value in largest.items():
-        alpha = np.full([1, 1], RANGE / value, np.float32)
-        for known_as in ((output, SHORTLISTED_OUTPUT) if name == output else (name,)):
-            items.append(_float(f"{known_as}{ALPHA}", alpha))
+        scale = np.full([1, 1], INT8_RANGE / value, np.float32)
+        for item_name in ((output, SHORTLISTED_OUTPUT) if name == output else (name,)):
+            items.append(_float_item(f"{item_name}{INPUT_SCALE_SUFFIX}", scale))
     text = options.encode() + b"\0"
     return [*sorted(items), MarianItem(MODEL_OPTIONS, INT8, (len(text),), text)]
 
 
 def quantised(name: str, matrix: np.ndarray) -> MarianItem:
     """Return an 8-bit matrix; its shape in the file is the one before the transposition."""
-    multiplier = np.float32(RANGE) / np.abs(matrix).max()
-    ordered = matrix if name.endswith("Wemb") else matrix.T
-    values = np.clip(np.rint(ordered * multiplier), -RANGE, RANGE).astype(np.int8)
-    return MarianItem(name, INTGEMM8, matrix.shape, values.tobytes() + np.array([multiplier], "<f4").tobytes())
+    scale = np.float32(INT8_RANGE) / np.abs(matrix).max()
+    stored = matrix if name.endswith("Wemb") else matrix.T
+    values = np.clip(np.rint(stored * scale), -INT8_RANGE, INT8_RANGE).astype(np.int8)
+    return MarianItem(name, INTGEMM8, matrix.shape, values.tobytes() + np.array([scale], "<f4").tobytes())
 
 
 FLOAT16 = 0x0402
-LARGEST_ROUNDING = 0.1
+MAX_ROUNDING_ERROR = 0.1
 """Maximum rounding error of an 8-bit matrix that is read back to float32, relative to the standard deviation of its
 values. Uniform rounding has an error of 1 / sqrt(12) steps, so a standard deviation of 2.9 steps is the limit. Matrices
 whose largest value is up to 44 standard deviations are below it."""
@@ -132,12 +132,12 @@ def float_value(item: MarianItem) -> np.ndarray:
         raise ValueError(f"{item.name} has Marian's type {item.type:#06x}, whose values are in the order of one "
                          "processor")
     values = np.frombuffer(item.data, np.int8, elements).astype(np.float32)
-    multiplier = np.frombuffer(item.data, "<f4", 1, elements)[0]
-    rounding = math.sqrt(1 / 12) / max(float(values.std()), 1e-9)
-    if rounding > LARGEST_ROUNDING:
-        raise ValueError(f"the 8 bits of {item.name} have a rounding error of {rounding:.0%} of its standard "
-                         f"deviation, more than {LARGEST_ROUNDING:.0%}")
-    values /= multiplier
+    scale = np.frombuffer(item.data, "<f4", 1, elements)[0]
+    rounding_error = math.sqrt(1 / 12) / max(float(values.std()), 1e-9)
+    if rounding_error > MAX_ROUNDING_ERROR:
+        raise ValueError(f"the 8 bits of {item.name} have a rounding error of {rounding_error:.0%} of its standard "
+                         f"deviation, more than {MAX_ROUNDING_ERROR:.0%}")
+    values /= scale
     return values.reshape(item.shape) if item.name.endswith("Wemb") else values.reshape(item.shape[::-1]).T
 
 
@@ -145,7 +145,7 @@ def _is_matrix(name: str) -> bool:
     return name.endswith("Wemb") or name.rsplit("_", 1)[-1].startswith("W")
 
 
-def _float(name: str, value: np.ndarray) -> MarianItem:
+def _float_item(name: str, value: np.ndarray) -> MarianItem:
     return MarianItem(name, FLOAT32, value.shape, value.astype("<f4").tobytes())
 
 
@@ -204,9 +204,9 @@ def browser_options(model: str, vocabularies: Sequence[str], shortlist: str) -> 
             "quiet-translation": True, "gemm-precision": "int8shiftAlphaAll", "alignment": "soft"}
 
 
-MULTIPLE = 8
+VOCABULARY_MULTIPLE = 8
 NO_PIECE = -1
-"""In `MarianVocabulary.ours`: a piece that fills the vocabulary up."""
+"""In `MarianVocabulary.towernmt_ids`: a piece that fills the vocabulary up."""
 _UNKNOWN, _CONTROL = 2, 3       # SentencePiece.Type
 
 
@@ -216,33 +216,33 @@ class MarianVocabulary:
 
     Attributes:
         pieces: pieces by Marian's ids.
-        ours: int64 `[pieces]`, towernmt's id of each piece; NO_PIECE for pieces that occur in no text.
+        towernmt_ids: int64 `[pieces]`, towernmt's id of each piece; NO_PIECE for pieces that occur in no text.
     """
 
     pieces: list[str]
-    ours: NDArray[np.int64]
+    towernmt_ids: NDArray[np.int64]
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> MarianVocabulary:
         """Convert a vocabulary of towernmt."""
-        words = list(range(len(SPECIAL_PIECES), vocabulary.size))
-        pieces = [SPECIAL_PIECES[EOS], SPECIAL_PIECES[UNK], *map(vocabulary.id_to_piece, words)]
-        missing = -len(pieces) % MULTIPLE
-        return cls([*pieces, *(f"<unused_{number}>" for number in range(missing))],
-                   np.array([EOS, UNK, *words, *[NO_PIECE] * missing], np.int64))
+        word_ids = list(range(len(SPECIAL_PIECES), vocabulary.size))
+        pieces = [SPECIAL_PIECES[EOS], SPECIAL_PIECES[UNK], *map(vocabulary.id_to_piece, word_ids)]
+        filler_count = -len(pieces) % VOCABULARY_MULTIPLE
+        return cls([*pieces, *(f"<unused_{number}>" for number in range(filler_count))],
+                   np.array([EOS, UNK, *word_ids, *[NO_PIECE] * filler_count], np.int64))
 
     @property
-    def theirs(self) -> NDArray[np.int64]:
+    def marian_ids(self) -> NDArray[np.int64]:
         """Marian's ids by towernmt's ids, int64 `[towernmt's vocabulary]`; NO_PIECE for PAD and BOS."""
-        known_rows = np.flatnonzero(self.ours != NO_PIECE)
-        found = np.full(int(self.ours.max()) + 1, NO_PIECE, np.int64)
-        found[self.ours[known_rows]] = known_rows
-        return found
+        known_rows = np.flatnonzero(self.towernmt_ids != NO_PIECE)
+        ids = np.full(int(self.towernmt_ids.max()) + 1, NO_PIECE, np.int64)
+        ids[self.towernmt_ids[known_rows]] = known_rows
+        return ids
 
     def rows(self, table: np.ndarray, filler: float = 0.0) -> np.ndarray:
         """Return the rows of a table or vector in Marian's order; `filler` for pieces that occur in no text."""
-        rows = table[np.maximum(self.ours, 0)].astype(np.float32)
-        rows[self.ours == NO_PIECE] = filler
+        rows = table[np.maximum(self.towernmt_ids, 0)].astype(np.float32)
+        rows[self.towernmt_ids == NO_PIECE] = filler
         return rows
 
     def yaml(self) -> str:
@@ -259,10 +259,10 @@ def sentence_piece_model(vocabulary: Vocabulary) -> bytes:
     processor = SentencePieceProcessor(model_proto=content)
     special = {processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id()}
     words = [piece for id, piece in enumerate(model.pieces) if id not in special]
-    ordered = MarianVocabulary.of(vocabulary)
-    Piece = type(model).SentencePiece
-    first = [Piece(piece=SPECIAL_PIECES[EOS], type=_CONTROL), Piece(piece=SPECIAL_PIECES[UNK], type=_UNKNOWN)]
-    last = [Piece(piece=piece, type=_CONTROL) for piece in ordered.pieces[len(first) + len(words):]]
+    marian_vocabulary = MarianVocabulary.of(vocabulary)
+    piece_type = type(model).SentencePiece
+    first = [piece_type(piece=SPECIAL_PIECES[EOS], type=_CONTROL), piece_type(piece=SPECIAL_PIECES[UNK], type=_UNKNOWN)]
+    last = [piece_type(piece=piece, type=_CONTROL) for piece in marian_vocabulary.pieces[len(first) + len(words):]]
     ordered_pieces = [*first, *words, *last]
     del model.pieces[:]
     model.pieces.extend(ordered_pieces)

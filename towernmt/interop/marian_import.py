@@ -16,11 +16,11 @@ import yaml
 from towernmt.core.errors import CheckpointError, DataError, SettingsError
 from towernmt.core.structured_files import load_strict
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK
-from towernmt.interop.foreign_model import AttentionMaps, ForeignModel, ForeignParameters, ImportRequest, Weights
+from towernmt.interop.foreign_model import AttentionProjections, ForeignModel, ForeignParameters, ImportRequest, Weights
 from towernmt.interop.foreign_vocabularies import WORDS_NOTE, PieceTable, vocabularies_of
 from towernmt.interop.marian_files import (
-    ALPHA,
     FEED_FORWARDS,
+    INPUT_SCALE_SUFFIX,
     MODEL_OPTIONS,
     float_value,
     is_binary_file,
@@ -30,8 +30,8 @@ from towernmt.models.model_settings import TransformerSettings
 from towernmt.predict.search.search_settings import SearchSettings
 
 DECODER, BROWSER_DECODER = "decoder.yml", "config.bergamot.yml"
-_KEPT = ("readme*", "license*", "licence*", "copying*", DECODER, "preprocess.sh", "postprocess.sh")
-_LARGEST_KEPT = 1_000_000
+_COPIED_FILES = ("readme*", "license*", "licence*", "copying*", DECODER, "preprocess.sh", "postprocess.sh")
+_MAX_COPIED_BYTES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,14 @@ class MarianFiles:
         pieces: SentencePiece models (`.spm`) or BPE codes (`.bpe`) of source and target; None if the vocabulary is one
             of words between spaces.
         decoder: the options in `decoder.yml` or `config.bergamot.yml`; empty if both are missing.
-        kept: further files to copy into the run, such as licences.
+        copied_files: further files to copy into the run, such as licences.
     """
 
     model: Path
     vocabularies: tuple[Path, Path]
     pieces: tuple[Path, Path] | None
     decoder: dict[str, Any]
-    kept: tuple[Path, ...]
+    copied_files: tuple[Path, ...]
 
 
 def find_marian_files(request: ImportRequest) -> MarianFiles:
@@ -67,21 +67,21 @@ def find_marian_files(request: ImportRequest) -> MarianFiles:
     folder = path if path.is_dir() else path.parent
     decoder = _decoder_options(folder / DECODER) or _decoder_options(folder / BROWSER_DECODER)
     model = [path] if path.is_file() else (
-        _named(folder, decoder.get("models"))[:1] or sorted(folder.glob("*.npz"))
+        _existing_files(folder, decoder.get("models"))[:1] or sorted(folder.glob("*.npz"))
         or [file for file in sorted(folder.glob("*.bin")) if is_binary_file(file)])
     if len(model) != 1:
         kind = model[0].suffix if model else ".npz"
         raise SettingsError(f"{path} contains {len(model)} {kind} files, and no {DECODER} that names the model: pass "
                             f"the path of the {kind} file.")
     vocabularies = request.vocabularies or _vocabularies(folder, decoder)
-    kept = {file for pattern in _KEPT for file in folder.iterdir()
-            if file.is_file() and not file.is_symlink() and file.stat().st_size <= _LARGEST_KEPT
-            and Path(file.name.lower()).match(pattern)} if path.is_dir() else set()
-    return MarianFiles(model[0], vocabularies, request.pieces or _pieces(folder), decoder, tuple(sorted(kept)))
+    copied_files = {file for pattern in _COPIED_FILES for file in folder.iterdir()
+                    if file.is_file() and not file.is_symlink() and file.stat().st_size <= _MAX_COPIED_BYTES
+                    and Path(file.name.lower()).match(pattern)} if path.is_dir() else set()
+    return MarianFiles(model[0], vocabularies, request.pieces or _pieces(folder), decoder, tuple(sorted(copied_files)))
 
 
 def _vocabularies(folder: Path, decoder: dict[str, Any]) -> tuple[Path, Path]:
-    named = _named(folder, decoder.get("vocabs"))
+    named = _existing_files(folder, decoder.get("vocabs"))
     if not named:
         lists = [*folder.glob("*vocab*.yml"), *folder.glob("*vocab*.yaml")]
         named = sorted(lists or folder.glob("*vocab*.spm"))
@@ -104,7 +104,7 @@ def _pieces(folder: Path) -> tuple[Path, Path] | None:
     return None
 
 
-def _named(folder: Path, names: Any) -> list[Path]:
+def _existing_files(folder: Path, names: Any) -> list[Path]:
     """Return the files of a folder with the names in an option, which may contain directories of another machine."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return []
@@ -155,18 +155,18 @@ def marian_search_settings(decoder: Mapping[str, Any]) -> SearchSettings:
 
     Marian divides a log-probability by the length raised to the power of `normalize`.
     """
-    found: dict[str, Any] = {}
-    beam, alpha, penalty, longest = (decoder.get(name) for name in (
+    settings: dict[str, Any] = {}
+    beam, alpha, penalty, length_factor = (decoder.get(name) for name in (
         "beam-size", "normalize", "word-penalty", "max-length-factor"))
     if isinstance(beam, int) and beam >= 1:
-        found["beam_size"] = beam
+        settings["beam_size"] = beam
     if isinstance(alpha, (int, float)) and alpha >= 0:
-        found |= {"length_normalization": "average", "length_penalty": float(alpha)}
+        settings |= {"length_normalization": "average", "length_penalty": float(alpha)}
     if isinstance(penalty, (int, float)) and penalty <= 0:
-        found["word_reward"] = -float(penalty) or 0.0
-    if isinstance(longest, (int, float)) and longest > 0:
-        found |= {"max_length_factor": float(longest), "max_length_constant": 0}
-    return SearchSettings(**found)
+        settings["word_reward"] = -float(penalty) or 0.0
+    if isinstance(length_factor, (int, float)) and length_factor > 0:
+        settings |= {"max_length_factor": float(length_factor), "max_length_constant": 0}
+    return SearchSettings(**settings)
 
 
 def unsupported_marian_options(options: Mapping[str, Any]) -> str:
@@ -174,17 +174,21 @@ def unsupported_marian_options(options: Mapping[str, Any]) -> str:
     return next((text(options) for fits, text in _RULES if not fits(options)), "")
 
 
-def _off(name: str, reason: str) -> tuple[Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any]], str]]:
+OptionRule = tuple[Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any]], str]]
+"""A test of the options, and the message if the test fails."""
+
+
+def _must_be_off(name: str, reason: str) -> OptionRule:
     """Return the rule that an option must be off."""
     return lambda o: not o.get(name), lambda o: f"{name} is {o.get(name)}: {reason}"
 
 
-def _order(options: Mapping[str, Any], name: str) -> str:
+def _without_dropout(options: Mapping[str, Any], name: str) -> str:
     """Return the sequence of operations in an option, without dropout."""
     return str(options.get(name) or "").replace("d", "")
 
 
-_RULES: Sequence[tuple[Callable[[Mapping[str, Any]], bool], Callable[[Mapping[str, Any]], str]]] = (
+_RULES: Sequence[OptionRule] = (
     (lambda o: o.get("type") == "transformer",
      lambda o: f"type is {o.get('type')}: towernmt imports only models of the type transformer"),
     (lambda o: o.get("transformer-decoder-autoreg", "self-attention") in ("self-attention", "rnn"),
@@ -192,14 +196,15 @@ _RULES: Sequence[tuple[Callable[[Mapping[str, Any]], bool], Callable[[Mapping[st
                "self-attention or an SSRU, but no average attention (AAN)"),
     (lambda o: o.get("transformer-decoder-autoreg") != "rnn" or o.get("dec-cell") == "ssru",
      lambda o: f"dec-cell is {o.get('dec-cell')}: decoders of towernmt have self-attention or an SSRU (ssru)"),
-    (lambda o: not _order(o, "transformer-preprocess") and _order(o, "transformer-postprocess") == "an",
+    (lambda o: not _without_dropout(o, "transformer-preprocess")
+     and _without_dropout(o, "transformer-postprocess") == "an",
      lambda o: f"transformer-preprocess is '{o.get('transformer-preprocess')}' and transformer-postprocess "
                f"'{o.get('transformer-postprocess')}': only post-norm ('' and 'dan') is equal in both programs "
                "(Marian's pre-norm does not normalise keys and values)"),
-    (lambda o: not _order(o, "transformer-postprocess-emb"),
+    (lambda o: not _without_dropout(o, "transformer-postprocess-emb"),
      lambda o: f"transformer-postprocess-emb is '{o.get('transformer-postprocess-emb')}': towernmt does not normalise "
                "embeddings"),
-    (lambda o: not _order(o, "transformer-postprocess-top"),
+    (lambda o: not _without_dropout(o, "transformer-postprocess-top"),
      lambda o: f"transformer-postprocess-top is '{o.get('transformer-postprocess-top')}': post-norm stacks of towernmt "
                "have no operation at their end"),
     (lambda o: o.get("transformer-ffn-activation", "relu") in list(_ACTIVATIONS),
@@ -214,21 +219,21 @@ _RULES: Sequence[tuple[Callable[[Mapping[str, Any]], bool], Callable[[Mapping[st
     (lambda o: o.get("transformer-decoder-dim-ffn", 0) in (0, o.get("transformer-dim-ffn")),
      lambda o: f"transformer-decoder-dim-ffn is {o.get('transformer-decoder-dim-ffn')}: encoder and decoder of "
                "towernmt have the same filter size"),
-    _off("transformer-no-projection", "attention of towernmt always has an output projection"),
-    _off("transformer-train-positions", "Marian then does not scale embeddings, but towernmt does"),
-    _off("transformer-tied-layers", "layers of towernmt do not share weights"),
-    _off("transformer-rnn-projection", "an SSRU of towernmt has no output projection"),
-    _off("transformer-pool", "towernmt does not pool the source"),
-    _off("lemma-dim-emb", "towernmt does not support Marian's factors"),
-    _off("factors-dim-emb", "towernmt does not support Marian's factors"),
-    _off("lemma-dependency", "towernmt does not support Marian's factors"),
-    _off("input-types", "towernmt supports only sentences as input"),
-    _off("ulr", "towernmt does not support universal language representations"),
-    _off("right-left", "towernmt does not decode from right to left"),
+    _must_be_off("transformer-no-projection", "attention of towernmt always has an output projection"),
+    _must_be_off("transformer-train-positions", "Marian then does not scale embeddings, but towernmt does"),
+    _must_be_off("transformer-tied-layers", "layers of towernmt do not share weights"),
+    _must_be_off("transformer-rnn-projection", "an SSRU of towernmt has no output projection"),
+    _must_be_off("transformer-pool", "towernmt does not pool the source"),
+    _must_be_off("lemma-dim-emb", "towernmt does not support Marian's factors"),
+    _must_be_off("factors-dim-emb", "towernmt does not support Marian's factors"),
+    _must_be_off("lemma-dependency", "towernmt does not support Marian's factors"),
+    _must_be_off("input-types", "towernmt supports only sentences as input"),
+    _must_be_off("ulr", "towernmt does not support universal language representations"),
+    _must_be_off("right-left", "towernmt does not decode from right to left"),
     (lambda o: len(o.get("dim-vocabs") or []) == 2,
      lambda o: f"dim-vocabs is {o.get('dim-vocabs')}: towernmt supports one source and one target"),
 )
-"""Pairs of a test of the options and the message if the test fails."""
+"""The rules that the options of an importable model fulfil."""
 
 
 def _number(options: Mapping[str, Any], name: str, origin: str) -> int:
@@ -244,8 +249,8 @@ LOGITS = "decoder_ff_logit_out"
 
 def marian_embedding_ties(parameters: ForeignParameters) -> str:
     """Return `model.tie_embeddings`; "none" if the softmax has its own table, even if the embeddings share one."""
-    own = any(f"{LOGITS}_{name}" in parameters for name in ("Wt", "W"))
-    return "none" if own else "all" if "Wemb" in parameters else "target"
+    has_softmax_table = any(f"{LOGITS}_{name}" in parameters for name in ("Wt", "W"))
+    return "none" if has_softmax_table else "all" if "Wemb" in parameters else "target"
 
 
 def table_names(parameters: ForeignParameters) -> tuple[str, str]:
@@ -260,68 +265,70 @@ def convert_marian_weights(parameters: ForeignParameters, s: TransformerSettings
     Raises:
         CheckpointError: a parameter is missing or unknown.
     """
-    made = _tables(parameters, s, source, target)
+    weights = _tables(parameters, s, source, target)
     for number in range(s.encoder_layers):
-        ours, theirs = f"encoder/layer_{number}", f"encoder_l{number + 1}"
-        made |= _attention(parameters, s.hidden_size, f"{theirs}_self").self_attention(f"{ours}/self_attention")
-        made |= _norm(parameters, s, f"{ours}/self_attention", f"{theirs}_self_Wo")
-        made |= _feed_forward(parameters, s, f"{ours}/feed_forward", f"{theirs}_ffn")
+        scope, foreign = f"encoder/layer_{number}", f"encoder_l{number + 1}"
+        weights |= _attention(parameters, s.hidden_size, f"{foreign}_self").self_attention(f"{scope}/self_attention")
+        weights |= _norm(parameters, s, f"{scope}/self_attention", f"{foreign}_self_Wo")
+        weights |= _feed_forward(parameters, s, f"{scope}/feed_forward", f"{foreign}_ffn")
     for number in range(s.decoder_layers):
-        ours, theirs = f"decoder/layer_{number}", f"decoder_l{number + 1}"
+        scope, foreign = f"decoder/layer_{number}", f"decoder_l{number + 1}"
         if s.decoder_cell == "ssru":
-            made |= _ssru(parameters, s, f"{ours}/ssru", f"{theirs}_rnn")
+            weights |= _ssru(parameters, s, f"{scope}/ssru", f"{foreign}_rnn")
         else:
-            made |= _attention(parameters, s.hidden_size, f"{theirs}_self").self_attention(f"{ours}/self_attention")
-            made |= _norm(parameters, s, f"{ours}/self_attention", f"{theirs}_self_Wo")
-        made |= _attention(parameters, s.hidden_size, f"{theirs}_context").cross_attention(f"{ours}/source_attention")
-        made |= _norm(parameters, s, f"{ours}/source_attention", f"{theirs}_context_Wo")
-        made |= _feed_forward(parameters, s, f"{ours}/feed_forward", f"{theirs}_ffn")
+            attention = _attention(parameters, s.hidden_size, f"{foreign}_self")
+            weights |= attention.self_attention(f"{scope}/self_attention")
+            weights |= _norm(parameters, s, f"{scope}/self_attention", f"{foreign}_self_Wo")
+        attention = _attention(parameters, s.hidden_size, f"{foreign}_context")
+        weights |= attention.cross_attention(f"{scope}/source_attention")
+        weights |= _norm(parameters, s, f"{scope}/source_attention", f"{foreign}_context_Wo")
+        weights |= _feed_forward(parameters, s, f"{scope}/feed_forward", f"{foreign}_ffn")
     parameters.check_all_taken()
-    return {f"transformer/{name}": value for name, value in made.items()}
+    return {f"transformer/{name}": value for name, value in weights.items()}
 
 
 def _tables(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable, target: PieceTable) -> Weights:
     names, depth = table_names(parameters), s.hidden_size
-    theirs = [parameters.take(name, parameters.shape(name)[0], depth) for name in names]
-    rows = len(theirs[1])
+    tables = [parameters.take(name, parameters.shape(name)[0], depth) for name in names]
+    rows = len(tables[1])
     bias = parameters.take(f"{LOGITS}_b", rows) if f"{LOGITS}_b" in parameters else np.zeros(rows, np.float32)
-    made = {"softmax_bias": target.bias(bias)}
+    weights = {"softmax_bias": target.reorder_bias(bias)}
     if s.tie_embeddings == "all":
-        return made | {"embedding": target.table(theirs[1])}
-    made |= {"source_embedding": source.table(theirs[0]), "target_embedding": target.table(theirs[1])}
+        return weights | {"embedding": target.reorder_rows(tables[1])}
+    weights |= {"source_embedding": source.reorder_rows(tables[0]), "target_embedding": target.reorder_rows(tables[1])}
     if s.tie_embeddings == "none":
         softmax = (parameters.take(f"{LOGITS}_Wt", rows, depth) if f"{LOGITS}_Wt" in parameters
                    else parameters.take(f"{LOGITS}_W", depth, rows).T)
-        made["softmax_embedding"] = target.table(softmax)
-    return made
+        weights["softmax_embedding"] = target.reorder_rows(softmax)
+    return weights
 
 
-def _attention(parameters: ForeignParameters, depth: int, theirs: str) -> AttentionMaps:
-    kernels = {letter: parameters.take(f"{theirs}_W{letter}", depth, depth) for letter in "qkvo"}
-    biases = {letter: parameters.take(f"{theirs}_b{letter}", depth) for letter in "qvo"}
-    parameters.drop(f"{theirs}_bk")     # it does not change the softmax
-    return AttentionMaps(kernels["q"], kernels["k"], kernels["v"], kernels["o"], biases["q"], biases["v"], biases["o"])
+def _attention(parameters: ForeignParameters, depth: int, foreign: str) -> AttentionProjections:
+    kernels = {letter: parameters.take(f"{foreign}_W{letter}", depth, depth) for letter in "qkvo"}
+    biases = {letter: parameters.take(f"{foreign}_b{letter}", depth) for letter in "qvo"}
+    parameters.drop(f"{foreign}_bk")     # it does not change the softmax
+    return AttentionProjections(*(kernels[letter] for letter in "qkvo"), *(biases[letter] for letter in "qvo"))
 
 
-def _ssru(parameters: ForeignParameters, s: TransformerSettings, ours: str, theirs: str) -> Weights:
-    value, gate = (parameters.take(f"{theirs}_{name}", s.hidden_size, s.hidden_size) for name in ("W", "Wf"))
-    return {f"{ours}/projection/kernel": np.concatenate([value, gate], 1),
-            f"{ours}/forget_bias": parameters.take(f"{theirs}_bf", s.hidden_size),
-            **_norm(parameters, s, ours, f"{theirs}_ffn")}
+def _ssru(parameters: ForeignParameters, s: TransformerSettings, scope: str, foreign: str) -> Weights:
+    value, gate = (parameters.take(f"{foreign}_{name}", s.hidden_size, s.hidden_size) for name in ("W", "Wf"))
+    return {f"{scope}/projection/kernel": np.concatenate([value, gate], 1),
+            f"{scope}/forget_bias": parameters.take(f"{foreign}_bf", s.hidden_size),
+            **_norm(parameters, s, scope, f"{foreign}_ffn")}
 
 
-def _feed_forward(parameters: ForeignParameters, s: TransformerSettings, ours: str, theirs: str) -> Weights:
+def _feed_forward(parameters: ForeignParameters, s: TransformerSettings, scope: str, foreign: str) -> Weights:
     inner, outer = (s.hidden_size, s.filter_size), (s.filter_size, s.hidden_size)
-    made = {}
+    weights = {}
     for letter, name, shape in (("1", "inner", inner), ("2", "outer", outer)):
-        made[f"{ours}/{name}/kernel"] = parameters.take(f"{theirs}_W{letter}", *shape)
-        made[f"{ours}/{name}/bias"] = parameters.take(f"{theirs}_b{letter}", shape[1])
-    return made | _norm(parameters, s, ours, f"{theirs}_ffn")
+        weights[f"{scope}/{name}/kernel"] = parameters.take(f"{foreign}_W{letter}", *shape)
+        weights[f"{scope}/{name}/bias"] = parameters.take(f"{foreign}_b{letter}", shape[1])
+    return weights | _norm(parameters, s, scope, f"{foreign}_ffn")
 
 
-def _norm(parameters: ForeignParameters, s: TransformerSettings, ours: str, theirs: str) -> Weights:
-    return {f"{ours}_post_norm/scale": parameters.take(f"{theirs}_ln_scale", s.hidden_size),
-            f"{ours}_post_norm/offset": parameters.take(f"{theirs}_ln_bias", s.hidden_size)}
+def _norm(parameters: ForeignParameters, s: TransformerSettings, scope: str, foreign: str) -> Weights:
+    return {f"{scope}_post_norm/scale": parameters.take(f"{foreign}_ln_scale", s.hidden_size),
+            f"{scope}_post_norm/offset": parameters.take(f"{foreign}_ln_bias", s.hidden_size)}
 
 
 _EOS_ID, _UNK_ID = 0, 1
@@ -343,10 +350,10 @@ def read_marian_pieces(file: Path, rows: int) -> PieceTable:
                         "Marian vocabulary, or it belongs to another model.")
     special = {EOS: _EOS_ID, UNK: _UNK_ID, **{id: pieces.index(SPECIAL_PIECES[id]) for id in (PAD, BOS)
                                               if SPECIAL_PIECES[id] in pieces}}
-    taken = set(special.values())
-    words = [(piece, row) for row, piece in enumerate(pieces[:rows]) if row not in taken]
-    nameless = [(f"<row_{row}>", row) for row in range(len(pieces), rows)]
-    return PieceTable.of({id: row for id, row in special.items() if row < rows}, words + nameless)
+    special_rows = set(special.values())
+    words = [(piece, row) for row, piece in enumerate(pieces[:rows]) if row not in special_rows]
+    unnamed = [(f"<row_{row}>", row) for row in range(len(pieces), rows)]
+    return PieceTable.of({id: row for id, row in special.items() if row < rows}, words + unnamed)
 
 
 def _pieces_of_model(file: Path) -> list[str]:
@@ -436,7 +443,7 @@ def read_marian(request: ImportRequest) -> ForeignModel:
                                     target_vocab_size=target.size)
     weights = convert_marian_weights(parameters, settings, *tables)
     return ForeignModel(f"marian {files.model.name}", settings, weights, source, target,
-                        marian_search_settings(files.decoder), files.kept, () if pieces else (WORDS_NOTE,))
+                        marian_search_settings(files.decoder), files.copied_files, () if pieces else (WORDS_NOTE,))
 
 
 def _open(file: Path) -> tuple[ForeignParameters, Mapping[str, Any]]:
@@ -469,6 +476,6 @@ def _read_binary(file: Path) -> tuple[dict[str, np.ndarray], str]:
     items = {item.name: item for item in read_binary_file(file.read_bytes())}
     text = items.pop(MODEL_OPTIONS).data.rstrip(b"\0").decode("utf-8")
     try:
-        return {name: float_value(item) for name, item in items.items() if not name.endswith(ALPHA)}, text
+        return {name: float_value(item) for name, item in items.items() if not name.endswith(INPUT_SCALE_SUFFIX)}, text
     except ValueError as error:
         raise SettingsError(f"{file}: {error}: import the .npz file from which it was made.") from error

@@ -96,7 +96,7 @@ def card_text(file: str | Path | None, options: Mapping[str, Any]) -> CardText:
     Raises:
         SettingsError: the file cannot be read or parsed, the licence is missing, or the languages are not a pair.
     """
-    text = CardText() if file is None else _from_file(Path(file))
+    text = CardText() if file is None else _read_card_file(Path(file))
     text = dataclasses.replace(text, **{name: value for name, value in options.items() if value is not None})
     if not text.licence.strip():
         raise SettingsError("A package needs a licence, because it is passed on to others: pass --licence CC-BY-4.0, "
@@ -130,7 +130,7 @@ def card_text_of_package(card: Mapping[str, Any], options: Mapping[str, Any]) ->
     return text
 
 
-def _from_file(file: Path) -> CardText:
+def _read_card_file(file: Path) -> CardText:
     try:
         content = load_strict(read_yaml_text(file))
     except OSError as error:
@@ -139,7 +139,7 @@ def _from_file(file: Path) -> CardText:
         raise SettingsError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start}).") from error
     except yaml.YAMLError as error:
         raise SettingsError(f"{file}: not valid YAML: {' '.join(str(error).split())}.") from error
-    content = _plain({} if content is None else content)
+    content = _dates_as_text({} if content is None else content)
     if isinstance(content, dict) and "license" in content and "licence" not in content:
         content["licence"] = content.pop("license")
     try:
@@ -149,17 +149,17 @@ def _from_file(file: Path) -> CardText:
         raise SettingsError(f"{file}: {error}; the fields of a card are {known}.") from None
 
 
-def _plain(value: Any) -> Any:
+def _dates_as_text(value: Any) -> Any:
     """Return a value with dates as text, since JSON has no dates."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _dates_as_text(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_dates_as_text(item) for item in value]
     return value.isoformat() if isinstance(value, datetime.date) else value
 
 
 EPOCH = "SOURCE_DATE_EPOCH"
-_ELSEWHERE = ("init",)
+_MACHINE_SPECIFIC_GROUPS = ("init",)
 """Groups of settings with paths on the machine of the training."""
 _DATA_PATH = f"{MADE_FROM}.data_path"
 
@@ -167,7 +167,7 @@ _DATA_PATH = f"{MADE_FROM}.data_path"
 def settings_for_card(run: SavedRun) -> dict[str, Any]:
     """Return the content of `settings.yaml` by groups, without paths on the machine of the training."""
     flat = {key: value for key, value in load_yaml(run.settings_file).items()
-            if key.split(".")[0] not in _ELSEWHERE and key != _DATA_PATH}
+            if key.split(".")[0] not in _MACHINE_SPECIFIC_GROUPS and key != _DATA_PATH}
     nested: dict[str, Any] = {}
     for key, value in flat.items():
         *groups, name = key.split(".")
@@ -213,24 +213,25 @@ def trained_with(run: SavedRun) -> dict[str, str]:
 def validation_scores(run: SavedRun, checkpoint: Path, step: int) -> list[dict[str, Any]]:
     """Return BLEU and chrF of a checkpoint's validation during training; an empty list if it was not validated."""
     record = read_average_record(run.averaged) if checkpoint.parent == run.averaged else None
-    found = _recorded_figures(run, step) if record is None or record.kept is None else record.kept.scores
+    figures = _recorded_figures(run, step) if record is None or record.kept is None else record.kept.scores
     signature = _logged_signature(run, step)
-    return [{"test": "validation during training", "metric": metric, "score": round(found[key], 4), **more}
-            for metric, key, more in (("BLEU", "validation_bleu", {"signature": signature} if signature else {}),
-                                      ("chrF2", "validation_chrf", {})) if key in found]
+    signature_entry = {"signature": signature} if signature else {}
+    metrics = (("BLEU", "validation_bleu", signature_entry), ("chrF2", "validation_chrf", {}))
+    return [{"test": "validation during training", "metric": metric, "score": round(figures[key], 4), **entry}
+            for metric, key, entry in metrics if key in figures]
 
 
 def _recorded_figures(run: SavedRun, step: int) -> dict[str, float]:
     """Return all figures that the training recorded for a step."""
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for line in _lines(run.log / "stats.jsonl"):
         try:
             row = json.loads(line)
         except ValueError:      # a line that a killed process did not complete
             continue
         if isinstance(row, dict) and row.get("global_step") == step:
-            found.update({name: value for name, value in row.items() if isinstance(value, (int, float))})
-    return found
+            figures.update({name: value for name, value in row.items() if isinstance(value, (int, float))})
+    return figures
 
 
 def _logged_signature(run: SavedRun, step: int) -> str | None:
@@ -298,10 +299,10 @@ def card_json(card: Mapping[str, Any]) -> bytes:
 
 def card_markdown(card: Mapping[str, Any]) -> bytes:
     """Return a card as the bytes of `README.md`."""
-    return ("\n\n".join(_parts(card)) + "\n").encode()
+    return ("\n\n".join(_markdown_sections(card)) + "\n").encode()
 
 
-def _parts(card: Mapping[str, Any]) -> Iterator[str]:
+def _markdown_sections(card: Mapping[str, Any]) -> Iterator[str]:
     languages, model = card.get("languages"), card["model"]
     pair = f"{languages['source']} to {languages['target']}" if languages else "languages not specified"
     yield f"# {card.get('name') or f'Translation model, {pair}'}"
@@ -309,21 +310,21 @@ def _parts(card: Mapping[str, Any]) -> Iterator[str]:
         yield card["description"].strip()
     yield _table(("", ""), [
         ("Languages", pair), ("Licence", card["licence"]), ("Date", card["date"]),
-        *((label, _listed(card[key])) for key, label in (
+        *((label, _format_list(card[key])) for key, label in (
             ("authors", "Authors"), ("contact", "Contact"), ("homepage", "Homepage")) if card.get(key)),
         ("Model", f"{model['architecture']}, {model['parameters']:,} parameters in {model['precision']}"),
         ("Checkpoint", f"{model['checkpoint']}{', averaged weights' if model['averaged'] else ''}"),
         ("Vocabularies", f"source {_vocabulary(model['source_vocabulary'])}, "
                          f"target {_vocabulary(model['target_vocabulary'])}"),
-        *((("On processors", _processors(card["int8"])),) if card.get("int8") else ()),
+        *((("On processors", _precision_text(card["int8"])),) if card.get("int8") else ()),
         *((("Exports inside", ", ".join(f"{one['format']} ({one['precision']})" for one in card["exports"])),)
           if card["exports"] else ())])
     for key, title in _SECTIONS:
         if card.get(key):
             yield f"## {title}\n\n{card[key].strip()}"
-    yield f"## Scores\n\n{_scores(card['scores'])}"
-    yield f"## Training data\n\n{_data(card['training_data'])}"
-    yield f"## Settings of the training\n\n{_block(card['settings'])}"
+    yield f"## Scores\n\n{_scores_table(card['scores'])}"
+    yield f"## Training data\n\n{_training_data_text(card['training_data'])}"
+    yield f"## Settings of the training\n\n{_yaml_block(card['settings'])}"
     yield "## Versions\n\n" + _table(("", "trained with", "packaged with"), [
         (name, card["versions"]["trained_with"].get(name, ""), card["versions"]["packaged_with"].get(name, ""))
         for name in dict.fromkeys([*card["versions"]["packaged_with"], *card["versions"]["trained_with"]])])
@@ -331,7 +332,7 @@ def _parts(card: Mapping[str, Any]) -> Iterator[str]:
            "`towernmt-package.json` has the SHA-256 of every file of the package.")
 
 
-def _processors(int8: Mapping[str, Any]) -> str:
+def _precision_text(int8: Mapping[str, Any]) -> str:
     precision = "int8 by CTranslate2" if int8["default_on_processors"] else "float32"
     losses = [f"on {one['test']}, {one['bleu']:.2f} BLEU (95 % interval {one['bleu_low']:.2f} to "
               f"{one['bleu_high']:.2f}) and {one['log_prob']:.4f} nats per reference token" for one in int8["losses"]]
@@ -342,7 +343,7 @@ def _vocabulary(vocabulary: Mapping[str, Any]) -> str:
     return f"{vocabulary['size']:,} ({vocabulary['kind']})"
 
 
-def _scores(scores: Sequence[Mapping[str, Any]]) -> str:
+def _scores_table(scores: Sequence[Mapping[str, Any]]) -> str:
     if not scores:
         return "None: the training had no validation, and the package was made without a test set."
     return _table(("test set", "metric", "score", "sentences", "sacreBLEU's signature", "of"), [
@@ -350,7 +351,7 @@ def _scores(scores: Sequence[Mapping[str, Any]]) -> str:
          f"`{one['signature']}`" if "signature" in one else "not recorded", one["of"]) for one in scores])
 
 
-def _data(data: Mapping[str, Any]) -> str:
+def _training_data_text(data: Mapping[str, Any]) -> str:
     parts = []
     if data.get("sources"):
         parts.append(_table(("text", "licence", "pairs", "from", ""), [
@@ -371,15 +372,15 @@ def _data(data: Mapping[str, Any]) -> str:
             (name, *(f"{file[key]:,}" if key in file else "" for key in ("lines", "bytes")), f"`{file['sha256']}`")
             for name, file in files.items()]))
     if data.get("preparation"):
-        parts.append(f"Preparation:\n\n{_block(data['preparation'])}")
+        parts.append(f"Preparation:\n\n{_yaml_block(data['preparation'])}")
     return "\n\n".join([*parts, *data.get("notes", [])])
 
 
-def _block(settings: Mapping[str, Any]) -> str:
+def _yaml_block(settings: Mapping[str, Any]) -> str:
     return f"```yaml\n{yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)}```"
 
 
-def _listed(value: Any) -> str:
+def _format_list(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

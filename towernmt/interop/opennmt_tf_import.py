@@ -15,7 +15,7 @@ from towernmt.core.errors import CheckpointError, DataError, SettingsError
 from towernmt.core.structured_files import load_strict, read_yaml_text
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, UNK
 from towernmt.interop.foreign_model import (
-    AttentionMaps,
+    AttentionProjections,
     ForeignModel,
     ForeignParameters,
     ImportRequest,
@@ -69,14 +69,14 @@ def find_opennmt_tf_files(request: ImportRequest) -> OpenNMTFiles:
     if not isinstance(data, dict):
         raise DataError(f"{request.path}: `data` is not a mapping: pass a configuration of OpenNMT-tf.")
     folders = [request.path.parent, path]
-    named = [data.get(f"{side}_vocabulary") for side in ("source", "target")]
-    if request.vocabularies is None and not all(named):
+    names = [data.get(f"{side}_vocabulary") for side in ("source", "target")]
+    if request.vocabularies is None and not all(names):
         raise SettingsError(f"{request.path} does not name the vocabularies: pass the configuration (.yml) of the "
                             "model, or --vocabularies SOURCE TARGET.")
-    found = request.vocabularies or tuple(_find(request.path, folders, name, f"the vocabulary {name}")
-                                          for name in named)
+    vocabularies = request.vocabularies or tuple(_find(request.path, folders, name, f"the vocabulary {name}")
+                                                 for name in names)
     beam = (config.get("params") or {}).get("beam_width")
-    return OpenNMTFiles(checkpoint_prefix(path, "OpenNMT-tf"), (found[0], found[1]),
+    return OpenNMTFiles(checkpoint_prefix(path, "OpenNMT-tf"), (vocabularies[0], vocabularies[1]),
                         request.pieces or _pieces(request.path, folders, data), _source_end(request.path, data),
                         beam if isinstance(beam, int) and beam > 0 else None)
 
@@ -99,7 +99,7 @@ def _find(origin: Path, folders: list[Path], name: Any, what: str) -> Path:
 
 
 def _pieces(origin: Path, folders: list[Path], data: Mapping[str, Any]) -> tuple[Path, Path] | None:
-    found = []
+    models = []
     for side in ("source", "target"):
         tokenization = data.get(f"{side}_tokenization")
         options = tokenization.get("params") if isinstance(tokenization, dict) else None
@@ -108,8 +108,8 @@ def _pieces(origin: Path, folders: list[Path], data: Mapping[str, Any]) -> tuple
         name = next((options[key] for key in _MODEL_KEYS if key in options), None)
         if name is None or options.get("mode", "none") != "none":
             return None
-        found.append(_find(origin, folders, name, f"the SentencePiece model of the {side}"))
-    return found[0], found[1]
+        models.append(_find(origin, folders, name, f"the SentencePiece model of the {side}"))
+    return models[0], models[1]
 
 
 def _source_end(origin: Path, data: Mapping[str, Any]) -> bool:
@@ -130,58 +130,59 @@ KERNEL, BIAS = "decoder/output_layer/kernel", "decoder/output_layer/bias"
 def _tables(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable, target: PieceTable) -> Weights:
     depth, rows = s.hidden_size, int((target.rows.max()) + 1)
     bias = parameters.take(BIAS, rows) if BIAS in parameters else np.zeros(rows, np.float32)
-    made = {"softmax_bias": target.bias(bias)}
+    weights = {"softmax_bias": target.reorder_bias(bias)}
     if s.tie_embeddings == "all":
-        return made | {"embedding": source.table(parameters.take(SOURCE, rows, depth))}
-    theirs = parameters.take(SOURCE, parameters.shape(SOURCE)[0], depth)
-    target_table = parameters.take(TARGET, rows, depth) if TARGET in parameters else theirs
-    made |= {"source_embedding": source.table(theirs), "target_embedding": target.table(target_table)}
+        return weights | {"embedding": source.reorder_rows(parameters.take(SOURCE, rows, depth))}
+    source_table = parameters.take(SOURCE, parameters.shape(SOURCE)[0], depth)
+    target_table = parameters.take(TARGET, rows, depth) if TARGET in parameters else source_table
+    weights |= {"source_embedding": source.reorder_rows(source_table),
+                "target_embedding": target.reorder_rows(target_table)}
     if s.tie_embeddings == "none":
-        made["softmax_embedding"] = target.table(parameters.take(KERNEL, depth, rows).T)
-    return made
+        weights["softmax_embedding"] = target.reorder_rows(parameters.take(KERNEL, depth, rows).T)
+    return weights
 
 
 def _layer(parameters: ForeignParameters, s: TransformerSettings, stack: str, number: int) -> Weights:
-    ours, theirs = f"{stack}/layer_{number}", f"{stack}/layers/{number}"
-    scope = f"{theirs}/self_attention"
-    made = _attention(parameters, s, scope).self_attention(f"{ours}/self_attention")
-    made |= _sublayer_norm(parameters, s, f"{ours}/self_attention", scope)
+    scope, foreign = f"{stack}/layer_{number}", f"{stack}/layers/{number}"
+    foreign_part = f"{foreign}/self_attention"
+    weights = _attention(parameters, s, foreign_part).self_attention(f"{scope}/self_attention")
+    weights |= _sublayer_norm(parameters, s, f"{scope}/self_attention", foreign_part)
     if s.positions == "relative":
         rows = (2 * s.max_distance + 1, s.hidden_size // s.heads)
-        made |= {f"{ours}/self_attention/relative_{name}": parameters.take(
-            f"{scope}/layer/relative_position_{name}", *rows) for name in ("keys", "values")}
+        weights |= {f"{scope}/self_attention/relative_{name}": parameters.take(
+            f"{foreign_part}/layer/relative_position_{name}", *rows) for name in ("keys", "values")}
     if stack == "decoder":
-        made |= _attention(parameters, s, f"{theirs}/attention/0").cross_attention(f"{ours}/source_attention")
-        made |= _sublayer_norm(parameters, s, f"{ours}/source_attention", f"{theirs}/attention/0")
+        weights |= _attention(parameters, s, f"{foreign}/attention/0").cross_attention(f"{scope}/source_attention")
+        weights |= _sublayer_norm(parameters, s, f"{scope}/source_attention", f"{foreign}/attention/0")
     for name, shape in (("inner", (s.hidden_size, s.filter_size)), ("outer", (s.filter_size, s.hidden_size))):
-        made[f"{ours}/feed_forward/{name}/kernel"] = parameters.take(f"{theirs}/ffn/layer/{name}/kernel", *shape)
-        made[f"{ours}/feed_forward/{name}/bias"] = parameters.take(f"{theirs}/ffn/layer/{name}/bias", shape[1])
-    return made | _sublayer_norm(parameters, s, f"{ours}/feed_forward", f"{theirs}/ffn")
+        weights[f"{scope}/feed_forward/{name}/kernel"] = parameters.take(f"{foreign}/ffn/layer/{name}/kernel", *shape)
+        weights[f"{scope}/feed_forward/{name}/bias"] = parameters.take(f"{foreign}/ffn/layer/{name}/bias", shape[1])
+    return weights | _sublayer_norm(parameters, s, f"{scope}/feed_forward", f"{foreign}/ffn")
 
 
-def _attention(parameters: ForeignParameters, s: TransformerSettings, theirs: str) -> AttentionMaps:
+def _attention(parameters: ForeignParameters, s: TransformerSettings, foreign: str) -> AttentionProjections:
     depth, parts = s.hidden_size, ("queries", "keys", "values", "output")
-    kernels = [parameters.take(f"{theirs}/layer/linear_{part}/kernel", depth, depth) for part in parts]
-    biases = {part: parameters.take(f"{theirs}/layer/linear_{part}/bias", depth)
-              if f"{theirs}/layer/linear_{part}/bias" in parameters else np.zeros(depth, np.float32) for part in parts}
-    return AttentionMaps(kernels[0], kernels[1], kernels[2], kernels[3], biases["queries"], biases["values"],
-                         biases["output"])
+    kernels = [parameters.take(f"{foreign}/layer/linear_{part}/kernel", depth, depth) for part in parts]
+    biases = {part: parameters.take(f"{foreign}/layer/linear_{part}/bias", depth)
+              if f"{foreign}/layer/linear_{part}/bias" in parameters else np.zeros(depth, np.float32) for part in parts}
+    return AttentionProjections(kernels[0], kernels[1], kernels[2], kernels[3], biases["queries"], biases["values"],
+                                biases["output"])
 
 
-def _sublayer_norm(parameters: ForeignParameters, s: TransformerSettings, ours: str, theirs: str) -> Weights:
+def _sublayer_norm(parameters: ForeignParameters, s: TransformerSettings, scope: str, foreign: str) -> Weights:
     if s.preprocess:
-        return _norm(parameters, s, f"{ours}_pre_norm", f"{theirs}/input_layer_norm")
-    return _norm(parameters, s, f"{ours}_post_norm", f"{theirs}/output_layer_norm")
+        return _norm(parameters, s, f"{scope}_pre_norm", f"{foreign}/input_layer_norm")
+    return _norm(parameters, s, f"{scope}_post_norm", f"{foreign}/output_layer_norm")
 
 
-def _norm(parameters: ForeignParameters, s: TransformerSettings, ours: str, theirs: str) -> Weights:
-    return {f"{ours}/scale": parameters.take(f"{theirs}/gamma", s.hidden_size),
-            f"{ours}/offset": parameters.take(f"{theirs}/beta", s.hidden_size)}
+def _norm(parameters: ForeignParameters, s: TransformerSettings, scope: str, foreign: str) -> Weights:
+    return {f"{scope}/scale": parameters.take(f"{foreign}/gamma", s.hidden_size),
+            f"{scope}/offset": parameters.take(f"{foreign}/beta", s.hidden_size)}
 
 
 _SPECIAL = ["<blank>", "<s>", "</s>"]
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-_USUAL_HEADS = {512: 8, 1024: 16, 64: 2}
+_DEFAULT_HEADS = {512: 8, 1024: 16, 64: 2}
 """Attention heads of the Transformers in OpenNMT-tf's catalogue, by depth."""
 _EPSILON = 1e-3
 """Keras' default for layer normalisation."""
@@ -215,9 +216,9 @@ def read_opennmt_tf(request: ImportRequest) -> ForeignModel:
 
 def _parameter_name(name: str) -> str:
     """Return the parameter name for a variable name; "" for variables of the optimizer and of TensorFlow."""
-    part = name.removesuffix(_VALUE)
-    inside = part.startswith("model/") and part != name and ".OPTIMIZER_SLOT" not in part
-    return part.removeprefix("model/") if inside else ""
+    variable = name.removesuffix(_VALUE)
+    inside = variable.startswith("model/") and variable != name and ".OPTIMIZER_SLOT" not in variable
+    return variable.removeprefix("model/") if inside else ""
 
 
 def _settings(parameters: ForeignParameters, heads: int | None) -> TransformerSettings:
@@ -234,7 +235,7 @@ def _settings(parameters: ForeignParameters, heads: int | None) -> TransformerSe
     if relative in parameters:
         rows, size = parameters.shape(relative)
         positions, heads = {"positions": "relative", "max_distance": (rows - 1) // 2}, depth // size
-    heads = heads or _USUAL_HEADS.get(depth)
+    heads = heads or _DEFAULT_HEADS.get(depth)
     if not heads:
         raise SettingsError(f"{parameters.origin}: the depth is {depth}, and the files of OpenNMT-tf do not contain "
                             "the number of attention heads: pass --heads N (num_heads of the model's definition).")
@@ -248,10 +249,10 @@ def _settings(parameters: ForeignParameters, heads: int | None) -> TransformerSe
 
 
 def _layers(parameters: ForeignParameters, stack: str) -> int:
-    found = {int(match[1]) for name in parameters.names if (match := re.match(rf"{stack}/layers/(\d+)/", name))}
-    if not found or found != set(range(len(found))):
+    numbers = {int(match[1]) for name in parameters.names if (match := re.match(rf"{stack}/layers/(\d+)/", name))}
+    if not numbers or numbers != set(range(len(numbers))):
         raise CheckpointError(f"{parameters.origin}: layers of the {stack} are missing: the checkpoint is damaged.")
-    return len(found)
+    return len(numbers)
 
 
 def _table(file: Path, rows: int) -> PieceTable:
@@ -267,6 +268,6 @@ def _table(file: Path, rows: int) -> PieceTable:
     if len(words) + 1 != rows:
         raise DataError(f"{file} has {len(words)} words, but the model has {rows - 1}: pass the vocabulary of this "
                         "model.")
-    named = [(f"<word {row}>" if word in ("", "<unk>", "<pad>") else word, row)
-             for row, word in enumerate(words) if row >= len(_SPECIAL)]
-    return PieceTable.of({PAD: 0, BOS: 1, EOS: 2, UNK: len(words)}, named)
+    words_with_rows = [(f"<word {row}>" if word in ("", "<unk>", "<pad>") else word, row)
+                       for row, word in enumerate(words) if row >= len(_SPECIAL)]
+    return PieceTable.of({PAD: 0, BOS: 1, EOS: 2, UNK: len(words)}, words_with_rows)

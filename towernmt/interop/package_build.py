@@ -10,7 +10,6 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -200,7 +199,7 @@ class PackageOptions:
 
 
 @dataclass
-class _Parts:
+class _PackageContents:
     """The manifest and the members that were collected so far."""
 
     manifest: PackageManifest
@@ -216,13 +215,13 @@ class _Parts:
         return True
 
     def write(self, output: Path, card: dict[str, Any]) -> None:
-        front = {CARD_TEXT: card_markdown(card), CARD: card_json(card)}
+        card_files = {CARD_TEXT: card_markdown(card), CARD: card_json(card)}
         with replacing(output) as file:
-            write_archive(file, self.manifest, {**front, **self.members})
+            write_archive(file, self.manifest, {**card_files, **self.members})
 
 
 def package_run(trained: TrainedModel, output: str | Path, text: CardText,
-                order: PackageOptions = PackageOptions()) -> dict[str, Any]:  # noqa: B008 -- immutable
+                options: PackageOptions = PackageOptions()) -> dict[str, Any]:  # noqa: B008 -- immutable
     """Write a trained model as a package.
 
     The same run with the same options results in the same bytes. The file is either complete or missing.
@@ -231,7 +230,7 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
         trained: run and checkpoint.
         output: path of the package.
         text: the user's statements for the model card.
-        order: options of the package.
+        options: options of the package.
 
     Returns:
         The model card.
@@ -244,46 +243,64 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
     """
     path = Path(output)
     check_output(path)
-    tests = [_read_test(*files) for files in order.tests]
+    tests = [_read_test_set(*files) for files in options.tests]
     checkpoint = Path(trained.checkpoint).parent
     settings = settings_for_card(trained.run)
-    with ExitStack() as stack:
-        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="towernmt-")))
-        parts = _gathered(trained, settings, order.precision)
-        scores: list[dict[str, Any]] = []
-        facts = {"date": card_date(order.date, checkpoint), "model": _model(trained, parts.manifest),
-                 "training_data": training_data_facts(trained.run), "scores": scores,
+    with tempfile.TemporaryDirectory(prefix="towernmt-") as folder:
+        temporary = Path(folder)
+        contents = _collect_contents(trained, settings, options.precision)
+        facts = {"date": card_date(options.date, checkpoint), "model": _model(trained, contents.manifest),
+                 "training_data": training_data_facts(trained.run), "scores": [],
                  "settings": without_provenance(settings),
                  "versions": {"trained_with": trained_with(trained.run), "packaged_with": versions()}, "exports": []}
-        for format_name, precision in order.exports:
-            _add_export(parts, trained, temporary, format_name, precision, text, order.calibration)
+        for format_name, precision in options.exports:
+            _add_export(contents, trained, temporary, format_name, precision, text, options.calibration)
         if tests:       # evaluate the package itself, as a user would load it
-            parts.write(temporary / "tried.towernmt.zip", make_card(text, facts))
-            language = (text.pair() or ("", ""))[1]
-            run = PackagedRun(temporary / "tried.towernmt.zip", trust_code=True, cache=temporary)
-            translator = Translator(run, device="cpu", engine=GRAPH)
-            translations = [translator.translate(test.source) for test in tests]
-            scores += _test_scores(translations, tests, language, f"this package ({order.precision})", translator)
-            if order.int8 and (exported := _int8_export(trained, temporary)):
-                in_int8, int8_scores = _in_int8(exported, tests, language)
-                scores += int8_scores
-                float32 = _scored(Scorer(run, device="cpu"), tests, translations)
-                losses = [int8_loss(before, after, [test.reference], language)
-                          for before, after, test in zip(float32, in_int8, tests, strict=True)]
-                default = default_on_processors(losses)
-                facts["int8"] = {
-                    "bleu_loss": max(loss.bleu for loss in losses), "default_on_processors": default == INT8,
-                    "losses": [{"test": test.name, **dataclasses.asdict(loss)}
-                               for test, loss in zip(tests, losses, strict=True)]}
-                parts.manifest = dataclasses.replace(parts.manifest, processor_precision=default)
-                if default == INT8:
-                    parts.add_export(exported, FORMAT, INT8)
-        scores += [{**score, "of": "the training's record (float32, before packing)"}
-                   for score in validation_scores(trained.run, checkpoint, parts.manifest.step)]
-        facts["exports"] = [dataclasses.asdict(export) for export in parts.manifest.exports]
+            trial = temporary / "tried.towernmt.zip"
+            contents.write(trial, make_card(text, facts))
+            facts |= _evaluate(trial, trained, contents, tests, (text.pair() or ("", ""))[1], options)
+        facts["scores"] += [{**score, "of": "the training's record (float32, before packing)"}
+                            for score in validation_scores(trained.run, checkpoint, contents.manifest.step)]
+        facts["exports"] = [dataclasses.asdict(export) for export in contents.manifest.exports]
         card = make_card(text, facts)
-        parts.write(path, card)
+        contents.write(path, card)
     return card
+
+
+def _evaluate(package: Path, trained: TrainedModel, contents: _PackageContents, tests: Sequence[_TestSet],
+              target_language: str, options: PackageOptions) -> dict[str, Any]:
+    """Translate the test sets with a package, and return its scores and its losses in int8 for the model card.
+
+    If the losses are small, int8 becomes the default precision on processors, and its export is added to the contents.
+
+    Args:
+        package: the package to evaluate; other files are written next to it.
+        trained: run and checkpoint of the package.
+        contents: contents of the final package.
+        tests: the test sets.
+        target_language: code of the language of the translations; "" if unknown.
+        options: options of the package.
+    """
+    run = PackagedRun(package, trust_code=True, cache=package.parent)
+    translator = Translator(run, device="cpu", engine=GRAPH)
+    translations = [translator.translate(test.source) for test in tests]
+    subject = f"this package ({options.precision})"
+    scores = _translation_scores(translations, tests, target_language, subject, translator)
+    export = _int8_export(trained, package.parent) if options.int8 else None
+    if export is None:
+        return {"scores": scores}
+    int8_results, int8_scores = _evaluate_int8(export, tests, target_language)
+    float32_results = _score_texts(Scorer(run, device="cpu"), tests, translations)
+    losses = [int8_loss(float32, int8, [test.reference], target_language)
+              for float32, int8, test in zip(float32_results, int8_results, tests, strict=True)]
+    default = default_on_processors(losses)
+    contents.manifest = dataclasses.replace(contents.manifest, processor_precision=default)
+    if default == INT8:
+        contents.add_export(export, FORMAT, INT8)
+    return {"scores": scores + int8_scores, "int8": {
+        "bleu_loss": max(loss.bleu for loss in losses), "default_on_processors": default == INT8,
+        "losses": [{"test": test.name, **dataclasses.asdict(loss)}
+                   for test, loss in zip(tests, losses, strict=True)]}}
 
 
 def check_output(output: Path) -> None:
@@ -306,18 +323,18 @@ def check_run(run: SavedRun) -> None:
         raise SettingsError(f"{run.file} is a package already: pass the run from which it was made.")
 
 
-def _gathered(trained: TrainedModel, settings: dict[str, Any], precision: Precision) -> _Parts:
+def _collect_contents(trained: TrainedModel, settings: dict[str, Any], precision: Precision) -> _PackageContents:
     weights, files = weight_members(trained.weights(), precision, trained.checkpoint)
-    held = OpenCheckpoint(trained.checkpoint)
-    saved = held.shapes()
-    step = held.state()
-    averaged = trained.averaged and any(saved_name(name, saved) != name for name in weights)
-    held.close()
+    checkpoint = OpenCheckpoint(trained.checkpoint)
+    saved_shapes = checkpoint.shapes()
+    step = checkpoint.state()
+    averaged = trained.averaged and any(saved_name(name, saved_shapes) != name for name in weights)
+    checkpoint.close()
     manifest = PackageManifest(
         format="towernmt-package", version=1, towernmt=__version__, step=0 if step is None else step.step,
         precision=precision, averaged=averaged, weights=weights, members={},
         vocabulary=vocabulary_fingerprint(trained.run.vocabulary))
-    return _Parts(manifest, {**run_members(trained.run, settings), **files})
+    return _PackageContents(manifest, {**run_members(trained.run, settings), **files})
 
 
 def _model(trained: TrainedModel, manifest: PackageManifest) -> dict[str, Any]:
@@ -329,48 +346,50 @@ def _model(trained: TrainedModel, manifest: PackageManifest) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Test:
+class _TestSet:
     name: str
     source: list[str]
     reference: list[str]
 
 
-def _read_test(source: str, reference: str) -> _Test:
-    found = _Test(Path(source).name, read_text(source), read_text(reference))
-    check_has_text([(source, found.source), (reference, found.reference)],
+def _read_test_set(source: str, reference: str) -> _TestSet:
+    test_set = _TestSet(Path(source).name, read_text(source), read_text(reference))
+    check_has_text([(source, test_set.source), (reference, test_set.reference)],
                    "pass a --test with text and its translations.")
-    if len(found.source) != len(found.reference):
-        raise DataError(f"--test {source} {reference}: the files have {len(found.source)} and {len(found.reference)} "
-                        "lines; each line of the second must be the translation of the same line of the first.")
-    return found
+    if len(test_set.source) != len(test_set.reference):
+        raise DataError(f"--test {source} {reference}: the files have {len(test_set.source)} and "
+                        f"{len(test_set.reference)} lines; each line of the second must be the translation of the same "
+                        "line of the first.")
+    return test_set
 
 
-def _test_scores(translations: Sequence[Sequence[str]], tests: Sequence[_Test], target_language: str,
-                 subject: str, translator: LineTranslator) -> list[dict[str, Any]]:
+def _translation_scores(translations: Sequence[Sequence[str]], tests: Sequence[_TestSet], target_language: str,
+                        subject: str, translator: LineTranslator) -> list[dict[str, Any]]:
     """Return the scores of the translations of all tests; `subject` is the description of the model on the card."""
-    found = []
+    entries = []
     for test, lines in zip(tests, translations, strict=True):
         scores = corpus_scores(lines, test.reference, target_language=target_language)
         common = {"sentences": len(test.source), "source_sha256": _sha256(test.source),
                   "reference_sha256": _sha256(test.reference),
                   "of": f"{subject}, beam {translator.search.beam_size}"}
-        found += [{"test": test.name, "metric": "BLEU", "score": round(scores.bleu, 4), "signature": scores.signature,
-                   **common},
-                  {"test": test.name, "metric": "chrF2", "score": round(scores.chrf, 4),
-                   "signature": scores.chrf_signature, **common}]
-    return found
+        entries += [{"test": test.name, "metric": "BLEU", "score": round(scores.bleu, 4), "signature": scores.signature,
+                     **common},
+                    {"test": test.name, "metric": "chrF2", "score": round(scores.chrf, 4),
+                     "signature": scores.chrf_signature, **common}]
+    return entries
 
 
-def _in_int8(exported: Path, tests: Sequence[_Test], target_language: str
-             ) -> tuple[list[TextResult], list[dict[str, Any]]]:
+def _evaluate_int8(export: Path, tests: Sequence[_TestSet], target_language: str
+                   ) -> tuple[list[TextResult], list[dict[str, Any]]]:
     """Return the results and the scores of all tests by an export in int8."""
-    translator = CTranslate2Translator(exported, device="cpu")
+    translator = CTranslate2Translator(export, device="cpu")
     translations = [translator.translate(test.source) for test in tests]
-    scores = _test_scores(translations, tests, target_language, "this package, CTranslate2 in int8", translator)
-    return _scored(CTranslate2Scorer(exported, device="cpu"), tests, translations), scores
+    scores = _translation_scores(translations, tests, target_language, "this package, CTranslate2 in int8", translator)
+    return _score_texts(CTranslate2Scorer(export, device="cpu"), tests, translations), scores
 
 
-def _scored(scorer: PairScorer, tests: Sequence[_Test], translations: Sequence[Sequence[str]]) -> list[TextResult]:
+def _score_texts(scorer: PairScorer, tests: Sequence[_TestSet],
+                 translations: Sequence[Sequence[str]]) -> list[TextResult]:
     """Return the results of all tests, with the log-probabilities that a scorer gives to their references."""
     return [TextResult(lines, mean_reference_log_prob(scorer, test.source, test.reference))
             for test, lines in zip(tests, translations, strict=True)]
@@ -381,13 +400,13 @@ def _sha256(lines: Sequence[str]) -> str:
     return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 
 
-def _add_export(parts: _Parts, trained: TrainedModel, temporary: Path, format_name: str, precision: str | None,
-                text: CardText, calibration: str | None) -> None:
+def _add_export(contents: _PackageContents, trained: TrainedModel, temporary: Path, format_name: str,
+                precision: str | None, text: CardText, calibration: str | None) -> None:
     # Export the weights of the run, since those of the package may be rounded.
-    path = export_model(trained, format_name, temporary / f"export-{len(parts.manifest.exports)}",
-                         precision=precision, calibration=calibration, languages=text.pair())
+    path = export_model(trained, format_name, temporary / f"export-{len(contents.manifest.exports)}",
+                        precision=precision, calibration=calibration, languages=text.pair())
     written = str(read_json(path / EXPORT_DESCRIPTION, dict[str, Any], "Export again.")["precision"])
-    if not parts.add_export(path, format_name, written):
+    if not contents.add_export(path, format_name, written):
         raise SettingsError(f"--include {format_name}:{written} was passed twice: leave out one of them.")
 
 
@@ -397,5 +416,3 @@ def _int8_export(trained: TrainedModel, temporary: Path) -> Path | None:
         return export_model(trained, FORMAT, temporary / "int8", precision=INT8)
     except SettingsError:
         return None
-
-

@@ -15,7 +15,7 @@ from towernmt.interop.export import ExportJob
 from towernmt.predict.search.decoding_tower import decoding_for, decoding_signature, decoding_tower, output_names
 from towernmt.predict.search.lexical_table import Lexicon
 
-_PYTHON = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+_PYTHON_OPERATIONS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class SearchGraph:
 
     def signature(self) -> dict[str, Any]:
         """Return the entries of `towernmt.json`: names, dtypes and shapes (None for any size), and special ids."""
-        return {"inputs": _described(self.inputs), "outputs": _described(self.outputs),
+        return {"inputs": _tensor_entries(self.inputs), "outputs": _tensor_entries(self.outputs),
                 "special_ids": {"pad": PAD, "bos": BOS, "eos": EOS, "unk": UNK}}
 
 
@@ -59,23 +59,23 @@ def search_graph(job: ExportJob) -> SearchGraph:
     decoding = decoding_for(search)
     signature, outputs = decoding_signature(trained.model, decoding), output_names(decoding)
     predictor = trained.predictor(decoding_tower(trained.model, decoding), signature, outputs)
-    found = SearchGraph(predictor.sess,
+    graph = SearchGraph(predictor.sess,
                         dict(zip((spec.name for spec in signature), predictor.input_tensors, strict=True)),
                         dict(zip(outputs, predictor.output_tensors, strict=True)))
-    _refuse_python(found.graph)
-    return found
+    _refuse_python(graph.graph)
+    return graph
 
 
 def _refuse_python(graph: Graph) -> None:
     definition = graph.as_graph_def()
     bodies = [definition.node, *(function.node_def for function in definition.library.function)]
-    calls = [node.name for nodes in bodies for node in nodes if node.op in _PYTHON]
+    calls = [node.name for nodes in bodies for node in nodes if node.op in _PYTHON_OPERATIONS]
     if calls:
         raise SettingsError(f"The graph of the model calls a Python function ({calls[0]}), which other programs cannot "
                             "run: write the function with TensorFlow operations to export the model.")
 
 
-def _described(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _tensor_entries(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     return {name: {"dtype": tensor.dtype.name, "shape": tensor.shape.as_list()} for name, tensor in tensors.items()}
 
 

@@ -52,7 +52,7 @@ def open_starting_model(location: str, option: str, trust_code: bool = False) ->
         CheckpointError: the model is damaged.
         DataError: the vocabulary of the model is damaged.
     """
-    if _is_own(Path(location)):
+    if _is_run_or_package(Path(location)):
         run = open_run(location, trust_code) if Path(location).is_file() else initial_checkpoint(location)[0]
         run.architecture_to_load()      # refuses the code of a package that is not trusted
         run.check_vocabulary()
@@ -73,7 +73,7 @@ def vocabulary_of_model(location: str) -> Iterator[Path]:
     Raises:
         TowerNMTError: see `open_starting_model`.
     """
-    if _is_own(Path(location)):
+    if _is_run_or_package(Path(location)):
         run, _ = initial_checkpoint(location)
         run.check_vocabulary()
         yield run.vocabulary
@@ -84,8 +84,9 @@ def vocabulary_of_model(location: str) -> Iterator[Path]:
         yield Path(directory)
 
 
-_OF_VOCABULARY = ("vocab_kind", "vocab_size", "shared_vocab", "source_vocab", "target_vocab", "character_coverage",
-                  "byte_fallback", "split_digits", "vocab_symbols", "vocab_sentences")
+_VOCABULARY_SETTINGS = (
+    "vocab_kind", "vocab_size", "shared_vocab", "source_vocab", "target_vocab", "character_coverage", "byte_fallback",
+    "split_digits", "vocab_symbols", "vocab_sentences")
 """Settings of `prepare` that the vocabularies of a trained model exclude."""
 
 
@@ -100,12 +101,12 @@ def with_vocabulary_of(settings: PrepareSettings, model: str, directory: Path) -
     Raises:
         SettingsError: a setting contradicts the vocabularies.
     """
-    for name in _OF_VOCABULARY:
+    for name in _VOCABULARY_SETTINGS:
         value = getattr(settings, name)
         if value != getattr(PrepareSettings, name):
             option = f"--{name.replace('_', '-')}"
-            shown = option if isinstance(value, bool) else f"{option} {value}"
-            raise SettingsError(f"{shown}: the vocabularies are those of --vocabulary-of {model}: leave out {option}.")
+            passed = option if isinstance(value, bool) else f"{option} {value}"
+            raise SettingsError(f"{passed}: the vocabularies are those of --vocabulary-of {model}: leave out {option}.")
     files = {side: next(file for suffix in SUFFIXES if (file := directory / f"{side}{suffix}").is_file())
              for side in ("source", "target")}
     factors = len([*directory.glob("source_factor_*.words")])
@@ -123,13 +124,13 @@ def read_foreign_model(location: str, option: str) -> ForeignModel:
         TowerNMTError: see `open_starting_model`.
     """
     path = Path(location)
-    found = detect_system(path)
-    if found is None:
+    detected = detect_system(path)
+    if detected is None:
         kind = directory_kind(path) if path.is_dir() else ""
-        what = f"is {kind}, not a model" if kind else "is not a trained model" if path.exists() else "does not exist"
-        raise SettingsError(f"{option} {location} {what}: pass the --logdir of a run, one of its checkpoints, a "
+        problem = f"is {kind}, not a model" if kind else "is not a trained model" if path.exists() else "does not exist"
+        raise SettingsError(f"{option} {location} {problem}: pass the --logdir of a run, one of its checkpoints, a "
                             "package, or a model of Marian (OPUS-MT), OpenNMT-tf or THUMT.")
-    system, path = found
+    system, path = detected
     try:
         return foreign_format(system).reader()(ImportRequest(path))
     except SettingsError as error:
@@ -173,7 +174,7 @@ def content_key(model: ForeignModel) -> str:
     for name in sorted(model.weights):
         value = model.weights[name]
         digest.update(f"{name}\0{value.shape}\0".encode() + hashlib.sha256(value.tobytes()).digest())
-    for file in model.kept:
+    for file in model.copied_files:
         digest.update(f"{file.name}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:32]
 
@@ -189,7 +190,7 @@ def _import_into(model: ForeignModel, folder: Path) -> Path:
     return folder
 
 
-def _is_own(path: Path) -> bool:
+def _is_run_or_package(path: Path) -> bool:
     """Return whether a path is a run, a checkpoint of a run, or a package."""
     if path.is_file():
         return path.suffix != ".npz" and is_package(path)       # NumPy's .npz is a zip file, too

@@ -14,7 +14,7 @@ import numpy as np
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from towernmt.interop.foreign_model import (
-    AttentionMaps,
+    AttentionProjections,
     ForeignModel,
     ForeignParameters,
     ImportRequest,
@@ -47,9 +47,9 @@ class HyperParameters:
         training = folder / TRAINING
         self._values = {**(_read(training) if training.is_file() else {}), **_read(self.file)}
 
-    def get(self, name: str, usual: Any) -> Any:
+    def get(self, name: str, default: Any) -> Any:
         """Return a value, or THUMT's usual value if the files do not contain it."""
-        return self._values.get(name, usual)
+        return self._values.get(name, default)
 
     def number(self, name: str) -> int:
         """Return a required positive integer.
@@ -79,8 +79,8 @@ def find_hyper_parameters(prefix: Path) -> HyperParameters:
         SettingsError: the hyper-parameters are missing.
         DataError: the hyper-parameters cannot be read.
     """
-    above = prefix.parent.parent
-    return HyperParameters(above if not (prefix.parent / MODEL).is_file() and (above / MODEL).is_file()
+    parent = prefix.parent.parent
+    return HyperParameters(parent if not (prefix.parent / MODEL).is_file() and (parent / MODEL).is_file()
                            else prefix.parent)
 
 
@@ -92,26 +92,26 @@ def find_vocabularies(request: ImportRequest, values: HyperParameters) -> tuple[
     """
     if request.vocabularies:
         return request.vocabularies
-    named = values.get("vocab", None)
-    if not isinstance(named, list) or len(named) != 2 or not all(isinstance(name, str) and name for name in named):
+    names = values.get("vocab", None)
+    if not isinstance(names, list) or len(names) != 2 or not all(isinstance(name, str) and name for name in names):
         raise SettingsError(f"{values.file.parent} has no {TRAINING} that names the vocabularies: pass --vocabularies "
                             "SOURCE TARGET.")
     folder = values.file.parent
-    found = [next((path for path in (Path(name), folder / name, folder.parent / name, folder / Path(name).name,
-                                       folder.parent / Path(name).name) if path.is_file()), None) for name in named]
-    for name, path in zip(named, found, strict=True):
+    paths = [next((path for path in (Path(name), folder / name, folder.parent / name, folder / Path(name).name,
+                                       folder.parent / Path(name).name) if path.is_file()), None) for name in names]
+    for name, path in zip(names, paths, strict=True):
         if path is None:
             raise SettingsError(f"{folder / TRAINING}: the vocabulary {name} is missing: pass --vocabularies SOURCE "
                                 "TARGET.")
-    return found[0], found[1]  # type: ignore[return-value]
+    return paths[0], paths[1]  # type: ignore[return-value]
 
 
-def settings_from_thumt(values: HyperParameters, relative: int) -> TransformerSettings:
+def settings_from_thumt(values: HyperParameters, relative_rows: int) -> TransformerSettings:
     """Return the settings of a model, except those of its embeddings and vocabularies.
 
     Args:
         values: the hyper-parameters.
-        relative: number of rows in the tables of relative positions; 0 if the model has none.
+        relative_rows: number of rows in the tables of relative positions; 0 if the model has none.
 
     Raises:
         SettingsError: the model has a component that towernmt does not support.
@@ -122,16 +122,19 @@ def settings_from_thumt(values: HyperParameters, relative: int) -> TransformerSe
         if values.get(name, 0) not in (0, None, depth):
             raise values.refuse(f"{name} is {values.get(name, 0)}, but attention of towernmt has the depth of the "
                                 f"model, {depth}")
-    before, after = values.get("layer_preprocess", "none"), values.get("layer_postprocess", "layer_norm")
-    for name, mode in (("layer_preprocess", before), ("layer_postprocess", after)):
+    preprocess, postprocess = values.get("layer_preprocess", "none"), values.get("layer_postprocess", "layer_norm")
+    for name, mode in (("layer_preprocess", preprocess), ("layer_postprocess", postprocess)):
         if mode not in _NORMS:
             raise values.refuse(f"{name} is {mode}, but towernmt supports only none and layer_norm")
     dropout = values.share("residual_dropout")
-    positions: dict[str, Any] = {"positions": "relative", "max_distance": (relative - 1) // 2} if relative else {}
+    positions: dict[str, Any] = {}
+    if relative_rows:
+        positions = {"positions": "relative", "max_distance": (relative_rows - 1) // 2}
     return TransformerSettings(
         hidden_size=depth, filter_size=values.number("filter_size"), heads=values.number("num_heads"),
         encoder_layers=values.number("num_encoder_layers"), decoder_layers=values.number("num_decoder_layers"),
-        preprocess="n" if before == "layer_norm" else "", postprocess="drn" if after == "layer_norm" else "dr",
+        preprocess="n" if preprocess == "layer_norm" else "",
+        postprocess="drn" if postprocess == "layer_norm" else "dr",
         attention_biases=True, start="zero", guided_alignment_layer=values.number("num_decoder_layers"),
         residual_dropout=dropout, embedding_dropout=dropout, attention_dropout=values.share("attention_dropout"),
         activation_dropout=values.share("relu_dropout"), label_smoothing=values.share("label_smoothing"),
@@ -152,15 +155,15 @@ def embeddings_are_scaled(values: HyperParameters) -> bool:
 
 def thumt_search_settings(values: HyperParameters) -> SearchSettings:
     """Return the search settings of THUMT's validation; towernmt's defaults for missing values."""
-    found: dict[str, Any] = {}
-    beam, alpha, longer = (values.get(name, None) for name in ("beam_size", "decode_alpha", "decode_length"))
+    settings: dict[str, Any] = {}
+    beam, alpha, extra_tokens = (values.get(name, None) for name in ("beam_size", "decode_alpha", "decode_length"))
     if isinstance(beam, int) and beam >= 1:
-        found["beam_size"] = beam
+        settings["beam_size"] = beam
     if isinstance(alpha, (int, float)) and alpha >= 0:
-        found["length_penalty"] = float(alpha)
-    if isinstance(longer, int) and longer >= 0:
-        found |= {"max_length_factor": 1.0, "max_length_constant": longer}
-    return SearchSettings(**found)
+        settings["length_penalty"] = float(alpha)
+    if isinstance(extra_tokens, int) and extra_tokens >= 0:
+        settings |= {"max_length_factor": 1.0, "max_length_constant": extra_tokens}
+    return SearchSettings(**settings)
 
 
 def _read(file: Path) -> Mapping[str, Any]:
@@ -199,55 +202,56 @@ def _tables(parameters: ForeignParameters, s: TransformerSettings, scaled: bool,
             target: PieceTable) -> Weights:
     """Return the embeddings. THUMT adds a bias to the scaled source embeddings; here the table contains the bias."""
     depth, root = s.hidden_size, math.sqrt(s.hidden_size)
-    theirs, target_name = (SHARED, SHARED) if SHARED in parameters else (SOURCE, TARGET)
+    source_name, target_name = (SHARED, SHARED) if SHARED in parameters else (SOURCE, TARGET)
     rows = parameters.shape(target_name)[0]
-    read = parameters.take(theirs, parameters.shape(theirs)[0], depth)
-    written = parameters.take(target_name, rows, depth)
+    source_table = parameters.take(source_name, parameters.shape(source_name)[0], depth)
+    target_table = parameters.take(target_name, rows, depth)
     bias = parameters.take(BIAS, depth)
     scale = 1.0 if scaled else 1.0 / root
-    made = {"softmax_bias": target.bias(np.zeros(rows, np.float32)),
-            "source_embedding": source.table(read * np.float32(scale) + bias / np.float32(root)),
-            "target_embedding": target.table(written * np.float32(scale))}
+    weights = {"softmax_bias": target.reorder_bias(np.zeros(rows, np.float32)),
+               "source_embedding": source.reorder_rows(source_table * np.float32(scale) + bias / np.float32(root)),
+               "target_embedding": target.reorder_rows(target_table * np.float32(scale))}
     if s.tie_embeddings == "none":
-        kernel = parameters.take(SOFTMAX, rows, depth) if SOFTMAX in parameters else written
-        made["softmax_embedding"] = target.table(kernel)
-    return made
+        kernel = parameters.take(SOFTMAX, rows, depth) if SOFTMAX in parameters else target_table
+        weights["softmax_embedding"] = target.reorder_rows(kernel)
+    return weights
 
 
 def _layer(parameters: ForeignParameters, s: TransformerSettings, stack: str, number: int) -> Weights:
-    ours = theirs = f"{stack}/layer_{number}"
-    scope = f"{theirs}/self_attention"
-    made = _self_attention(parameters, s, f"{scope}/multihead_attention").self_attention(f"{ours}/self_attention")
-    made |= _norms(parameters, s, f"{ours}/self_attention", scope)
+    scope = foreign = f"{stack}/layer_{number}"
+    foreign_part = f"{foreign}/self_attention"
+    attention = _self_attention(parameters, s, f"{foreign_part}/multihead_attention")
+    weights = attention.self_attention(f"{scope}/self_attention")
+    weights |= _norms(parameters, s, f"{scope}/self_attention", foreign_part)
     if s.positions == "relative":       # THUMT's distance is query minus key, that of towernmt is key minus query
         rows = (2 * s.max_distance + 1, s.hidden_size // s.heads)
-        made |= {f"{ours}/self_attention/relative_{name}": parameters.take(
-            f"{scope}/multihead_attention/rpr_{name[0]}", *rows)[::-1] for name in ("keys", "values")}
+        weights |= {f"{scope}/self_attention/relative_{name}": parameters.take(
+            f"{foreign_part}/multihead_attention/rpr_{name[0]}", *rows)[::-1] for name in ("keys", "values")}
     if stack == "decoder":
-        scope = f"{theirs}/encdec_attention"
-        made |= _cross_attention(parameters, s, f"{scope}/multihead_attention").cross_attention(
-            f"{ours}/source_attention")
-        made |= _norms(parameters, s, f"{ours}/source_attention", scope)
-    scope = f"{theirs}/feed_forward"
+        foreign_part = f"{foreign}/encdec_attention"
+        weights |= _cross_attention(parameters, s, f"{foreign_part}/multihead_attention").cross_attention(
+            f"{scope}/source_attention")
+        weights |= _norms(parameters, s, f"{scope}/source_attention", foreign_part)
+    foreign_part = f"{foreign}/feed_forward"
     for name, layer, shape in (("inner", "input", (s.hidden_size, s.filter_size)),
                                ("outer", "output", (s.filter_size, s.hidden_size))):
-        kernel, bias = _linear(parameters, f"{scope}/ffn_layer/{layer}_layer/linear", *shape)
-        made |= {f"{ours}/feed_forward/{name}/kernel": kernel, f"{ours}/feed_forward/{name}/bias": bias}
-    return made | _norms(parameters, s, f"{ours}/feed_forward", scope)
+        kernel, bias = _linear(parameters, f"{foreign_part}/ffn_layer/{layer}_layer/linear", *shape)
+        weights |= {f"{scope}/feed_forward/{name}/kernel": kernel, f"{scope}/feed_forward/{name}/bias": bias}
+    return weights | _norms(parameters, s, f"{scope}/feed_forward", foreign_part)
 
 
-def _self_attention(parameters: ForeignParameters, s: TransformerSettings, scope: str) -> AttentionMaps:
+def _self_attention(parameters: ForeignParameters, s: TransformerSettings, scope: str) -> AttentionProjections:
     kernel, bias = _linear(parameters, f"{scope}/qkv_transform", s.hidden_size, 3 * s.hidden_size)
     query, key, value = np.split(kernel, 3, 1)
     query_bias, _, value_bias = np.split(bias, 3)
-    return AttentionMaps(query, key, value, *_output(parameters, s, scope, query_bias, value_bias))
+    return AttentionProjections(query, key, value, *_output(parameters, s, scope, query_bias, value_bias))
 
 
-def _cross_attention(parameters: ForeignParameters, s: TransformerSettings, scope: str) -> AttentionMaps:
+def _cross_attention(parameters: ForeignParameters, s: TransformerSettings, scope: str) -> AttentionProjections:
     query, query_bias = _linear(parameters, f"{scope}/q_transform", s.hidden_size, s.hidden_size)
     kernel, bias = _linear(parameters, f"{scope}/kv_transform", s.hidden_size, 2 * s.hidden_size)
     key, value = np.split(kernel, 2, 1)
-    return AttentionMaps(query, key, value, *_output(parameters, s, scope, query_bias, np.split(bias, 2)[1]))
+    return AttentionProjections(query, key, value, *_output(parameters, s, scope, query_bias, np.split(bias, 2)[1]))
 
 
 def _output(parameters: ForeignParameters, s: TransformerSettings, scope: str, query_bias: np.ndarray,
@@ -260,16 +264,16 @@ def _linear(parameters: ForeignParameters, scope: str, inputs: int, outputs: int
     return parameters.take(f"{scope}/matrix", inputs, outputs), parameters.take(f"{scope}/bias", outputs)
 
 
-def _norms(parameters: ForeignParameters, s: TransformerSettings, ours: str, theirs: str) -> Weights:
+def _norms(parameters: ForeignParameters, s: TransformerSettings, scope: str, foreign: str) -> Weights:
     """Return the layer normalisations of a sublayer. THUMT numbers the second one in a scope."""
-    made = _norm(parameters, s, f"{ours}_pre_norm", f"{theirs}/layer_norm") if s.preprocess else {}
+    weights = _norm(parameters, s, f"{scope}_pre_norm", f"{foreign}/layer_norm") if s.preprocess else {}
     if "n" in s.postprocess:
-        made |= _norm(parameters, s, f"{ours}_post_norm", f"{theirs}/layer_norm{'_1' if s.preprocess else ''}")
-    return made
+        weights |= _norm(parameters, s, f"{scope}_post_norm", f"{foreign}/layer_norm{'_1' if s.preprocess else ''}")
+    return weights
 
 
-def _norm(parameters: ForeignParameters, s: TransformerSettings, ours: str, theirs: str) -> Weights:
-    return {f"{ours}/{name}": parameters.take(f"{theirs}/{name}", s.hidden_size) for name in ("scale", "offset")}
+def _norm(parameters: ForeignParameters, s: TransformerSettings, scope: str, foreign: str) -> Weights:
+    return {f"{scope}/{name}": parameters.take(f"{foreign}/{name}", s.hidden_size) for name in ("scale", "offset")}
 
 
 _SPECIAL = {PAD: ("pad", "<pad>"), EOS: ("eos", "<eos>"), UNK: ("unk", "<unk>"), BOS: ("bos", "<eos>")}
@@ -356,8 +360,8 @@ def read_thumt(request: ImportRequest) -> ForeignModel:
 def _parameter_name(name: str) -> str:
     """Return the parameter name for a variable name; "" for variables of optimizers, counters and losses."""
     scope, _, inside = name.partition("/")
-    ours = scope == "transformer" and inside.rpartition("/")[2] in _KINDS and "losses_avg" not in inside
-    return inside if ours else ""
+    is_model_parameter = scope == "transformer" and inside.rpartition("/")[2] in _KINDS and "losses_avg" not in inside
+    return inside if is_model_parameter else ""
 
 
 def _check_heads(request: ImportRequest, values: HyperParameters) -> None:

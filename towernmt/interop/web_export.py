@@ -36,8 +36,8 @@ CHECKSUMS = {GLUE: "748b2418418a2ffc6e70721aeb10098d8e6fb589ea156b91f4ae8bc3490d
 """SHA-256 of the files in the package's folder `worker`."""
 MINUTES = 10
 """Time limit of npm."""
-_BY_HAND = (f"Or run `npm install {PACKAGE}@{VERSION}` on a machine with npm, and pass node_modules/{PACKAGE} with "
-            f"--bergamot or {VARIABLE}.")
+_MANUAL_INSTALLATION = (f"Or run `npm install {PACKAGE}@{VERSION}` on a machine with npm, and pass "
+                        f"node_modules/{PACKAGE} with --bergamot or {VARIABLE}.")
 
 
 def bergamot_files(path: str | Path | None = None) -> dict[str, bytes]:
@@ -50,12 +50,12 @@ def bergamot_files(path: str | Path | None = None) -> dict[str, bytes]:
     Raises:
         SettingsError: the package cannot be read or installed, has another version, or is damaged.
     """
-    named = path or os.environ.get(VARIABLE)
-    if named:
-        return _checked(Path(named))
+    folder = path or os.environ.get(VARIABLE)
+    if folder:
+        return _read_engine(Path(folder))
     with tempfile.TemporaryDirectory() as directory:
         _install(directory)
-        return _checked(Path(directory) / "node_modules" / PACKAGE)
+        return _read_engine(Path(directory) / "node_modules" / PACKAGE)
 
 
 def _install(directory: str) -> None:
@@ -63,36 +63,37 @@ def _install(directory: str) -> None:
     npm = shutil.which("npm")
     if npm is None:
         raise SettingsError(f"The browser engine, {PACKAGE} {VERSION}, is missing, and npm, which could install it, is "
-                            f"missing too: install Node.js with npm. {_BY_HAND}")
+                            f"missing too: install Node.js with npm. {_MANUAL_INSTALLATION}")
     command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save", "--prefer-offline",
                "--prefix", directory, f"{PACKAGE}@{VERSION}"]
     try:
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, errors="replace",
                               timeout=MINUTES * 60)
     except subprocess.TimeoutExpired as error:
-        raise SettingsError(f"npm did not fetch {PACKAGE} {VERSION} within {MINUTES} minutes. {_BY_HAND}") from error
+        raise SettingsError(f"npm did not fetch {PACKAGE} {VERSION} within {MINUTES} minutes. "
+                            f"{_MANUAL_INSTALLATION}") from error
     if done.returncode:
         messages = [line for line in done.stderr.splitlines() if line.strip()] or ["(no error message)"]
-        raise SettingsError(f"npm could not fetch {PACKAGE} {VERSION}: {messages[0]} {_BY_HAND}")
+        raise SettingsError(f"npm could not fetch {PACKAGE} {VERSION}: {messages[0]} {_MANUAL_INSTALLATION}")
 
 
-def _checked(folder: Path) -> dict[str, bytes]:
+def _read_engine(folder: Path) -> dict[str, bytes]:
     """Return the files after a check of their checksums."""
-    found = {}
+    engine_files = {}
     for name, checksum in CHECKSUMS.items():
         file = folder / "worker" / name
         try:
-            found[name] = file.read_bytes()
+            engine_files[name] = file.read_bytes()
         except OSError as error:
             raise SettingsError(f"{file} cannot be read ({error.strerror}): {folder} should be the folder of the npm "
                                 f"package {PACKAGE} {VERSION}.") from error
-        if hashlib.sha256(found[name]).hexdigest() != checksum:
+        if hashlib.sha256(engine_files[name]).hexdigest() != checksum:
             raise SettingsError(f"{file} differs from the file of {PACKAGE} {VERSION}: install this version again.")
-    return found
+    return engine_files
 
 
 INDEX, SERVICE_WORKER, WORKER = "index.html", "service-worker.js", "engine-worker.js"
-AS_THEY_ARE = ("style.css", "page.js", "files.js", WORKER, "icon.svg")
+COPIED_ASSETS = ("style.css", "page.js", "files.js", WORKER, "icon.svg")
 """Files of `assets/` that are copied without a change."""
 LICENCE = "bergamot/LICENSE.txt"
 TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml",
@@ -132,7 +133,7 @@ class Site(NamedTuple):
     files: dict[str, bytes]
 
 
-def site(content: Mapping[str, bytes], model: Model, source: Language, target: Language) -> Site:
+def build_site(content: Mapping[str, bytes], model: Model, source: Language, target: Language) -> Site:
     """Return the files of a site: the engine, the model and the files of the page.
 
     Args:
@@ -142,26 +143,26 @@ def site(content: Mapping[str, bytes], model: Model, source: Language, target: L
         target: the target language.
     """
     assets = files("towernmt.interop").joinpath("assets")
-    names = f"{source.name} → {target.name}"
-    manifest = {"name": f"Translate {names}", "short_name": names, "start_url": ".", "display": "standalone",
+    title = f"{source.name} → {target.name}"
+    manifest = {"name": f"Translate {title}", "short_name": title, "start_url": ".", "display": "standalone",
                 "background_color": "#f6f5f2", "theme_color": "#1f5fbf",
                 "icons": [{"src": "icon.svg", "sizes": "any", "type": "image/svg+xml"}]}
-    found = {**content, **{name: assets.joinpath(name).read_bytes() for name in AS_THEY_ARE},
-             LICENCE: assets.joinpath("MPL-2.0.txt").read_bytes(),
-             "manifest.webmanifest": _json(manifest).encode()}
+    site_files = {**content, **{name: assets.joinpath(name).read_bytes() for name in COPIED_ASSETS},
+                  LICENCE: assets.joinpath("MPL-2.0.txt").read_bytes(),
+                  "manifest.webmanifest": _json(manifest).encode()}
     template = assets.joinpath(INDEX).read_text(encoding="utf-8")
-    marks = _marks(found, names, source, target)
-    version = _version({**found, INDEX: _index(template, marks, found, model, "").encode()})
-    found[INDEX] = _index(template, marks, found, model, version).encode()
-    export_list = {"version": version, "files": [file_entry(found, name) for name in sorted(found)]}
+    placeholders = _placeholder_values(site_files, title, source, target)
+    version = _version({**site_files, INDEX: _index(template, placeholders, site_files, model, "").encode()})
+    site_files[INDEX] = _index(template, placeholders, site_files, model, version).encode()
+    export_list = {"version": version, "files": [file_entry(site_files, name) for name in sorted(site_files)]}
     program = assets.joinpath(SERVICE_WORKER).read_text(encoding="utf-8")
-    found[SERVICE_WORKER] = f'"use strict"; const EXPORT = {_json(export_list)};\n{program}'.encode()
-    return Site(version, found)
+    site_files[SERVICE_WORKER] = f'"use strict"; const EXPORT = {_json(export_list)};\n{program}'.encode()
+    return Site(version, site_files)
 
 
-def _marks(content: Mapping[str, bytes], names: str, source: Language, target: Language) -> dict[str, str]:
+def _placeholder_values(content: Mapping[str, bytes], title: str, source: Language, target: Language) -> dict[str, str]:
     """Return the values for the marks `{{name}}` of the page, except the data of its programs."""
-    text = {"title": f"Translate {names}", "heading": names, "source": source.name, "target": target.name,
+    text = {"title": f"Translate {title}", "heading": title, "source": source.name, "target": target.name,
             "version": __version__, "bergamot": VERSION}
     languages = {f"{side}-lang": f' lang="{escape(language.code)}"' if language.code else ""
                  for side, language in (("source", source), ("target", target))}
@@ -171,14 +172,15 @@ def _marks(content: Mapping[str, bytes], names: str, source: Language, target: L
     return {name: escape(value) for name, value in text.items()} | languages | addresses
 
 
-def _index(template: str, marks: Mapping[str, str], content: Mapping[str, bytes], model: Model, version: str) -> str:
+def _index(template: str, placeholders: Mapping[str, str], content: Mapping[str, bytes], model: Model,
+           version: str) -> str:
     """Return the page, with the list of files that its worker loads."""
     loaded = {"version": version, "worker": f"{WORKER}?v={version}", "options": model.options,
               "files": {"glue": file_entry(content, f"bergamot/{GLUE}"),
                         "wasm": file_entry(content, f"bergamot/{WASM}"), "model": file_entry(content, model.model),
                         "vocabularies": [file_entry(content, name) for name in dict.fromkeys(model.vocabularies)],
                         "shortlist": file_entry(content, model.shortlist) if model.shortlist else None}}
-    values = {**marks, "export": _json(loaded).replace("<", "\\u003c")}
+    values = {**placeholders, "export": _json(loaded).replace("<", "\\u003c")}
     return re.sub(r"\{\{(.*?)\}\}", lambda mark: values[mark[1]], template)
 
 
@@ -227,30 +229,31 @@ def write(job: ExportJob) -> dict[str, Any]:
     engine = bergamot_files(job.bergamot)
     folder = job.directory / MODEL
     folder.mkdir()
-    written = marian.write(replace(job, directory=folder, precision="int8"))
-    names = [written["model"], *dict.fromkeys(written["vocabularies"]), *filter(None, [written["shortlist"]])]
+    marian_files = marian.write(replace(job, directory=folder, precision="int8"))
+    names = [marian_files["model"], *dict.fromkeys(marian_files["vocabularies"]),
+             *filter(None, [marian_files["shortlist"]])]
     content = {f"{MODEL}/{name}": (folder / name).read_bytes() for name in names}
     content |= {f"{ENGINE}/{name}": data for name, data in engine.items()}
-    model = Model(f"{MODEL}/{written['model']}", [f"{MODEL}/{name}" for name in written["vocabularies"]],
-                  written["shortlist"] and f"{MODEL}/{written['shortlist']}", _engine_options())
-    found = site(content, model, source, target)
-    for name, data in found.files.items():
+    model = Model(f"{MODEL}/{marian_files['model']}", [f"{MODEL}/{name}" for name in marian_files["vocabularies"]],
+                  marian_files["shortlist"] and f"{MODEL}/{marian_files['shortlist']}", _engine_options())
+    site = build_site(content, model, source, target)
+    for name, data in site.files.items():
         path = job.directory / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
     write_text(job.directory / "README.md", README.format(
         engine=ENGINE, version=VERSION, licence=BERGAMOT_LICENCE, source=SOURCE))
-    return _description(found, model, source, target)
+    return _description(site, model, source, target)
 
 
-def _description(found: Site, model: Model, source: Language, target: Language) -> dict[str, Any]:
-    known = {name: file_entry(found.files, name) for name in sorted(found.files)}
-    return {"version": found.version,
+def _description(site: Site, model: Model, source: Language, target: Language) -> dict[str, Any]:
+    entries = {name: file_entry(site.files, name) for name in sorted(site.files)}
+    return {"version": site.version,
             "engine": {"package": PACKAGE, "version": VERSION, "licence": BERGAMOT_LICENCE,
                        "source": SOURCE},
             "languages": {"source": vars(source), "target": vars(target)}, "model": model.model,
             "vocabularies": list(model.vocabularies), "shortlist": model.shortlist,
-            "files": {name: {"bytes": one["bytes"], "sha256": one["sha256"]} for name, one in known.items()}}
+            "files": {name: {"bytes": entry["bytes"], "sha256": entry["sha256"]} for name, entry in entries.items()}}
 
 
 def _engine_options() -> str:

@@ -177,7 +177,7 @@ def load_served_model(location: str, settings: EngineSettings, direction: Direct
     from towernmt.predict.translator import Translator
 
     checkpoint = _measured_checkpoint(location, settings)
-    stored = None if checkpoint is None else checkpoint.kept()
+    stored = None if checkpoint is None else checkpoint.stored()
     precision = settings.precision if stored is None else stored.precision
     translator = Translator(location, beam_size, n_best=n_best, device=settings.device, stream=settings.stream,
                             attention=settings.alignments, log_probs=settings.alignments,

@@ -63,7 +63,7 @@ def test_both_bleus_are_those_of_the_translators_and_are_kept_for_the_checkpoint
     caplog.set_level(logging.INFO, "towernmt")
     monkeypatch.setattr(int8_measurement, "MAX_SENTENCES", len(text) - 1)
     checkpoint = MeasuredCheckpoint(run, True)
-    assert checkpoint.kept() is None
+    assert checkpoint.stored() is None
     measured = checkpoint.measure("en", lambda: False)
     expected = [BLEU().corpus_score(
         CTranslate2Translator(run, device="cpu", precision=precision).translate(text[:-1]), [text[:0:-1]]).score
@@ -74,12 +74,12 @@ def test_both_bleus_are_those_of_the_translators_and_are_kept_for_the_checkpoint
     [line] = [record.getMessage() for record in caplog.records if "BLEU of" in record.getMessage()]
     assert f"{expected[0]:.2f} in float32 and {expected[1]:.2f} in int8, so CTranslate2 uses " in line
     assert line.endswith(" nats per reference token.") and f"loss of {measured.loss.bleu:.2f} BLEU" in line
-    assert MeasuredCheckpoint(SavedRun(run.path), True).kept() == measured
-    assert MeasuredCheckpoint(run, False).kept() is None
+    assert MeasuredCheckpoint(SavedRun(run.path), True).stored() == measured
+    assert MeasuredCheckpoint(run, False).stored() is None
     other = Path(shutil.copytree(run.path, run.path.parent / "other"))
     index = Path(f"{SavedRun(other).checkpoint()}.index")
     index.write_bytes(index.read_bytes() + b"other weights")
-    assert MeasuredCheckpoint(SavedRun(other), True).kept() is None
+    assert MeasuredCheckpoint(SavedRun(other), True).stored() is None
 
 
 @pytest.mark.parametrize(("loss", "precision"), [
@@ -132,7 +132,7 @@ def test_without_its_validation_text_a_run_is_not_measured(
         else:
             (tmp_path / "valid.en").write_text("w1\n" * len(text))
     checkpoint = MeasuredCheckpoint(SavedRun(run), True)
-    assert checkpoint.measure("", lambda: False) is None and checkpoint.kept() is None
+    assert checkpoint.measure("", lambda: False) is None and checkpoint.stored() is None
     [line] = caplog.messages
     assert "CTranslate2 uses float32, because int8 could not be measured: " in line and words in line
     assert not (run / "exports").exists()
@@ -142,7 +142,7 @@ def test_a_slow_measurement_ends_after_its_first_chunk(run: SavedRun, tmp_path: 
                                                        monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = MeasuredCheckpoint(SavedRun(shutil.copytree(run.path, tmp_path / "run")), True)
     monkeypatch.setattr(int8_measurement, "MAX_SECONDS", 0.0)
-    monkeypatch.setattr(int8_measurement, "CHUNK", 3)
+    monkeypatch.setattr(int8_measurement, "CHUNK_SENTENCES", 3)
     measured = checkpoint.measure("", lambda: False)
     assert measured is not None and measured.sentences == 3
 
@@ -163,5 +163,5 @@ def test_a_damaged_result_is_measured_again(run: SavedRun, text: list[str]) -> N
     measured = checkpoint.measure("", lambda: False)
     [file] = (run.path / "exports").glob("*/int8_measurement.json")
     file.write_text("{")
-    assert checkpoint.kept() is None
-    assert checkpoint.measure("", lambda: False) == measured == checkpoint.kept()
+    assert checkpoint.stored() is None
+    assert checkpoint.measure("", lambda: False) == measured == checkpoint.stored()

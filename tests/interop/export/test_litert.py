@@ -19,7 +19,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.batches.batch import pad_sentences
 from towernmt.interop import litert
 from towernmt.interop.export import ExportJob, export_model
-from towernmt.interop.litert import run_litert, with_expand_dims
+from towernmt.interop.litert import replace_new_axes, run_litert
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
@@ -93,7 +93,7 @@ def test_slices_that_only_make_new_axes_become_expand_dims_also_in_loops(graph: 
             "loop": tf.while_loop(lambda i, y: i < 1, lambda i, y: (i + 1, y + tf.reduce_sum(y[:, None, None], [1, 2])),
                                   (0, x))[1]}
     outputs = [tf.identity(tensor, name) for name, tensor in made.items()]
-    changed = with_expand_dims(graph.as_graph_def())
+    changed = replace_new_axes(graph.as_graph_def())
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
     with tf1.Session() as session:
         expected = session.run(outputs, {x: values})

@@ -64,8 +64,8 @@ def test_of_several_exports_the_wanted_one_is_taken_and_one_that_lacks_is_made(
 def test_a_package_translates_in_int8_if_its_bleu_is_nearly_that_of_float32(
         run_on_disk: Path, tmp_path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch, limit: float,
         precision: str) -> None:
-    monkeypatch.setattr(int8_measurement, "INT8_LOSS", limit)
-    monkeypatch.setattr(int8_measurement, "INT8_LOG_PROB_LOSS", limit)
+    monkeypatch.setattr(int8_measurement, "MAX_INT8_BLEU_LOSS", limit)
+    monkeypatch.setattr(int8_measurement, "MAX_INT8_LOG_PROB_LOSS", limit)
     test = str(tmp_path / "test")
     Path(test).write_text("".join(f"{line}\n" for line in lines if line))
     packed = pack(run_on_disk, tmp_path / "x.zip", options=["--test", test, test])

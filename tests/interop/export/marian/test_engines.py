@@ -22,7 +22,7 @@ import yaml
 from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
 from towernmt.interop.export import export_model
-from towernmt.interop.marian_export import MarianModel
+from towernmt.interop.marian_model import MarianModel
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.models.transformer import Transformer
 from towernmt.predict.search.lexical_table import Lexicon
@@ -99,7 +99,7 @@ def exported(request, tmp_path_factory) -> tuple[Path, list[str]]:
     encoded = [[*pieces.encode(text), 0] for text in SENTENCES]
     for ids in encoded:
         plain.greedy(ids, 2 * (len(ids) - 1) + 10)
-    model = Int8Model(arrays, options, {name: max(seen) for name, seen in plain.largest.items()})
+    model = Int8Model(arrays, options, {name: max(seen) for name, seen in plain.largest_inputs.items()})
     return int8, [pieces.decode([id for id in model.greedy(ids, 2 * len(ids)) if id]) for ids in encoded]
 
 

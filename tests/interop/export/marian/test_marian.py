@@ -24,8 +24,9 @@ from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.interop.export import export_model
-from towernmt.interop.marian_export import MarianModel, to_marian, unsupported_by_marian
+from towernmt.interop.marian_export import to_marian, unsupported_by_marian
 from towernmt.interop.marian_files import NO_PIECE, MarianVocabulary
+from towernmt.interop.marian_model import MarianModel
 from towernmt.models.interface import shift_right
 from towernmt.models.model_settings import TRANSFORMER_PRESETS, TransformerSettings
 from towernmt.models.transformer import Transformer
@@ -192,7 +193,7 @@ def test_the_8_bit_file_holds_the_model_with_what_each_product_is_scaled_by(make
     for text in SENTENCES:
         ids = VOCABULARY.encode(text)
         model.greedy(to_marian(ids, MarianVocabulary.of(VOCABULARY)), 2 * len(ids) + 10)
-    largest = model.largest["decoder_l2_context_Wq"]
+    largest = model.largest_inputs["decoder_l2_context_Wq"]
     assert alphas["decoder_l2_context_Wq"] == pytest.approx(127 / max(largest), rel=1e-5)
     told = json.loads((path / "towernmt.json").read_text())
     assert (told["model"], told["vocabularies"]) == ("model.intgemm.alphas.bin", ["vocab.spm", "vocab.spm"])
@@ -206,7 +207,7 @@ def test_the_sentencepiece_model_has_marians_ids_and_cuts_as_ours(make_trained, 
     ordered = MarianVocabulary.of(vocabulary)
     assert (theirs.eos_id(), theirs.unk_id()) == (0, 1) and theirs.get_piece_size() % 8 == 0
     assert [theirs.id_to_piece(id) for id in range(theirs.get_piece_size())] == ordered.pieces
-    assert list(ordered.ours).count(NO_PIECE) == theirs.get_piece_size() - vocabulary.size + 2
+    assert list(ordered.towernmt_ids).count(NO_PIECE) == theirs.get_piece_size() - vocabulary.size + 2
     for text in [*SENTENCES, "the zebra <s> sat"]:
         ids = theirs.encode(text)
         assert [*ids, 0] == to_marian(vocabulary.encode(text), ordered)

@@ -16,11 +16,12 @@ from tests.interop.importing import opus
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, DataError, SettingsError, TowerNMTError
 from towernmt.dataflow.vocabulary.base import UNK
-from towernmt.interop.foreign_model import NEVER, ForeignModel, ImportRequest
+from towernmt.interop.foreign_model import IMPOSSIBLE_LOGIT, ForeignModel, ImportRequest
 from towernmt.interop.foreign_vocabularies import NO_ROW, PieceTable
-from towernmt.interop.marian_export import MarianModel, marian_parameters, to_marian
+from towernmt.interop.marian_export import marian_parameters, to_marian
 from towernmt.interop.marian_files import NO_PIECE, MarianVocabulary
 from towernmt.interop.marian_import import marian_search_settings, read_marian, unsupported_marian_options
+from towernmt.interop.marian_model import MarianModel
 
 Make = Callable[..., Path]
 
@@ -56,8 +57,9 @@ def test_an_imported_model_scores_and_translates_as_the_original_does_in_ctransl
 
 def test_the_bias_of_unused_pieces_leaves_the_smoothed_loss_small() -> None:
     table = PieceTable(["<pad>", "<unk>", "unused", "word", "unknown"], np.array([NO_ROW, 0, 1, 2, 0]), known=4)
-    bias = table.bias(np.array([0.5, -1e9, -2.0], np.float32))
-    np.testing.assert_array_equal(bias, [NEVER, 0.5, NEVER, -2.0, np.float32(0.5 + NEVER)])
+    bias = table.reorder_bias(np.array([0.5, -1e9, -2.0], np.float32))
+    expected = [IMPOSSIBLE_LOGIT, 0.5, IMPOSSIBLE_LOGIT, -2.0, np.float32(0.5 + IMPOSSIBLE_LOGIT)]
+    np.testing.assert_array_equal(bias, expected)
 
 
 def sines(depth: int) -> np.ndarray:
@@ -90,7 +92,7 @@ def test_what_is_imported_is_exported_as_a_model_of_the_same_logits(
     numbers = opus.read_numbers(path / "opus.vocab.yml")
     theirs = first.logits(*([numbers.get(piece, 1) for piece in side] + [0] for side in pieces))
     ours = back.logits(*(to_marian(some, one) for some, one in zip(ids, (source, target), strict=True)))
-    known = [(row, numbers[model.target.id_to_piece(id)]) for row, id in enumerate(target.ours)
+    known = [(row, numbers[model.target.id_to_piece(id)]) for row, id in enumerate(target.towernmt_ids)
              if id != NO_PIECE and model.target.id_to_piece(id) in numbers]
     np.testing.assert_allclose(ours[:, [row for row, _ in known]], theirs[:, [row for _, row in known]], rtol=1e-4,
                                atol=1e-4)
