@@ -147,7 +147,7 @@ def translate_batch(translator: Translator, export: Path, search: Mapping[str, A
                       for line in source.encode_batch(list(lines[first:first + stream.window]))]
             results = engine.translate_batch(
                 tokens, beam_size=beam, max_batch_size=stream.batch_sentences, max_input_length=0,
-                max_decoding_length=limits_of(translator.search, max(map(len, tokens)) + 1).most, **search)
+                max_decoding_length=limits_of(translator.search, max(map(len, tokens)) + 1).maximum, **search)
             texts += [target.decode([ids[piece] for piece in result.hypotheses[0]]) for result in results]
         return texts
 

@@ -13,69 +13,69 @@ from towernmt.serve.batcher import Batcher, Cancellation, QueuedSentences
 from towernmt.serve.request_limits import RequestError
 
 
-class Held:
+class BlockingEngine:
     """Translates a round each time a test allows it."""
 
     def __init__(self) -> None:
         self.rounds: list[list[str]] = []
-        self.begun, self.let = threading.Semaphore(0), threading.Semaphore(0)
+        self.started, self.released = threading.Semaphore(0), threading.Semaphore(0)
 
     def __call__(self, lines, options):
         self.rounds.append(list(lines))
-        self.begun.release()
-        assert self.let.acquire(timeout=30)
+        self.started.release()
+        assert self.released.acquire(timeout=30)
         if "wrong" in lines:
             raise DataError("one line is wrong.")
         return [Translation([Hypothesis(line.upper(), 0.0)]) for line in lines]
 
 
 @pytest.fixture
-def held():
-    return Held()
+def engine():
+    return BlockingEngine()
 
 
 @pytest.fixture
-def batcher(held):
-    made = Batcher(held, round_size=4, max_queue=6)
-    yield made
+def batcher(engine):
+    running = Batcher(engine, round_size=4, max_queue=6)
+    yield running
     for _ in range(20):
-        held.let.release()
-    made.close()
+        engine.released.release()
+    running.close()
 
 
 def submit(batcher, *lines, cancellation=None):
-    work = QueuedSentences(lines, cancellation=cancellation)
-    batcher.submit(work)
-    return work
+    queued = QueuedSentences(lines, cancellation=cancellation)
+    batcher.submit(queued)
+    return queued
 
 
-def texts(work):
-    return [translation[0].text for translation in work.wait()]
+def texts(queued):
+    return [translation[0].text for translation in queued.wait()]
 
 
-def test_what_queues_meanwhile_is_translated_at_once(held, batcher):
+def test_what_queues_meanwhile_is_translated_at_once(engine, batcher):
     first = submit(batcher, "a")
-    assert held.begun.acquire(timeout=30)
+    assert engine.started.acquire(timeout=30)
     others = [submit(batcher, text) for text in "bcd"]
-    held.let.release()
-    held.let.release()
+    engine.released.release()
+    engine.released.release()
     assert [texts(work) for work in (first, *others)] == [["A"], ["B"], ["C"], ["D"]]
-    assert held.rounds == [["a"], ["b", "c", "d"]]
+    assert engine.rounds == [["a"], ["b", "c", "d"]]
 
 
-def test_a_long_request_shares_its_rounds_with_short_ones(held, batcher):
+def test_a_long_request_shares_its_rounds_with_short_ones(engine, batcher):
     first = submit(batcher, "a")
-    assert held.begun.acquire(timeout=30)
+    assert engine.started.acquire(timeout=30)
     long, short = submit(batcher, *"12345"), submit(batcher, "b")
     for _ in range(4):
-        held.let.release()
+        engine.released.release()
     assert (texts(first), texts(long), texts(short)) == (["A"], list("12345"), ["B"])
-    assert held.rounds == [["a"], ["1", "2", "b"], ["3", "4", "5"]]
+    assert engine.rounds == [["a"], ["1", "2", "b"], ["3", "4", "5"]]
 
 
-def test_a_queue_that_is_full_refuses(held, batcher):
+def test_a_queue_that_is_full_refuses(engine, batcher):
     submit(batcher, "a")
-    assert held.begun.acquire(timeout=30)
+    assert engine.started.acquire(timeout=30)
     submit(batcher, *"12345")
     with pytest.raises(RequestError) as error:
         submit(batcher, "b", "c")
@@ -83,29 +83,29 @@ def test_a_queue_that_is_full_refuses(held, batcher):
     assert batcher.queue_length() == 5
 
 
-def test_an_error_is_of_the_request_that_makes_it(held, batcher):
+def test_an_error_is_of_the_request_that_makes_it(engine, batcher):
     first = submit(batcher, "a")
-    assert held.begun.acquire(timeout=30)
+    assert engine.started.acquire(timeout=30)
     wrong, right = submit(batcher, "wrong"), submit(batcher, "b")
     for _ in range(4):
-        held.let.release()
+        engine.released.release()
     assert (texts(first), texts(right)) == (["A"], ["B"])
     with pytest.raises(RequestError, match="one line is wrong") as error:
         wrong.wait()
     assert error.value.status == 400
 
 
-def test_what_nobody_waits_for_is_not_translated(held, batcher):
+def test_what_nobody_waits_for_is_not_translated(engine, batcher):
     submit(batcher, "a")
-    assert held.begun.acquire(timeout=30)
+    assert engine.started.acquire(timeout=30)
     gone, late = Cancellation(), Cancellation(0.0)
     left = submit(batcher, "b", cancellation=gone)
     missed = submit(batcher, "c", cancellation=late)
     last = submit(batcher, "d")
     gone.cancel()
-    held.let.release()
-    held.let.release()
-    assert texts(last) == ["D"] and held.rounds == [["a"], ["d"]]
+    engine.released.release()
+    engine.released.release()
+    assert texts(last) == ["D"] and engine.rounds == [["a"], ["d"]]
     with pytest.raises(RequestError, match="too long"):
         missed.wait()
     with pytest.raises(RequestError) as error:
@@ -124,10 +124,10 @@ def test_each_request_has_its_own_error():
     assert errors[0] is not errors[1] and errors[0].status == errors[1].status == 499
 
 
-def test_what_was_accepted_is_translated_before_the_end_and_nothing_else(held, batcher):
+def test_what_was_accepted_is_translated_before_the_end_and_nothing_else(engine, batcher):
     works = [submit(batcher, text) for text in "ab"]
     for _ in range(3):
-        held.let.release()
+        engine.released.release()
     batcher.close()
     assert [texts(work) for work in works] == [["A"], ["B"]]
     with pytest.raises(RequestError, match="shutting down"):
@@ -170,20 +170,20 @@ def test_a_wrong_value_of_an_engine_fails_its_request_alone(wrong):
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_an_error_of_a_result_callback_fails_its_request_alone(held, batcher, error):
+def test_an_error_of_a_result_callback_fails_its_request_alone(engine, batcher, error):
     def fails(place, translation):
         raise error
 
-    held.let.release()
+    engine.released.release()
     first = submit(batcher, "a")
-    assert texts(first) == ["A"] and held.begun.acquire(timeout=30)
+    assert texts(first) == ["A"] and engine.started.acquire(timeout=30)
     wrong, right = QueuedSentences(["b"], on_result=fails), QueuedSentences(["c"])
     submit(batcher, "d")
-    assert held.begun.acquire(timeout=30)
+    assert engine.started.acquire(timeout=30)
     batcher.submit(wrong)
     batcher.submit(right)
     for _ in range(4):
-        held.let.release()
+        engine.released.release()
     assert texts(right) == ["C"]
     with pytest.raises(RequestError) as error:
         wrong.wait()
@@ -191,26 +191,26 @@ def test_an_error_of_a_result_callback_fails_its_request_alone(held, batcher, er
 
 
 def test_an_error_of_the_metrics_fails_nothing():
-    def watch(one):
-        raise ValueError(one)
+    def on_round(statistics):
+        raise ValueError(statistics)
 
-    batcher = Batcher(lambda lines, options: [good(line) for line in lines], 4, 6, watch)
+    batcher = Batcher(lambda lines, options: [good(line) for line in lines], 4, 6, on_round)
     assert [texts(submit(batcher, text)) for text in "ab"] == [["A"], ["B"]]
     batcher.close()
 
 
-def test_a_thread_that_has_ended_or_hangs_is_seen(held, batcher, monkeypatch):
+def test_a_thread_that_has_ended_or_hangs_is_seen(engine, batcher, monkeypatch):
     submit(batcher, "a")
-    assert held.begun.acquire(timeout=30)
+    assert engine.started.acquire(timeout=30)
     assert batcher.health_problem(30) is None and "same sentences" in batcher.health_problem(-1)
-    held.let.release()
+    engine.released.release()
 
     def fails():
         raise MemoryError
 
     monkeypatch.setattr(batcher, "_wait_for_round", fails)
     waits = submit(batcher, "b")
-    held.let.release()
+    engine.released.release()
     batcher._thread.join(30)
     with pytest.raises(RequestError, match="thread has ended"):
         waits.wait()

@@ -28,10 +28,11 @@ def test_several_texts_come_in_a_form_by_one_name(client):
 
 
 def test_the_terms_of_a_glossary_come(client):
-    made = client.post("/v2/glossaries", json=GLOSSARY)
-    assert made.status_code == 201 and made.json()["entry_count"] == 1
-    asked = {"text": "das haus", "source_lang": "de", "target_lang": "en", "glossary_id": made.json()["glossary_id"]}
-    assert client.post("/v2/translate", json=asked).json()["translations"][0]["text"] == "DAS house"
+    created = client.post("/v2/glossaries", json=GLOSSARY)
+    assert created.status_code == 201 and created.json()["entry_count"] == 1
+    request = {"text": "das haus", "source_lang": "de", "target_lang": "en",
+               "glossary_id": created.json()["glossary_id"]}
+    assert client.post("/v2/translate", json=request).json()["translations"][0]["text"] == "DAS house"
 
 
 @pytest.mark.parametrize(("path", "values", "status", "sentence"), [
@@ -65,8 +66,8 @@ def test_what_cannot_be_is_one_message(client, path, values, status, sentence):
     ({}, None), ({"model_type": "latency_optimized"}, "latency_optimized"),
     ({"model_type": "quality_optimized"}, "quality_optimized"),
     ({"model_type": "prefer_quality_optimized"}, "quality_optimized")])
-def test_the_type_of_the_model_is_named_if_the_request_names_one(client, asked, used):
-    answer = client.post("/v2/translate", json={"text": ["gut"], "target_lang": "en", **asked})
+def test_the_type_of_the_model_is_named_if_the_request_names_one(client, request, used):
+    answer = client.post("/v2/translate", json={"text": ["gut"], "target_lang": "en", **request})
     assert answer.json()["translations"][0].get("model_type_used") == used
 
 
@@ -121,10 +122,10 @@ SENTENCES = "eins zwei. Drei\nvier. Fünf"
     ("xml", "<a>eins <b>zwei\ndrei</b> vier</a>", None, ["eins zwei", "drei vier"])])
 def test_sentences_end_where_split_sentences_says(listening, tags, text, split, seen):
     client, lines = listening
-    asked = {"text": [text], "source_lang": "de", "target_lang": "en"}
-    asked |= {} if split is None else {"split_sentences": split}
-    asked |= {"tag_handling": tags} if tags else {}
-    answer = client.post("/v2/translate", json=asked).json()["translations"][0]["text"]
+    request = {"text": [text], "source_lang": "de", "target_lang": "en"}
+    request |= {} if split is None else {"split_sentences": split}
+    request |= {"tag_handling": tags} if tags else {}
+    answer = client.post("/v2/translate", json=request).json()["translations"][0]["text"]
     assert lines == seen
     assert answer.casefold() == text.casefold()     # tags and line breaks keep their positions
 
@@ -144,8 +145,9 @@ def test_sentences_end_where_split_sentences_says(listening, tags, text, split, 
 def test_the_tags_of_xml_end_sentences_as_deepl_documents_it(listening, options, seen, split):
     client, lines = listening
     text = "<d><title>ein titel</title> <par><span>das ist geteilt</span> <span>über zwei spannen</span></par></d>"
-    asked = {"text": [text], "source_lang": "de", "target_lang": "en", "tag_handling": "xml", "split_sentences": split}
-    answer = client.post("/v2/translate", json={**asked, **options}).json()["translations"][0]["text"]
+    request = {"text": [text], "source_lang": "de", "target_lang": "en", "tag_handling": "xml",
+               "split_sentences": split}
+    answer = client.post("/v2/translate", json={**request, **options}).json()["translations"][0]["text"]
     assert lines == seen
     assert answer.casefold() == text.casefold()
 
@@ -155,8 +157,8 @@ def test_glossaries_are_their_callers_alone(make_client, tmp_path):
 
     anna, bert = (add_key(tmp_path / "keys", name) for name in ("anna", "bert"))
     client = make_client(access={"keys": KeysFile(tmp_path / "keys")})
-    made = client.post("/v2/glossaries", json=GLOSSARY, headers={"Authorization": f"DeepL-Auth-Key {anna}"}).json()
-    path = f"/v2/glossaries/{made['glossary_id']}"
+    created = client.post("/v2/glossaries", json=GLOSSARY, headers={"Authorization": f"DeepL-Auth-Key {anna}"}).json()
+    path = f"/v2/glossaries/{created['glossary_id']}"
     assert client.get(path, headers={"Authorization": f"DeepL-Auth-Key {bert}"}).status_code == 404
     assert client.get(path, headers={"Authorization": f"DeepL-Auth-Key {anna}"}).status_code == 200
 
@@ -164,16 +166,16 @@ def test_glossaries_are_their_callers_alone(make_client, tmp_path):
 def test_glossaries_are_kept_in_a_file(tmp_path):
     from towernmt.serve.glossaries import Dictionary, Glossaries
 
-    made = Glossaries(tmp_path / "glossaries.json").add("anna", "ours", [Dictionary("de", "en", {"haus": "house"})])
-    assert Glossaries(tmp_path / "glossaries.json").get("anna", made.id) == made
+    created = Glossaries(tmp_path / "glossaries.json").add("anna", "ours", [Dictionary("de", "en", {"haus": "house"})])
+    assert Glossaries(tmp_path / "glossaries.json").get("anna", created.id) == created
 
 
 @pytest.mark.processes
 def test_the_client_of_python_translates_texts_and_documents(server):
     deepl = pytest.importorskip("deepl")
     client = deepl.DeepLClient("any", server_url=server.url)
-    found = client.translate_text(["guten tag", "gute nacht"], source_lang="DE", target_lang="EN-US")
-    assert [(one.text, one.detected_source_lang, one.billed_characters) for one in found] == [
+    answer = client.translate_text(["guten tag", "gute nacht"], source_lang="DE", target_lang="EN-US")
+    assert [(one.text, one.detected_source_lang, one.billed_characters) for one in answer] == [
         ("GUTEN TAG", "DE", 9), ("GUTE NACHT", "DE", 10)]
     assert [one.code for one in client.get_source_languages()] == ["DE"]
     assert [one.code for one in client.get_target_languages()] == ["EN-GB", "EN-US"] or (
@@ -189,12 +191,12 @@ def test_the_client_of_python_translates_texts_and_documents(server):
 
 def word_document(body):
     kind = "application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
+    created = io.BytesIO()
+    with zipfile.ZipFile(created, "w") as archive:
         archive.writestr("[Content_Types].xml", '<Types xmlns="urn:x"><Override PartName="/d.xml" '
                                                 f'ContentType="{kind}"/></Types>')
         archive.writestr("d.xml", f'<w:document xmlns:w="urn:w"><w:p>{body}</w:p></w:document>')
-    return made.getvalue()
+    return created.getvalue()
 
 
 @pytest.mark.processes
@@ -224,8 +226,8 @@ def test_the_client_of_python_has_its_glossaries(server):
     client = deepl.DeepLClient("any", server_url=server.url)
     glossary = client.create_glossary("ours", "DE", "EN", {"haus": "house", "hund": "dog"})
     assert client.get_glossary_entries(glossary) == {"haus": "house", "hund": "dog"}
-    found = client.translate_text("haus und hund", source_lang="DE", target_lang="EN-GB", glossary=glossary)
-    assert found.text == "house UND dog"
+    answer = client.translate_text("haus und hund", source_lang="DE", target_lang="EN-GB", glossary=glossary)
+    assert answer.text == "house UND dog"
     assert glossary.glossary_id in [one.glossary_id for one in client.list_glossaries()]
     client.delete_glossary(glossary)
     with pytest.raises(deepl.GlossaryNotFoundException):

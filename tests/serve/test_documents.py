@@ -24,42 +24,42 @@ FIELDS = {"source": "de", "target": "en"}
 SECONDS = 30
 
 
-class Held:
-    """Translates a round each time a test allows it, after `held` is set."""
+class BlockingEngine:
+    """Translates a round each time a test allows it, after `engine` is set."""
 
     def __init__(self):
-        self.rounds, self.held = [], False
-        self.begun, self.let = threading.Semaphore(0), threading.Semaphore(0)
+        self.rounds, self.is_held = [], False
+        self.started, self.released = threading.Semaphore(0), threading.Semaphore(0)
 
     def __call__(self, lines, options):
-        if self.held:
+        if self.is_held:
             self.rounds.append(list(lines))
-            self.begun.release()
-            assert self.let.acquire(timeout=SECONDS)
+            self.started.release()
+            assert self.released.acquire(timeout=SECONDS)
         return [Translation([Hypothesis(line.upper(), 0.0)]) for line in lines]
 
-    def free(self):
-        self.held = False
+    def release_all(self):
+        self.is_held = False
         for _ in range(1000):
-            self.let.release()
+            self.released.release()
 
 
 @pytest.fixture
-def held():
-    engine = Held()
+def engine():
+    engine = BlockingEngine()
     yield engine
-    engine.free()
+    engine.release_all()
 
 
 @pytest.fixture
-def make_held(make_client, held):
+def make_client_with_engine(make_client, engine):
     def make(**settings):
-        client = make_client(models={"de-en": held}, **settings)
-        held.held = True
+        client = make_client(models={"de-en": engine}, **settings)
+        engine.is_held = True
         return client
 
     yield make
-    held.free()
+    engine.release_all()
 
 
 def send(client, text="guten tag", name="a.txt"):
@@ -77,27 +77,27 @@ def wait_for(condition):
         time.sleep(0.002)
 
 
-def test_a_document_is_followed_fetched_and_forgotten(make_held, held):
-    client = make_held()
+def test_a_document_is_followed_fetched_and_forgotten(make_client_with_engine, engine):
+    client = make_client_with_engine()
     answer = send(client, "\n".join(f"zeile {number}" for number in range(20)), "a/b\\brief.txt")
     sent = answer.json()
     assert answer.status_code == 202 and sent["name"] == "brief.txt" and sent["sentences"] == 20
-    assert held.begun.acquire(timeout=SECONDS)
-    told = state(client, sent).json()
-    assert (told["status"], told["translated"], told["seconds_remaining"]) == ("translating", 0, None)
+    assert engine.started.acquire(timeout=SECONDS)
+    status = state(client, sent).json()
+    assert (status["status"], status["translated"], status["seconds_remaining"]) == ("translating", 0, None)
     address = f"/api/v1/documents/{sent['id']}"
     assert client.get(f"{address}/result?key={sent['key']}").status_code == 409
-    held.let.release()
-    assert held.begun.acquire(timeout=SECONDS)
-    told = state(client, sent).json()
-    assert told["translated"] == 16 and told["seconds_remaining"] >= 1
-    held.let.release()
+    engine.released.release()
+    assert engine.started.acquire(timeout=SECONDS)
+    status = state(client, sent).json()
+    assert status["translated"] == 16 and status["seconds_remaining"] >= 1
+    engine.released.release()
     wait_for(lambda: state(client, sent).json()["status"] == "done")
-    told = state(client, sent).json()
-    assert (told["translated"], told["seconds_remaining"], told["characters"]) == (20, 0, 150)
+    status = state(client, sent).json()
+    assert (status["translated"], status["seconds_remaining"], status["characters"]) == (20, 0, 150)
     for _ in range(2):
-        found = client.get(f"{address}/result", headers={"X-Document-Key": sent["key"]})
-        assert found.text.startswith("ZEILE 0\nZEILE 1\n") and "brief.txt" in found.headers["content-disposition"]
+        download = client.get(f"{address}/result", headers={"X-Document-Key": sent["key"]})
+        assert download.text.startswith("ZEILE 0\nZEILE 1\n") and "brief.txt" in download.headers["content-disposition"]
     assert client.delete(address, headers={"X-Document-Key": sent["key"]}).status_code == 204
     assert state(client, sent).status_code == 404
 
@@ -112,15 +112,15 @@ def test_a_document_is_seen_with_its_key_alone(make_client, key):
     assert state(client, sent).status_code == 200
 
 
-def test_a_deleted_document_is_not_translated_any_further(make_held, held):
-    client = make_held()
+def test_a_deleted_document_is_not_translated_any_further(make_client_with_engine, engine):
+    client = make_client_with_engine()
     sent = send(client, "a\n" * 300).json()
-    assert held.begun.acquire(timeout=SECONDS)
+    assert engine.started.acquire(timeout=SECONDS)
     assert client.delete(f"/api/v1/documents/{sent['id']}?key={sent['key']}").status_code == 204
-    held.let.release()
-    held.free()
+    engine.released.release()
+    engine.release_all()
     assert client.post("/translate", json={"q": "gut", **FIELDS}).json() == {"translatedText": "GUT"}
-    assert sum(map(len, held.rounds)) == 16
+    assert sum(map(len, engine.rounds)) == 16
 
 
 def test_callers_take_turns_and_a_large_document_holds_up_no_small_one():
@@ -128,14 +128,14 @@ def test_callers_take_turns_and_a_large_document_holds_up_no_small_one():
     from towernmt.serve.document_jobs import MAX_CONCURRENT_DOCUMENTS, DocumentJob, Documents
     from towernmt.serve.request_limits import ServerLimits
 
-    documents, order, let = Documents(ServerLimits()), [], threading.Semaphore(0)
+    documents, order, released = Documents(ServerLimits()), [], threading.Semaphore(0)
 
     def add(caller, chunks):
         def work(document):
             for _ in range(chunks):
                 with documents.turn(document):
                     order.append(caller)
-                    assert let.acquire(timeout=SECONDS)
+                    assert released.acquire(timeout=SECONDS)
             return b""
 
         return documents.add(DocumentJob("a.txt", caller, Direction("de", "en"), 1, 1), work)
@@ -145,20 +145,20 @@ def test_callers_take_turns_and_a_large_document_holds_up_no_small_one():
     small = add("carla", 1)
     wait_for(lambda: len(documents._waiting) == len(large) + 1 - MAX_CONCURRENT_DOCUMENTS)
     for _ in range(2):
-        let.release()
+        released.release()
     wait_for(lambda: len(order) == MAX_CONCURRENT_DOCUMENTS + 2)
     for _ in range(1000):
-        let.release()
+        released.release()
     documents.fail_unfinished()
     documents.close()
     assert order[:MAX_CONCURRENT_DOCUMENTS + 2] == ["anna", "anna", "bert", "carla"]
     assert small.is_finished and len(large) == 10
 
 
-def test_an_unfinished_document_cannot_be_downloaded_by_any_interface(make_held, held):
-    client = make_held()
+def test_an_unfinished_document_cannot_be_downloaded_by_any_interface(make_client_with_engine, engine):
+    client = make_client_with_engine()
     sent = send(client).json()
-    assert held.begun.acquire(timeout=SECONDS)
+    assert engine.started.acquire(timeout=SECONDS)
     answers = [client.get(f"/download_file/{sent['id']}/{sent['key']}"),
                client.get(f"/api/v1/documents/{sent['id']}/result?key={sent['key']}"),
                client.get(f"/v2/document/{sent['id']}/result?document_key={sent['key']}")]
@@ -181,8 +181,8 @@ def test_the_error_of_a_document_that_is_raised_often_keeps_no_stack_frames():
     assert len(depths) == 1
 
 
-def test_a_caller_has_a_share_of_the_places_and_fetched_documents_make_place(make_held, held):
-    client = make_held(limits={"max_caller_documents": 2, "max_documents": 3})
+def test_a_caller_has_a_share_of_the_places_and_fetched_documents_make_place(make_client_with_engine, engine):
+    client = make_client_with_engine(limits={"max_caller_documents": 2, "max_documents": 3})
     first, second = send(client).json(), send(client).json()
     refused = send(client)
     assert refused.status_code == 429 and "2 documents here already" in refused.json()["error"]
@@ -190,7 +190,7 @@ def test_a_caller_has_a_share_of_the_places_and_fetched_documents_make_place(mak
     documents = client.service.documents
     documents.ensure_capacity("somebody else")
     assert client.delete(f"/api/v1/documents/{first['id']}?key={first['key']}").status_code == 204
-    held.free()
+    engine.release_all()
     wait_for(lambda: state(client, second).json()["status"] == "done")
     third = send(client).json()
     wait_for(lambda: state(client, third).json()["status"] == "done")
@@ -221,10 +221,10 @@ def test_a_file_of_too_many_sentences_is_refused(make_client, path, text):
     assert answer.status_code == 413 and "sentences: send at most 10" in answer.text
 
 
-def test_translate_file_takes_longer_than_a_text_may(make_held, held):
-    client = make_held(limits={"seconds": 0.2})
-    held.held = False
-    slow = held.__call__
+def test_translate_file_takes_longer_than_a_text_may(make_client_with_engine, engine):
+    client = make_client_with_engine(limits={"seconds": 0.2})
+    engine.is_held = False
+    slow = engine.__call__
 
     def slowly(lines, options):
         threading.Event().wait(0.5)
@@ -236,14 +236,14 @@ def test_translate_file_takes_longer_than_a_text_may(make_held, held):
     assert client.get(answer.json()["translatedFileUrl"]).text == "GUT"
 
 
-def test_documents_that_end_with_the_server_say_so(make_held, held):
-    client = make_held()
+def test_documents_that_end_with_the_server_say_so(make_client_with_engine, engine):
+    client = make_client_with_engine()
     sent, queued = send(client, "a\n" * 300).json(), [send(client).json() for _ in range(4)]
-    assert held.begun.acquire(timeout=SECONDS)
+    assert engine.started.acquire(timeout=SECONDS)
     client.service.fail_unfinished()
     for one in [sent, *queued]:
-        told = state(client, one).json()
-        assert (told["status"], told["error"]) == ("error", str(server_stopping()))
+        status = state(client, one).json()
+        assert (status["status"], status["error"]) == ("error", str(server_stopping()))
         assert client.get(f"/v2/document/{one['id']}?document_key={one['key']}").json()["error_message"]
         assert client.get(f"/api/v1/documents/{one['id']}/result?key={one['key']}").status_code == 503
     assert send(client).status_code == 503
@@ -272,9 +272,9 @@ SLOW = {"ECHO_SECONDS": "0.5"}
 SMALL = ("--batch-sentences", "1", "--threads", "1", "--stop-seconds", "4")
 
 
-def stopped(server, begun):
+def stopped(server, started):
     assert server.process.wait(SECONDS) == 0
-    return time.monotonic() - begun
+    return time.monotonic() - started
 
 
 @pytest.mark.processes
@@ -297,16 +297,16 @@ def test_a_stopped_server_ends_documents_and_long_requests_at_the_deadline(start
     upload.sendall(b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
                    b"Expect: 100-continue\r\nContent-Length: 99\r\n\r\n")
     assert b" 100 " in upload.recv(4096)        # the server reads its body
-    begun = time.monotonic()
+    started = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
     server.wait_for("Stopping")
     look = f"/api/v1/documents/{sent['id']}?key={sent['key']}"
     assert json.loads(ask(server, look)[1])["status"] == "translating"
     assert ask(server, "/ready")[0] == 503 and ask(server, "/translate?q=a&source=de&target=en")[0] == 503
-    told = {}
-    while told.get("status") != "error":
-        told = json.loads(ask(server, look)[1])
-    assert told["error"] == str(server_stopping())
+    status = {}
+    while status.get("status") != "error":
+        status = json.loads(ask(server, look)[1])
+    assert status["error"] == str(server_stopping())
     for thread in threads:
         thread.join()
     assert {name: (status, json.loads(text)["error"]) for name, (status, text) in answers.items()} == {
@@ -315,32 +315,32 @@ def test_a_stopped_server_ends_documents_and_long_requests_at_the_deadline(start
     while part := upload.recv(4096):
         answer += part
     assert b" 503 " in answer.split(b"\r\n")[0]
-    assert stopped(server, begun) < 9
+    assert stopped(server, started) < 9
 
 
 @pytest.mark.processes
 def test_a_batch_that_does_not_end_holds_up_no_stop(start):
     server = start(*SMALL, ECHO_SLOW="60")
     ask(server, "/api/v1/documents", multipart("langsam"), **KIND)
-    begun = time.monotonic()
+    started = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
-    assert stopped(server, begun) < 10
+    assert stopped(server, started) < 10
 
 
 def test_a_request_whose_thread_does_not_look_is_answered_when_the_server_ends(make_client):
-    client, let, begun = make_client(), threading.Event(), threading.Event()
+    client, released, started = make_client(), threading.Event(), threading.Event()
 
     async def requests():
         async def one():
-            return await client.service.run_in_thread(Cancellation(), lambda: (begun.set(), let.wait(SECONDS)))
+            return await client.service.run_in_thread(Cancellation(), lambda: (started.set(), released.wait(SECONDS)))
 
         task = asyncio.create_task(one())
-        await asyncio.to_thread(begun.wait, SECONDS)
+        await asyncio.to_thread(started.wait, SECONDS)
         client.service.fail_unfinished()
         client.service.abandon_threads()
         with pytest.raises(RequestError) as refusal:
             await task
-        let.set()
+        released.set()
         return refusal.value
 
     assert str(asyncio.run(requests())) == str(server_stopping())
@@ -352,9 +352,9 @@ def test_a_second_signal_ends_the_server_at_once(start):
     ask(server, "/api/v1/documents", multipart("langsam"), **KIND)
     server.process.send_signal(signal.SIGTERM)
     server.wait_for("Stopping")
-    begun = time.monotonic()
+    started = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
-    assert stopped(server, begun) < 9
+    assert stopped(server, started) < 9
 
 
 @pytest.mark.processes

@@ -63,34 +63,35 @@ def engine(tmp_path, body):
 @pytest.mark.parametrize("case", BROKEN)
 def test_an_engine_that_cannot_work_is_refused_with_its_place(tmp_path, case):
     body, words = BROKEN[case]
-    place = engine(tmp_path, body)
+    location = engine(tmp_path, body)
     with pytest.raises(SettingsError) as error:
-        warm_up(load_served_model(place, EngineSettings()), place)
-    assert words in str(error.value) and f"--model {place}: " in str(error.value) and "\n" not in str(error.value)
+        warm_up(load_served_model(location, EngineSettings()), location)
+    assert words in str(error.value) and f"--model {location}: " in str(error.value) and "\n" not in str(error.value)
 
 
 def test_an_engine_that_works_is_accepted(tmp_path):
-    place = engine(tmp_path, f"    aligns = False\n{GOOD}")
-    warm_up(load_served_model(place, EngineSettings()), place)
+    location = engine(tmp_path, f"    aligns = False\n{GOOD}")
+    warm_up(load_served_model(location, EngineSettings()), location)
 
 
 def test_the_options_of_special_lines_reach_the_translator(monkeypatch):
     class Recording:
         checkpoint, retry, check = "runs/x/best/step-1/model", {}, None
 
-        def __init__(self, place, beam, **given):
-            self.given = given
-            made.append(self)
+        def __init__(self, location, beam, **arguments):
+            self.arguments = arguments
+            translators.append(self)
 
-    made = []
+    translators = []
     monkeypatch.setattr("towernmt.predict.translator.Translator", Recording)
-    opened = load_served_model("runs/x", EngineSettings(), Direction("de", "en"))
-    assert made[-1].given["retry"] is True and made[-1].given["languages"] == ("de", "en")
-    assert made[-1].given["special_lines"] == SpecialLineSettings() and opened.protection == Protection()
+    loaded = load_served_model("runs/x", EngineSettings(), Direction("de", "en"))
+    assert translators[-1].arguments["retry"] is True and translators[-1].arguments["languages"] == ("de", "en")
+    assert translators[-1].arguments["special_lines"] == SpecialLineSettings() and loaded.protection == Protection()
     off = SpecialLineSettings(protection="off")
-    opened = load_served_model("runs/x", EngineSettings(retry=False, special_lines=off, protect=("a+",)))
-    assert made[-1].given["retry"] is False and made[-1].given["special_lines"] == off
-    assert made[-1].given["options"].protect == ("a+",) and opened.protection == Protection(False, ("a+",))
+    loaded = load_served_model("runs/x", EngineSettings(retry=False, special_lines=off, protect=("a+",)))
+    assert translators[-1].arguments["retry"] is False and translators[-1].arguments["special_lines"] == off
+    assert translators[-1].arguments["options"].protect == ("a+",)
+    assert loaded.protection == Protection(False, ("a+",))
 
 
 @pytest.mark.parametrize(("protection", "expected"), [
@@ -160,14 +161,14 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_search_that_is_not_built_holds_up_its_requests_alone(building, kind):
     engine, served = building
-    found = []
-    waits = threading.Thread(target=lambda: found.append(translated(served, KINDS[kind])))
+    results = []
+    waits = threading.Thread(target=lambda: results.append(translated(served, KINDS[kind])))
     waits.start()
-    assert translated(served, LineOptions(), LineOptions(n_best=3)) and not found and not served.is_warm
+    assert translated(served, LineOptions(), LineOptions(n_best=3)) and not results and not served.is_warm
     for _ in range(100):
         engine.let.release()
     waits.join(30)
-    assert len(found) == 1 and {thread for _, thread in engine.builders} == {"warm up"}
+    assert len(results) == 1 and {thread for _, thread in engine.builders} == {"warm up"}
 
 
 def test_the_common_searches_are_built_without_a_request_and_others_with_one(building):

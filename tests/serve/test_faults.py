@@ -19,7 +19,7 @@ TIMEOUT = 10.0
 GOOD = b'{"q": "guten tag", "source": "de", "target": "en"}'
 
 
-def exchange(port: int, *parts: bytes | float, half_close: bool = False, timeout: float = TIMEOUT) -> bytes:
+def send_raw(port: int, *parts: bytes | float, half_close: bool = False, timeout: float = TIMEOUT) -> bytes:
     """Send bytes, and return everything that is received; a number is a pause in seconds."""
     with socket.create_connection(("127.0.0.1", port), timeout) as connection:
         try:
@@ -32,13 +32,13 @@ def exchange(port: int, *parts: bytes | float, half_close: bool = False, timeout
                 connection.shutdown(socket.SHUT_WR)
         except OSError:     # it has already answered and closed the connection
             pass
-        found = b""
+        received = b""
         try:
             while part := connection.recv(65536):
-                found += part
+                received += part
         except OSError:
             pass
-        return found
+        return received
 
 
 def post(body: bytes, *headers: str, path: str = "/translate", method: str = "POST", kind: str = "application/json",
@@ -55,7 +55,7 @@ def form(text: str) -> bytes:
     return post(text.encode(), kind="application/x-www-form-urlencoded")
 
 
-def asked(**values: Any) -> bytes:
+def translate_request(**values: Any) -> bytes:
     return post(json.dumps({"q": "guten tag", "source": "de", "target": "en", **values}).encode())
 
 
@@ -118,25 +118,25 @@ TABLE: dict[str, tuple[list[bytes | float], int, str]] = {
     "CONNECT": ([b"CONNECT a:443 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"], 404, "nothing"),
     "a web socket": ([b"GET /translate HTTP/1.1\r\nHost: a\r\nConnection: close, Upgrade\r\nUpgrade: websocket\r\n"
                       b"Sec-WebSocket-Key: a\r\n\r\n"], 400, "missing"),
-    "a field that is an object": ([asked(q={"a": 1})], 400, "'q' must be a string"),
+    "a field that is an object": ([translate_request(q={"a": 1})], 400, "'q' must be a string"),
     "a field that is given twice": ([form("q=a&source=de&source=en&target=en")], 400, "passed 2 times"),
-    "a target that is a script": ([asked(target="<script>alert(1)</script>")], 400, "is not supported"),
+    "a target that is a script": ([translate_request(target="<script>alert(1)</script>")], 400, "is not supported"),
     "two thousand fields": ([form("&".join(f"a{number}=1" for number in range(2000)))], 400, "more than 1000 fields"),
     # oversized
     "a body that says it is too large": ([post(GOOD, length=10 ** 12)], 413, "larger than"),
     "a body that is too large": ([post(b" " * 100_000)], 413, "larger than"),
     "chunks that are too large": ([post((b"4e20\r\n" + b" " * 20_000 + b"\r\n") * 2 + b"0\r\n\r\n",
                                         "Transfer-Encoding: chunked")], 413, "larger than"),
-    "a text that is too long": ([asked(q="ab " * 1000)], 413, "3000 characters"),
-    "too many texts": ([asked(q=["ab"] * 21)], 413, "21 texts"),
-    "too many sentences": ([asked(q="a\n" * 60)], 413, "60 sentences"),
-    "too many alternatives": ([asked(alternatives=10 ** 9)], 400, "alternatives parameter must be <= 2"),
+    "a text that is too long": ([translate_request(q="ab " * 1000)], 413, "3000 characters"),
+    "too many texts": ([translate_request(q=["ab"] * 21)], 413, "21 texts"),
+    "too many sentences": ([translate_request(q="a\n" * 60)], 413, "60 sentences"),
+    "too many alternatives": ([translate_request(alternatives=10 ** 9)], 400, "alternatives parameter must be <= 2"),
     # unusual, but valid
     "two requests at once": ([b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", post(b"", path="/health", method="GET")],
                              200, "ok"),
-    "an empty text": ([asked(q="")], 200, "translatedText"),
-    "only white space": ([asked(q=" \n\t\n ")], 200, "translatedText"),
-    "NUL and control characters": ([asked(q="guten\x00 \x1b[31mtag\u2028")], 200, "GUTEN"),
+    "an empty text": ([translate_request(q="")], 200, "translatedText"),
+    "only white space": ([translate_request(q=" \n\t\n ")], 200, "translatedText"),
+    "NUL and control characters": ([translate_request(q="guten\x00 \x1b[31mtag\u2028")], 200, "GUTEN"),
     "HTTP/1.0": ([b"GET /health HTTP/1.0\r\n\r\n"], 200, "ok"),
     "HEAD": ([post(b"", path="/health", method="HEAD", kind="")], 200, ""),
     "an offer to wait for 100": ([post(GOOD, "Expect: 100-continue")], 100, "GUTEN TAG"),
@@ -147,16 +147,16 @@ TABLE: dict[str, tuple[list[bytes | float], int, str]] = {
 @pytest.mark.parametrize("case", TABLE)
 def test_a_request_gets_its_answer(server, case):
     parts, status, words = TABLE[case]
-    answer = exchange(server.port, *parts)
+    answer = send_raw(server.port, *parts)
     if status == CLOSED:
         assert not answer or answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 408")), answer
     else:
         assert answer.startswith(f"HTTP/1.1 {status} ".encode()) and words in answer.decode(), answer[:400]
         assert b"Traceback" not in answer and b"/towernmt/" not in answer
-    assert is_well(server)
+    assert is_healthy(server)
 
 
-def is_well(server: Any) -> bool:
+def is_healthy(server: Any) -> bool:
     request = urllib.request.Request(f"{server.url}/translate", GOOD, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
         return bool(json.load(answer) == {"translatedText": "GUTEN TAG"})
@@ -169,22 +169,22 @@ def test_the_table_is_long_enough():
 def test_what_users_wrote_is_not_in_the_log(server):
     secret = "geheimniswort"
     for body in (GOOD.replace(b"guten tag", secret.encode()), b'{"q": "%s' % secret.encode()):
-        exchange(server.port, post(body), post(body, path=f"/{secret}"), post(body, path=f"/translate?q={secret}"))
-    exchange(server.port, asked(q="kill me"))
-    assert is_well(server)
+        send_raw(server.port, post(body), post(body, path=f"/{secret}"), post(body, path=f"/translate?q={secret}"))
+    send_raw(server.port, translate_request(q="kill me"))
+    assert is_healthy(server)
     failures = [line for line in server.lines if line.get("level") == "error"]
     assert failures and failures[-1]["error"] == "RuntimeError" and "at" in failures[-1]
-    told = json.dumps(server.lines)
-    assert secret not in told and "kill me" not in told
+    logged = json.dumps(server.lines)
+    assert secret not in logged and "kill me" not in logged
 
 
 def test_a_client_that_does_not_read_is_left(start: Callable[..., Any]):
     server = start("--seconds", "1", "--max-document", "20000000", "--max-document-characters", "20000000")
     # In upper case, which the engine returns, the letter has six bytes: the answer exceeds the buffers of sockets.
     sent, length = document("a.txt", "\u0390" * 700_000, source_lang="de"), 4_200_000
-    told = json.loads(exchange(server.port, sent, timeout=120.0).rpartition(b"\r\n")[2])
-    path, key = f"/v2/document/{told['document_id']}", f"document_key={told['document_key']}"
-    while b'"done"' not in exchange(server.port, post(b"", path=f"{path}?{key}", kind="", method="GET")):
+    logged = json.loads(send_raw(server.port, sent, timeout=120.0).rpartition(b"\r\n")[2])
+    path, key = f"/v2/document/{logged['document_id']}", f"document_key={logged['document_key']}"
+    while b'"done"' not in send_raw(server.port, post(b"", path=f"{path}?{key}", kind="", method="GET")):
         time.sleep(0.1)
     with socket.socket() as connection:
         connection.settimeout(TIMEOUT)
@@ -199,7 +199,7 @@ def test_a_client_that_does_not_read_is_left(start: Callable[..., Any]):
         except OSError:
             pass
     assert size < length
-    assert is_well(server)
+    assert is_healthy(server)
 
 
 def test_a_client_that_goes_frees_its_place(start: Callable[..., Any]):
@@ -211,4 +211,4 @@ def test_a_client_that_goes_frees_its_place(start: Callable[..., Any]):
             time.sleep(0.1)
     line = server.wait_for('"status": 499')
     assert line["route"] == "/translate"
-    assert is_well(server)
+    assert is_healthy(server)

@@ -28,9 +28,9 @@ def own_log():
 def translate(server, text="gut", timeout=30.0):
     """Return the status and the answer; 0 if no server listens."""
     body = json.dumps({"q": text, "source": "de", "target": "en"}).encode()
-    asked = urllib.request.Request(f"{server.url}/translate", body, {"Content-Type": "application/json"})
+    request = urllib.request.Request(f"{server.url}/translate", body, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(asked, timeout=timeout) as answer:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
             return answer.status, json.load(answer)["translatedText"]
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)["error"]
@@ -40,8 +40,8 @@ def translate(server, text="gut", timeout=30.0):
 
 def test_what_is_accepted_is_answered_before_the_end_and_what_comes_then_is_refused(start):
     server = start(ECHO_SECONDS="1")
-    found: list[tuple[int, str]] = []
-    threads = [threading.Thread(target=lambda: found.append(translate(server))) for _ in range(8)]
+    answers: list[tuple[int, str]] = []
+    threads = [threading.Thread(target=lambda: answers.append(translate(server))) for _ in range(8)]
     for thread in threads:
         thread.start()
     while running(server) < 8:
@@ -50,7 +50,7 @@ def test_what_is_accepted_is_answered_before_the_end_and_what_comes_then_is_refu
     server.wait_for("Stopping")
     for thread in threads:
         thread.join()
-    assert found == [(200, "GUT")] * 8
+    assert answers == [(200, "GUT")] * 8
     assert server.process.wait(30) == 0
     assert translate(server)[0] == 0
 
@@ -88,13 +88,13 @@ def test_a_model_is_reloaded_without_a_pause_and_a_broken_one_changes_nothing(st
 
 def test_too_many_requests_are_refused_at_once_and_the_others_answered(start):
     server = start("--max-queue", "2", "--batch-sentences", "1", "--threads", "1", ECHO_SECONDS="0.3")
-    found: list[tuple[int, str]] = []
-    threads = [threading.Thread(target=lambda: found.append(translate(server))) for _ in range(12)]
+    answers: list[tuple[int, str]] = []
+    threads = [threading.Thread(target=lambda: answers.append(translate(server))) for _ in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    statuses = [status for status, _ in found]
+    statuses = [status for status, _ in answers]
     assert set(statuses) == {200, 503} and statuses.count(200) >= 3
 
 

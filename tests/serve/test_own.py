@@ -27,8 +27,9 @@ def client(make_client):
 
 
 def validator(client, schema):
-    told = client.get("/api/v1/openapi.json").json()
-    return jsonschema.Draft202012Validator({"$ref": f"#/components/schemas/{schema}", "components": told["components"]})
+    description = client.get("/api/v1/openapi.json").json()
+    return jsonschema.Draft202012Validator(
+        {"$ref": f"#/components/schemas/{schema}", "components": description["components"]})
 
 
 @pytest.mark.parametrize("values", REQUESTS)
@@ -52,8 +53,8 @@ def test_what_the_description_forbids_is_refused(client, values):
 
 
 def test_every_described_path_and_method_is_there_and_no_other(client):
-    told = client.get("/api/v1/openapi.json").json()["paths"]
-    described = {(path, method.upper()) for path, methods in told.items() for method in methods}
+    description = client.get("/api/v1/openapi.json").json()["paths"]
+    described = {(path, method.upper()) for path, methods in description.items() for method in methods}
     there = {(route.path, method) for route in client.app._app.routes for method in route.methods - {"HEAD"}
              if route.path.startswith("/api/")}
     assert described == there
@@ -77,10 +78,10 @@ def test_the_card_of_a_model_is_public_as_far_as_users_need_it(make_client, card
 
     Engine.card = card
     client = make_client(limits={"max_characters": 70}, models={"de-en": Engine()})
-    told = client.get("/api/v1/models").json()
-    validator(client, "Models").validate(told)
-    assert told["models"][0].get("card") == public
-    assert told["limits"] == {"characters": 70, "texts": 200, "sentences": 2000}
+    description = client.get("/api/v1/models").json()
+    validator(client, "Models").validate(description)
+    assert description["models"][0].get("card") == public
+    assert description["limits"] == {"characters": 70, "texts": 200, "sentences": 2000}
 
 
 def test_n_best_scores_links_and_terms_are_those_of_the_search(client):
@@ -96,11 +97,11 @@ def test_n_best_scores_links_and_terms_are_those_of_the_search(client):
 
 
 def test_sentences_are_streamed_as_lines_or_as_events(client):
-    asked = {"text": ["eins\nzwei", "drei"], "stream": True}
-    lines = [json.loads(line) for line in client.post(PATH, json=asked).text.splitlines()]
+    body = {"text": ["eins\nzwei", "drei"], "stream": True}
+    lines = [json.loads(line) for line in client.post(PATH, json=body).text.splitlines()]
     assert [(line.get("text"), line.get("sentence")) for line in lines[:-1]] == [(0, 0), (0, 1), (1, 0)]
     assert lines[-1]["done"] and lines[-1]["translations"] == ["EINS\nZWEI", "DREI"]
-    events = client.post(PATH, json=asked, headers={"Accept": "text/event-stream"})
+    events = client.post(PATH, json=body, headers={"Accept": "text/event-stream"})
     assert events.headers["content-type"].startswith("text/event-stream")
     assert [json.loads(event.removeprefix("data: ")) for event in events.text.strip().split("\n\n")] == lines
 
@@ -118,18 +119,18 @@ def test_what_an_engine_cannot_do_is_refused_by_name(make_client):
         assert answer.status_code == 400 and word in answer.json()["error"]
 
 
-@pytest.mark.parametrize(("asked", "needed"), [
+@pytest.mark.parametrize(("body", "needed"), [
     ({"text": "a b."}, [False]), ({"text": "Das ist gut. Das <b>Haus</b> steht.", "format": "html"}, [False, True]),
     ({"text": "a b.", "alignments": True}, [True]), ({"text": "a b.", "confidence": True}, [True]),
     ({"text": "a https://x.de b."}, [True])])
-def test_only_sentences_that_need_alignments_or_probabilities_are_translated_with_them(make_client, asked, needed):
+def test_only_sentences_that_need_alignments_or_probabilities_are_translated_with_them(make_client, body, needed):
     class Recording(Echo):
         def __call__(self, lines, options):
-            found.extend(one.details for one in options or ())
+            details.extend(one.details for one in options or ())
             return super().__call__(lines, options)
 
-    found: list[bool] = []
+    details: list[bool] = []
     client = make_client(models={"de-en": Recording()})
-    found.clear()       # the sentences of the warm-up
-    assert client.post(PATH, json=asked).status_code == 200
-    assert found == needed
+    details.clear()       # the sentences of the warm-up
+    assert client.post(PATH, json=body).status_code == 200
+    assert details == needed

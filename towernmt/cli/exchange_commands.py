@@ -58,8 +58,9 @@ def run_import(args: argparse.Namespace) -> int:
     s = model.settings
     print(f"{args.output}: {model.origin}, {s.encoder_layers} + {s.decoder_layers} layers of {s.hidden_size}, "
           f"{model.source.size} and {model.target.size} tokens.")
-    if model.kept:
-        print(f"{Path(args.output) / IMPORTED}: {', '.join(file.name for file in model.kept)}, copied unchanged.")
+    if model.copied_files:
+        names = ", ".join(file.name for file in model.copied_files)
+        print(f"{Path(args.output) / IMPORTED}: {names}, copied unchanged.")
     for note in model.notes:
         print(note)
     print(f"Translate with\ntowernmt translate --model {quote(args.output)}\nand train it on data with its vocabulary "

@@ -116,8 +116,9 @@ def _write_weights(tower: NMTModel, model: ForeignModel, output: Path, made_from
 
 
 def _check_fit(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, np.ndarray], origin: str) -> None:
-    found = {name: value.shape for name, value in weights.items()}
-    for name in sorted({*shapes, *found}):
-        if shapes.get(name) != found.get(name):
-            raise CheckpointError(f"{origin}: the value for the variable '{name}' has the shape {found.get(name)}, but "
-                                  f"the settings need {shapes.get(name)}: the settings belong to another model.")
+    weight_shapes = {name: value.shape for name, value in weights.items()}
+    for name in sorted({*shapes, *weight_shapes}):
+        if shapes.get(name) != weight_shapes.get(name):
+            raise CheckpointError(f"{origin}: the value for the variable '{name}' has the shape "
+                                  f"{weight_shapes.get(name)}, but the settings need {shapes.get(name)}: the settings "
+                                  "belong to another model.")

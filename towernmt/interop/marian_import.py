@@ -122,7 +122,7 @@ def _decoder_options(file: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-_ACTIVATIONS = {theirs: ours for ours, theirs in FEED_FORWARDS.items()}
+_ACTIVATIONS = {marian_name: name for name, marian_name in FEED_FORWARDS.items()}
 
 
 def settings_from_marian(options: Mapping[str, Any], origin: str, **tables: Any) -> TransformerSettings:

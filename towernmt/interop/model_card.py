@@ -216,7 +216,8 @@ def validation_scores(run: SavedRun, checkpoint: Path, step: int) -> list[dict[s
     figures = _recorded_figures(run, step) if record is None or record.kept is None else record.kept.scores
     signature = _logged_signature(run, step)
     signature_entry = {"signature": signature} if signature else {}
-    metrics = (("BLEU", "validation_bleu", signature_entry), ("chrF2", "validation_chrf", {}))
+    metrics: list[tuple[str, str, dict[str, str]]] = [
+        ("BLEU", "validation_bleu", signature_entry), ("chrF2", "validation_chrf", {})]
     return [{"test": "validation during training", "metric": metric, "score": round(figures[key], 4), **entry}
             for metric, key, entry in metrics if key in figures]
 
@@ -346,9 +347,11 @@ def _vocabulary(vocabulary: Mapping[str, Any]) -> str:
 def _scores_table(scores: Sequence[Mapping[str, Any]]) -> str:
     if not scores:
         return "None: the training had no validation, and the package was made without a test set."
-    return _table(("test set", "metric", "score", "sentences", "sacreBLEU's signature", "of"), [
-        (one["test"], one["metric"], f"{one['score']:.2f}", f"{one['sentences']:,}" if "sentences" in one else "",
-         f"`{one['signature']}`" if "signature" in one else "not recorded", one["of"]) for one in scores])
+    header = ("test set", "metric", "score", "sentences", "sacreBLEU's signature", "of")
+    return _table(header, [
+        (score["test"], score["metric"], f"{score['score']:.2f}",
+         f"{score['sentences']:,}" if "sentences" in score else "",
+         f"`{score['signature']}`" if "signature" in score else "not recorded", score["of"]) for score in scores])
 
 
 def _training_data_text(data: Mapping[str, Any]) -> str:

@@ -249,10 +249,10 @@ def package_run(trained: TrainedModel, output: str | Path, text: CardText,
     with tempfile.TemporaryDirectory(prefix="towernmt-") as folder:
         temporary = Path(folder)
         contents = _collect_contents(trained, settings, options.precision)
-        facts = {"date": card_date(options.date, checkpoint), "model": _model(trained, contents.manifest),
-                 "training_data": training_data_facts(trained.run), "scores": [],
-                 "settings": without_provenance(settings),
-                 "versions": {"trained_with": trained_with(trained.run), "packaged_with": versions()}, "exports": []}
+        facts: dict[str, Any] = {
+            "date": card_date(options.date, checkpoint), "model": _model(trained, contents.manifest),
+            "training_data": training_data_facts(trained.run), "scores": [], "settings": without_provenance(settings),
+            "versions": {"trained_with": trained_with(trained.run), "packaged_with": versions()}, "exports": []}
         for format_name, precision in options.exports:
             _add_export(contents, trained, temporary, format_name, precision, text, options.calibration)
         if tests:       # evaluate the package itself, as a user would load it

@@ -303,13 +303,13 @@ def read_thumt_pieces(file: Path, rows: int, values: HyperParameters) -> PieceTa
         raise DataError(f"{file}: the word {twice} occurs twice, which THUMT does not allow: pass a vocabulary of "
                         "THUMT.")
     special: dict[int, int] = {}
-    for ours, (name, usual) in _SPECIAL.items():
-        word = str(values.get(name, usual))
+    for id, (name, default_name) in _SPECIAL.items():
+        word = str(values.get(name, default_name))
         if word in row_of and row_of[word] not in special.values():
-            special[ours] = row_of[word]
-    for ours in (EOS, UNK):
-        if ours not in special:
-            raise DataError(f"{file} has no {values.get(*_SPECIAL[ours])}, which all vocabularies of THUMT have: pass "
+            special[id] = row_of[word]
+    for id in (EOS, UNK):
+        if id not in special:
+            raise DataError(f"{file} has no {values.get(*_SPECIAL[id])}, which all vocabularies of THUMT have: pass "
                             "a vocabulary of THUMT.")
     named = [(f"<word {row}>" if word in ("", *SPECIAL_PIECES) else word, row)
              for row, word in enumerate(words) if row not in special.values()]
@@ -349,7 +349,7 @@ def read_thumt(request: ImportRequest) -> ForeignModel:
     names = (SHARED, SHARED) if SHARED in parameters else (SOURCE, TARGET)
     tables = [read_thumt_pieces(file, parameters.shape(name)[0], values)
               for file, name in zip(find_vocabularies(request, values), names, strict=True)]
-    source, target, tables = vocabularies_of(request.pieces, tables, one=False)
+    source, target, tables = vocabularies_of(request.pieces, tables, is_shared=False)
     settings = replace(settings, source_vocab_size=source.size, target_vocab_size=target.size)
     weights = transformer_weights(parameters, settings, _tables(parameters, settings, scaled, *tables), _layer,
                                   _norm)

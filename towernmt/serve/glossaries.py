@@ -155,10 +155,10 @@ class Glossaries:
         with self._lock:
             glossary = self.get(glossary.owner, glossary.id)
             if dictionary is None:
-                self._save({id: one for id, one in self._glossaries.items() if id != glossary.id})
+                self._save({id: other for id, other in self._glossaries.items() if id != glossary.id})
                 return
-            remaining = [one for one in glossary.dictionaries
-                         if (one.source, one.target) != (dictionary.source, dictionary.target)]
+            remaining = [other for other in glossary.dictionaries
+                         if (other.source, other.target) != (dictionary.source, dictionary.target)]
             self._store(replace(glossary, dictionaries=remaining))
 
     def terminology(self, owner: str, ids: Sequence[str], source: str, target: str) -> Terminology:

@@ -71,7 +71,8 @@ def translate_segmented(model: ServedModel, sentences: Sequence[SourceSentence],
     aligned = replace(options, details=True)        # marks and protected words move with the words around them
     sentence_options = [with_placeholders(options if sentence.is_plain else aligned, sentence)
                         for sentence in sentences]
-    for distinct in {id(one): one for one in sentence_options if one.prefix or one.constraints}.values():
+    constrained = [given for given in sentence_options if given.prefix or given.constraints]
+    for distinct in {id(given): given for given in constrained}.values():
         model.model.check(replace(distinct, terminology=None))      # before it shares a batch with other requests
     translations = translate_sentences(model, [sentence.text for sentence in sentences], sentence_options, cancellation,
                                        report_if_complete, blocking, turn)

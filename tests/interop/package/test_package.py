@@ -26,7 +26,7 @@ from towernmt.predict.lines.output_file import check_apart
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
-from towernmt.serve.model_loading import EngineSettings, direction_of, load_served_model
+from towernmt.serve.model_loading import EngineSettings, recorded_direction, load_served_model
 
 TEXT = CardText(licence="CC0-1.0", languages="de-en")
 
@@ -246,14 +246,14 @@ def test_code_of_a_model_of_ones_own_is_executed_where_that_is_allowed_and_nowhe
 
 
 def test_a_server_reads_the_languages_of_its_card(package: Path, tmp_path: Path) -> None:
-    assert direction_of(str(package)) == Direction("de", "en")
+    assert recorded_direction(str(package)) == Direction("de", "en")
     opened = load_served_model(str(package), EngineSettings(device="cpu"))
     assert opened.card is not None and opened.card["licence"] == "CC0-1.0"
     (tmp_path / "other.zip").write_bytes(b"PK\x03\x04")
     with pytest.raises(CheckpointError, match="not a package of towernmt"):
-        direction_of(str(tmp_path / "other.zip"))
+        recorded_direction(str(tmp_path / "other.zip"))
     with pytest.raises(SettingsError, match="does not name its languages"):
-        direction_of(str(tmp_path))
+        recorded_direction(str(tmp_path))
 
 
 def test_the_file_is_not_written_over_by_what_is_made_with_it(package: Path) -> None:

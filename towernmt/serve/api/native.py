@@ -183,19 +183,20 @@ def _documents() -> dict[str, Any]:
     file = {"type": "string", "format": "binary"}
     form = _object(["file"], {"file": file, "source": _TEXT, "target": _TEXT})
     content = {"description": "The file.", "content": {"application/octet-stream": {"schema": file}}}
-    one = {"parameters": [id, key]}
+    unfinished = {**_json("Error"), "description": "The document has not been translated yet."}
+    parameters = {"parameters": [id, key]}
     return {
         "/api/v1/documents": {"post": {
             "summary": "Translate a file in the background.",
             "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": form}}},
             "responses": {"202": _json("DocumentState"), "429": {**_json("Error"), "description": REFUSALS[429]}}}},
         "/api/v1/documents/{id}": {
-            "get": {"summary": "Report how far the translation is.", **one, "responses": state},
-            "delete": {"summary": "Cancel the translation and forget the document.", **one,
+            "get": {"summary": "Report how far the translation is.", **parameters, "responses": state},
+            "delete": {"summary": "Cancel the translation and forget the document.", **parameters,
                        "responses": {"204": {"description": "Done."}, "404": state["404"]}}},
         "/api/v1/documents/{id}/result": {"get": {
-            "summary": "Return the translated file.", **one, "responses": {"200": content, "404": state["404"], "409": {
-                **_json("Error"), "description": "The document has not been translated yet."}}}}}
+            "summary": "Return the translated file.", **parameters, "responses": {
+                "200": content, "404": state["404"], "409": unfinished}}}}
 
 
 def _responses(schema: str) -> dict[str, Any]:
@@ -370,8 +371,8 @@ async def translate(call: Call) -> Response:
     answers = await call.run_in_thread(
         partial(translate_texts, model, texts, request, call.service.limits, call.cancellation))
     return JSONResponse({**header, "translations": [
-        {"text": answer.text, "sentences": [sentence_json(one, fields["alignments"], fields["confidence"])
-                                            for one in answer.sentences]} for answer in answers]})
+        {"text": answer.text, "sentences": [sentence_json(sentence, fields["alignments"], fields["confidence"])
+                                            for sentence in answer.sentences]} for answer in answers]})
 
 
 async def describe(call: Call) -> Response:
