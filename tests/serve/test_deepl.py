@@ -62,12 +62,12 @@ def test_what_cannot_be_is_one_message(client, path, values, status, sentence):
     assert answer.status_code == status and sentence in answer.json()["message"]
 
 
-@pytest.mark.parametrize(("asked", "used"), [
+@pytest.mark.parametrize(("options", "used"), [
     ({}, None), ({"model_type": "latency_optimized"}, "latency_optimized"),
     ({"model_type": "quality_optimized"}, "quality_optimized"),
     ({"model_type": "prefer_quality_optimized"}, "quality_optimized")])
-def test_the_type_of_the_model_is_named_if_the_request_names_one(client, request, used):
-    answer = client.post("/v2/translate", json={"text": ["gut"], "target_lang": "en", **request})
+def test_the_type_of_the_model_is_named_if_the_request_names_one(client, options, used):
+    answer = client.post("/v2/translate", json={"text": ["gut"], "target_lang": "en", **options})
     assert answer.json()["translations"][0].get("model_type_used") == used
 
 
