@@ -207,6 +207,7 @@ def _print_table(output: Path, table: TrialTable) -> int:
     if best_trial is None:
         print(f"No trial has a score; {output / 'trials.tsv'} contains the reasons.")
         return 1
-    print(f"The best is trial {best_trial.number}; its run is {trial_run_directory(_directory(output, best_trial))}, its settings, "
+    run = trial_run_directory(_directory(output, best_trial))
+    print(f"The best is trial {best_trial.number}; its run is {run}, its settings, "
           f"for --config, are in\n  {shlex.quote(str(output / 'best.yaml'))}")
     return 0

@@ -26,7 +26,7 @@ from towernmt.predict.lines.output_file import check_apart
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
-from towernmt.serve.model_loading import EngineSettings, recorded_direction, load_served_model
+from towernmt.serve.model_loading import EngineSettings, load_served_model, recorded_direction
 
 TEXT = CardText(licence="CC0-1.0", languages="de-en")
 
