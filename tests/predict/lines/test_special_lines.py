@@ -488,6 +488,12 @@ def test_small_numbers_that_a_second_translation_lacks_get_placeholders_in_a_thi
     assert model.seen == ["IT IS 3", "It is 3", "It is X1"]
 
 
+def test_a_line_in_its_usual_case_that_keeps_its_numbers_gets_no_placeholders() -> None:
+    model = Model(lambda text: "damaged" if text.isupper() or "X1" in text else text)
+    assert translate(model, ["IT IS 3"]) == ["IT IS 3"]
+    assert model.seen == ["IT IS 3", "It is 3"]
+
+
 def test_a_line_whose_translation_lacks_a_sentence_is_translated_by_sentence() -> None:
     class Forgetful(Model):
         def __call__(self, requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:

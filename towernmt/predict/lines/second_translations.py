@@ -198,13 +198,14 @@ class SpecialLine:
         is_changed = bool(self.case or self.is_corrected or self.unknown or self._is_fragment or self._is_unmarked)
         if self.is_copied or not (is_changed or self._by_sentence or lost or self.spans.changed(first[0].text)):
             return []
-        lines = [self._line_with(mark, lost) for mark in self._marks()]
+        # In its usual case and without typos, the line may keep the numbers: placeholders for them are a third step.
+        lines = [self._line_with(mark, item if is_changed else lost) for mark in self._marks()]
         return [line for line in lines if line.sentence is not None
                 and (line.sentence.names or self._by_sentence or line.sentence.text != self._line)]
 
-    def lines_with_numbers(self, second: Translation) -> list[ProtectedLine]:
-        """Return the lines to translate after a second translation that lacks small numbers; usually none."""
-        lost = set(self.spans.lost_small_numbers(second[0].text)).difference(self._with_placeholders)
+    def lines_with_numbers(self, best: Translation) -> list[ProtectedLine]:
+        """Return the lines to translate if the best translation lacks small numbers; usually none."""
+        lost = set(self.spans.lost_small_numbers(best[0].text)).difference(self._with_placeholders)
         return [self._line_with(mark, [*self._with_placeholders, *lost]) for mark in self._marks()] if lost else []
 
     def _line_with(self, mark: str, lost: Sequence[int]) -> ProtectedLine:
@@ -322,8 +323,7 @@ def better_translations(lines: Sequence[SpecialLine], first: Sequence[Translatio
         waiting = {}
         for index, those in others.items():
             best = lines[index].best(found[index], those)
-            # A second translation may lack a small number that the first one has.
-            waiting[index] = [] if best is found[index] else lines[index].lines_with_numbers(best)
+            waiting[index] = lines[index].lines_with_numbers(best)
             found[index] = best
     return found
 
