@@ -188,7 +188,7 @@ _SEQUENCE = rf"{_SYMBOL}{_CHANGED}(?:\u200d{_SYMBOL}{_CHANGED})*"
 _ONE = rf"(?![{_SEEN_BY_MODELS}])(?:\p{{RI}}{{2}}|{_SEQUENCE})|[0-9#*]\ufe0f?\u20e3"
 _SYMBOLS = regex.compile(rf"(?:{_ONE})+")
 _RAISED = "\u00b2\u00b3\u00b9\u2070\u2074-\u208e"
-_FORMULA = regex.compile(rf"(?<![\w{_RAISED}])(?=\w{{1,30}}(?:[{_RAISED}]{{1,9}}\p{{L}}|[\u2080-\u2089]))"
+_FORMULA = regex.compile(rf"(?<![\w{_RAISED}])(?=\w{{1,30}}[{_RAISED}]{{1,9}}\p{{L}})"
                          rf"[\w{_RAISED}]{{1,60}}(?![\w{_RAISED}])")
 
 
@@ -198,7 +198,7 @@ def symbols_in(text: str) -> Iterator[tuple[int, int]]:
 
 
 def formulas_in(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each word with raised digits inside or lowered digits, as in `H\u2082O` and `CO\u2082`."""
+    """Yield start and end of each word with raised or lowered digits inside, such as `H\u2082O`."""
     return ((match.start(), match.end()) for match in _FORMULA.finditer(text)) if not text.isascii() else iter(())
 
 

@@ -464,6 +464,10 @@ def test_names_that_the_training_text_lacks_are_kept() -> None:
     model = Model(lambda text: text.replace("userName", "us").replace("ISBN", "US"))
     assert translate(model, ["the userName is ISBN", "the USA is"], ["spelling"], source_text=TRAINED_NAMES) == [
         "the userName is ISBN", "the USA is"]
+    numbers = Model(lambda text: text.upper())
+    assert translate(numbers, ["the device is 3,5 GB and EUR 250 in II"], ["spelling"], source_text=TRAINED_NAMES) == [
+        "THE DEVICE IS 3,5 GB AND EUR 250 IN II"]
+    assert len(numbers.seen) == 1
 
 
 TRAINED_NAMES = SourceText((*TRAINED.words, "USA"))

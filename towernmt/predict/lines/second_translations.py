@@ -48,7 +48,9 @@ _FOREIGN = -0.5
 """Mean log-probability of a token, in nats, below which a line of unknown words is its own translation."""
 _WORSE = 0.5
 """Maximum loss of the mean log-probability of a token, in nats, by a placeholder for a small number."""
-_NAME = re.compile(r"(?<![\w-])(?:[A-Z]{2,6}|[a-z]{1,30}[A-Z][A-Za-z0-9]{0,40}|(?:[A-Z][a-z]{1,30}){2,6})(?![\w-])")
+_NAME = re.compile(r"(?<![\w-])(?:(?<!\d )(?![IVXLCDM]+\b)[A-Z]{2,6}(?! \d)|[a-z]{1,30}[A-Z][A-Za-z0-9]{0,40}"
+                   r"|(?:[A-Z][a-z]{1,30}){2,6})(?![\w-])")
+"""Abbreviations, except units and currencies next to a number and Roman numerals; and names such as `userName`."""
 _WORD = re.compile(r"\w+")
 _PROGRAM = re.compile(r"(?=.*(?:\w\(|[=<>]|\) ?\{)).*[;{}]\s*|[{}]+\s*|[{}] .*[;{]\s*")
 _FINAL_MARKS = re.compile(r"\s*[.!?…。．｡।！？؟]+\s*$")
