@@ -28,7 +28,9 @@ _FACTORED_CUTS = [
 ]
 
 
-_SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})[.!?…]+[\"'“”‘’»«)\]]*\s+(?=[\"'„“‚‘»«(\[]*[^\W\d_a-zß-ÿ])|[。！？](?=.)")
+_SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})(?<![IVXL]{2})[.!?…]+[\"'“”‘’»«)\]]*\s+"
+                           r"(?=[\"'„“‚‘»«(\[]*[^\W\d_a-zß-ÿ])|[。！？](?=.)")
+"""The end of a sentence before another one. It follows a word of two letters or more, but no Roman numeral."""
 
 
 class Cut(NamedTuple):
