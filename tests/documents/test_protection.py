@@ -16,7 +16,7 @@ from towernmt.documents.formats.html import HtmlDocument
 from towernmt.documents.formats.plain import Lines
 from towernmt.documents.shields import addresses_in, codes_in, placeholders_in, symbols_in
 from towernmt.documents.source_sentences import split_segment
-from towernmt.documents.translation import SentencesOf, translate_segments
+from towernmt.documents.translation import SplitSegments, translate_segments
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import PLAIN
 from towernmt.predict.lines.protected_sentences import restored
@@ -144,7 +144,7 @@ HTML = [    # a text, the input of the model, and the text by a translator that 
 @pytest.mark.parametrize(("source", "seen", "expected"), HTML, ids=[source for source, _, _ in HTML])
 def test_protected_words_and_signs_of_html(source: str, seen: list[str], expected: str) -> None:
     document = HtmlDocument(source)
-    assert [sentence.text for sentence in SentencesOf(document.segments, "de").sentences] in (seen, [" ".join(seen)])
+    assert [sentence.text for sentence in SplitSegments(document.segments, "de").sentences] in (seen, [" ".join(seen)])
     assert document.text(translate_segments(document.segments, fakes.identity, "de")) == source
     assert document.text(translate_segments(document.segments, fakes.capitals, "de")) == expected
     kept = ["".join(part for part in expected if not part.isspace())]

@@ -83,26 +83,27 @@ def align_atoms(sentence: SourceSentence, text: str, links: Iterable[Link] | Non
     sizes = [0 if atom.shield is not None and index not in present else len(atom.text)
              for index, atom in enumerate(sentence.atoms)]      # a missing placeholder is not aligned
     if unspaced:
-        for index, near in _in_proportion(sizes, [len(atom.text) for atom in atoms]):
-            atoms[near].sources.append(index)
+        for index, target_index in _links_by_position(sizes, [len(atom.text) for atom in atoms]):
+            atoms[target_index].sources.append(index)
     else:
         target = _words([atom.is_word for atom in atoms], [atom.space for atom in atoms])
-        found = [(one, other) for one, other in links or () if one < len(source) and other < len(target)]
-        if not found:
-            found = _in_proportion([sum(sizes[index] for index in word.atoms) for word in source],
-                                   [sum(len(atoms[index].text) for index in word.atoms) for word in target])
-        atoms = _split_copies(sentence, source, atoms, target, found)
+        word_links = [(source_word, target_word) for source_word, target_word in links or ()
+                      if source_word < len(source) and target_word < len(target)]
+        if not word_links:
+            word_links = _links_by_position([sum(sizes[index] for index in word.atoms) for word in source],
+                                            [sum(len(atoms[index].text) for index in word.atoms) for word in target])
+        atoms = _split_copies(sentence, source, atoms, target, word_links)
         target = _words([atom.is_word for atom in atoms], [atom.space for atom in atoms])
-        _link_words(sentence.atoms, atoms, source, target, found)
+        _link_words(sentence.atoms, atoms, source, target, word_links)
         _link_signs(sentence.atoms, atoms)
     copied = {atom.stands_for for atom in atoms if atom.stands_for is not None}
     for atom in atoms:
         atom.sources = ([atom.stands_for] if atom.stands_for is not None
                         else sorted(index for index in set(atom.sources) if index not in copied))
-    return _without_empty_ones(atoms)
+    return _without_empty_atoms(atoms)
 
 
-def _without_empty_ones(atoms: list[TargetAtom]) -> list[TargetAtom]:
+def _without_empty_atoms(atoms: list[TargetAtom]) -> list[TargetAtom]:
     for index, atom in enumerate(atoms[:-1]):
         if not atom.text:
             atoms[index + 1].space |= atom.space
@@ -124,27 +125,27 @@ def _words(is_word: Sequence[bool], spaces: Sequence[bool]) -> list[_Word]:
 def _target_atoms(sentence: SourceSentence, text: str, single_letters: bool) -> list[TargetAtom]:
     """Return the atoms of a translation. If a placeholder occurs twice, the second one becomes empty."""
     atoms: list[TargetAtom] = []
-    known: set[int] = set()
-    for number, word in enumerate(text.split()):
-        first, index = len(atoms), 0
+    used: set[int] = set()
+    for word_index, word in enumerate(text.split()):
+        first_atom, offset = len(atoms), 0
         for source, start, end in find_placeholders(sentence.names, word):
-            atoms += _atoms_of(word[index:start], number, single_letters)
+            atoms += _atoms_of(word[offset:start], word_index, single_letters)
             # Links number all words of the translation, so an empty word must remain.
-            atoms.append(TargetAtom("", False, False, word=number) if source in known
-                         else TargetAtom(word[start:end], True, False, source, word=number))
-            known.add(source)
-            index = end
-        atoms += _atoms_of(word[index:], number, single_letters)
-        atoms[first].space = first > 0
+            atoms.append(TargetAtom("", False, False, word=word_index) if source in used
+                         else TargetAtom(word[start:end], True, False, source, word=word_index))
+            used.add(source)
+            offset = end
+        atoms += _atoms_of(word[offset:], word_index, single_letters)
+        atoms[first_atom].space = first_atom > 0
     return atoms
 
 
-def _atoms_of(text: str, number: int, single_letters: bool) -> list[TargetAtom]:
-    return [TargetAtom(one, kind == "a", False, word=number) for kind, piece in runs_by_kind(text)
-            for one in (characters(piece) if single_letters and is_unspaced(piece) else [piece]) if kind != " "]
+def _atoms_of(text: str, word_index: int, single_letters: bool) -> list[TargetAtom]:
+    return [TargetAtom(run_text, kind == "a", False, word=word_index) for kind, run in runs_by_kind(text)
+            for run_text in (characters(run) if single_letters and is_unspaced(run) else [run]) if kind != " "]
 
 
-def _in_proportion(source: Sequence[int], target: Sequence[int]) -> list[Link]:
+def _links_by_position(source: Sequence[int], target: Sequence[int]) -> list[Link]:
     """Align items by position: each with the item of the other side at the same relative position.
 
     Args:
@@ -153,88 +154,97 @@ def _in_proportion(source: Sequence[int], target: Sequence[int]) -> list[Link]:
     """
     if not source or not target:
         return []
-    near = _middles(target, source)
-    linked = set(near)
-    back = [(one, other) for one, other in enumerate(_middles(source, target))
-            if one not in linked and source[one]]
-    return sorted([*((one, other) for other, one in enumerate(near)), *back])
+    source_of_target = _indices_at_middles(target, source)
+    target_of_source = _indices_at_middles(source, target)
+    links = [(source_index, target_index) for target_index, source_index in enumerate(source_of_target)]
+    linked = set(source_of_target)
+    links += [(source_index, target_index) for source_index, target_index in enumerate(target_of_source)
+              if source_index not in linked and source[source_index]]
+    return sorted(links)
 
 
-def _middles(sizes: Sequence[int], others: Sequence[int]) -> list[int]:
+def _indices_at_middles(sizes: Sequence[int], others: Sequence[int]) -> list[int]:
     """Return, for each item, the index of the other item at the relative position of its middle."""
     ends = list(accumulate(others))
-    total, found, before = sum(sizes), [], 0
+    total, indices, size_before = sum(sizes), [], 0
     for size in sizes:
-        share = (2 * before + size) / (2 * total) if total else 0.0
-        found.append(min(bisect_right(ends, share * ends[-1]), len(others) - 1))
-        before += size
-    return found
+        middle = (2 * size_before + size) / (2 * total) if total else 0.0
+        indices.append(min(bisect_right(ends, middle * ends[-1]), len(others) - 1))
+        size_before += size
+    return indices
 
 
 def _split_copies(sentence: SourceSentence, source: Sequence[_Word], atoms: list[TargetAtom],
                   target: Sequence[_Word], links: Iterable[Link]) -> list[TargetAtom]:
     """Return the atoms, with copied words divided as in the source if these have marks inside: `H<sub>2</sub>O`."""
-    partner: dict[int, list[int]] = defaultdict(list)
-    for one, other in links:
-        partner[other].append(one)
-    found: list[TargetAtom] = []
-    for number, word in enumerate(target):
+    source_words: dict[int, list[int]] = defaultdict(list)
+    for source_word, target_word in links:
+        source_words[target_word].append(source_word)
+    result: list[TargetAtom] = []
+    for word_index, word in enumerate(target):
         inner = word.inner
         text = "".join(atoms[index].text for index in inner)
-        originals = source[partner[number][0]].inner if len(partner[number]) == 1 else []
-        parts = [sentence.seen[index] for index in originals]
-        copied = "".join(parts)
-        if len(parts) != len(inner) and copied.casefold() == text.casefold() and len(copied) == len(text):
-            cut, start = [], 0
-            for index, part in zip(originals, parts, strict=True):
+        originals = source[source_words[word_index][0]].inner if len(source_words[word_index]) == 1 else []
+        texts = [sentence.seen[index] for index in originals]
+        copied = "".join(texts)
+        if len(texts) != len(inner) and copied.casefold() == text.casefold() and len(copied) == len(text):
+            split_atoms, start = [], 0
+            for index, text_of_atom in zip(originals, texts, strict=True):
                 atom = sentence.atoms[index]
-                cut.append(TargetAtom(text[start:start + len(part)], atom.is_word, not start and atoms[inner[0]].space,
-                                      None if atom.shield is None else index, word=number))
-                start += len(part)
-            found += [*(atoms[index] for index in word.before[::-1]), *cut, *(atoms[index] for index in word.after)]
+                split_atoms.append(TargetAtom(
+                    text[start:start + len(text_of_atom)], atom.is_word, not start and atoms[inner[0]].space,
+                    None if atom.shield is None else index, word=word_index))
+                start += len(text_of_atom)
+            result += [atoms[index] for index in word.before[::-1]]
+            result += [*split_atoms, *(atoms[index] for index in word.after)]
         else:
-            found += [atoms[index] for index in word.atoms]
-    return found
+            result += [atoms[index] for index in word.atoms]
+    return result
 
 
 def _link_words(originals: Sequence[Atom], atoms: Sequence[TargetAtom], source: Sequence[_Word],
                 target: Sequence[_Word], links: Iterable[Link]) -> None:
     """Align the atoms of aligned words in order, and the signs before and after the words with each other."""
-    partners: dict[int, list[int]] = defaultdict(list)
-    for one, other in sorted(links):
-        partners[one].append(other)
-    for one, others in partners.items():
-        word, found = source[one], [target[other] for other in others]
-        inner = [index for other in found for index in other.inner]
-        for index, atom in _of_one_word(word.inner, inner, originals, atoms):
-            atoms[atom].sources.append(index)
-        for signs, theirs in ((word.before, found[0].before), (word.after, found[-1].after)):
-            for index, atom in zip(signs, theirs, strict=False):
-                atoms[atom].sources.append(index)
+    targets_of_source: dict[int, list[int]] = defaultdict(list)
+    for source_word, target_word in sorted(links):
+        targets_of_source[source_word].append(target_word)
+    for source_word, target_words in targets_of_source.items():
+        word, aligned_words = source[source_word], [target[target_word] for target_word in target_words]
+        inner = [index for target_word in aligned_words for index in target_word.inner]
+        for index, target_index in _links_within_word(word.inner, inner, originals, atoms):
+            atoms[target_index].sources.append(index)
+        for signs, target_signs in ((word.before, aligned_words[0].before), (word.after, aligned_words[-1].after)):
+            for index, target_index in zip(signs, target_signs, strict=False):
+                atoms[target_index].sources.append(index)
 
 
-def _of_one_word(inner: Sequence[int], theirs: Sequence[int], originals: Sequence[Atom],
-                 atoms: Sequence[TargetAtom]) -> list[Link]:
-    if len(inner) == 1 or len(inner) == len(theirs):
-        return [(inner[min(number, len(inner) - 1)], atom) for number, atom in enumerate(theirs)]
-    near = _middles([len(atoms[atom].text) for atom in theirs], [len(originals[index].text) for index in inner])
-    return [(inner[number], atom) for number, atom in zip(near, theirs, strict=True)]
+def _links_within_word(source_indices: Sequence[int], target_indices: Sequence[int], originals: Sequence[Atom],
+                       atoms: Sequence[TargetAtom]) -> list[Link]:
+    """Align the atoms of a word with those of a translated word: in order if possible, otherwise by position."""
+    if len(source_indices) == 1:
+        positions = [0] * len(target_indices)
+    elif len(source_indices) == len(target_indices):
+        positions = list(range(len(target_indices)))
+    else:
+        positions = _indices_at_middles([len(atoms[index].text) for index in target_indices],
+                                        [len(originals[index].text) for index in source_indices])
+    return [(source_indices[position], target) for position, target in zip(positions, target_indices, strict=True)]
 
 
 def _link_signs(originals: Sequence[Atom], atoms: Sequence[TargetAtom]) -> None:
     """Align equal signs if source and translation have the same number of them, and the last sign of each side."""
     linked = {index for atom in atoms for index in atom.sources}
-    theirs: dict[str, list[int]] = defaultdict(list)
+    unaligned_source: dict[str, list[int]] = defaultdict(list)
     for index, sign in enumerate(originals):
         if not sign.is_word and index not in linked:
-            theirs[sign.text].append(index)
-    free: dict[str, list[TargetAtom]] = defaultdict(list)
+            unaligned_source[sign.text].append(index)
+    unaligned_target: dict[str, list[TargetAtom]] = defaultdict(list)
     for atom in atoms:
         if not atom.is_word and not atom.sources:
-            free[atom.text].append(atom)
-    for text, signs in free.items():
-        if len(theirs[text]) == len(signs):
-            for index, atom in zip(theirs[text], signs, strict=True):
+            unaligned_target[atom.text].append(atom)
+    for text, signs in unaligned_target.items():
+        if len(unaligned_source[text]) == len(signs):
+            for index, atom in zip(unaligned_source[text], signs, strict=True):
                 atom.sources.append(index)
                 linked.add(index)
     last = len(originals) - 1

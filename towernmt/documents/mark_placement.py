@@ -18,11 +18,11 @@ from towernmt.documents.atom_alignment import TargetAtom
 from towernmt.documents.segments import Mark, Tag
 from towernmt.documents.source_sentences import Gap, SourceSentence
 
-MOST_WORK = 300_000
+MAX_WORK = 300_000
 """Sum of the lengths of all pairs, in atoms, above which marks are placed by their relative position only."""
-LONGEST_WORD = 64
+MAX_WORD_LENGTH = 64
 """Maximum length, in atoms, of a word that a pair around a part of it may surround."""
-FARTHEST_WORD = 16
+MAX_WORD_DISTANCE = 16
 """Maximum distance, in atoms, of a word that a pair without aligned words may surround."""
 
 
@@ -74,67 +74,67 @@ _Aligned = Sequence[tuple[_Node, Sequence[int]]]
 
 def place_marks(sentence: SourceSentence, atoms: Sequence[TargetAtom]) -> list[list[Mark]]:
     """Return the marks before each atom of a translation, and after the last one."""
-    found: list[list[Mark]] = [[] for _ in range(len(atoms) + 1)]
+    marks_before: list[list[Mark]] = [[] for _ in range(len(atoms) + 1)]
     root = _tree(sentence)
     if not root.children:
-        return found
-    if _work(root) > MOST_WORK:
+        return marks_before
+    if _work(root) > MAX_WORK:
         for index, gap in enumerate(sentence.gaps):
             target_index = index * len(atoms) // len(sentence.atoms)
-            found[target_index].extend(thing.mark for thing in gap if isinstance(thing, Tag))
-        return found
+            marks_before[target_index].extend(item.mark for item in gap if isinstance(item, Tag))
+        return marks_before
     _set_minimum_words(root)
     root.run = AtomRange(0, len(atoms))
-    links = _Links(sentence, atoms)
-    waiting = [root]
-    while waiting:
-        node = waiting.pop()
+    links = _SentenceAlignment(sentence, atoms)
+    stack = [root]
+    while stack:
+        node = stack.pop()
         _place_children(node, links)
-        waiting += node.children
-    _write(root, found)
-    return found
+        stack += node.children
+    _write_marks(root, marks_before)
+    return marks_before
 
 
 def _tree(sentence: SourceSentence) -> _Node:
     """Return the marks as a tree, whose root is the sentence."""
-    tags = [(index, *found) for index, gap in enumerate(sentence.gaps) for found in _tags_of(gap)]
+    tags = [(index, *tag_with_joints) for index, gap in enumerate(sentence.gaps) for tag_with_joints in _tags_of(gap)]
     root = _Node(0, len(sentence.atoms), -1)
-    path = [root]
-    inside: set[int] = set()
-    from_before = []
+    open_nodes = [root]
+    opened_keys: set[int] = set()
+    unopened = []
     for _, tag, _ in tags:
         if tag.role == "open":
-            inside.add(tag.mark.key)
-        elif tag.role == "close" and tag.mark.key not in inside:
-            from_before.append(tag)
-    for number in range(len(from_before)):
-        path.append(_Node(0, root.end, number - len(from_before)))
-        path[-2].children.append(path[-1])
+            opened_keys.add(tag.mark.key)
+        elif tag.role == "close" and tag.mark.key not in opened_keys:
+            unopened.append(tag)
+    for number in range(len(unopened)):
+        open_nodes.append(_Node(0, root.end, number - len(unopened)))
+        open_nodes[-2].children.append(open_nodes[-1])
     for order, (index, tag, joined) in enumerate(tags):
         if tag.role == "close":
-            path[-1].end, path[-1].closing = index, tag.mark
-            path.pop()
+            open_nodes[-1].end, open_nodes[-1].closing = index, tag.mark
+            open_nodes.pop()
             continue
         node = _Node(index, root.end if tag.role == "open" else index, order, tag.mark, joined=joined)
-        path[-1].children.append(node)
+        open_nodes[-1].children.append(node)
         if tag.role == "open":
-            path.append(node)
+            open_nodes.append(node)
     return root
 
 
 def _tags_of(gap: Gap) -> list[tuple[Tag, tuple[bool, bool]]]:
     """Return the marks of a gap, and whether each touches the atom before the gap and the atom after it."""
-    spaces = [index for index, thing in enumerate(gap) if isinstance(thing, str)]
+    spaces = [index for index, item in enumerate(gap) if isinstance(item, str)]
     first, last = (spaces[0], spaces[-1]) if spaces else (len(gap), -1)
-    return [(thing, (index < first, index > last)) for index, thing in enumerate(gap) if isinstance(thing, Tag)]
+    return [(item, (index < first, index > last)) for index, item in enumerate(gap) if isinstance(item, Tag)]
 
 
 def _work(root: _Node) -> int:
-    work, waiting = 0, [root]
-    while waiting:
-        node = waiting.pop()
+    work, stack = 0, [root]
+    while stack:
+        node = stack.pop()
         work += node.end - node.start
-        waiting += node.children
+        stack += node.children
     return work
 
 
@@ -146,7 +146,7 @@ def _set_minimum_words(root: _Node) -> None:
         node.min_words = max(sum(child.min_words for child in node.children), int(node.start < node.end))
 
 
-class _Links:
+class _SentenceAlignment:
     """The alignment of a sentence with its translation, by source atoms."""
 
     def __init__(self, sentence: SourceSentence, atoms: Sequence[TargetAtom]) -> None:
@@ -166,30 +166,30 @@ class _Links:
         self._word_start = [bisect_left(words, word) for word in words]
         self._word_end = [bisect_right(words, word) for word in words]
 
-    def inside(self, start: int, end: int, run: AtomRange) -> list[int]:
+    def targets_of(self, start: int, end: int, run: AtomRange) -> list[int]:
         """Return the atoms of a range that are aligned with source atoms from `start` to `end`."""
         return sorted({index for indices in self._of[start:end] for index in indices if run.start <= index < run.end})
 
-    def of_the_words(self, node: _Node, run: AtomRange) -> list[int]:
+    def targets_of_words(self, node: _Node, run: AtomRange) -> list[int]:
         """Return the atoms of a range that are aligned with the complete words that a pair surrounds partly."""
         first, after = self._word_start[node.start], self._word_end[node.end - 1]
-        return self.inside(first, after, run) if after - first <= node.end - node.start + LONGEST_WORD else []
+        return self.targets_of(first, after, run) if after - first <= node.end - node.start + MAX_WORD_LENGTH else []
 
-    def others(self, before: int, after: int) -> int:
+    def aligned_between(self, before: int, after: int) -> int:
         """Return the number of aligned atoms between two atoms."""
         return self._linked[after] - self._linked[before + 1]
 
-    def suffices(self, node: _Node) -> bool:
+    def has_enough_words(self, node: _Node) -> bool:
         """Return whether the range of a node has enough words for the nodes inside it, or all of its aligned atoms."""
         start, end = node.run
         if start == end or node.min_words < 2:
             return end - start >= node.min_words
         if self._apart[end] - self._apart[start] >= node.min_words:
             return True
-        aligned = self.inside(node.start, node.end, AtomRange(0, self.length))
+        aligned = self.targets_of(node.start, node.end, AtomRange(0, self.length))
         return bool(aligned) and start <= aligned[0] and aligned[-1] < end
 
-    def words(self, run: AtomRange) -> list[int]:
+    def word_starts(self, run: AtomRange) -> list[int]:
         """Return the words of a range that follow a space, and the first one of the translation."""
         return [index for index in range(*run) if self._is_apart[index]]
 
@@ -199,9 +199,9 @@ class _Links:
 
     def is_scattered(self, indices: Sequence[int]) -> bool:
         """Return whether other aligned atoms are between these."""
-        return any(self.others(one, other) for one, other in zip(indices, indices[1:], strict=False))
+        return any(self.aligned_between(first, second) for first, second in zip(indices, indices[1:], strict=False))
 
-    def place_of(self, node: _Node) -> int:
+    def insertion_index(self, node: _Node) -> int:
         """Return the index of the atom before which a mark without atoms goes.
 
         As a rule, this is the atom that follows the mark in the source. But a mark that touches only the word before it
@@ -221,7 +221,7 @@ class _Links:
         return self._next[index]
 
 
-def _place_children(node: _Node, links: _Links) -> None:
+def _place_children(node: _Node, links: _SentenceAlignment) -> None:
     """Set the range of each child within the range of its parent."""
     around_all = next((child for child in node.children if child.start < child.end
                        and (child.start, child.end) == (node.start, node.end)), None)
@@ -231,13 +231,13 @@ def _place_children(node: _Node, links: _Links) -> None:
             child.run = AtomRange(index, index)
         around_all.run = node.run
         return
-    aligned = [(child, links.inside(child.start, child.end, node.run)) for child in node.children
+    aligned = [(child, links.targets_of(child.start, child.end, node.run)) for child in node.children
                if child.start < child.end]
     taken: list[AtomRange] = []
     free = _place_continued_pairs(node, aligned, taken, links)
     not_placed = _place_complete_pairs(node, aligned, free, taken, links)
-    if not all(links.suffices(child) for child, _ in aligned):
-        taken = _share(node, aligned, links) or taken
+    if not all(links.has_enough_words(child) for child, _ in aligned):
+        taken = _distribute_words(node, aligned, links) or taken
         free = AtomRange(max([node.run.start, *(child.run.end for child, _ in aligned if child.begins_before)]),
                          min([node.run.end, *(child.run.start for child, _ in aligned if child.ends_after)]))
     for child in not_placed:
@@ -245,11 +245,12 @@ def _place_children(node: _Node, links: _Links) -> None:
             child.end = child.start
     for child in node.children:
         if child.start == child.end:
-            index = _outside(min(max(links.place_of(child), free.start), free.end), taken)
+            index = _index_outside(min(max(links.insertion_index(child), free.start), free.end), taken)
             child.run = AtomRange(index, index)
 
 
-def _place_continued_pairs(node: _Node, aligned: _Aligned, taken: list[AtomRange], links: _Links) -> AtomRange:
+def _place_continued_pairs(node: _Node, aligned: _Aligned, taken: list[AtomRange],
+                           links: _SentenceAlignment) -> AtomRange:
     """Set the ranges of the children that began in an earlier sentence, then of those that end in a later one.
 
     Args:
@@ -264,17 +265,17 @@ def _place_continued_pairs(node: _Node, aligned: _Aligned, taken: list[AtomRange
     free = node.run
     for child, indices in aligned:
         if child.begins_before:
-            _take(child, AtomRange(free.start, _end_of_start(indices, free, links)), taken)
+            _assign_range(child, AtomRange(free.start, _end_of_prefix(indices, free, links)), taken)
             free = AtomRange(child.run.end, free.end)
     for child, indices in aligned:
         if child.ends_after:
-            _take(child, AtomRange(_start_of_end(indices, free, links), free.end), taken)
+            _assign_range(child, AtomRange(_start_of_suffix(indices, free, links), free.end), taken)
             free = AtomRange(free.start, child.run.start)
     return free
 
 
-def _place_complete_pairs(node: _Node, aligned: _Aligned, free: AtomRange, taken: list[AtomRange], links: _Links
-                          ) -> list[_Node]:
+def _place_complete_pairs(node: _Node, aligned: _Aligned, free: AtomRange, taken: list[AtomRange],
+                          links: _SentenceAlignment) -> list[_Node]:
     """Set the ranges of the children with both marks, first of those whose aligned atoms are not scattered.
 
     Returns:
@@ -287,22 +288,22 @@ def _place_complete_pairs(node: _Node, aligned: _Aligned, free: AtomRange, taken
         if run is None:
             not_placed.append(child)
         else:
-            _take(child, run, taken)
+            _assign_range(child, run, taken)
     for child in not_placed:
-        run = _best_run(links.of_the_words(child, node.run), taken, links) or _word_near(
-            links.place_of(child), free, taken, links)
-        _take(child, run or AtomRange(0, 0), taken)
+        run = _best_run(links.targets_of_words(child, node.run), taken, links) or _word_near(
+            links.insertion_index(child), free, taken, links)
+        _assign_range(child, run or AtomRange(0, 0), taken)
     return not_placed
 
 
-def _take(child: _Node, run: AtomRange, taken: list[AtomRange]) -> None:
+def _assign_range(child: _Node, run: AtomRange, taken: list[AtomRange]) -> None:
     """Set the range of a child, and add it to the ranges of children unless it is empty."""
     child.run = run
     if run.start < run.end:
         insort(taken, run)
 
 
-def _share(node: _Node, aligned: _Aligned, links: _Links) -> list[AtomRange]:
+def _distribute_words(node: _Node, aligned: _Aligned, links: _SentenceAlignment) -> list[AtomRange]:
     """Give each child at least the number of words that it needs, in the order and near the place of its range.
 
     Args:
@@ -313,113 +314,113 @@ def _share(node: _Node, aligned: _Aligned, links: _Links) -> list[AtomRange]:
     Returns:
         the ranges in order; empty, and no range changes, if the range of the parent has too few words.
     """
-    words = links.words(node.run)
-    left = sum(child.min_words for child, _ in aligned)
-    if len(words) < left:
+    words = links.word_starts(node.run)
+    words_left = sum(child.min_words for child, _ in aligned)
+    if len(words) < words_left:
         return []
-    wanted = []
+    requests = []
     for child, indices in aligned:
         start, end = (bisect_left(words, index) for index in child.run)
         if end - start < child.min_words:
-            near = [bisect_left(words, index) for index in indices] or [bisect_left(words, links.place_of(child))]
-            start = max(near, key=lambda first: sum(first <= one < first + child.min_words for one in near))
+            near = [bisect_left(words, index) for index in indices or [links.insertion_index(child)]]
+            start = max(near, key=lambda first: sum(first <= word < first + child.min_words for word in near))
             end = start + child.min_words
-        place = -1 if child.begins_before else len(words) + 1 if child.ends_after else start
-        wanted.append((place, child.order, start, end, child))
-    wanted.sort(key=lambda one: one[:2])
-    done, found = 0, [AtomRange(node.run.start, node.run.start)]    # number of words before the next range
-    for number, (_, _, start, end, child) in enumerate(wanted):
-        start = min(max(start, done), len(words) - left)
-        left -= child.min_words
-        following = wanted[number + 1][2] if number + 1 < len(wanted) else len(words)
-        end = min(max(min(end, following), start + child.min_words), len(words) - left)
+        sort_key = -1 if child.begins_before else len(words) + 1 if child.ends_after else start
+        requests.append((sort_key, child.order, start, end, child))
+    requests.sort(key=lambda request: request[:2])
+    words_used, ranges = 0, [AtomRange(node.run.start, node.run.start)]
+    for index, (_, _, start, end, child) in enumerate(requests):
+        start = min(max(start, words_used), len(words) - words_left)
+        words_left -= child.min_words
+        next_start = requests[index + 1][2] if index + 1 < len(requests) else len(words)
+        end = min(max(min(end, next_start), start + child.min_words), len(words) - words_left)
         if child.begins_before:
             child.run = AtomRange(node.run.start, words[end - 1] + 1 if end else node.run.start)
         elif child.ends_after:
             child.run = AtomRange(words[start] if start < len(words) else node.run.end, node.run.end)
-        elif ([bisect_left(words, index) for index in child.run] != [start, end] or child.run.start < found[-1].end
+        elif ([bisect_left(words, index) for index in child.run] != [start, end] or child.run.start < ranges[-1].end
               or child.run.end > [*words, node.run.end][end]):
             child.run = AtomRange(words[start], words[end - 1] + 1)
-        done = end
-        found.append(child.run)
-    return [run for run in found if run.start < run.end]
+        words_used = end
+        ranges.append(child.run)
+    return [run for run in ranges if run.start < run.end]
 
 
-def _best_run(indices: Sequence[int], taken: Sequence[AtomRange], links: _Links) -> AtomRange | None:
+def _best_run(indices: Sequence[int], taken: Sequence[AtomRange], links: _SentenceAlignment) -> AtomRange | None:
     """Return the free range with the largest number of these atoms minus other aligned atoms."""
-    best, best_run, score, start, last, last_taken = 0, None, 0, 0, -1, -1
+    best_score, best_run, score, start, last, last_taken = 0, None, 0, 0, -1, -1
     for index in indices:
-        number = bisect_right(taken, (index, links.length + 1)) - 1
-        if number >= 0 and taken[number].end > index:
+        range_index = bisect_right(taken, (index, links.length + 1)) - 1
+        if range_index >= 0 and taken[range_index].end > index:
             continue
-        cost = links.others(last, index) if last >= 0 else 0
-        if score <= cost or number != last_taken or last < 0:
+        cost = links.aligned_between(last, index) if last >= 0 else 0
+        if score <= cost or range_index != last_taken or last < 0:
             score, start = 1, index
         else:
             score += 1 - cost
-        last, last_taken = index, number
-        if score > best:
-            best, best_run = score, AtomRange(start, index + 1)
+        last, last_taken = index, range_index
+        if score > best_score:
+            best_score, best_run = score, AtomRange(start, index + 1)
     return best_run
 
 
-def _word_near(wanted: int, run: AtomRange, taken: Sequence[AtomRange], links: _Links) -> AtomRange | None:
+def _word_near(target: int, run: AtomRange, taken: Sequence[AtomRange], links: _SentenceAlignment) -> AtomRange | None:
     """Return the free word of a range that is nearest to an index, preferably one without alignment.
 
     Returns:
         None if no word is near.
     """
     def is_free(index: int) -> bool:
-        number = bisect_right(taken, (index, links.length + 1)) - 1
-        return links.is_word[index] and not (number >= 0 and taken[number].end > index)
+        range_index = bisect_right(taken, (index, links.length + 1)) - 1
+        return links.is_word[index] and not (range_index >= 0 and taken[range_index].end > index)
 
-    near = range(max(run.start, wanted - FARTHEST_WORD), min(run.end, wanted + FARTHEST_WORD))
-    found = min(filter(is_free, near), key=lambda index: (links.is_linked(index), abs(2 * index + 1 - 2 * wanted)),
-                default=None)
-    return None if found is None else AtomRange(found, found + 1)
+    candidates = range(max(run.start, target - MAX_WORD_DISTANCE), min(run.end, target + MAX_WORD_DISTANCE))
+    nearest = min(filter(is_free, candidates), default=None,
+                  key=lambda index: (links.is_linked(index), abs(2 * index + 1 - 2 * target)))
+    return None if nearest is None else AtomRange(nearest, nearest + 1)
 
 
-def _end_of_start(indices: Sequence[int], run: AtomRange, links: _Links) -> int:
+def _end_of_prefix(indices: Sequence[int], run: AtomRange, links: _SentenceAlignment) -> int:
     """Return the end of the best range that begins with `run`, by the number of these atoms minus other ones."""
-    best, end, score, last = -1, run.start, 0, run.start - 1
+    best_score, end, score, last = -1, run.start, 0, run.start - 1
     for index in (index for index in indices if index in range(*run)):
-        score += 1 - links.others(last, index)
+        score += 1 - links.aligned_between(last, index)
         last = index
-        if score > best:
-            best, end = score, index + 1
+        if score > best_score:
+            best_score, end = score, index + 1
     return end
 
 
-def _start_of_end(indices: Sequence[int], run: AtomRange, links: _Links) -> int:
+def _start_of_suffix(indices: Sequence[int], run: AtomRange, links: _SentenceAlignment) -> int:
     """Return the start of the best range that ends with `run`, by the number of these atoms minus other ones."""
-    best, start, score, last = -1, run.end, 0, run.end
+    best_score, start, score, last = -1, run.end, 0, run.end
     for index in (index for index in reversed(indices) if index in range(*run)):
-        score += 1 - links.others(index, last)
+        score += 1 - links.aligned_between(index, last)
         last = index
-        if score > best:
-            best, start = score, index
+        if score > best_score:
+            best_score, start = score, index
     return start
 
 
-def _outside(index: int, taken: Sequence[AtomRange]) -> int:
+def _index_outside(index: int, taken: Sequence[AtomRange]) -> int:
     """Return an index, or the end of the occupied range that contains it."""
-    number = bisect_right(taken, (index, -1)) - 1
-    return taken[number].end if number >= 0 and taken[number].end > index else index
+    range_index = bisect_right(taken, (index, -1)) - 1
+    return taken[range_index].end if range_index >= 0 and taken[range_index].end > index else index
 
 
-def _write(root: _Node, found: list[list[Mark]]) -> None:
+def _write_marks(root: _Node, marks_before: list[list[Mark]]) -> None:
     """Add all marks to the lists of their atoms, in an order in which pairs do not cross."""
-    waiting: list[_Node | tuple[int, Mark]] = [root]
-    while waiting:
-        node = waiting.pop()
+    stack: list[_Node | tuple[int, Mark]] = [root]
+    while stack:
+        node = stack.pop()
         if not isinstance(node, _Node):
-            found[node[0]].append(node[1])
+            marks_before[node[0]].append(node[1])
             continue
         if node.opening is not None:
-            found[node.run.start].append(node.opening)
+            marks_before[node.run.start].append(node.opening)
         if node.closing is not None:
-            waiting.append((node.run.end, node.closing))
-        waiting += _in_order(node.children)
+            stack.append((node.run.end, node.closing))
+        stack += _in_order(node.children)
 
 
 def _in_order(children: Iterable[_Node]) -> list[_Node]:

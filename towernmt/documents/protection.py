@@ -58,93 +58,93 @@ def protected(tagged: Sequence[Tagged], protection: Protection = EVERYTHING) -> 
         tagged: parts whose marks have roles.
         protection: the words and symbols to protect.
     """
-    raised = _with_raised_signs(tagged)
-    for part in _with_divided_addresses(raised) if protection.is_on else raised:
+    parts = _with_raised_signs(tagged)
+    for part in _with_divided_addresses(parts) if protection.is_on else parts:
         if isinstance(part, str):
-            for found in with_shields(part, protection):
-                yield Tag(found, "single") if isinstance(found, Attached) else found
+            for item in with_shields(part, protection):
+                yield Tag(item, "single") if isinstance(item, Attached) else item
         else:
             yield part
 
 
 def _with_raised_signs(tagged: Sequence[Tagged]) -> list[Tagged]:
     """Return the parts, with pairs around signs without letters as single marks, or with a formula as words."""
-    made: list[Tagged] = []
-    rest: list[Tagged] = list(tagged)[::-1]
-    while rest:
-        pair = _pair_at(rest)
-        before = _LAST_WORD.search(made[-1]) if made and isinstance(made[-1], str) else None
-        word = before[0] if before else ""
-        if pair is None or not (_is_raised(pair) or _is_number_of_footnote(pair, word, rest)):
-            made.append(rest.pop())
+    result: list[Tagged] = []
+    remaining: list[Tagged] = list(tagged)[::-1]
+    while remaining:
+        pair = _pair_at(remaining)
+        last_word = _LAST_WORD.search(result[-1]) if result and isinstance(result[-1], str) else None
+        word = last_word[0] if last_word else ""
+        if pair is None or not (_is_raised(pair) or _is_number_of_footnote(pair, word, remaining)):
+            result.append(remaining.pop())
             continue
-        del rest[-len(pair):]
-        chain = _take_formula(pair, word, rest) if _is_raised(pair) else pair
+        del remaining[-len(pair):]
+        chain = _take_formula(pair, word, remaining) if _is_raised(pair) else pair
         has_words = any(isinstance(part, str) and _LETTER.search(part) for part in chain)
         if word and _is_raised(pair) and (has_words or _LETTER.match(word) and len(word) <= 2):
-            made[-1] = str(made[-1])[:-len(word)]
+            result[-1] = str(result[-1])[:-len(word)]
             parts = _parts([word, *chain])
-            made += [*([] if made[-1] else [made.pop()]), ShieldedWithMarks(plain_text(parts), parts)]
+            result += [*([] if result[-1] else [result.pop()]), ShieldedWithMarks(plain_text(parts), parts)]
         else:
-            made.append(Tag(Attached("single", -1, _parts(chain)), "single"))
-    return [part for part in made if part != ""]
+            result.append(Tag(Attached("single", -1, _parts(chain)), "single"))
+    return [part for part in result if part != ""]
 
 
-def _is_number_of_footnote(pair: Sequence[Tagged], word: str, rest: Sequence[Tagged]) -> bool:
+def _is_number_of_footnote(pair: Sequence[Tagged], word: str, remaining: Sequence[Tagged]) -> bool:
     """Return whether a pair without raised marks, at the end of reversed parts, surrounds the number after a word."""
-    after = rest[-1 - len(pair)] if len(rest) > len(pair) else None
+    after = remaining[-1 - len(pair)] if len(remaining) > len(pair) else None
     is_inside_word = isinstance(after, str) and _FIRST_WORD.match(after) is not None
     number = _text(pair)
     return (len(word) >= 3 and _LETTER.match(word[-1]) is not None and not is_inside_word
             and len(number) <= _LONGEST_NUMBER and any(map(str.isdigit, number)) and not any(map(str.isspace, number)))
 
 
-def _take_formula(pair: Sequence[Tagged], word: str, rest: list[Tagged]) -> list[Tagged]:
+def _take_formula(pair: Sequence[Tagged], word: str, remaining: list[Tagged]) -> list[Tagged]:
     """Return a raised pair with what continues its formula: H<sub>2</sub>O, SO<sub>4</sub><sup>2-</sup>.
 
     Args:
         pair: the first raised or lowered signs.
         word: the word before them; may be empty.
-        rest: the reversed parts after the pair, from which the returned parts are removed.
+        remaining: the reversed parts after the pair, from which the returned parts are removed.
     """
     chain = list(pair)
-    while rest:
-        further = _pair_at(rest)
-        if further is not None and _is_raised(further):
-            chain += further
-            del rest[-len(further):]
+    while remaining:
+        next_pair = _pair_at(remaining)
+        if next_pair is not None and _is_raised(next_pair):
+            chain += next_pair
+            del remaining[-len(next_pair):]
             continue
-        text = rest[-1]
+        text = remaining[-1]
         if not word or not isinstance(text, str) or not isinstance(chain[-1], Tag):
             break
-        found = _FIRST_WORD.match(text)
-        if found is None or len(word) + len(found[0]) > _LONGEST_FORMULA:
+        match = _FIRST_WORD.match(text)
+        if match is None or len(word) + len(match[0]) > _LONGEST_FORMULA:
             break
-        rest.pop()
-        chain.append(found[0])
-        if found.end() < len(text):
-            rest.append(text[found.end():])
+        remaining.pop()
+        chain.append(match[0])
+        if match.end() < len(text):
+            remaining.append(text[match.end():])
             break
     return chain
 
 
-def _pair_at(rest: Sequence[Tagged]) -> list[Tagged] | None:
+def _pair_at(remaining: Sequence[Tagged]) -> list[Tagged] | None:
     """Return the pair at the end of reversed parts, if it has signs but no letters, and nothing else inside."""
-    first = rest[-1]
+    first = remaining[-1]
     if not isinstance(first, Tag) or first.role != "open":
         return None
-    found: list[Tagged] = []
+    pair: list[Tagged] = []
     length = 0
-    for part in reversed(rest):
-        found.append(part)
+    for part in reversed(remaining):
+        pair.append(part)
         if isinstance(part, str):
             length += len(part)
             if length > 4 * _LONGEST_NUMBER or _LETTER.search(part):
                 return None
-        elif not isinstance(part, Tag) or part.role not in ("open", "close") or len(found) > 4 * _LONGEST_NUMBER:
+        elif not isinstance(part, Tag) or part.role not in ("open", "close") or len(pair) > 4 * _LONGEST_NUMBER:
             return None
         elif part.role == "close" and part.mark.key == first.mark.key:
-            return found if _text(found).strip() else None
+            return pair if _text(pair).strip() else None
     return None
 
 

@@ -81,7 +81,7 @@ _ADDRESS = regex.compile("|".join((
     rf"\.(?:{_EXTENSIONS})(?![\w/@-]|\.\w)",
     rf"(?<!{_LETTER})(?:[A-Za-z]:\\|\\\\){_WITH_SPACES}(?:\\{_WITH_SPACES}){{0,40}}\\?",
     rf"(?<!{_LETTER}|[&/@#.])(?:{_ACCOUNT}|{_TOPIC})(?: ?(?:{_ACCOUNT}|{_TOPIC}))*")))
-_MAY_BE_THERE = regex.compile(r"[@#\uff03/\\]|[\w-]\.[\w-]")
+_SIGN_OF_ADDRESS = regex.compile(r"[@#\uff03/\\]|[\w-]\.[\w-]")
 _CONTINUES = regex.compile(r"[/?#&=%]|[.:@_~+-][a-z0-9]")
 _SENTENCE_SIGNS = f".,;:!?'*_{_INVISIBLE}"
 _BRACKETS = {")": "(", "]": "["}
@@ -89,12 +89,12 @@ _BRACKETS = {")": "(", "]": "["}
 
 def addresses_in(text: str) -> Iterator[tuple[int, int]]:
     """Yield start and end of each address, account and topic."""
-    if not _MAY_BE_THERE.search(text):
+    if not _SIGN_OF_ADDRESS.search(text):
         return
     for match in _ADDRESS.finditer(text):
-        found = _without_sentence_signs(match[0])
-        if found.strip("/"):
-            yield match.start(), match.start() + len(found)
+        address = _without_sentence_signs(match[0])
+        if address.strip("/"):
+            yield match.start(), match.start() + len(address)
 
 
 def continues(address: str, after: str) -> bool:
@@ -103,8 +103,8 @@ def continues(address: str, after: str) -> bool:
 
 
 def _is_complete(address: str) -> bool:
-    found = next(addresses_in(address), None)
-    if found != (0, len(address.rstrip("/"))) and found != (0, len(address)):
+    span = next(addresses_in(address), None)
+    if span != (0, len(address.rstrip("/"))) and span != (0, len(address)):
         return False
     scheme, separator, rest = address.partition("://")
     return not separator or "." in rest.rstrip(".") or "/" in rest
@@ -112,14 +112,14 @@ def _is_complete(address: str) -> bool:
 
 def _without_sentence_signs(address: str) -> str:
     """Return an address without the signs and brackets of the sentence around it."""
-    opened = dict.fromkeys(_BRACKETS.values(), 0)
+    open_count = dict.fromkeys(_BRACKETS.values(), 0)
     end = len(address)
     for index, character in enumerate(address):
-        if character in opened:
-            opened[character] += 1
+        if character in open_count:
+            open_count[character] += 1
         elif character in _BRACKETS:
-            opened[_BRACKETS[character]] -= 1
-            if opened[_BRACKETS[character]] < 0:
+            open_count[_BRACKETS[character]] -= 1
+            if open_count[_BRACKETS[character]] < 0:
                 end = index
                 break
     return address[:end].rstrip(_SENTENCE_SIGNS)
@@ -147,7 +147,7 @@ _TWO_LEVELS = r"\{(?:[^{}]{1,300}+|\{[^{}]{0,300}\}){0,40}+\}"
 _TAGS = ("a|abbr|b|big|blockquote|br|code|del|div|em|font|h[1-6]|hr|i|img|ins|kbd|li|mark|ol|p|pre|q|s|small|span|"
          "strong|sub|sup|table|tbody|td|th|thead|tr|tt|u|ul|A|B|BR|I|P|U")
 _ATTRIBUTES = r"(?:\s{1,5}[\w:-]{1,40}=(?:\"[^\"<>\n]{0,300}\"|'[^'<>\n]{0,300}')){0,10}\s{0,5}"
-_OTHERS = "|".join((
+_OTHER_PLACEHOLDERS = "|".join((
     r"\{\{\{?[^{}\n]{1,100}\}?\}\}", r"\{%[^{}\n]{1,100}%\}", r"<%[^<>\n]{1,100}%>",                # templates
     r"\{\s*[\w.-]{1,60}\s*,\s*(?:plural|select|selectordinal|number|date|time|choice|spellout|ordinal|duration)\b"
     rf"(?:[^{{}}]{{1,300}}+|{_TWO_LEVELS}){{0,40}}+\}}",                                               # ICU messages
@@ -162,8 +162,8 @@ _OTHERS = "|".join((
     r"\\(?:[nrt]|[abfv0\\](?![A-Za-z])|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2})",                           # \n
     r"</?\d{1,3} ?/?>",                                                                             # <0/>
     rf"</?(?:{_TAGS}){_ATTRIBUTES}>|<[A-Za-z][\w:-]{{0,40}}{_ATTRIBUTES}/>"))                         # <b>, <br/>
-_PLACEHOLDERS = regex.compile(f"(?:{_OTHERS}|{_PERCENT})+")
-_PLACEHOLDERS_OF_QT = regex.compile(f"(?:{_OTHERS}|{_PERCENT}|{_NUMBERED})+")
+_PLACEHOLDERS = regex.compile(f"(?:{_OTHER_PLACEHOLDERS}|{_PERCENT})+")
+_PLACEHOLDERS_OF_QT = regex.compile(f"(?:{_OTHER_PLACEHOLDERS}|{_PERCENT}|{_NUMBERED})+")
 _FIRST_OF_QT = regex.compile(r"%L?1(?![\d%]|[.,]\d)")
 _SIGN_OF_PLACEHOLDER = re.compile(r"[{<$&\\%]|:[a-z]")
 """Each placeholder has one of these signs."""
@@ -174,8 +174,8 @@ def placeholders_in(text: str) -> Iterator[tuple[int, int]]:
     if not _SIGN_OF_PLACEHOLDER.search(text):
         return
     pattern = _PLACEHOLDERS_OF_QT if _FIRST_OF_QT.search(text) else _PLACEHOLDERS
-    for found in pattern.finditer(text):
-        yield found.span()
+    for match in pattern.finditer(text):
+        yield match.span()
 
 
 _SEEN_BY_MODELS = "\u00b0\u2103\u2109\u2116"
@@ -185,8 +185,8 @@ _SYMBOL = (r"[\p{Extended_Pictographic}\p{So}\p{EMod}\u2190-\u21ff\u27f0-\u27ff\
 _CHANGED = r"(?:[\ufe0e\ufe0f\u20e3\U000e0020-\U000e007f]|\p{EMod})*"
 """Selectors of a presentation, skin tones, and the letters of flags of regions."""
 _SEQUENCE = rf"{_SYMBOL}{_CHANGED}(?:\u200d{_SYMBOL}{_CHANGED})*"
-_ONE = rf"(?![{_SEEN_BY_MODELS}])(?:\p{{RI}}{{2}}|{_SEQUENCE})|[0-9#*]\ufe0f?\u20e3"
-_SYMBOLS = regex.compile(rf"(?:{_ONE})+")
+_ONE_SYMBOL = rf"(?![{_SEEN_BY_MODELS}])(?:\p{{RI}}{{2}}|{_SEQUENCE})|[0-9#*]\ufe0f?\u20e3"
+_SYMBOLS = regex.compile(rf"(?:{_ONE_SYMBOL})+")
 _RAISED = "\u00b2\u00b3\u00b9\u2070\u2074-\u208e"
 _FORMULA = regex.compile(rf"(?<![\w{_RAISED}])(?=\w{{1,30}}[{_RAISED}]{{1,9}}\p{{L}})"
                          rf"[\w{_RAISED}]{{1,60}}(?![\w{_RAISED}])")
@@ -251,8 +251,8 @@ class Attached(Mark):
         return "".join(part.text if isinstance(part, Attached) else plain_text((part,)) for part in self.content)
 
 
-_STAND_INS = re.compile(rf"(?<![^\W\d_{UNSPACED}])[xX]\d+")
-_LIKE_STAND_INS = re.compile(r"[xX](\d+)")
+_PLACEHOLDER_NAME = re.compile(rf"(?<![^\W\d_{UNSPACED}])[xX]\d+")
+_LIKE_PLACEHOLDER_NAME = re.compile(r"[xX](\d+)")
 
 
 @dataclass(frozen=True)
@@ -276,17 +276,17 @@ class Protection:
 
     def spans(self, text: str) -> Iterator[tuple[int, int, bool]]:
         """Yield start and end of each protected span in order, without overlaps, and whether it is a symbol."""
-        found = [(*match.span(), False) for pattern in self.patterns
+        spans = [(*match.span(), False) for pattern in self.patterns
                  for match in compiled_pattern(pattern).finditer(text) if match[0].strip()]
-        done = 0
+        end_of_last = 0
         if self.is_on:
-            found += [(start, end, False) for finder in (addresses_in, formulas_in, placeholders_in, codes_in)
+            spans += [(start, end, False) for finder in (addresses_in, formulas_in, placeholders_in, codes_in)
                       for start, end in finder(text)]
-            found += [(start, end, True) for finder in (symbols_in, emoticons_in) for start, end in finder(text)]
-        for start, end, is_symbol in sorted(found, key=lambda one: (one[0], one[2], -one[1])):
-            if start >= done:
+            spans += [(start, end, True) for finder in (symbols_in, emoticons_in) for start, end in finder(text)]
+        for start, end, is_symbol in sorted(spans, key=lambda span: (span[0], span[2], -span[1])):
+            if start >= end_of_last:
                 yield start, end, is_symbol
-                done = end
+                end_of_last = end
 
 
 EVERYTHING, NOTHING = Protection(), Protection(False)
@@ -308,14 +308,14 @@ def compiled_pattern(pattern: str) -> regex.Pattern[str]:
 
 def with_shields(text: str, protection: Protection = EVERYTHING) -> Iterator[str | PlainShielded | Attached]:
     """Yield plain text, and the protected words and symbols in it."""
-    done = 0
+    end_of_last = 0
     for start, end, is_symbol in protection.spans(text):
-        if start > done:
-            yield text[done:start]
+        if start > end_of_last:
+            yield text[end_of_last:start]
         yield Attached("single", -1, (text[start:end],)) if is_symbol else PlainShielded(text[start:end], None)
-        done = end
-    if done < len(text):
-        yield text[done:]
+        end_of_last = end
+    if end_of_last < len(text):
+        yield text[end_of_last:]
 
 
 def make_placeholders(number: int, text: str) -> list[str]:
@@ -328,7 +328,7 @@ def make_placeholders(number: int, text: str) -> list[str]:
         number: number of shielded words.
         text: text without the shielded words.
     """
-    used = set(_LIKE_STAND_INS.findall(text))
+    used = set(_LIKE_PLACEHOLDER_NAME.findall(text))
     return list(islice((f"X{index}" for index in count(1) if str(index) not in used), number))
 
 
@@ -339,5 +339,5 @@ def find_placeholders(names: Mapping[str, int], text: str) -> list[tuple[int, in
         names: the values of the placeholders, by placeholder.
         text: the translation.
     """
-    found = ((names.get(match[0].upper()), match) for match in (_STAND_INS.finditer(text) if names else ()))
-    return [(number, match.start(), match.end()) for number, match in found if number is not None]
+    matches = ((names.get(match[0].upper()), match) for match in (_PLACEHOLDER_NAME.finditer(text) if names else ()))
+    return [(number, match.start(), match.end()) for number, match in matches if number is not None]

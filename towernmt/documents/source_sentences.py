@@ -69,8 +69,8 @@ class SourceSentence:
     @cached_property
     def symbols(self) -> list[str]:
         """The symbols, and the signs next to words, that the model does not see."""
-        return [thing.mark.text for gap in self.gaps for thing in gap
-                if isinstance(thing, Tag) and isinstance(thing.mark, Attached)]
+        return [item.mark.text for gap in self.gaps for item in gap
+                if isinstance(item, Tag) and isinstance(item.mark, Attached)]
 
     @cached_property
     def shown(self) -> str:
@@ -117,52 +117,53 @@ def split_segment(segment: Segment, language: str | None, protection: Protection
         SettingsError: the library is not installed.
     """
     atoms, gaps = _atoms_and_gaps(segment, protection)
-    made = SplitSegment([], [[]], segment)
+    result = SplitSegment([], [[]], segment)
     pairs = _gaps_of_pairs(gaps)
-    done = 0        # number of items in the gap before a sentence that belong to the previous sentence
+    consumed = 0        # number of items in the gap before a sentence that belong to the previous sentence
     for first, last in _ranges(atoms, gaps, language):
         sentence_atoms, before, after = atoms[first:last], gaps[first], gaps[last]
         if not any(atom.is_word and atom.shield is None for atom in sentence_atoms):
             for atom, gap in zip(sentence_atoms, [before, *gaps[first + 1:last]], strict=True):
-                made.between[-1] += [*_as_parts(gap[done:]), atom.text if atom.shield is None else atom.shield]
-                done = len(atom.shield.crossing) if isinstance(atom.shield, ShieldedWithMarks) else 0
+                result.between[-1] += [*_as_parts(gap[consumed:]), atom.text if atom.shield is None else atom.shield]
+                consumed = len(atom.shield.crossing) if isinstance(atom.shield, ShieldedWithMarks) else 0
             continue
         inside = range(first + 1, last)
-        begin = next((index for index, thing in enumerate(before) if isinstance(thing, Tag)
-                      and thing.role == "open" and pairs[thing.mark.key][1] in inside), len(before))
-        end = next((index for index in range(len(after), 0, -1) if isinstance(thing := after[index - 1], Tag)
-                    and thing.role == "close" and pairs[thing.mark.key][0] in inside), 0)
-        made.between[-1].extend(_as_parts(before[done:begin]))
-        made.sentences.append(SourceSentence(sentence_atoms, [before[begin:], *gaps[first + 1:last], after[:end]]))
-        made.between.append([])
-        done = end
-    made.between[-1].extend(_as_parts(gaps[-1][done:]))
-    return made
+        first_inside = next((index for index, item in enumerate(before) if isinstance(item, Tag)
+                             and item.role == "open" and pairs[item.mark.key][1] in inside), len(before))
+        end_inside = next((index for index in range(len(after), 0, -1) if isinstance(item := after[index - 1], Tag)
+                           and item.role == "close" and pairs[item.mark.key][0] in inside), 0)
+        result.between[-1].extend(_as_parts(before[consumed:first_inside]))
+        sentence_gaps = [before[first_inside:], *gaps[first + 1:last], after[:end_inside]]
+        result.sentences.append(SourceSentence(sentence_atoms, sentence_gaps))
+        result.between.append([])
+        consumed = end_inside
+    result.between[-1].extend(_as_parts(gaps[-1][consumed:]))
+    return result
 
 
 def _gaps_of_pairs(gaps: Sequence[Gap]) -> dict[int, tuple[int, int]]:
     """Return the indices of the gaps in which each pair begins and ends, by key."""
-    begun: dict[int, int] = {}
+    start_of: dict[int, int] = {}
     pairs = {}
     for index, gap in enumerate(gaps):
-        for thing in gap:
-            if isinstance(thing, Tag) and thing.role == "open":
-                begun[thing.mark.key] = index
-            elif isinstance(thing, Tag) and thing.role == "close":
-                pairs[thing.mark.key] = begun[thing.mark.key], index
+        for item in gap:
+            if isinstance(item, Tag) and item.role == "open":
+                start_of[item.mark.key] = index
+            elif isinstance(item, Tag) and item.role == "close":
+                pairs[item.mark.key] = start_of[item.mark.key], index
     return pairs
 
 
-def _shown(thing: str | Tag) -> str:
-    if isinstance(thing, str):
-        return thing
-    if isinstance(thing.mark, Attached):
-        return thing.mark.text
-    return " " if thing.role == "single" else ""
+def _shown(item: str | Tag) -> str:
+    if isinstance(item, str):
+        return item
+    if isinstance(item.mark, Attached):
+        return item.mark.text
+    return " " if item.role == "single" else ""
 
 
 def _as_parts(gap: Gap) -> Iterable[str | Mark]:
-    return (thing.mark if isinstance(thing, Tag) else thing for thing in gap)
+    return (item.mark if isinstance(item, Tag) else item for item in gap)
 
 
 def _atoms_and_gaps(segment: Segment, protection: Protection) -> tuple[list[Atom], list[Gap]]:
@@ -190,26 +191,26 @@ def _atoms_and_gaps(segment: Segment, protection: Protection) -> tuple[list[Atom
 
 def _tagged(segment: Segment) -> list[str | Tag | Shielded]:
     """Return the parts, with the role of each mark."""
-    found: list[str | Tag | Shielded] = []
-    opened: list[tuple[int, int]] = []          # keys, and indices in `found`
+    tagged: list[str | Tag | Shielded] = []
+    open_marks: list[tuple[int, int]] = []          # keys, and indices in `tagged`
     keys: set[int] = set()
     for part in segment:
         if not isinstance(part, Mark):
-            found.append(part)
+            tagged.append(part)
             continue
-        found.append(Tag(part, "single" if part.kind == "single" else "lone"))
+        tagged.append(Tag(part, "single" if part.kind == "single" else "lone"))
         if part.kind == "open" and part.key not in keys:
-            opened.append((part.key, len(found) - 1))
+            open_marks.append((part.key, len(tagged) - 1))
             keys.add(part.key)
         elif part.kind == "close" and part.key in keys:
-            key, index = opened.pop()
+            key, index = open_marks.pop()
             keys.remove(key)
             while key != part.key:      # this pair was not closed, so it crosses the pair of `part`
-                key, index = opened.pop()
+                key, index = open_marks.pop()
                 keys.remove(key)
-            found[index] = Tag(found[index].mark, "open")   # type: ignore[union-attr]
-            found[-1] = Tag(part, "close")
-    return found
+            tagged[index] = Tag(tagged[index].mark, "open")   # type: ignore[union-attr]
+            tagged[-1] = Tag(part, "close")
+    return tagged
 
 
 def _has_space(before: Atom, gap: Gap, after: Atom) -> bool:
@@ -218,11 +219,11 @@ def _has_space(before: Atom, gap: Gap, after: Atom) -> bool:
     It sees the spaces of the source, a space for a line break or an image between words or after a sign, and spaces
     around the placeholders of shielded words, which must not become parts of other words.
     """
-    if any(isinstance(thing, str) for thing in gap):
+    if any(isinstance(item, str) for item in gap):
         # In `a ☺.` the space belongs to the symbol.
-        is_after_symbol = isinstance(thing := gap[-1], Tag) and isinstance(thing.mark, Attached)
+        is_after_symbol = isinstance(item := gap[-1], Tag) and isinstance(item.mark, Attached)
         return not (is_after_symbol and after.text in _CLOSING)
-    has_single_mark = any(isinstance(thing, Tag) and thing.role == "single" for thing in gap)
+    has_single_mark = any(isinstance(item, Tag) and item.role == "single" for item in gap)
     if not (before.is_word and after.is_word):
         return has_single_mark and after.is_word and before.text in _CLOSING
     return before.shield is not None or after.shield is not None or has_single_mark
@@ -234,7 +235,7 @@ def _ranges(atoms: Sequence[Atom], gaps: Sequence[Gap], language: str | None) ->
         return []
     if language is None:
         return [(0, len(atoms))]
-    starts, text = [], ""
+    starts: list[int] = []
     pieces: list[str] = []
     length = 0
     for index, atom in enumerate(atoms):
@@ -243,10 +244,9 @@ def _ranges(atoms: Sequence[Atom], gaps: Sequence[Gap], language: str | None) ->
         starts.append(length + len(space))
         length += len(written)
         pieces.append(written)
-    text = "".join(pieces)
-    found = sentences_of(text, language)
+    sentences = sentences_of("".join(pieces), language)
     ranges, first, end = [], 0, 0
-    for sentence in found:
+    for sentence in sentences:
         end += len(sentence)
         last = first
         while last < len(atoms) and starts[last] < end:

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.documents.atom_alignment import Link, TargetAtom, align_atoms
-from towernmt.documents.mark_placement import LONGEST_WORD, place_marks
+from towernmt.documents.mark_placement import MAX_WORD_LENGTH, place_marks
 from towernmt.documents.segments import Part, Segment
 from towernmt.documents.shields import EVERYTHING, Protection, find_placeholders
 from towernmt.documents.source_sentences import SourceSentence, SplitSegment, split_segment
@@ -41,7 +41,7 @@ Forced = Callable[[Sequence[str], Sequence[Sequence[str]]], Sequence[Translated]
 T = TypeVar("T")
 
 
-class SentencesOf:
+class SplitSegments:
     """Segments, divided into sentences.
 
     Args:
@@ -58,15 +58,15 @@ class SentencesOf:
 
     def __init__(self, segments: Iterable[Segment], language: str | None, protection: Protection = EVERYTHING) -> None:
         self._segments: list[SplitSegment] = [split_segment(segment, language, protection) for segment in segments]
-        self.sentences: list[SourceSentence] = [one for segment in self._segments for one in segment.sentences]
+        self.sentences = [sentence for segment in self._segments for sentence in segment.sentences]
 
-    def segments(self, found: Sequence[Translated]) -> list[Segment]:
+    def segments(self, translations: Sequence[Translated]) -> list[Segment]:
         """Return the translated segments, for the translation of each sentence."""
-        rest = iter(zip(self.sentences, found, strict=True))
+        remaining = iter(zip(self.sentences, translations, strict=True))
         translated = []
         for segment in self._segments:
             parts: list[Part] = list(segment.between[0])
-            for after, (sentence, translation) in zip(segment.between[1:], rest, strict=False):
+            for after, (sentence, translation) in zip(segment.between[1:], remaining, strict=False):
                 parts += sentence_parts(sentence, translation)
                 parts += after
             translated.append(to_segment(without_empty_pairs(segment.source, parts)))
@@ -80,7 +80,7 @@ def translate_segments(segments: Iterable[Segment], translate: Translate, langua
     Args:
         segments: the segments.
         translate: translates plain sentences.
-        language: language of the text; see `SentencesOf`.
+        language: language of the text; see `SplitSegments`.
         forced: translates a sentence again if a placeholder is missing from its translation. Without it, or if it
             raises `SettingsError` or `DataError`, the protected words are inserted next to their neighbours.
         protection: the words and symbols to protect.
@@ -88,42 +88,47 @@ def translate_segments(segments: Iterable[Segment], translate: Translate, langua
     Raises:
         SettingsError: the library that splits sentences is not installed.
     """
-    split_up = SentencesOf(segments, language, protection)
-    sentences = split_up.sentences
-    found = translate([sentence.text for sentence in sentences])
+    split = SplitSegments(segments, language, protection)
+    sentences = split.sentences
+    translations = translate([sentence.text for sentence in sentences])
     if forced is not None:
-        found = with_placeholders_forced(sentences, found, lambda translation: translation.text, lambda again: forced(
-            [sentences[index].text for index in again], [list(sentences[index].names) for index in again]))
-    return split_up.segments(found)
+        def translate_again(indices: list[int]) -> Sequence[Translated]:
+            return forced([sentences[index].text for index in indices],
+                          [list(sentences[index].names) for index in indices])
+
+        translations = with_placeholders_forced(
+            sentences, translations, lambda translation: translation.text, translate_again)
+    return split.segments(translations)
 
 
-def with_placeholders_forced(sentences: Sequence[SourceSentence], found: Sequence[T], text_of: Callable[[T], str],
-                             forced: Callable[[list[int]], Iterable[T]]) -> list[T]:
+def with_placeholders_forced(sentences: Sequence[SourceSentence], translations: Sequence[T],
+                             text_of: Callable[[T], str], forced: Callable[[list[int]], Iterable[T]]) -> list[T]:
     """Translate sentences with missing placeholders again, and return the better translation of each sentence.
 
     Args:
         sentences: sentences with placeholders.
-        found: the translation of each sentence.
+        translations: the translation of each sentence.
         text_of: returns the text of a translation.
         forced: translates the sentences of these indices with their placeholders as lexical constraints. If it raises
             `SettingsError` or `DataError`, the remaining sentences keep their first translations.
     """
-    better = list(found)
-    again = [index for index, sentence in enumerate(sentences) if lost(sentence, text_of(found[index]))]
+    better = list(translations)
+    missing = [missing_placeholders(sentence, text_of(translation))
+               for sentence, translation in zip(sentences, translations, strict=True)]
+    indices = [index for index, names in enumerate(missing) if names]
     with suppress(SettingsError, DataError):        # the vocabulary cannot encode the placeholders
-        for index, translation in zip(again, forced(again) if again else (), strict=False):
-            sentence = sentences[index]
-            if len(lost(sentence, text_of(translation))) < len(lost(sentence, text_of(found[index]))):
+        for index, translation in zip(indices, forced(indices) if indices else (), strict=False):
+            if len(missing_placeholders(sentences[index], text_of(translation))) < len(missing[index]):
                 better[index] = translation
     return better
 
 
-def lost(sentence: SourceSentence, text: str) -> list[str]:
+def missing_placeholders(sentence: SourceSentence, text: str) -> list[str]:
     """Return the placeholders that are missing from a translation."""
     if not sentence.names:
         return []
-    present = {number for number, _, _ in find_placeholders(sentence.names, text)}
-    return [name for name, number in sentence.names.items() if number not in present]
+    found = {number for number, _, _ in find_placeholders(sentence.names, text)}
+    return [name for name, number in sentence.names.items() if number not in found]
 
 
 def sentence_parts(sentence: SourceSentence, translation: Translated) -> list[Part]:
@@ -151,21 +156,21 @@ def with_all_shields(sentence: SourceSentence, atoms: Sequence[TargetAtom]) -> l
         elif source - 1 not in present and source - 1 not in missing:
             index = _word_end(atoms, source * len(atoms) // len(sentence.atoms))
         inserted[index].append(source)
-    found: list[TargetAtom] = []
+    result: list[TargetAtom] = []
     for index in range(len(atoms) + 1):
         for source in inserted.get(index, ()):
-            found.append(TargetAtom(sentence.atoms[source].text, True, bool(found), source, [source]))
+            result.append(TargetAtom(sentence.atoms[source].text, True, bool(result), source, [source]))
         if index < len(atoms):
             atom = atoms[index]
-            joins = index in inserted and atom.is_word or not index and bool(found)
-            found.append(replace(atom, space=True) if joins else atom)
-    return found
+            joins = index in inserted and atom.is_word or not index and bool(result)
+            result.append(replace(atom, space=True) if joins else atom)
+    return result
 
 
 def _word_end(atoms: Sequence[TargetAtom], index: int) -> int:
     """Return the next index at which an insertion does not divide a word; signs after the word may follow it."""
     end = index
-    while 0 < end < len(atoms) and not atoms[end].space and end < index + LONGEST_WORD:
+    while 0 < end < len(atoms) and not atoms[end].space and end < index + MAX_WORD_LENGTH:
         if atoms[end].is_word:
             index = end + 1
         end += 1

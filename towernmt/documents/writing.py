@@ -36,7 +36,7 @@ def written_parts(sentence: SourceSentence, atoms: Sequence[TargetAtom], marks: 
 def written_atoms(sentence: SourceSentence, atoms: Sequence[TargetAtom],
                   marks: Sequence[Sequence[Mark]]) -> Iterator[tuple[bool, Part]]:
     """Yield whether each part of a translation is an atom, and the part; see `written_parts`."""
-    spaces = _spaces_beside(sentence.gaps)
+    spaces = _adjacent_spaces(sentence.gaps)
     words: ShieldedWithMarks | None = None
     for index, marks_here in enumerate(marks):
         between = _between(sentence, atoms, index, marks_here, spaces)
@@ -58,10 +58,10 @@ def written_atoms(sentence: SourceSentence, atoms: Sequence[TargetAtom],
 
 def without_empty_pairs(source: Segment, parts: Iterable[Part]) -> list[Part]:
     """Return the parts of a translation without the pairs that surround nothing, unless they do so in the source."""
-    filled = _pairs_by_content(source)[True]
-    found = [*_expanded(parts)]
-    empty = _pairs_by_content(found)[False] & filled
-    return [part for part in found if not (isinstance(part, Mark) and part.kind != "single" and part.key in empty)]
+    filled_in_source = _pairs_by_content(source)[True]
+    expanded = [*_expanded(parts)]
+    emptied = _pairs_by_content(expanded)[False] & filled_in_source
+    return [part for part in expanded if not (isinstance(part, Mark) and part.kind != "single" and part.key in emptied)]
 
 
 def _pairs_by_content(parts: Sequence[Part]) -> dict[bool, set[int]]:
@@ -81,18 +81,18 @@ def _pairs_by_content(parts: Sequence[Part]) -> dict[bool, set[int]]:
 
 def to_segment(parts: Iterable[Part]) -> Segment:
     """Return a segment of parts, with adjacent strings joined."""
-    made: list[Part] = []
+    result: list[Part] = []
     text: list[str] = []
     for part in (*parts, None):
         if isinstance(part, str | PlainShielded):
             text.append(part if isinstance(part, str) else part.text)
             continue
         if joined_text := "".join(text):
-            made.append(joined_text)
+            result.append(joined_text)
         text.clear()
         if part is not None:
-            made.append(part)
-    return tuple(made)
+            result.append(part)
+    return tuple(result)
 
 
 def _expanded(parts: Iterable[Part]) -> Iterable[Part]:
@@ -119,11 +119,11 @@ def _between(sentence: SourceSentence, atoms: Sequence[TargetAtom], index: int, 
             space = ""      # as in `one<br>two`
     else:
         space = "".join(part for part in _parts(sentence.gaps[-1 if index else 0]) if isinstance(part, str))
-    best = _best_place(marks, spaces)
-    found: list[Part] = [*marks[:best], *([space] if space else []), *marks[best:]]
+    split = _marks_before_space(marks, spaces)
+    parts: list[Part] = [*marks[:split], *([space] if space else []), *marks[split:]]
     if any(isinstance(mark, Attached) for mark in marks):
-        return _with_spaces_of_symbols(found, spaces, index > 0, index < len(atoms))
-    return found
+        return _with_spaces_of_symbols(parts, spaces, index > 0, index < len(atoms))
+    return parts
 
 
 def _with_spaces_of_symbols(parts: Sequence[Part], spaces: dict[int, _AdjacentSpaces], follows: bool,
@@ -132,16 +132,19 @@ def _with_spaces_of_symbols(parts: Sequence[Part], spaces: dict[int, _AdjacentSp
 
     `follows` says whether an atom is before the parts, `precedes` whether an atom is after them.
     """
-    made: list[Part] = []
+    result: list[Part] = []
     for index, part in enumerate(parts):
-        is_symbol = isinstance(part, Attached)
-        if is_symbol and spaces[id(part)].before and (made or follows) and not (made and isinstance(made[-1], str)):
-            made.append(" ")
-        made.append(part)
-        rest = parts[index + 1:]
-        if is_symbol and spaces[id(part)].after and (rest or precedes) and not (rest and isinstance(rest[0], str)):
-            made.append(" ")
-    return made
+        previous = result[-1] if result else None
+        following = parts[index + 1] if index + 1 < len(parts) else None
+        if not isinstance(part, Attached):
+            result.append(part)
+            continue
+        if spaces[id(part)].before and (previous is not None or follows) and not isinstance(previous, str):
+            result.append(" ")
+        result.append(part)
+        if spaces[id(part)].after and (following is not None or precedes) and not isinstance(following, str):
+            result.append(" ")
+    return result
 
 
 def _needs_space(sentence: SourceSentence, atoms: Sequence[TargetAtom], index: int, gap: int) -> bool:
@@ -149,9 +152,9 @@ def _needs_space(sentence: SourceSentence, atoms: Sequence[TargetAtom], index: i
 
     The source is in a script without spaces there, and the translation is not: `看https://x.de` becomes `see https://x.de`.
     """
-    beside = [(sentence.atoms[gap - 1].text[-1:], atoms[index - 1]), (sentence.atoms[gap].text[:1], atoms[index])]
-    return (sentence.spaces[gap] and any(_UNSPACED.match(letter) for letter, _ in beside)
-            and not any(atom.stands_for is None and _UNSPACED.match(atom.text) for _, atom in beside))
+    neighbours = [(sentence.atoms[gap - 1].text[-1:], atoms[index - 1]), (sentence.atoms[gap].text[:1], atoms[index])]
+    return (sentence.spaces[gap] and any(_UNSPACED.match(letter) for letter, _ in neighbours)
+            and not any(atom.stands_for is None and _UNSPACED.match(atom.text) for _, atom in neighbours))
 
 
 def _is_joined(sentence: SourceSentence, atoms: Sequence[TargetAtom], index: int) -> bool:
@@ -165,7 +168,7 @@ def _is_joined(sentence: SourceSentence, atoms: Sequence[TargetAtom], index: int
 
 
 def _parts(gap: Gap) -> list[Part]:
-    return [thing.mark if isinstance(thing, Tag) else thing for thing in gap]
+    return [item.mark if isinstance(item, Tag) else item for item in gap]
 
 
 def _same_gap(sentence: SourceSentence, atoms: Sequence[TargetAtom], index: int) -> int | None:
@@ -176,19 +179,19 @@ def _same_gap(sentence: SourceSentence, atoms: Sequence[TargetAtom], index: int)
     return after[0] if before and after and before[0] + 1 == after[0] else None
 
 
-def _spaces_beside(gaps: Sequence[Gap]) -> dict[int, _AdjacentSpaces]:
+def _adjacent_spaces(gaps: Sequence[Gap]) -> dict[int, _AdjacentSpaces]:
     """Return the white space next to each mark in the source, by the mark's identity."""
-    found = {}
+    spaces = {}
     for gap in gaps:
-        anywhere = any(isinstance(thing, str) for thing in gap)
-        things: list[str | Tag | None] = [None, *gap, None]
-        for before, thing, after in zip(things, things[1:], things[2:], strict=False):
-            if isinstance(thing, Tag):
-                found[id(thing.mark)] = _AdjacentSpaces(isinstance(before, str), isinstance(after, str), anywhere)
-    return found
+        anywhere = any(isinstance(item, str) for item in gap)
+        items: list[str | Tag | None] = [None, *gap, None]
+        for before, item, after in zip(items, items[1:], items[2:], strict=False):
+            if isinstance(item, Tag):
+                spaces[id(item.mark)] = _AdjacentSpaces(isinstance(before, str), isinstance(after, str), anywhere)
+    return spaces
 
 
-def _best_place(marks: Sequence[Mark], spaces: dict[int, _AdjacentSpaces]) -> int:
+def _marks_before_space(marks: Sequence[Mark], spaces: dict[int, _AdjacentSpaces]) -> int:
     """Return the number of marks before the space between two atoms.
 
     The space goes where most marks have one in the source; otherwise after closing marks and before opening ones.
@@ -196,7 +199,8 @@ def _best_place(marks: Sequence[Mark], spaces: dict[int, _AdjacentSpaces]) -> in
     def fits(index: int) -> tuple[int, int]:
         before = marks[index - 1] if index else None
         after = marks[index] if index < len(marks) else None
-        had = (before is not None and spaces[id(before)].after) + (after is not None and spaces[id(after)].before)
-        return had, (before is not None and before.kind == "close") + (after is not None and after.kind == "open")
+        in_source = [before is not None and spaces[id(before)].after, after is not None and spaces[id(after)].before]
+        by_kind = [before is not None and before.kind == "close", after is not None and after.kind == "open"]
+        return sum(in_source), sum(by_kind)
 
     return max(range(len(marks) + 1), key=fits)

@@ -22,7 +22,7 @@ from pathlib import PurePath
 from towernmt.dataflow.text.language_codes import Direction, base_code
 from towernmt.documents.formats.text_files import opener_of
 from towernmt.documents.segments import Document, plain_text
-from towernmt.documents.translation import SentencesOf
+from towernmt.documents.translation import SplitSegments
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.terminology import Terminology
 from towernmt.serve.batcher import Cancellation, request_error_of
@@ -70,7 +70,7 @@ class ParsedFile:
             RequestError: the file has too many sentences, or the model does not support the request.
         """
         options = check_model(model, TextRequest(glossary))
-        split = SentencesOf(self._document.segments, base_code(model.direction.source), model.model.protection)
+        split = SplitSegments(self._document.segments, base_code(model.direction.source), model.model.protection)
         self._check_sentences(len(split.sentences))
         return SegmentedFile(model, self._document, split, with_writable_terms(model, options, split.sentences))
 
@@ -93,7 +93,7 @@ class SegmentedFile:
 
     model: ServedModel
     document: Document
-    split: SentencesOf
+    split: SplitSegments
     options: LineOptions
 
     def translate(self, cancellation: Cancellation, turn: Turn, on_sentence: Callable[[], None]) -> bytes:

@@ -16,7 +16,7 @@ from towernmt.documents.formats.html import HtmlDocument
 from towernmt.documents.formats.plain import Lines
 from towernmt.documents.formats.xml import XmlDocument, XmlSettings
 from towernmt.documents.source_sentences import SourceSentence
-from towernmt.documents.translation import SentencesOf, lost, with_placeholders_forced
+from towernmt.documents.translation import SplitSegments, missing_placeholders, with_placeholders_forced
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import OPTIONS, PLAIN, LineOptions
 from towernmt.predict.lines.protected_sentences import restored, with_names_forced, with_placeholders
@@ -55,7 +55,7 @@ def translate_segmented(model: ServedModel, sentences: Sequence[SourceSentence],
         SettingsError: the model's vocabulary cannot write a prefix or a constraint.
     """
     def report_if_complete(index: int, translation: Translation) -> None:
-        if not lost(sentences[index], translation[0].text):
+        if not missing_placeholders(sentences[index], translation[0].text):
             on_result(index, translation)
 
     def translate_with_constraints(indices: list[int]) -> list[Translation]:
@@ -76,7 +76,7 @@ def translate_segmented(model: ServedModel, sentences: Sequence[SourceSentence],
         model.model.check(replace(distinct, terminology=None))      # before it shares a batch with other requests
     translations = translate_sentences(model, [sentence.text for sentence in sentences], sentence_options, cancellation,
                                        report_if_complete, blocking, turn)
-    incomplete = [index for index, sentence in enumerate(sentences) if lost(sentence, translations[index][0].text)]
+    incomplete = [index for index, sentence in enumerate(sentences) if missing_placeholders(sentence, translations[index][0].text)]
     if model.model.constrains:
         translations = with_placeholders_forced(sentences, translations, lambda translation: translation[0].text,
                                                 translate_with_constraints)
@@ -189,7 +189,7 @@ def translate_texts(model: ServedModel, texts: Sequence[str], request: TextReque
     options = check_model(model, request)
     language = None if request.split == "0" else base_code(model.direction.source)
     documents = [_document(text, request) for text in texts]
-    splits = [SentencesOf(document.segments, language, model.model.protection) for document in documents]
+    splits = [SplitSegments(document.segments, language, model.model.protection) for document in documents]
     positions = [(text, index) for text, split in enumerate(splits) for index in range(len(split.sentences))]
     if len(positions) > limits.max_segments:
         raise RequestError(413, f"The request has {len(positions)} sentences: send at most {limits.max_segments} at "
