@@ -110,9 +110,9 @@ def test_words_begin_near_their_translations() -> None:
 
 def test_contexts_and_pairs_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     data: Any = Data(drawn(60, 18, 18), (18, 18), True)
-    monkeypatch.setattr(cooccurrence, "MOST_CONTEXTS", 5)
+    monkeypatch.setattr(cooccurrence, "MAX_CONTEXTS", 5)
     assert cooccurrence_vectors(data, 8, 1).pairs == 60
-    monkeypatch.setattr(cooccurrence, "MOST_COUNTS", 1)
+    monkeypatch.setattr(cooccurrence, "MAX_COUNTS", 1)
     assert cooccurrence_vectors(data, 8, 1).pairs == 30         # the first block
 
 

@@ -36,14 +36,19 @@ def test_the_measurement_sees_that_device_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("output", ["", "nonsense", "[1]", '{"float32": 1}'])
-def test_what_cannot_be_measured_is_not_known(monkeypatch, output):
+def test_rates_are_unknown_if_the_measurement_prints_something_else(monkeypatch, caplog, output):
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=output))
     assert product_rates.product_rates() is None
+    assert "The speed of matrix products cannot be measured (" in caplog.text
 
 
-def test_a_measurement_that_fails_is_not_known(monkeypatch):
+@pytest.mark.parametrize(("stderr", "reason"), [
+    ("Traceback\nImportError: no TensorFlow\n", "ImportError: no TensorFlow"),
+    ("", "Command 'python' returned non-zero exit status 1."), (None, "Command 'python' returned")])
+def test_a_measurement_that_fails_reports_its_reason(monkeypatch, caplog, stderr, reason):
     def run(*_: object, **__: object) -> None:
-        raise subprocess.CalledProcessError(1, "python")
+        raise subprocess.CalledProcessError(1, "python", stderr=stderr)
 
     monkeypatch.setattr(subprocess, "run", run)
     assert product_rates.product_rates() is None
+    assert f"The speed of matrix products cannot be measured ({reason}" in caplog.text

@@ -87,59 +87,58 @@ def initial_values(settings: InitSettings, data: TrainingData, seed: int) -> Cha
     """
     files = {"source": settings.source_embeddings, "target": settings.target_embeddings}
     files = {side: file for side, file in files.items() if file}
-    inits: list[SessionInit] = []
+    initializers: list[SessionInit] = []
     if settings.embeddings == "cooccurrence":
-        inits.append(_by_cooccurrence(settings, data, seed))
+        initializers.append(_by_cooccurrence(settings, data, seed))
     if settings.checkpoint:
-        inits.append(_start_from(settings, data))
+        initializers.append(_start_from(settings, data))
     if files:
         vocabularies = {"source": data.source_vocabulary, "target": data.target_vocabulary}
-        inits.append(PretrainedEmbeddings(files, vocabularies))
-    return ChainInit(inits) if inits else None
+        initializers.append(PretrainedEmbeddings(files, vocabularies))
+    return ChainInit(initializers) if initializers else None
 
 
 def _by_cooccurrence(settings: InitSettings, data: TrainingData, seed: int) -> CooccurrenceEmbeddings:
-    named = "init.embeddings=cooccurrence"
+    option = "init.embeddings=cooccurrence"
     if settings.checkpoint:
-        raise SettingsError(f"{named} would replace the embeddings of init.checkpoint={settings.checkpoint}: leave out "
-                            "one of them.")
+        raise SettingsError(f"{option} would replace the embeddings of init.checkpoint={settings.checkpoint}: leave "
+                            "out one of them.")
     if not isinstance(data, (PreparedData, MixedData)):
-        raise SettingsError(f"{named} counts the pairs of prepared data, but {data.directory} is unprepared text: "
+        raise SettingsError(f"{option} counts the pairs of prepared data, but {data.directory} is unprepared text: "
                             "prepare it, or use init.embeddings=random.")
     if current_world().processes > 1:
-        raise SettingsError(f"{named} supports one process, because the vectors of several may differ slightly: use "
+        raise SettingsError(f"{option} supports one process, because the vectors of several may differ slightly: use "
                             "init.embeddings=random.")
     return CooccurrenceEmbeddings(data, seed)
 
 
 def _start_from(settings: InitSettings, data: TrainingData) -> StartFrom:
-    def opened() -> tuple[SavedRun, OpenCheckpoint]:
+    def open_checkpoint() -> tuple[SavedRun, OpenCheckpoint]:
         run, prefix = initial_checkpoint(settings.checkpoint)
         return run, OpenCheckpoint(prefix)
 
-    run, held = repeat_if_removed(opened)
+    run, held = repeat_if_removed(open_checkpoint)
     run.check_vocabulary()
     check_vocabulary_of(held, run.vocabulary)
-    other = differing_vocabulary(run.vocabulary, data)
-    if other:
+    differing_file = differing_vocabulary(run.vocabulary, data)
+    if differing_file:
         raise SettingsError(f"init.checkpoint={settings.checkpoint}: the vocabulary of that run differs from "
-                            f"that of {data.directory} ({other} differs): prepare the data with the files in "
+                            f"that of {data.directory} ({differing_file} differs): prepare the data with the files in "
                             f"{run.vocabulary}, or pass text with --vocabulary {run.vocabulary}.")
     return StartFrom(held, settings.new, settings.left_out)
 
 
 class Introduction(Callback):
-    """Logs one paragraph about the run when training begins or resumes."""
+    """Logs one paragraph about the run when training begins or resumes.
+
+    Args:
+        settings: settings of the run.
+        data: training data.
+        run: directory of the run.
+        validated: whether the run has a validator.
+    """
 
     def __init__(self, settings: Settings, data: TrainingData, run: RunDirectory, validated: bool) -> None:
-        """Store the arguments.
-
-        Args:
-            settings: settings of the run.
-            data: training data.
-            run: directory of the run.
-            validated: whether the run has a validator.
-        """
         self._settings, self._data, self._run, self._validated = settings, data, run, validated
 
     def _setup_graph(self) -> None:
@@ -150,13 +149,13 @@ class Introduction(Callback):
         logger.info(self._text())
 
     def _text(self) -> str:
-        s, run = self._settings.train, self._run.path
+        train, run = self._settings.train, self._run.path
         begin = "Training" if not self.global_step else f"Resuming after step {self.global_step} with"
         sentences = [
             f"{begin} a {self._settings.architecture} of {self._parameters:,} parameters on {_towers(self.trainer)}.",
             f"Data: {self._data.directory}{self._amount()}.",
             self._validation(),
-            f"Until {_limits(s)}." if _limits(s) else "Without a limit: until Ctrl-C.",
+            f"Until {_limits(train)}." if _limits(train) else "Without a limit: until Ctrl-C.",
             f"The run is in {run}, its complete log in {self._run.log / 'log.log'}.",
             f"To watch it: tensorboard --logdir {shlex.quote(str(self._run.log))}.",
             "To stop it: Ctrl-C, which saves a checkpoint; the same command resumes from there."]
@@ -166,19 +165,19 @@ class Introduction(Callback):
         pairs = getattr(self._data, "pairs", None)
         if not isinstance(pairs, int):
             return ", as it is read"
-        s = self._settings.data
-        return f", {pairs:,} pairs, in batches of {s.batch_tokens:,} {s.batch_type} tokens"
+        data_settings = self._settings.data
+        return f", {pairs:,} pairs, in batches of {data_settings.batch_tokens:,} {data_settings.batch_type} tokens"
 
     def _validation(self) -> str:
-        s = self._settings.validation
+        validation = self._settings.validation
         if self._validated:
-            sets = [validation.first(s.sentences) for validation in self._data.validation_sets]
-            count = sum(len(validation.source) for validation in sets)
-            every = [f"{s.steps:,} updates" if s.steps else "",
-                     f"{s.minutes:g} minutes" if s.minutes else ""]
-            return f"Validation: {count:,} sentences every {' or '.join(text for text in every if text)}."
-        why = "validation.steps=0" if self._data.validation_sets else "The data have no validation text"
-        return f"{why}: the run has no BLEU and no best checkpoint."
+            sets = [validation_set.first(validation.sentences) for validation_set in self._data.validation_sets]
+            count = sum(len(validation_set.source) for validation_set in sets)
+            intervals = [f"{validation.steps:,} updates"] if validation.steps else []
+            intervals += [f"{validation.minutes:g} minutes"] if validation.minutes else []
+            return f"Validation: {count:,} sentences every {' or '.join(intervals)}."
+        reason = "validation.steps=0" if self._data.validation_sets else "The data have no validation text"
+        return f"{reason}: the run has no BLEU and no best checkpoint."
 
 
 def _towers(trainer: Any) -> str:
@@ -210,11 +209,11 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
         source: input of the towers.
         components: functions that make custom callbacks.
     """
-    s, log, kept = settings.train, settings.log, settings.checkpoint
+    train, log, checkpoint = settings.train, settings.log, settings.checkpoint
     metric: str | None = None       # the scalar of best checkpoints and early stopping
     scores: list[str] = []
     callbacks: list[Callback] = [*components.callbacks_before(), NaNGuard()]
-    if s.precision == "float16":
+    if train.precision == "float16":
         callbacks.append(LossScaleMonitor())
     if data.validation_sets and (settings.validation.steps or settings.validation.minutes):
         validator = make_validator(settings, data, model)
@@ -225,21 +224,22 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
                 model, data.valid_source, data.valid_target, data.source_vocabulary, data.target_vocabulary,
                 log.attention_pictures, settings.search.averaged))
     check_plateau(settings, scores)
-    limit = StopAfterMinutes(s.minutes) if s.minutes else None
-    end = last_update(s, source)
+    limit = StopAfterMinutes(train.minutes) if train.minutes else None
+    end = last_update(train, source)
     callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate,
                                    getattr(settings.model, "hidden_size", 512), end, limit))
-    if metric and s.stop_patience:
-        callbacks.append(EarlyStopping(metric, s.stop_patience, mode=mode_of(metric)))
-    if metric and kept.keep_best:
-        callbacks.append(BestCheckpoints(run.best, kept.keep_best, metric, mode_of(metric)))
-    saver = CheckpointSaver(run.checkpoints, kept.steps, kept.minutes, kept.keep, source, fingerprints(data))
+    if metric and train.stop_patience:
+        callbacks.append(EarlyStopping(metric, train.stop_patience, mode=mode_of(metric)))
+    if metric and checkpoint.keep_best:
+        callbacks.append(BestCheckpoints(run.best, checkpoint.keep_best, metric, mode_of(metric)))
+    saver = CheckpointSaver(run.checkpoints, checkpoint.steps, checkpoint.minutes, checkpoint.keep, source,
+                            fingerprints(data))
     if log.histograms:
         callbacks.append(Histograms(log.histograms))
     callbacks += [Introduction(settings, data, run, metric is not None), *components.callbacks_after(), saver,
                   Progress(log.steps, expected_end=end), QueueMonitor(source, log.steps)]
-    if s.steps:
-        callbacks.append(StopAtStep(s.steps))
+    if train.steps:
+        callbacks.append(StopAtStep(train.steps))
     if limit is not None:
         callbacks.append(limit)
     return callbacks
@@ -264,13 +264,13 @@ def make_validator(settings: Settings, data: TrainingData, model: Any) -> BleuVa
     Raises:
         SettingsError: `validation.metric` cannot be computed.
     """
-    s = settings.validation
-    first, *others = [validation.first(s.sentences) for validation in data.validation_sets]
+    validation = settings.validation
+    first, *others = [validation_set.first(validation.sentences) for validation_set in data.validation_sets]
     return BleuValidator(
-        model, first.source, first.references[0], data.source_vocabulary, data.target_vocabulary, s.steps,
-        settings.search, loss=_takes_batches(model), every_minutes=s.minutes,
-        more_references=first.references[1:], more_sets=others, metric=s.metric, metric_set=s.metric_set,
-        seed=settings.data.seed, name=first.name, at_start=s.at_start)
+        model, first.source, first.references[0], data.source_vocabulary, data.target_vocabulary, validation.steps,
+        settings.search, loss=_takes_batches(model), every_minutes=validation.minutes,
+        more_references=first.references[1:], more_sets=others, metric=validation.metric,
+        metric_set=validation.metric_set, seed=settings.data.seed, name=first.name, at_start=validation.at_start)
 
 
 MEANS_OF_TRAINING = ("loss", "nll", "perplexity")
@@ -315,21 +315,24 @@ def make_config(settings: Settings, data: TrainingData, run: RunDirectory,
         Tensorpack's configuration of the run, and the callback that knows whether a signal stopped the run.
     """
     configure_graph(graph_settings(settings))
-    s = settings.data
+    data_settings = settings.data
     model = components.model(settings)
     set_model_optimizer(model, settings)
     check_gradient_checkpointing(model, settings.train)
     # The introduction reports the size of prepared data. A stream reports each epoch.
     report = logger.info if isinstance(data, StreamedCorpus) else partial(logger.info, extra=DETAIL)
-    batches = make_batches(data, s, settings.train.epochs or None, report, _wants_alignments(model, settings))
-    source = components.source(batches, feeders=s.feeders, capacity=s.queue_capacity, name=str(data.directory))
+    batches = make_batches(data, data_settings, settings.train.epochs or None, report,
+                           _wants_alignments(model, settings))
+    source = components.source(batches, feeders=data_settings.feeders, capacity=data_settings.queue_capacity,
+                               name=str(data.directory))
     stop = StopOnSignal(interrupt=lambda: source.stop(None))
-    first = initial_values(settings.init, data, s.seed) if latest_checkpoint(run.checkpoints) is None else None
+    is_new = latest_checkpoint(run.checkpoints) is None
+    initializer = initial_values(settings.init, data, data_settings.seed) if is_new else None
     config = TrainConfig(
         model=model, data=source, update_cycle=settings.train.update_cycle,
         callbacks=[*make_callbacks(settings, data, run, model, source, components), stop],
         monitors=_monitors_of_run(settings, run), summary_steps=settings.log.steps,
-        **({"session_init": first} if first else {}))
+        **({"session_init": initializer} if initializer else {}))
     return config, stop
 
 
@@ -344,9 +347,9 @@ def _monitors_of_run(settings: Settings, run: RunDirectory) -> list[MonitorBase]
 
 def graph_settings(settings: Settings) -> GraphSettings:
     """Return the settings by which the towers and the optimizer of a run are built."""
-    s = settings.train
-    return GraphSettings(settings.data.seed, s.precision, s.gradient_checkpointing, LossScaling(s.loss_scale),
-                         s.deterministic, s.tf32, s.xla, s.fused_norm)
+    train = settings.train
+    return GraphSettings(settings.data.seed, train.precision, train.gradient_checkpointing,
+                         LossScaling(train.loss_scale), train.deterministic, train.tf32, train.xla, train.fused_norm)
 
 
 def with_vocabulary_sizes(settings: Settings, data: TrainingData) -> Settings:
@@ -409,24 +412,23 @@ def _wants_alignments(model: Any, settings: Settings) -> bool:
     Raises:
         SettingsError: they do not, but the settings request guided alignment.
     """
-    wants = any(spec.name == ALIGNMENT for spec in model.inputs())
+    reads_alignments = any(spec.name == ALIGNMENT for spec in model.inputs())
     weight = getattr(settings.model, "guided_alignment_weight", 0.0)
-    if weight > 0 and not wants:
+    if weight > 0 and not reads_alignments:
         raise SettingsError(f"model.guided_alignment_weight={weight:g} has no effect on {type(model).__name__}, "
                             "whose training towers do not read alignments: set it to 0.")
-    return wants
+    return reads_alignments
 
 
 class AutomaticSettingsRecord(Callback):
-    """Log the automatic settings when training begins, and write them into the directory of the run."""
+    """Logs the automatic settings when training begins, and writes them into the directory of the run.
+
+    Args:
+        automatic: automatic settings of the run.
+        run: directory of the run.
+    """
 
     def __init__(self, automatic: Sequence[AutomaticSetting], run: Path) -> None:
-        """Store the arguments.
-
-        Args:
-            automatic: automatic settings of the run.
-            run: directory of the run.
-        """
         self.automatic, self._path = automatic, run / AUTOMATIC_SETTINGS_FILE
 
     def _before_train(self) -> None:

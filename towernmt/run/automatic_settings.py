@@ -56,12 +56,12 @@ def settings_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:
     run = RunDirectory(initial_checkpoint(settings.init.checkpoint)[0].path)
     name = settings.architecture
     if run.architecture() == (find_location(name).name if is_findable(name) else name):
-        present, other = flatten(settings), run.settings_like(settings)
-        for key, value in flatten(other).items():
+        current, initial = flatten(settings), run.settings_like(settings)
+        for key, value in flatten(initial).items():
             if (key.startswith("model.") and key not in VOCABULARY_SIZES and not affects_training_only(key)
-                    and value != present[key]):
+                    and value != current[key]):
                 yield AutomaticSetting(key, value, f"the initial parameters are those of {settings.init.checkpoint}")
-        if other.optimizer.name == "muon":
+        if initial.optimizer.name == "muon":
             yield AutomaticSetting("optimizer.name", "muon", "it trained the initial parameters")
 
 
@@ -138,8 +138,8 @@ def batch(settings: Settings, conditions: TrainingConditions) -> Iterator[Automa
         return
     if conditions.target_tokens is None:
         return
-    smallest = 100_000 if settings.optimizer.name == "muon" else 700_000
-    size = next((size for tokens, size in ((smallest, 512), (10_000_000, 1024), (50_000_000, 2048))
+    smallest_corpus = 100_000 if settings.optimizer.name == "muon" else 700_000
+    size = next((size for tokens, size in ((smallest_corpus, 512), (10_000_000, 1024), (50_000_000, 2048))
                  if conditions.target_tokens < tokens), 4096)
     yield AutomaticSetting("data.batch_tokens", size,
                            f"a pass has about {round_down(conditions.target_tokens):,} target tokens")
@@ -156,10 +156,10 @@ def memory_of_step(model: object, vocabulary: int, tokens: int) -> float:
         vocabulary: size of the target vocabulary.
         tokens: target tokens in the batch; the source has about as many.
     """
-    depth, filters = getattr(model, "hidden_size", 512), getattr(model, "filter_size", 2048)
+    hidden, filters = getattr(model, "hidden_size", 512), getattr(model, "filter_size", 2048)
     layers = getattr(model, "encoder_layers", 6) + getattr(model, "decoder_layers", 6)
     parameters = parameters_in_products(model, vocabulary)
-    return 16 * parameters + 4.0 * tokens * (3 * vocabulary + layers * (18 * depth + 3 * filters))
+    return 16 * parameters + 4.0 * tokens * (3 * vocabulary + layers * (18 * hidden + 3 * filters))
 
 
 TOKENS_PER_GPU = 12_500
@@ -179,16 +179,16 @@ def _batch_of_gpus(settings: Settings, conditions: TrainingConditions) -> Automa
     target tokens are nearly as fast as larger ones, for each token (docs/notes/defaults.md, "GPUs").
     """
     tokens, reason = TOKENS_PER_GPU, "a GPU is not busy with smaller batches"
-    fits = MEMORY_FRACTION * conditions.gpu_memory
+    memory_limit = MEMORY_FRACTION * conditions.gpu_memory
     while conditions.gpu_memory and tokens > 1000 and memory_of_step(settings.model, conditions.vocabulary,
-                                                                     tokens) > fits:
+                                                                     tokens) > memory_limit:
         tokens, reason = tokens // 2, f"a GPU has {conditions.gpu_memory / 2 ** 30:.0f} GiB"
     tokens *= conditions.gpus
     if conditions.gpus > 1:
         reason += f", and {conditions.gpus} GPUs share the batch"
     corpus = conditions.target_tokens
-    if corpus is not None and tokens > (most := max(SMALLEST_GPU_BATCH, corpus // UPDATES_PER_PASS)):
-        tokens, reason = most, f"a pass has about {round_down(corpus):,} target tokens"
+    if corpus is not None and tokens > (maximum := max(SMALLEST_GPU_BATCH, corpus // UPDATES_PER_PASS)):
+        tokens, reason = maximum, f"a pass has about {round_down(corpus):,} target tokens"
     return AutomaticSetting("data.batch_tokens", tokens, reason)
 
 
@@ -274,9 +274,9 @@ def schedule(settings: Settings, conditions: TrainingConditions) -> Iterator[Aut
     With this schedule, 15 minutes on Tatoeba gave 44.1 BLEU (docs/notes/measurements.md, "The four architectures").
     """
     train = settings.train
-    known = {"train.steps": train.steps, "train.epochs": train.epochs if conditions.target_tokens else 0,
-             "train.minutes": train.minutes}
-    limits = [name for name, value in known.items() if value]
+    limits_by_name = {"train.steps": train.steps, "train.epochs": train.epochs if conditions.target_tokens else 0,
+                      "train.minutes": train.minutes}
+    limits = [name for name, value in limits_by_name.items() if value]
     if not limits:
         return
     yield AutomaticSetting("schedule.name", "budget", f"the learning rate decreases until {' or '.join(limits)}")
@@ -319,8 +319,8 @@ def dropout_rates(settings: Settings, conditions: TrainingConditions) -> Iterato
     if not hasattr(settings.model, "residual_dropout"):
         return
     passes, seen = conditions.passes(settings), "about"
-    if passes is None and (least := _updates_before_patience_ends(settings)):
-        passes, seen = conditions.passes_of_updates(settings, least), "at least"
+    if passes is None and (updates := _updates_before_patience_ends(settings)):
+        passes, seen = conditions.passes_of_updates(settings, updates), "at least"
     if passes is None:
         return
     rate = next(rate for bound, rate in ((6, 0.0), (20, 0.1), (60, 0.2), (float("inf"), 0.3)) if passes < bound)
@@ -373,8 +373,8 @@ LEAST_INTERVAL = 50
 def _intervals_of_trained_model(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
     updates, usual = conditions.updates(settings), settings.validation.steps
     per_pass = conditions.updates_per_pass(settings)
-    known = [number for number in (per_pass, None if updates is None else updates / 10) if number is not None]
-    steps = max(LEAST_INTERVAL, round_down(min(known, default=usual)))
+    candidates = [number for number in (per_pass, None if updates is None else updates / 10) if number is not None]
+    steps = max(LEAST_INTERVAL, round_down(min(candidates, default=usual)))
     if steps >= usual:
         return
     is_tenth = updates is not None and steps == round_down(updates / 10)
@@ -407,8 +407,10 @@ def averaging(settings: Settings, conditions: TrainingConditions) -> Iterator[Au
     A run with fewer checkpoints does not average, because the average would include its first ones
     (docs/notes/defaults.md).
     """
-    kept, validated = settings.checkpoint, settings.validation.steps or settings.validation.minutes
-    if not conditions.validation_pairs or not validated or not kept.keep_best or kept.keep < AVERAGED_CHECKPOINTS:
+    checkpoint, validated = settings.checkpoint, settings.validation.steps or settings.validation.minutes
+    if not conditions.validation_pairs or not validated:
+        return
+    if not checkpoint.keep_best or checkpoint.keep < AVERAGED_CHECKPOINTS:
         return
     count = _checkpoint_count(settings, conditions)
     if count >= AVERAGED_CHECKPOINTS:
@@ -419,10 +421,10 @@ def averaging(settings: Settings, conditions: TrainingConditions) -> Iterator[Au
 
 def _checkpoint_count(settings: Settings, conditions: TrainingConditions) -> float:
     """Estimate the minimum number of checkpoints of a run; 0 if too little is known."""
-    kept, minutes = settings.checkpoint, conditions.minutes(settings)
+    checkpoint, minutes = settings.checkpoint, conditions.minutes(settings)
     updates = conditions.updates(settings) or _updates_before_patience_ends(settings)
-    by_steps = updates / kept.steps if kept.steps else 0.0
-    by_minutes = minutes / kept.minutes if kept.minutes and minutes else 0.0
+    by_steps = updates / checkpoint.steps if checkpoint.steps else 0.0
+    by_minutes = minutes / checkpoint.minutes if checkpoint.minutes and minutes else 0.0
     return max(by_steps, by_minutes)
 
 
@@ -462,6 +464,6 @@ def apply_automatic_settings(settings: Settings, conditions: TrainingConditions,
 
 def round_down(number: float) -> int:
     """Return a number rounded down to two significant digits, for the reason of an estimate."""
-    whole = int(number)
-    unit = 10 ** max(0, len(str(whole)) - 2)
-    return whole // unit * unit
+    integer = int(number)
+    unit = 10 ** max(0, len(str(integer)) - 2)
+    return integer // unit * unit

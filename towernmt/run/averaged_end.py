@@ -53,16 +53,16 @@ def check_average(settings: Settings, data: TrainingData) -> None:
     Raises:
         SettingsError: the run has no validation, or keeps too few checkpoints.
     """
-    kept, count = settings.checkpoint, settings.checkpoint.average
+    checkpoint, count = settings.checkpoint, settings.checkpoint.average
     if not count:
         return
     if not data.validation_sets or not (settings.validation.steps or settings.validation.minutes):
         raise SettingsError(f"checkpoint.average={count} needs validation to compare the average, but this run has "
                             "none: pass validation text (and validation.steps), or set checkpoint.average=0.")
-    if kept.keep < count:
-        raise SettingsError(f"checkpoint.average={count} needs {count} checkpoints, but checkpoint.keep={kept.keep}: "
-                            f"set checkpoint.keep={count}.")
-    if not kept.keep_best:
+    if checkpoint.keep < count:
+        raise SettingsError(f"checkpoint.average={count} needs {count} checkpoints, but "
+                            f"checkpoint.keep={checkpoint.keep}: set checkpoint.keep={count}.")
+    if not checkpoint.keep_best:
         raise SettingsError(f"checkpoint.average={count} compares the average with the best checkpoint, but "
                             "checkpoint.keep_best=0 keeps no best checkpoint: set it to 1.")
 
@@ -107,6 +107,10 @@ def average_if_due(settings: Settings, data: TrainingData, run: RunDirectory, co
 
 Outcomes = Mapping[str, ValidationOutcome]
 """The outcomes of one checkpoint by the name of the validation set in scalars."""
+_BEST, _AVERAGE, _LAST = "best", "average", "last"
+_RESULTS = {_BEST: "not kept", _AVERAGE: "kept", _LAST: "the last one is taken"}
+"""The candidates: the checkpoint that translates so far, the average, and the last checkpoint; and their texts in the
+log."""
 
 
 class _FinishedRun:
@@ -130,26 +134,27 @@ class _FinishedRun:
         if len(steps) < 2:
             logger.info(f"Nothing is averaged, because the run has {len(steps)} checkpoint.")
             return
-        new, best = run.averaged.with_name(f"{run.averaged.name}.new"), run.checkpoint()
-        outcomes = {"not kept": self._outcome(best), "kept": self._outcome(str(self._average(steps, new) / "model"))}
-        outcomes["the last one is taken"] = outcomes["not kept"] if _has_weights_of(best, steps[-1]) else self._outcome(
+        new_directory, best = run.averaged.with_name(f"{run.averaged.name}.new"), run.checkpoint()
+        outcomes = {_BEST: self._outcome(best)}     # of equal candidates, the first one wins
+        outcomes[_AVERAGE] = self._outcome(str(self._average(steps, new_directory) / "model"))
+        outcomes[_LAST] = outcomes[_BEST] if _has_weights_of(best, steps[-1]) else self._outcome(
             str(checkpoint_path(run.checkpoints, steps[-1]) / "model"))
-        result = self._best_of(outcomes)
-        before, now, alone = (self._metric.text(self._score(outcome)) for outcome in outcomes.values())
-        logger.info(f"Averaging the last {len(steps)} checkpoints: validation {self._metric.label} {now}, the best so "
-                    f"far {before}, the last one {alone}: {result}.")
+        winner = self._best_of(outcomes)
+        scores = {name: self._metric.text(self._score(outcome)) for name, outcome in outcomes.items()}
+        logger.info(f"Averaging the last {len(steps)} checkpoints: validation {self._metric.label} {scores[_AVERAGE]}, "
+                    f"the best so far {scores[_BEST]}, the last one {scores[_LAST]}: {_RESULTS[winner]}.")
         try:
-            if result == "not kept":
-                shutil.rmtree(new)
+            if winner == _BEST:
+                shutil.rmtree(new_directory)
                 _write_record(AverageRecord(steps[-1], count, record.kept), run.averaged)
                 return
-            self._add_to_statistics(steps[-1], self._scores(outcomes[result]))
-            if result != "kept":
-                self._average(steps := steps[-1:], new)
-            kept = KeptAverage(steps[-1], steps, self._metric.scalar(self._tag), self._metric.mode,
-                               self._scores(outcomes[result]))
-            _write_record(AverageRecord(steps[-1], count, kept), new)
-            _replace_directory(new, run.averaged)
+            self._add_to_statistics(steps[-1], self._scores(outcomes[winner]))
+            if winner == _LAST:
+                self._average(steps := steps[-1:], new_directory)
+            kept_average = KeptAverage(steps[-1], steps, self._metric.scalar(self._tag), self._metric.mode,
+                                       self._scores(outcomes[winner]))
+            _write_record(AverageRecord(steps[-1], count, kept_average), new_directory)
+            _replace_directory(new_directory, run.averaged)
         except OSError as error:
             raise CheckpointError(f"{run.averaged}: cannot write the average ({error.strerror}). Free some space or "
                                   "make it writable, and run the same command again.") from error
@@ -217,12 +222,13 @@ def _validation_sets(settings: Settings, data: TrainingData) -> tuple[dict[str, 
     The name of the first set in scalars is "".
     """
     sets, name, sentences = data.validation_sets, settings.validation.metric_set, settings.validation.sentences
-    tagged = {"" if one is sets[0] else one.name: one.first(sentences and max(sentences, MIN_SENTENCES))
-              for one in sets}
-    if name == MEAN_OF_SETS and name not in [one.name for one in sets]:
-        return tagged, MEAN_OF_SETS
-    tag = name if name in tagged else ""
-    return {tag: tagged[tag]}, tag
+    count = sentences and max(sentences, MIN_SENTENCES)
+    sets_by_tag = {"" if validation_set is sets[0] else validation_set.name: validation_set.first(count)
+                   for validation_set in sets}
+    if name == MEAN_OF_SETS and name not in [validation_set.name for validation_set in sets]:
+        return sets_by_tag, MEAN_OF_SETS
+    tag = name if name in sets_by_tag else ""
+    return {tag: sets_by_tag[tag]}, tag
 
 
 def _write_record(record: AverageRecord, directory: Path) -> None:

@@ -37,11 +37,11 @@ from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.vocabulary.base import UNK
 from towernmt.optim.optimizer import averages
 
-MOST_CONTEXTS = 4096
+MAX_CONTEXTS = 4096
 """Maximum number of subwords, the most frequent ones, whose co-occurrence with each subword is counted."""
-MOST_VALUES = 128 * 2 ** 20
+MAX_VALUES = 128 * 2 ** 20
 """Maximum number of counts, of 4 bytes each: large vocabularies have fewer contexts."""
-MOST_COUNTS = 100_000_000
+MAX_COUNTS = 100_000_000
 """Number of co-occurrences after which counting ends: 250,000 pairs with 20 different subwords."""
 WINDOW = 3
 """Maximum distance of two tokens of a window."""
@@ -49,11 +49,11 @@ SMOOTHING = 0.75
 """Exponent of the frequencies of contexts (Levy et al. 2015)."""
 VALUES, OUTPUT = "source_attention/kv/kernel", "source_attention/output/kernel"
 """Ends of the names of the kernels of a cross-attention: keys and values, and output."""
-_PAIRS_OF_A_CHUNK = 4096
-_ROWS_OF_A_SLAB = 1024
-_SHORTEST = 1e-6
+_PAIRS_PER_CHUNK = 4096
+_ROWS_PER_SLAB = 1024
+_MIN_LENGTH = 1e-6
 """Length below which a vector is round-off."""
-_MORE_DIRECTIONS, _POWER_ITERATIONS = 20, 2
+_EXTRA_DIRECTIONS, _POWER_ITERATIONS = 20, 2
 """The random projection has more directions than are needed, and is multiplied by the matrix and its transpose."""
 
 
@@ -77,7 +77,7 @@ def cooccurrence_vectors(data: PreparedData | MixedData, depth: int, seed: int) 
     NumPy computes them in one thread, because their last bits depend on the number of threads.
 
     Args:
-        data: the pairs. They are counted in their order, which is random, until `MOST_COUNTS`.
+        data: the pairs. They are counted in their order, which is random, until `MAX_COUNTS`.
         depth: length of a vector.
         seed: seed of the random projections and of the rotation.
     """
@@ -85,7 +85,7 @@ def cooccurrence_vectors(data: PreparedData | MixedData, depth: int, seed: int) 
     size, random = shift + data.target_vocabulary.size, np.random.default_rng(seed)
     chunks = _counted_chunks(data, size, shift)
     frequencies = sum((np.bincount(chunk.tokens, minlength=size) for chunk in chunks), np.zeros(size, np.int64))
-    contexts = np.argsort(-frequencies, kind="stable")[:min(MOST_CONTEXTS, MOST_VALUES // size)]
+    contexts = np.argsort(-frequencies, kind="stable")[:min(MAX_CONTEXTS, MAX_VALUES // size)]
     columns = np.full(size, -1)
     columns[contexts] = np.arange(len(contexts))
     with threadpool_limits(1):
@@ -94,7 +94,7 @@ def cooccurrence_vectors(data: PreparedData | MixedData, depth: int, seed: int) 
             counts = np.zeros((size, len(contexts)), np.float32)
             for chunk in chunks:
                 count(chunk, counts, columns)
-            halves.append(_of_length_1(_decomposed(_associations(counts), length, random)))
+            halves.append(_normalised(_decomposed(_associations(counts), length, random)))
             del counts      # half a gigabyte
         vectors = _centred_and_rotated(np.concatenate(halves, 1), {0, shift}, random)
     return SubwordVectors(vectors[:data.source_vocabulary.size], vectors[shift:],
@@ -120,7 +120,7 @@ def _centred_and_rotated(vectors: NDArray[np.float32], begins: Collection[int], 
     vectors[~used] = 0
     depth = vectors.shape[1]
     rotation = np.linalg.qr(random.standard_normal((depth, depth), np.float32))[0]
-    return np.asarray(_of_length_1(vectors) @ rotation, np.float32)
+    return np.asarray(_normalised(vectors) @ rotation, np.float32)
 
 
 class _Chunk(NamedTuple):
@@ -149,10 +149,10 @@ def _counted_chunks(data: PreparedData | MixedData, size: int, shift: int) -> li
     counts = 0
     for index in range(data.num_blocks):
         block = data.read_block(index)
-        for first in range(0, len(block), _PAIRS_OF_A_CHUNK):
-            if counts >= MOST_COUNTS:
+        for first in range(0, len(block), _PAIRS_PER_CHUNK):
+            if counts >= MAX_COUNTS:
                 return chunks
-            pairs = min(_PAIRS_OF_A_CHUNK, len(block) - first)
+            pairs = min(_PAIRS_PER_CHUNK, len(block) - first)
             tokens, sentences = [], []
             for ids, offsets, begin, number in ((block.source_ids, block.source_offsets, 0, 0),
                                                 (block.target_ids, block.target_offsets, shift, pairs)):
@@ -183,9 +183,9 @@ def _count_in_windows(chunk: _Chunk, counts: NDArray[np.float32], columns: NDArr
         _add(counts, columns, chunk.tokens[first], chunk.tokens[first + distance], 1.0 / distance)
 
 
-def _add(counts: NDArray[np.float32], columns: NDArray[np.int64], one: NDArray[np.int64], other: NDArray[np.int64],
+def _add(counts: NDArray[np.float32], columns: NDArray[np.int64], first: NDArray[np.int64], second: NDArray[np.int64],
          weight: float) -> None:
-    for subwords, contexts in ((one, columns[other]), (other, columns[one])):
+    for subwords, contexts in ((first, columns[second]), (second, columns[first])):
         counted = contexts >= 0
         np.add.at(counts.reshape(-1), subwords[counted] * counts.shape[1] + contexts[counted], np.float32(weight))
 
@@ -194,8 +194,8 @@ def _associations(counts: NDArray[np.float32]) -> NDArray[np.float32]:
     """Replace counts by their positive pointwise mutual information, and return them."""
     contexts = counts.sum(0, dtype=np.float64) ** SMOOTHING
     contexts /= max(contexts.sum(), 1.0)
-    for first in range(0, len(counts), _ROWS_OF_A_SLAB):
-        slab = counts[first:first + _ROWS_OF_A_SLAB]
+    for first in range(0, len(counts), _ROWS_PER_SLAB):
+        slab = counts[first:first + _ROWS_PER_SLAB]
         expected = slab.sum(1, dtype=np.float64)[:, None] * contexts
         ratio = np.divide(slab, expected, out=np.ones_like(slab), where=slab > 0, casting="unsafe")
         slab[:] = np.maximum(np.log(ratio), 0)
@@ -205,7 +205,7 @@ def _associations(counts: NDArray[np.float32]) -> NDArray[np.float32]:
 def _decomposed(associations: NDArray[np.float32], depth: int, random: np.random.Generator) -> NDArray[np.float32]:
     """Return a vector for each row of a matrix, by its largest singular values: `[rows, depth]`."""
     rows, columns = associations.shape
-    directions = min(depth + _MORE_DIRECTIONS, rows, columns)
+    directions = min(depth + _EXTRA_DIRECTIONS, rows, columns)
     basis = associations @ random.standard_normal((columns, directions), np.float32)
     for _ in range(_POWER_ITERATIONS):
         basis = associations @ (associations.T @ np.linalg.qr(basis)[0])
@@ -222,10 +222,10 @@ def _has_values(rows: NDArray[np.float32]) -> NDArray[np.bool_]:
     return np.asarray(rows.any(axis=1))
 
 
-def _of_length_1(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+def _normalised(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return rows of length 1; rows of zeros do not change."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > _SHORTEST)
+    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > _MIN_LENGTH)
 
 
 class CooccurrenceEmbeddings(SessionInit):
@@ -246,32 +246,33 @@ class CooccurrenceEmbeddings(SessionInit):
 
     def _setup_graph(self) -> None:
         averaged, weights = averages(), {v.op.name: v for v in tf1.trainable_variables()}
-        found = [(v, TABLES[last]) for v in weights.values()
-                 if (last := v.op.name.split("/")[-1]) in TABLES and v.shape.rank == 2]
-        if not found:       # of a custom model
+        tables = [(v, TABLES[last]) for v in weights.values()
+                  if (last := v.op.name.split("/")[-1]) in TABLES and v.shape.rank == 2]
+        if not tables:       # of a custom model
             logger.warning("init.embeddings=cooccurrence: the model has no embedding table with one of the names "
                            f"{', '.join(TABLES)}, so its parameters begin with their usual values.")
-        self._tables = [*found, *((averaged[v.op.name], side) for v, side in found if v.op.name in averaged)]
-        for name in weights if found else ():
+        self._tables = [*tables, *((averaged[v.op.name], side) for v, side in tables if v.op.name in averaged)]
+        for name in weights if tables else ():
             output = name.removesuffix(VALUES) + OUTPUT
             if name.endswith(VALUES) and output in weights:
-                self._attentions.append([(own[name], own[output]) for own in (weights, averaged) if name in own])
+                self._attentions.append([(variables[name], variables[output])
+                                         for variables in (weights, averaged) if name in variables])
 
     def _run_init(self, sess: Session) -> None:
-        begin, made = time.monotonic(), dict[int, SubwordVectors]()
+        begin, vectors_by_depth = time.monotonic(), dict[int, SubwordVectors]()
         for table, side in self._tables:
             depth = int(table.shape[1])
-            if depth not in made:
-                made[depth] = cooccurrence_vectors(self._data, depth, self._seed)
-            vectors = getattr(made[depth], side)
+            if depth not in vectors_by_depth:
+                vectors_by_depth[depth] = cooccurrence_vectors(self._data, depth, self._seed)
+            vectors = getattr(vectors_by_depth[depth], side)
             values = sess.run(table)
             has_vector = _has_values(vectors)
             values[has_vector] = vectors[has_vector]
             table.load(values, sess)
         self._let_outputs_invert_values(sess)
-        if not made:
+        if not vectors_by_depth:
             return
-        pairs = max(one.pairs for one in made.values())
+        pairs = max(each.pairs for each in vectors_by_depth.values())
         logger.info(f"Initial embeddings: by the co-occurrence of subwords in {pairs:,} pairs, in "
                     f"{time.monotonic() - begin:.1f} s.")
 
@@ -283,7 +284,7 @@ class CooccurrenceEmbeddings(SessionInit):
             with threadpool_limits(1):
                 rotation = np.linalg.qr(random.standard_normal((depth, depth), np.float32))[0]
             for keys_and_values, output in copies:
-                kernel, other = sess.run([keys_and_values, output])
+                kernel, old_output = sess.run([keys_and_values, output])
                 kernel[:, depth:] = rotation * (np.linalg.norm(kernel[:, depth:]) / depth ** 0.5)
                 keys_and_values.load(kernel, sess)
-                output.load(rotation.T * (np.linalg.norm(other) / depth ** 0.5), sess)
+                output.load(rotation.T * (np.linalg.norm(old_output) / depth ** 0.5), sess)

@@ -35,9 +35,9 @@ def recorded_name(name: str, code: Path) -> str:
     """Return the name of an architecture for `settings.yaml`, and copy the code of a custom model into `code`."""
     if not is_findable(name):
         return name
-    place = find_location(name)
-    copy_code(place, code)
-    return place.name
+    location = find_location(name)
+    copy_code(location, code)
+    return location.name
 
 
 def refuse_other_model(run: Path, code: Path, recorded: str, name: str) -> None:
@@ -52,16 +52,16 @@ def refuse_other_model(run: Path, code: Path, recorded: str, name: str) -> None:
     Raises:
         SettingsError: the name or the code differs.
     """
-    place = find_location(name) if is_findable(name) else None
-    now = place.name if place else name
-    if now != recorded:
-        raise SettingsError(f"{run} holds a run of the model {recorded}, not of {now}: leave out --model to resume "
-                            "it, or pass another --logdir for a new run.")
-    if place is None or not code.is_dir():
+    location = find_location(name) if is_findable(name) else None
+    requested = location.name if location else name
+    if requested != recorded:
+        raise SettingsError(f"{run} holds a run of the model {recorded}, not of {requested}: leave out --model to "
+                            "resume it, or pass another --logdir for a new run.")
+    if location is None or not code.is_dir():
         return
-    changed = changed_files(place, code)
+    changed = changed_files(location, code)
     if changed:
-        raise SettingsError(f"{place.root / changed[0]} has changed since {run} began: leave out --model to resume "
+        raise SettingsError(f"{location.root / changed[0]} has changed since {run} began: leave out --model to resume "
                             "with the run's copy of it, or remove the copy "
                             f"(rm -r {shlex.quote(str(code))}) to resume with the changed model, "
                             "or pass another --logdir for a new run.")
@@ -84,9 +84,9 @@ def model_from_settings(settings: Settings, kind: Any = None) -> NMTModel:
 
 def settings_as_made(settings: Settings, model: Any) -> Settings:
     """Return the settings to record for a run of a custom model that was made from `settings`."""
-    own = getattr(model, "settings", None)
+    model_settings = getattr(model, "settings", None)
     return dataclasses.replace(settings, architecture=name_of_model(model),
-                               model=own if dataclasses.is_dataclass(own) else settings.model)
+                               model=model_settings if dataclasses.is_dataclass(model_settings) else settings.model)
 
 
 def why_lost(settings: Settings) -> str:
@@ -129,9 +129,9 @@ class RunDirectory(SavedRun):
             return
         self._refuse_other_vocabulary(data)
         data.copy_vocabularies(self.vocabulary)
-        place = data.directory.absolute() if isinstance(data.directory, Path) else data.directory
+        data_path = data.directory.absolute() if isinstance(data.directory, Path) else data.directory
         validated = validation_fingerprint(data.validation_sets)
-        self.save_settings(settings, provenance({**fingerprints(data), "data_path": str(place),
+        self.save_settings(settings, provenance({**fingerprints(data), "data_path": str(data_path),
                                                  **({"validation": validated} if validated else {})}))
         begin_log(self.log)
 
@@ -204,17 +204,17 @@ class RunDirectory(SavedRun):
 
     def _refuse_other_vocabulary(self, data: TrainingData) -> None:
         if not self.exists() and self.vocabulary.is_dir() and any(self.vocabulary.iterdir()):
-            other = differing_vocabulary(self.vocabulary, data)
-            if other:
-                raise SettingsError(f"{self.vocabulary} contains another vocabulary ({other} differs), which this "
-                                    "run would replace: pass another --logdir.")
+            differing_file = differing_vocabulary(self.vocabulary, data)
+            if differing_file:
+                raise SettingsError(f"{self.vocabulary} contains another vocabulary ({differing_file} differs), which "
+                                    "this run would replace: pass another --logdir.")
 
-    def save_settings(self, settings: Settings, made: dict[str, dict[str, str]] | None = None) -> None:
+    def save_settings(self, settings: Settings, provenance_fields: dict[str, dict[str, str]] | None = None) -> None:
         """Write `settings.yaml`, and a copy of the code of a custom model.
 
         Args:
             settings: settings of the run.
-            made: provenance (`checkpoint.records.provenance`) to add to the file.
+            provenance_fields: provenance (`checkpoint.records.provenance`) to add to the file.
 
         Raises:
             SettingsError: the run has checkpoints of another model, or of the model with other code.
@@ -223,7 +223,7 @@ class RunDirectory(SavedRun):
             self.check_model(settings.architecture)
         self.path.mkdir(parents=True, exist_ok=True)
         name = recorded_name(settings.architecture, self.code)
-        save_yaml(dataclasses.replace(settings, architecture=name), self.settings_file, made)
+        save_yaml(dataclasses.replace(settings, architecture=name), self.settings_file, provenance_fields)
 
     def settings(self, model: Any = None) -> Settings:
         """Return the settings of the run.
@@ -272,8 +272,8 @@ def _at_defaults(model: Any) -> Any:
         return None
     fields = dataclasses.fields(model)
     defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
-    made = {f.name: f.default_factory() for f in fields if f.default_factory is not dataclasses.MISSING}
-    return dataclasses.replace(model, **defaults, **made)
+    factory_defaults = {f.name: f.default_factory() for f in fields if f.default_factory is not dataclasses.MISSING}
+    return dataclasses.replace(model, **defaults, **factory_defaults)
 
 
 def differing_vocabulary(vocabulary: Path, data: TrainingData) -> str:
@@ -281,13 +281,13 @@ def differing_vocabulary(vocabulary: Path, data: TrainingData) -> str:
 
     Vocabularies do not depend on the facts about the source text next to them, so these may differ.
     """
-    with tempfile.TemporaryDirectory() as place:
-        data.copy_vocabularies(place)
-        for file in sorted(Path(place).iterdir()):
-            old = vocabulary / file.name
+    with tempfile.TemporaryDirectory() as directory:
+        data.copy_vocabularies(directory)
+        for file in sorted(Path(directory).iterdir()):
+            saved_file = vocabulary / file.name
             if file.name == SOURCE_TEXT:
                 continue
-            if not old.is_file() or old.read_bytes() != file.read_bytes():
+            if not saved_file.is_file() or saved_file.read_bytes() != file.read_bytes():
                 return file.name
         factors = sorted(vocabulary.glob("source_factor_*.words"))
-        return next((file.name for file in factors if not (Path(place) / file.name).is_file()), "")
+        return next((file.name for file in factors if not (Path(directory) / file.name).is_file()), "")

@@ -275,11 +275,11 @@ def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDire
         towers: number of towers on the CPU.
         components: the run's model, trainer, input and callbacks.
     """
-    s = settings.train
-    trainer = components.trainer(gpus=gpus, towers=towers, update_cycle=s.update_cycle,
-                                 trained=TrainedVariables(s.only, s.freeze),
+    train_settings = settings.train
+    trainer = components.trainer(gpus=gpus, towers=towers, update_cycle=train_settings.update_cycle,
+                                 trained=TrainedVariables(train_settings.only, train_settings.freeze),
                                  skip_out_of_memory=settings.recovery.skip_out_of_memory,
-                                 **_over_processes(s), **_between_gpus(s))
+                                 **_over_processes(train_settings), **_between_gpus(train_settings))
     with tf.Graph().as_default():
         config, stop = make_config(settings, data, run, components)
         trainer.model = config.model
@@ -293,8 +293,8 @@ def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDire
             logger.warning(why_lost(recorded))
         logger.info(f"Made with {', '.join(f'{name} {version}' for name, version in versions().items())}; data: "
                     f"{data.directory}", extra=DETAIL)
-        if gpus is None and is_slow_on_cpu(s.precision):
-            logger.info(f"train.precision={s.precision}: float32 is faster on this processor.")
+        if gpus is None and is_slow_on_cpu(train_settings.precision):
+            logger.info(f"train.precision={train_settings.precision}: float32 is faster on this processor.")
         try:
             launch_train_with_config(config, trainer)
         except DivergenceError as error:

@@ -102,22 +102,23 @@ def with_fitting_batch(settings: Settings, data: TrainingData, gpus: Sequence[in
                        "may run out of memory, because TensorFlow's allocator leaves gaps. Set it to "
                        f"{int(USABLE * memory)} or less.")
     logger.info(f"Searching for the largest data.batch_tokens whose step fits into data.memory_gb={limit:g} ...")
-    used: dict[int, int | None] = {}
+    peaks: dict[int, int | None] = {}
 
-    def measured(tokens: int) -> int | None:
-        used[tokens] = peak_of_step(with_batch_tokens(settings, tokens), data, gpus, towers, int(limit * GIB))
+    def measure(tokens: int) -> int | None:
+        peaks[tokens] = peak_of_step(with_batch_tokens(settings, tokens), data, gpus, towers, int(limit * GIB))
         logger.info(f"data.batch_tokens={tokens}: " + (
-            "does not fit." if used[tokens] is None else f"{(used[tokens] or 0) / GIB:.2f} GiB."))
-        return used[tokens]
+            "does not fit." if peaks[tokens] is None else f"{(peaks[tokens] or 0) / GIB:.2f} GiB."))
+        return peaks[tokens]
 
     first = 64 if settings.data.batch_type == "sentences" else 1024
-    batch_tokens = largest_that_fits(measured, int(limit * GIB), first)
+    batch_tokens = largest_that_fits(measure, int(limit * GIB), first)
     if batch_tokens is None:
         checkpointed = settings.train.gradient_checkpointing
-        can = architecture(settings.architecture).model.recomputes and not checkpointed
-        raise SettingsError(f"data.memory_gb={limit:g}: not even data.batch_tokens={min(used)} fits (it needs more "
+        can_checkpoint = architecture(settings.architecture).model.recomputes and not checkpointed
+        raise SettingsError(f"data.memory_gb={limit:g}: not even data.batch_tokens={min(peaks)} fits (it needs more "
                             f"than {limit:g} GiB): raise the limit, "
-                            f"{'set train.gradient_checkpointing=true, ' if can else ''}or use a smaller model.")
+                            f"{'set train.gradient_checkpointing=true, ' if can_checkpoint else ''}or use a smaller "
+                            "model.")
     logger.info(f"data.batch_tokens={batch_tokens} is the largest that fits into {limit:g} GiB.")
     return with_batch_tokens(settings, batch_tokens)
 
@@ -160,23 +161,23 @@ def largest_that_fits(measure: Callable[[int], int | None], limit: int, first: i
             too_large = index
         count += 1
         # After five predictions memory is evidently not linear. Bisection needs at most five more measurements.
-        index = _next(fits, too_large, end, bytes_at, limit, straight=count <= 5)
+        index = _next(fits, too_large, end, bytes_at, limit, interpolate=count <= 5)
     return grid(fits) if fits >= 0 else None
 
 
-def _next(fits: int, too_large: int, end: int, bytes_at: dict[int, int], limit: int, straight: bool) -> int:
-    """Return an index strictly between both, at the expected limit; `straight`: by linear interpolation."""
+def _next(fits: int, too_large: int, end: int, bytes_at: dict[int, int], limit: int, interpolate: bool) -> int:
+    """Return an index strictly between both, at the expected limit; by linear interpolation if `interpolate` is set."""
     guess = (fits + too_large) // 2
     if too_large == end:
         guess = fits + 32                                   # four times the size
     elif fits < 0:
         guess = too_large - 32
-    if straight and len(bytes_at) >= 2:
+    if interpolate and len(bytes_at) >= 2:
         (low, low_bytes), (high, high_bytes) = sorted(bytes_at.items())[-2:]
         if high_bytes > low_bytes:
             expected = low + (limit - low_bytes) * (high - low) / (high_bytes - low_bytes)
-            line = next((i for i in range(end) if grid(i + 1) > expected), end)
-            guess = min(guess, line) if too_large == end else line
+            interpolated = next((i for i in range(end) if grid(i + 1) > expected), end)
+            guess = min(guess, interpolated) if too_large == end else interpolated
     return min(max(guess, fits + 1), too_large - 1)
 
 

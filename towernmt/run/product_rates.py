@@ -7,6 +7,7 @@ memory.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+log = logging.getLogger(__name__)
 
 SIZES = (1024, 512, 512)
 """Rows, depth and columns of a matrix product that is typical for a small model."""
@@ -47,7 +50,7 @@ float32."""
 
 
 def product_rates(gpus: Sequence[int] | None = None) -> ProductRates | None:
-    """Measure the rates of a device; None if that fails.
+    """Measure the rates of a device. If that fails, log a warning with the reason, and return None.
 
     Args:
         gpus: numbers of the GPUs, of which the first is measured; None for the CPU.
@@ -58,7 +61,11 @@ def product_rates(gpus: Sequence[int] | None = None) -> ProductRates | None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=True, env=variables)
         return ProductRates(**json.loads(done.stdout.splitlines()[-1]))
-    except (subprocess.SubprocessError, OSError, ValueError, IndexError, TypeError):
+    except (subprocess.SubprocessError, OSError, ValueError, IndexError, TypeError) as error:
+        lines = (getattr(error, "stderr", None) or "").strip().splitlines()
+        log.warning("The speed of matrix products cannot be measured (%s). Automatic settings that depend on it keep "
+                    "their defaults; set train.precision and schedule.warmup_steps by --set if others suit this "
+                    "machine.", lines[-1] if lines else error)
         return None
 
 

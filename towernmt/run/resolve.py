@@ -189,8 +189,8 @@ def _is_new(run: RunDirectory | None) -> bool:
 
 def _with_automatic_settings(sources: SettingsSources, data: TrainingData, settings: Settings) -> ResolvedSettings:
     specified = _specified_keys(sources, settings)
-    measured = needs_product_rates(settings, specified, sources.gpus)
-    conditions = training_conditions(data, sources.gpus, product_rates(sources.gpus) if measured else None)
+    needs_rates = needs_product_rates(settings, specified, sources.gpus)
+    conditions = training_conditions(data, sources.gpus, product_rates(sources.gpus) if needs_rates else None)
     automatic = []
     preset = _proposed_preset(sources, data, settings, specified, conditions)
     if preset is not None:
@@ -260,10 +260,12 @@ def note_of_changed_limit(recorded: Mapping[str, Any], old: Settings, new: Setti
         old: saved settings of the run.
         new: settings with which the run resumes.
     """
-    before, now = flatten(old), flatten(new)
-    changes = [f"{key} changed from {before[key]:g} to {now[key]:g}" for key in LIMITS if now[key] != before[key]]
-    kept = [f"{key}={now[key]}" for key in DEPENDS_ON_LIMIT if key in recorded and now.get(key) == recorded[key]]
-    if not changes or not kept:
+    old_values, new_values = flatten(old), flatten(new)
+    changes = [f"{key} changed from {old_values[key]:g} to {new_values[key]:g}" for key in LIMITS
+               if new_values[key] != old_values[key]]
+    unchanged = [f"{key}={new_values[key]}" for key in DEPENDS_ON_LIMIT
+                 if key in recorded and new_values.get(key) == recorded[key]]
+    if not changes or not unchanged:
         return ""
-    return (f"{', '.join(changes)}. These automatic settings keep their old values: {', '.join(kept)}. Use --set to "
-            "change them.")
+    return (f"{', '.join(changes)}. These automatic settings keep their old values: {', '.join(unchanged)}. Use --set "
+            "to change them.")

@@ -41,11 +41,11 @@ def check_run_vocabulary(run: RunDirectory, data: TrainingData) -> None:
     """
     if not run.exists() or not run.checkpoints.is_dir():
         return
-    other = differing_vocabulary(run.vocabulary, data)
-    if other:
-        raise SettingsError(f"{run.path} was trained with another vocabulary than that of {data.directory} ({other} "
-                            "differs): pass the --data of the run, prepare the new data with the run's vocabulary "
-                            "files, or pass another --logdir for a new run.")
+    differing_file = differing_vocabulary(run.vocabulary, data)
+    if differing_file:
+        raise SettingsError(f"{run.path} was trained with another vocabulary than that of {data.directory} "
+                            f"({differing_file} differs): pass the --data of the run, prepare the new data with the "
+                            "run's vocabulary files, or pass another --logdir for a new run.")
 
 
 def check_data(run: RunDirectory, data: TrainingData) -> None:
@@ -56,10 +56,10 @@ def check_data(run: RunDirectory, data: TrainingData) -> None:
     Raises:
         SettingsError: the data differ.
     """
-    latest, now = latest_checkpoint(run.checkpoints), getattr(data, "fingerprint", None)
+    latest, fingerprint = latest_checkpoint(run.checkpoints), getattr(data, "fingerprint", None)
     state = read_state(latest) if latest is not None and run.exists() else None
     recorded = state.made_from.get("data") if state is not None else None
-    if state is not None and None not in (recorded, now) and recorded != now:
+    if state is not None and None not in (recorded, fingerprint) and recorded != fingerprint:
         changes = state.changes(getattr(data, "position_settings", {})) or "their fingerprints differ"
         raise SettingsError(f"{run.path} was trained on other data than {data.directory} now holds ({changes}): pass "
                             "the data of the run as --data, or train on the new data in another "
@@ -76,12 +76,12 @@ def check_memory_limit(run: RunDirectory, settings: Settings) -> None:
     """
     latest = latest_checkpoint(run.checkpoints)
     if latest is not None and run.exists() and read_state(latest).in_epoch:
-        old = run.settings_like(settings).data
+        old_data = run.settings_like(settings).data
         raise SettingsError(
-            f"data.memory_gb changed from {old.memory_gb:g} to {settings.data.memory_gb:g}, which changes "
+            f"data.memory_gb changed from {old_data.memory_gb:g} to {settings.data.memory_gb:g}, which changes "
             f"data.batch_tokens, but the data position in {latest / STATE} depends on it: set "
-            f"data.memory_gb={old.memory_gb:g} to resume, or train in another --logdir with initial parameters from "
-            f"this run (--set init.checkpoint={run.path}).")
+            f"data.memory_gb={old_data.memory_gb:g} to resume, or train in another --logdir with initial parameters "
+            f"from this run (--set init.checkpoint={run.path}).")
 
 
 def finished(run: RunDirectory, settings: TrainSettings) -> str:

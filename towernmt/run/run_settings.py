@@ -230,8 +230,8 @@ def settings_of_model(model: Any) -> Settings:
         model: an `NMTModel`. If its `settings` are not a dataclass, programs that translate with the run must pass the
             model.
     """
-    own = getattr(model, "settings", None)
-    return Settings(name_of_model(model), own if dataclasses.is_dataclass(own) else None)
+    model_settings = getattr(model, "settings", None)
+    return Settings(name_of_model(model), model_settings if dataclasses.is_dataclass(model_settings) else None)
 
 
 def default_settings(name: str = "transformer", preset: str | None = None) -> Settings:

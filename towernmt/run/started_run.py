@@ -92,20 +92,21 @@ def check_overrides_of_start(start: StartingModel, settings: Settings, origin: s
     Raises:
         SettingsError: names the first setting or option.
     """
-    before = flatten(settings)
-    now = flatten(apply_overrides(settings, {key: value for key, value in values.items() if key in before}, origin))
+    old_values = flatten(settings)
+    known = {key: value for key, value in values.items() if key in old_values}
+    new_values = flatten(apply_overrides(settings, known, origin))
     for key in values:
-        if before.get(key) == now.get(key):
+        if old_values.get(key) == new_values.get(key):
             continue
         if key == "init.checkpoint":
-            raise SettingsError(f"{origin}: init.checkpoint={now[key]}, but --start {start.name} already names the "
-                                "model that the run starts from: leave out one of them.")
+            raise SettingsError(f"{origin}: init.checkpoint={new_values[key]}, but --start {start.name} already names "
+                                "the model that the run starts from: leave out one of them.")
         if key in _EMBEDDINGS:
-            raise SettingsError(f"{origin}: {key}={now[key]} would replace the embeddings of --start {start.name}: "
-                                "leave it out.")
+            raise SettingsError(f"{origin}: {key}={new_values[key]} would replace the embeddings of --start "
+                                f"{start.name}: leave it out.")
         if key.startswith("model.") and key not in (*_CHANGEABLE, *VOCABULARY_SIZES) and not affects_training_only(key):
-            raise SettingsError(f"{origin}: {key}={now[key]}, but the parameters of --start {start.name} need "
-                                f"{key}={before[key]}: leave it out.")
+            raise SettingsError(f"{origin}: {key}={new_values[key]}, but the parameters of --start {start.name} need "
+                                f"{key}={old_values[key]}: leave it out.")
 
 
 def check_resumed_start(start: StartingModel, logdir: Path, saved: Settings) -> None:
@@ -117,9 +118,9 @@ def check_resumed_start(start: StartingModel, logdir: Path, saved: Settings) -> 
     if logdir.resolve() == start.run.path.resolve():
         raise SettingsError(f"--logdir {logdir} is the run of --start: pass another --logdir for the new run.")
     if not _same_model(saved.init.checkpoint, start.location):
-        began = f"the parameters of {saved.init.checkpoint}" if saved.init.checkpoint else "random parameters"
-        raise SettingsError(f"--start {start.name}: {logdir} holds a run that began with {began}: leave out --start to "
-                            "resume it, or pass another --logdir for a new run.")
+        initial = f"the parameters of {saved.init.checkpoint}" if saved.init.checkpoint else "random parameters"
+        raise SettingsError(f"--start {start.name}: {logdir} holds a run that began with {initial}: leave out --start "
+                            "to resume it, or pass another --logdir for a new run.")
 
 
 def check_data_of_start(start: StartingModel, data: TrainingData) -> None:
@@ -130,11 +131,11 @@ def check_data_of_start(start: StartingModel, data: TrainingData) -> None:
     """
     from towernmt.run.directory import differing_vocabulary
 
-    other = differing_vocabulary(start.run.vocabulary, data)
-    if other:
-        raise SettingsError(f"{data.directory} has another vocabulary than the model of --start {start.name} ({other} "
-                            f"differs): prepare the text with `towernmt prepare --vocabulary-of {start.name}`, or pass "
-                            "it unprepared, without a vocabulary.")
+    differing_file = differing_vocabulary(start.run.vocabulary, data)
+    if differing_file:
+        raise SettingsError(f"{data.directory} has another vocabulary than the model of --start {start.name} "
+                            f"({differing_file} differs): prepare the text with `towernmt prepare --vocabulary-of "
+                            f"{start.name}`, or pass it unprepared, without a vocabulary.")
 
 
 def _name_of(architecture: str) -> str:
