@@ -16,7 +16,7 @@ from towernmt.dataflow.text.language_codes import Direction, parse_direction, tw
 from towernmt.documents.alignment.document_aligner import SentenceTexts, TranslateTexts, align_sentences
 from towernmt.documents.alignment.document_pairs import (
     DEFAULT_THRESHOLD,
-    FEWEST_TO_JUDGE,
+    MIN_SENTENCES_TO_JUDGE,
     AlignedDocument,
     ScoredPair,
     read_review,
@@ -211,6 +211,6 @@ def _summary(document: AlignedDocument, threshold: float) -> str:
     sentences = " and ".join(f"{len(side):,}" for side in document.texts)
     pair_count = sum(1 for _ in document.pairs(threshold))
     advice = (", which are few to judge by: check them, or pass --known or --model"
-              if min(map(len, document.texts)) < FEWEST_TO_JUDGE else "")
+              if min(map(len, document.texts)) < MIN_SENTENCES_TO_JUDGE else "")
     return (f"{document.files.name}: {sentences} sentences, {pair_count:,} pairs with a score of at least {threshold:g}"
             f"{advice}")

@@ -33,9 +33,9 @@ from towernmt.documents.alignment.word_gains import (
     word_pairs,
 )
 
-FEWEST_IN_BAND, SHARE_IN_BAND = 1500, 0.06
+MIN_HALF_WIDTH, HALF_WIDTH_SHARE = 1500, 0.06
 """Half the width of the band of the first pass: a number of sentences, or a share of those of the longer text."""
-CELLS_WITH_WORDS = 1 << 21
+MAX_CELLS_WITH_WORDS = 1 << 21
 """Maximum number of cells for which the first pass compares words, too."""
 HALF_WIDTH = 60
 """Half the width of the band of later passes, in sentences."""
@@ -83,14 +83,14 @@ def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[st
     """
     lengths = [_Lengths(*(np.array([len(text) for text in side], np.int64) for side in texts)) for texts in documents]
     passes = _Passes([texts.source for texts in documents], [texts.target for texts in documents], lengths, known)
-    paths = [passes.first_path(number) for number in range(len(documents))]
+    paths = [passes.first_path(index) for index in range(len(documents))]
     for _ in range(PASSES_BY_WORDS):
-        paths = passes.by_words([found.beads for found in paths])
+        paths = passes.by_words([alignment.beads for alignment in paths])
     if translate is not None:
         sources = [translate(texts.source) for texts in documents]
         passes = _Passes(sources, [texts.target for texts in documents], lengths, is_one_language=True)
         for _ in range(PASSES_BY_WORDS):
-            paths = passes.by_words([found.beads for found in paths])
+            paths = passes.by_words([alignment.beads for alignment in paths])
     return paths
 
 
@@ -103,8 +103,9 @@ class _Lengths(NamedTuple):
     def of_beads(self, beads: Sequence[Bead]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the characters of both sides of each bead."""
         ranges = np.array(beads, np.int64).reshape(-1, 4)
-        one, other = map(offsets_of_lengths, self)
-        return one[ranges[:, 1]] - one[ranges[:, 0]], other[ranges[:, 3]] - other[ranges[:, 2]]
+        source_offsets, target_offsets = map(offsets_of_lengths, self)
+        return (source_offsets[ranges[:, 1]] - source_offsets[ranges[:, 0]],
+                target_offsets[ranges[:, 3]] - target_offsets[ranges[:, 2]])
 
 
 class _Passes:
@@ -118,10 +119,10 @@ class _Passes:
         known_source, known_target = (ids.of_texts([pair[side] for pair in known])
                                       for side, ids in enumerate((source_ids, target_ids)))
         self._known = word_pairs(known_source, known_target,
-                                 [Bead(number, number + 1, number, number + 1) for number in range(len(known))])
+                                 [Bead(index, index + 1, index, index + 1) for index in range(len(known))])
         self._lengths = lengths
-        self._model = LengthModel.of_texts(np.concatenate([one.source for one in lengths]),
-                                           np.concatenate([one.target for one in lengths]))
+        self._model = LengthModel.of_texts(np.concatenate([each.source for each in lengths]),
+                                           np.concatenate([each.target for each in lengths]))
         self._source_frequency = word_frequency([*self._sources, known_source], source_ids.size)
         self._target_frequency = word_frequency([*self._targets, known_target], target_ids.size)
         self._same = same_words(source_ids.ids, target_ids.ids, self._source_frequency, self._target_frequency,
@@ -131,9 +132,10 @@ class _Passes:
         """Align a document by lengths, and by the words of both languages and of known pairs if it is short."""
         lengths = self._lengths[number]
         sources, targets = map(len, lengths)
-        band = Band.around_diagonal(sources, targets, max(FEWEST_IN_BAND, int(SHARE_IN_BAND * max(sources, targets))))
+        half_width = max(MIN_HALF_WIDTH, int(HALF_WIDTH_SHARE * max(sources, targets)))
+        band = Band.around_diagonal(sources, targets, half_width)
         gains = LengthGains(LengthModel.of_texts(*lengths), *lengths)
-        if band.starts[-1] <= CELLS_WITH_WORDS:
+        if band.starts[-1] <= MAX_CELLS_WITH_WORDS:
             return self._aligned(number, band, gains, self._lexicons(self._known))
         return AlignedSentences(path := best_path(band, gains.of_rectangle), np.zeros(len(path), np.float32))
 
@@ -143,14 +145,14 @@ class _Passes:
                  for block in word_pairs(source, target, path)]
         lexicons = self._lexicons([*self._known, *pairs])
         singles = [[bead for bead in path if bead.shape == (1, 1)] for path in paths]
-        of_beads = [lengths.of_beads(beads) for lengths, beads in zip(self._lengths, singles, strict=True)]
-        model = LengthModel.of_beads(np.concatenate([source for source, _ in of_beads]),
-                                     np.concatenate([target for _, target in of_beads]), self._model)
-        found = []
-        for number, (path, lengths) in enumerate(zip(paths, self._lengths, strict=True)):
+        lengths_of_beads = [lengths.of_beads(beads) for lengths, beads in zip(self._lengths, singles, strict=True)]
+        model = LengthModel.of_beads(np.concatenate([source for source, _ in lengths_of_beads]),
+                                     np.concatenate([target for _, target in lengths_of_beads]), self._model)
+        results = []
+        for index, (path, lengths) in enumerate(zip(paths, self._lengths, strict=True)):
             band = Band.around_path(path, len(lengths.source), len(lengths.target), HALF_WIDTH)
-            found.append(self._aligned(number, band, LengthGains(model, *lengths), lexicons))
-        return found
+            results.append(self._aligned(index, band, LengthGains(model, *lengths), lexicons))
+        return results
 
     def _lexicons(self, pairs: Sequence[PairBlock]) -> tuple[WordLexicon, WordLexicon]:
         """Return the lexicons of source words and of target words."""

@@ -22,18 +22,18 @@ from towernmt.documents.alignment.matched_files import MatchedFiles
 
 DEFAULT_THRESHOLD = 0.1
 """Score from which pairs are kept."""
-CERTAIN_SHARE, LEAST_SHARE = 0.65, 0.1
+CERTAIN_SHARE, MIN_SHARE = 0.65, 0.1
 """Shares of the sentences of the shorter text that are in pairs with `DEFAULT_THRESHOLD`: from the first on, texts are
 certainly translations of each other, and below the second one they are not."""
-LEAST_QUOTIENT = 1.3
+MIN_QUOTIENT = 1.3
 """Minimum quotient of the share and the highest share of texts in random order, where all pairs are coincidences."""
-LEAST_ERRORS = 3.0
+MIN_STANDARD_ERRORS = 3.0
 """Minimum difference of the two in standard errors of the share, which is uncertain in short texts."""
-_RANDOM_ORDERS, _MOST_IN_RANDOM_ORDER = 4, 2000
+_RANDOM_ORDERS, _MAX_IN_RANDOM_ORDER = 4, 2000
 """Number of random orders, and maximum number of sentences that are compared in them."""
-MOST_EQUAL = 0.5
+MAX_EQUAL_SHARE = 0.5
 """Maximum share of pairs with the same text on both sides."""
-FEWEST_TO_JUDGE = 30
+MIN_SENTENCES_TO_JUDGE = 30
 """Number of sentences of the shorter text below which the share is no evidence."""
 _COLUMNS = ("keep", "score", "kind", "document", "source_sentences", "target_sentences", "source", "target")
 _YES, _NO = ("yes", "y", "1", "x", "true"), ("no", "n", "0", "", "false")
@@ -92,15 +92,15 @@ class AlignedDocument:
             DataError: too few sentences have a counterpart, or both texts are the same.
         """
         pairs = list(self.pairs(DEFAULT_THRESHOLD))
-        if pairs and sum(pair.source == pair.target for pair in pairs) > MOST_EQUAL * len(pairs):
+        if pairs and sum(pair.source == pair.target for pair in pairs) > MAX_EQUAL_SHARE * len(pairs):
             raise DataError(f"{self.files.name} have the same text: pass a document and its translation, or "
                             "--no-text-check if most of its sentences stay as they are.")
         share, sentences = self.aligned.share_in_good_beads(DEFAULT_THRESHOLD), min(map(len, self.texts))
-        if share >= CERTAIN_SHARE or sentences < FEWEST_TO_JUDGE:
+        if share >= CERTAIN_SHARE or sentences < MIN_SENTENCES_TO_JUDGE:
             return
         by_chance = self._share_by_chance(known)
         error = math.sqrt(by_chance * (1 - by_chance) / sentences)
-        if share < max(LEAST_SHARE, LEAST_QUOTIENT * by_chance, by_chance + LEAST_ERRORS * error):
+        if share < max(MIN_SHARE, MIN_QUOTIENT * by_chance, by_chance + MIN_STANDARD_ERRORS * error):
             raise DataError(f"{self.files.name} are probably no translations of each other: {share:.0%} of the "
                             f"sentences of the shorter one have a counterpart, and {by_chance:.0%} have one by chance "
                             "if the sentences are in a random order. Pass documents that belong together, or "
@@ -108,7 +108,7 @@ class AlignedDocument:
 
     def _share_by_chance(self, known: Sequence[tuple[str, str]]) -> float:
         """Return the highest share of sentences in good pairs if the target is in a random order."""
-        source, target = (list(side[:_MOST_IN_RANDOM_ORDER]) for side in self.texts)
+        source, target = (list(side[:_MAX_IN_RANDOM_ORDER]) for side in self.texts)
         orders = [SentenceTexts(source, Random(seed).sample(target, len(target))) for seed in range(_RANDOM_ORDERS)]
         return max(align_sentences([texts], known)[0].share_in_good_beads(DEFAULT_THRESHOLD) for texts in orders)
 

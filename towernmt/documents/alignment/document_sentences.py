@@ -107,24 +107,25 @@ def _xliff_texts(content: bytes, name: str, language: str) -> Iterator[str]:
         raise DataError(f"The file is not XML ({error}): save it again as XLIFF.") from None
     if _local_name(root) != "xliff":
         raise DataError(f"The file begins with <{_local_name(root)}> instead of <xliff>: save it again as XLIFF.")
-    others: set[str] = set()
-    is_found = False
+    other_languages: set[str] = set()
+    has_language = False
     for file in root.iter("{*}file"):
-        named = {"source": file.get("source-language") or root.get("srcLang"),
-                 "target": file.get("target-language") or root.get("trgLang")}
-        side = next((side for side, code in named.items()
+        language_of_side = {"source": file.get("source-language") or root.get("srcLang"),
+                            "target": file.get("target-language") or root.get("trgLang")}
+        side = next((side for side, code in language_of_side.items()
                      if code and two_letter_code(code) == two_letter_code(language)), None)
         if side is None:
-            others |= {code for code in named.values() if code}
+            other_languages |= {code for code in language_of_side.values() if code}
             continue
-        is_found = True
+        has_language = True
         for unit in file.iter(*(f"{{*}}{unit}" for unit in _UNITS)):
             for child in unit:
                 if _local_name(child) == side:
                     yield "".join(_text_of(child))
-    if not is_found:
-        raise DataError(f"The file has no text in the language {language} (it has {', '.join(sorted(others)) or 'none'}"
-                        "): pass the right --languages.")
+    if not has_language:
+        languages = ", ".join(sorted(other_languages)) or "none"
+        raise DataError(f"The file has no text in the language {language} (it has {languages}): pass the right "
+                        "--languages.")
 
 
 def _local_name(element: etree._Element) -> str:

@@ -19,8 +19,8 @@ SHAPE_GAINS = tuple(float(np.log(probability)) for probability in (0.89, 0.0445,
 """Logarithms of the probabilities of the shapes of beads, by Gale & Church."""
 VARIANCE = 6.8
 """Variance of the target characters for each source character, in texts of equal length, by Gale & Church."""
-_WORST = float(np.log(0.02))
-_FEWEST = 50
+_MIN_GAIN = float(np.log(0.02))
+_MIN_BEADS = 50
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class LengthModel:
     @classmethod
     def of_beads(cls, source: NDArray[np.integer], target: NDArray[np.integer], otherwise: LengthModel) -> LengthModel:
         """Return the model that fits the numbers of characters of beads best; `otherwise` if there are too few."""
-        if len(source) < _FEWEST:
+        if len(source) < _MIN_BEADS:
             return otherwise
         ratio = float(target.sum()) / float(source.sum())
         # The median of a squared standard normal variable is 0.455, and outliers do not change a median.
@@ -92,7 +92,7 @@ class LengthGains:
         gains *= np.float32(-0.5) / variance
         gains -= self._unrelated[kind][target]
         gains -= np.float32(0.5) * np.log(np.float32(2 * np.pi) * variance)
-        np.maximum(gains, np.float32(_WORST), out=gains)
+        np.maximum(gains, np.float32(_MIN_GAIN), out=gains)
 
 
 def _sums_before_boundaries(lengths: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

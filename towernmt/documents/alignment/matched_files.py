@@ -68,10 +68,10 @@ def match_folders(source: str, target: str, languages: Direction | None) -> Fold
     for key in keys:
         by_key = [_by_key(paths, Path(folder), key) for paths, folder in zip(sides, (source, target), strict=True)]
         for name in by_key[0].keys() & by_key[1].keys():
-            found = [side[name] for side in by_key]
-            if all(len(paths) == 1 for paths in found):
-                matched.append(MatchedFiles(*(str(paths[0]) for paths in found)))
-                for side, paths in zip(sides, found, strict=True):
+            paths_of_sides = [side[name] for side in by_key]
+            if all(len(paths) == 1 for paths in paths_of_sides):
+                matched.append(MatchedFiles(*(str(paths[0]) for paths in paths_of_sides)))
+                for side, paths in zip(sides, paths_of_sides, strict=True):
                     side.remove(paths[0])
     if not matched:
         raise DataError(f"{source} and {target} have no documents with the same names: give translated files the same "
@@ -86,10 +86,10 @@ def _files(folder: str) -> Iterator[Path]:
 
 
 def _by_key(paths: Iterable[Path], folder: Path, key: Callable[[Path], str]) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = defaultdict(list)
+    paths_by_key: dict[str, list[Path]] = defaultdict(list)
     for path in paths:
-        found[key(path.relative_to(folder)).casefold()].append(path)
-    return found
+        paths_by_key[key(path.relative_to(folder)).casefold()].append(path)
+    return paths_by_key
 
 
 def _without_languages(path: Path, removed: Iterable[str]) -> str:
@@ -109,12 +109,12 @@ def _words_of_name(name: str, languages: frozenset[str]) -> Iterator[str | None]
 
 def _spellings(codes: Iterable[str]) -> frozenset[str]:
     """Return the codes and names of languages that names of files may have, in lower case."""
-    found: set[str] = set()
+    spellings: set[str] = set()
     for code in codes:
         two_letters = two_letter_code(code)
-        found |= {code.lower(), base_code(code), two_letters, NAMES.get(two_letters, code).lower(),
-                  *(other for other, same in TWO_LETTERS.items() if same == two_letters)}
-    return frozenset(found)
+        spellings |= {code.lower(), base_code(code), two_letters, NAMES.get(two_letters, code).lower(),
+                      *(three_letters for three_letters, two in TWO_LETTERS.items() if two == two_letters)}
+    return frozenset(spellings)
 
 
 def language_of_name(path: str | Path, codes: Iterable[str] | None = None) -> str | None:

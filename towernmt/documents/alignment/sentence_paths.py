@@ -117,7 +117,7 @@ def best_path(band: Band, gains_of_rectangle: GainsOfRectangle) -> list[Bead]:
             first, after = int(band.first[i]), int(band.last[i]) + 1
             rows.add(first, after, gains[:, i - chunk.start, first - columns.start:after - columns.start],
                      moves[starts[i]:starts[i + 1]])
-    return _followed(moves, band)
+    return _traced_path(moves, band)
 
 
 def _chunks(band: Band) -> Iterator[tuple[range, range]]:
@@ -161,12 +161,12 @@ class _Rows:
         best = self._best[0][2 + first:2 + after]
         np.add(self._best[1][1 + first:1 + after], gains[0], out=best)
         for number, (rows, columns) in enumerate(SHAPES[1:], start=1):
-            of_bead = self._best[rows][2 + first - columns:2 + after - columns] + gains[number]
-            np.copyto(moves, np.uint8(number), where=of_bead > best)
-            np.maximum(best, of_bead, out=best)
-        gap, opened = self._gap[2 + first:2 + after], self._best[1][2 + first:2 + after] + GAP_GAIN
-        continues = gap > opened
-        np.maximum(gap, opened, out=gap)
+            bead_gain = self._best[rows][2 + first - columns:2 + after - columns] + gains[number]
+            np.copyto(moves, np.uint8(number), where=bead_gain > best)
+            np.maximum(best, bead_gain, out=best)
+        gap, new_gap = self._gap[2 + first:2 + after], self._best[1][2 + first:2 + after] + GAP_GAIN
+        continues = gap > new_gap
+        np.maximum(gap, new_gap, out=gap)
         gap += GAP_STEP
         np.copyto(moves, np.uint8(_VERTICAL), where=gap > best)
         np.maximum(best, gap, out=best)
@@ -185,7 +185,7 @@ class _Rows:
         np.maximum(best[1:], in_row, out=best[1:])
 
 
-def _followed(moves: NDArray[np.uint8], band: Band) -> list[Bead]:
+def _traced_path(moves: NDArray[np.uint8], band: Band) -> list[Bead]:
     """Return the path to the last cell."""
     first, starts = band.first.tolist(), band.starts.tolist()
     i, j = len(first) - 1, int(band.last[-1])

@@ -24,16 +24,16 @@ from towernmt.dataflow.vocabulary.sentencepiece_model import spans
 from towernmt.documents.alignment.sentence_paths import Bead
 
 _UNKNOWN = NULL + 1
-_LONGEST = 80
+_MAX_WORDS = 80
 """Maximum number of words on a side of a pair from which the lexicon is learned."""
 _PAIRS_AT_ONCE = 2000
 """Number of pairs in a block: learning needs memory for all pairs of words in a block."""
-_SMALLEST = 0.01
+_MIN_PROBABILITY = 0.01
 """Minimum probability of an entry of a lexicon."""
-_SMALLEST_RATIO = 8.0
+_MIN_RATIO = 8.0
 """Minimum of its quotient by the frequency of the word. Lower ones mean little, since model 1 gives the most frequent
 words to all words."""
-_SAME = 0.5
+_SAME_PROBABILITY = 0.5
 """Minimum probability that a name, a number or a similar word is translated by itself."""
 
 
@@ -51,9 +51,9 @@ class WordIds:
         """Return the words of sentences, and give new words their ids."""
         ids, lengths = [], []
         for text in texts:
-            found = [self.ids.setdefault(word, len(self.ids) + 2) for word in word_classes(text.casefold())]
-            ids.extend(found or [_UNKNOWN])
-            lengths.append(max(len(found), 1))
+            word_ids = [self.ids.setdefault(word, len(self.ids) + 2) for word in word_classes(text.casefold())]
+            ids.extend(word_ids or [_UNKNOWN])
+            lengths.append(max(len(word_ids), 1))
         return Words(np.array(ids, np.int32), offsets_of_lengths(np.array(lengths, np.int64)))
 
     @property
@@ -91,10 +91,10 @@ class Words:
 def word_pairs(source: Words, target: Words, beads: Sequence[Bead]) -> list[PairBlock]:
     """Return the words of beads as blocks of sentence pairs, without gaps and very long ones."""
     ranges = np.array([bead for bead in beads if not bead.is_gap], np.int64).reshape(-1, 4)
-    one, other = source.joined(ranges[:, 0], ranges[:, 1]), target.joined(ranges[:, 2], ranges[:, 3])
-    pairs = PairBlock(one.ids, one.offsets, other.ids, other.offsets)
+    source_words, target_words = source.joined(ranges[:, 0], ranges[:, 1]), target.joined(ranges[:, 2], ranges[:, 3])
+    pairs = PairBlock(source_words.ids, source_words.offsets, target_words.ids, target_words.offsets)
     pairs = select_pairs(pairs, np.flatnonzero(
-        (pairs.source_lengths <= _LONGEST) & (pairs.target_lengths <= _LONGEST)))
+        (pairs.source_lengths <= _MAX_WORDS) & (pairs.target_lengths <= _MAX_WORDS)))
     return [pair_range(pairs, first, min(first + _PAIRS_AT_ONCE, len(pairs)))
             for first in range(0, len(pairs), _PAIRS_AT_ONCE)]
 
@@ -136,7 +136,7 @@ class WordLexicon:
         else:
             occurrences = sum(np.bincount(block.source_ids, minlength=given_size) for block in pairs)
             discounted = entries.probability - 1.0 / np.maximum(occurrences, 1)[entries.source]
-            smallest = np.maximum(_SMALLEST, _SMALLEST_RATIO * relative[entries.target])
+            smallest = np.maximum(_MIN_PROBABILITY, _MIN_RATIO * relative[entries.target])
             known = (discounted > smallest) & (entries.source > _UNKNOWN) & (entries.target > _UNKNOWN)
             keys = entries.source[known].astype(np.int64) * size + entries.target[known]
             probability = discounted[known]
@@ -151,9 +151,9 @@ class WordLexicon:
 
 def _with_same(keys: NDArray[np.int64], probability: NDArray[np.float64], same: NDArray[np.int64]
                ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return sorted entries in which equal words have at least the probability `_SAME`."""
+    """Return sorted entries in which equal words have at least the probability `_SAME_PROBABILITY`."""
     keys = np.concatenate([keys, same])
-    probability = np.concatenate([probability, np.full(len(same), _SAME)])
+    probability = np.concatenate([probability, np.full(len(same), _SAME_PROBABILITY)])
     order = np.lexsort((probability, keys))
     keys, probability = keys[order], probability[order]
     is_last = np.append(keys[1:] != keys[:-1], True) if len(keys) else np.zeros(0, bool)
@@ -171,15 +171,15 @@ def same_words(source: Mapping[str, int], target: Mapping[str, int], source_freq
         target_frequency: int64 `[target words]`.
         is_one_language: whether both texts are in the same language, as a translation and the target are.
     """
-    found = []
-    for word, one in source.items():
-        other = target.get(word)
-        if other is None or not (is_one_language or word[0].isalnum()):
+    pairs = []
+    for word, source_id in source.items():
+        target_id = target.get(word)
+        if target_id is None or not (is_one_language or word[0].isalnum()):
             continue
-        counts = sorted((int(source_frequency[one]), int(target_frequency[other])))
+        counts = sorted((int(source_frequency[source_id]), int(target_frequency[target_id])))
         if is_one_language or any(map(str.isdigit, word)) or (counts[0] and counts[1] <= 3 * counts[0]):
-            found.append((one, other))
-    return np.array(found, np.int64).reshape(-1, 2).T
+            pairs.append((source_id, target_id))
+    return np.array(pairs, np.int64).reshape(-1, 2).T
 
 
 class WordGains:
@@ -193,8 +193,9 @@ class WordGains:
 
     def __init__(self, source: Words, target: Words, source_lexicon: WordLexicon, target_lexicon: WordLexicon) -> None:
         self._texts, self._lexicons = (source, target), (source_lexicon, target_lexicon)
-        one, other = source.after_two_others(), target.after_two_others()
-        self._source, self._target = _Explained(one, other, source_lexicon), _Explained(other, one, target_lexicon)
+        padded_source, padded_target = source.after_two_others(), target.after_two_others()
+        self._source = _ExplainedWords(padded_source, padded_target, source_lexicon)
+        self._target = _ExplainedWords(padded_target, padded_source, target_lexicon)
 
     def of_rectangle(self, boundaries: range, target_boundaries: range) -> NDArray[np.float32]:
         """Return the gains for `best_path`."""
@@ -214,15 +215,15 @@ class WordGains:
         A word of which the lexicon knows a share of the probability counts as this share.
         """
         ranges = np.array(beads, np.int64).reshape(-1, 4)
-        one = self._texts[0].joined(ranges[:, 0], ranges[:, 1])
-        other = self._texts[1].joined(ranges[:, 2], ranges[:, 3])
-        sides = [(one, other, self._lexicons[0]), (other, one, self._lexicons[1])]
-        gains = sum(_Explained(*side).gains_of_pairs() for side in sides)
+        source_words = self._texts[0].joined(ranges[:, 0], ranges[:, 1])
+        target_words = self._texts[1].joined(ranges[:, 2], ranges[:, 3])
+        sides = [(source_words, target_words, self._lexicons[0]), (target_words, source_words, self._lexicons[1])]
+        gains = sum(_ExplainedWords(*side).gains_of_pairs() for side in sides)
         known = sum(_sums_of_sentences(1.0 - lexicon.rest[given.ids], given) for _, given, lexicon in sides)
         return np.asarray(gains, np.float32) * np.float32(0.5), np.asarray(known, np.float32)
 
 
-class _Explained:
+class _ExplainedWords:
     """The words of a text, explained by the words of another one: by model 1 and by their frequency.
 
     Args:
@@ -261,9 +262,9 @@ class _Explained:
         given_sentence = np.repeat(np.arange(size), np.diff(self._given.offsets))
         keys = np.sort(self._given.ids.astype(np.int64) * size + given_sentence)
         word, entry = self._entries(self._words.ids)
-        wanted = self._lexicon.given[entry].astype(np.int64) * size + sentence[word]
-        times = np.searchsorted(keys, wanted, "right") - np.searchsorted(keys, wanted)
-        ratio = np.bincount(word, self._lexicon.ratio[entry] * times, minlength=len(sentence))
+        given_keys = self._lexicon.given[entry].astype(np.int64) * size + sentence[word]
+        occurrences = np.searchsorted(keys, given_keys, "right") - np.searchsorted(keys, given_keys)
+        ratio = np.bincount(word, self._lexicon.ratio[entry] * occurrences, minlength=len(sentence))
         logs = np.log((ratio + (self._rest[sentence] + 1.0)) / (self._lengths[sentence] + 1.0))
         return _sums_of_sentences(logs, self._words)
 
@@ -274,12 +275,12 @@ class _Explained:
         order = np.argsort(given_ids, kind="stable")
         given_ids, column = given_ids[order], np.repeat(np.arange(len(given)), np.diff(begins))[order]
         word, entry = self._entries(ids)
-        wanted = self._lexicon.given[entry]
-        found = np.searchsorted(given_ids, wanted)
-        times = np.searchsorted(given_ids, wanted, "right") - found
-        cells = np.repeat(word * len(given), times) + column[spans(found, times)]
-        return np.bincount(cells, np.repeat(self._lexicon.ratio[entry], times), minlength=len(ids) * len(given)).astype(
-            np.float32).reshape(len(ids), len(given))
+        given_words = self._lexicon.given[entry]
+        first = np.searchsorted(given_ids, given_words)
+        occurrences = np.searchsorted(given_ids, given_words, "right") - first
+        cells = np.repeat(word * len(given), occurrences) + column[spans(first, occurrences)]
+        ratios = np.bincount(cells, np.repeat(self._lexicon.ratio[entry], occurrences), minlength=len(ids) * len(given))
+        return ratios.astype(np.float32).reshape(len(ids), len(given))
 
     def _entries(self, ids: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the entries of the lexicon for each word: the index of the word, and that of the entry."""
