@@ -217,7 +217,7 @@ class CatalogueText:
         for tag in _TAGS.finditer(text):
             names[tag["name"]].add(tag["close"])
 
-        opened: list[tuple[str, int]] = []
+        open_tags: list[tuple[str, int]] = []
         keys = iter(range(len(text)))
 
         def hold(tag: re.Match[str]) -> str:
@@ -226,12 +226,12 @@ class CatalogueText:
                 return tag[0]
             key = next(keys)
             if tag["close"]:
-                index = next((index for index in reversed(range(len(opened))) if opened[index][0] == name), None)
+                index = next((index for index in reversed(range(len(open_tags))) if open_tags[index][0] == name), None)
                 if index is not None:
-                    key = opened[index][1]
-                    del opened[index:]
+                    key = open_tags[index][1]
+                    del open_tags[index:]
             elif name not in _SINGLE and not tag["single"]:
-                opened.append((name, key))
+                open_tags.append((name, key))
             if len(self._tags) < _MOST:
                 self._keys.append(key)
             return self._held(_TAG, self._tags, tag[0])
@@ -265,21 +265,21 @@ class CatalogueText:
     def _with_code_shielded(self, parts: Sequence[Part]) -> Segment:
         """Return the parts, with each `<code>` or similar element as one shielded part."""
         closed = {part.key for part in parts if isinstance(part, Mark) and part.kind == "close"}
-        made: list[Part] = []
+        result: list[Part] = []
         key: int | None = None
         inside: list[str] = []
         for part in parts:
             if key is not None:
                 inside.append(part if isinstance(part, str) else self._flat((part,)))
                 if isinstance(part, Mark) and part.kind == "close" and part.key == key:
-                    made.append(Shielded("".join(inside), None))
+                    result.append(Shielded("".join(inside), None))
                     key = None
             elif isinstance(part, Mark) and part.kind == "open" and self._name(part) in _CODE and (
                     part.key in closed):
                 key, inside = part.key, [self._flat((part,))]
             else:
-                made.append(part)
-        return tuple(made)
+                result.append(part)
+        return tuple(result)
 
     def _name(self, mark: Mark) -> str:
         tag = _TAGS.fullmatch(self._tags[ord(mark.content[0]) - _TAG])
@@ -321,12 +321,12 @@ class CatalogueText:
         """Divide text at the placeholders that the model copied, and insert their numbers."""
         pieces: list[str | int] = []
         done = 0
-        for found in kind.pattern.finditer(text):
-            number = next((number for number in free if self.placeholders[number] == found[0]), None)
+        for match in kind.pattern.finditer(text):
+            number = next((number for number in free if self.placeholders[number] == match[0]), None)
             if number is not None:
                 free.remove(number)
-                pieces += [text[done:found.start()], number]
-                done = found.end()
+                pieces += [text[done:match.start()], number]
+                done = match.end()
         return [*pieces, text[done:]]
 
     def _without_accelerator(self, text: str, accelerators: str) -> str:
@@ -335,10 +335,10 @@ class CatalogueText:
             return text
         for sign in accelerators:
             pattern = _ACCELERATORS.get(sign)
-            found = list(pattern.finditer(text)) if pattern is not None else []
+            matches = list(pattern.finditer(text)) if pattern is not None else []
             is_label = sign != "_" or text.lstrip("_")[:1].isupper() and text.count("_") == 1
-            if len(found) == 1 and is_label and text.count(sign) == 1 and not _ENTITY.match(text, found[0].start()):
-                index = found[0].start()
+            if len(matches) == 1 and is_label and text.count(sign) == 1 and not _ENTITY.match(text, matches[0].start()):
+                index = matches[0].start()
                 self._letter = sign, text[index + 1]
                 return text[:index] + text[index + 1:]
         return text
@@ -350,8 +350,8 @@ class CatalogueText:
         sign, letter = self._letter
         if not re.search(r"[^\W_]", text):
             return text
-        held = [found.span() for pattern in (_TAGS, _ENTITY, *((self.kind.pattern,) if self.kind else ()))
-                for found in pattern.finditer(text)]
+        held = [match.span() for pattern in (_TAGS, _ENTITY, *((self.kind.pattern,) if self.kind else ()))
+                for match in pattern.finditer(text)]
         free = [index for index, character in enumerate(text)
                 if character.isalnum() and not any(start <= index < end for start, end in held)]
         same = [index for index in free if text[index].casefold() == letter.casefold()]

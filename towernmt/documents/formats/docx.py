@@ -175,18 +175,18 @@ def open_docx(content: bytes) -> OfficeDocument:
 
 def _with_fields(items: list[Item]) -> list[Item]:
     """Return the items, with each complete field as one item, and the text of a link inside a `LinkField`."""
-    made: list[Item] = []
+    result: list[Item] = []
     begins: list[int] = []
     for item in items:
-        made.append(item)
+        result.append(item)
         kind = _field_char(item)
         if kind == "begin":
-            begins.append(len(made) - 1)
+            begins.append(len(result) - 1)
         elif kind == "end" and begins:
             begin = begins.pop()
-            field, made = made[begin:], made[:begin]
-            made += _field(field)
-    return [item._replace(divides=True) if _field_char(item) else item for item in made]
+            field, result = result[begin:], result[:begin]
+            result += _field(field)
+    return [item._replace(divides=True) if _field_char(item) else item for item in result]
 
 
 def _field(items: list[Item]) -> list[Item]:

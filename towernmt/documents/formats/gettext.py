@@ -130,8 +130,8 @@ def open_po(content: bytes) -> Pieces:
 
 
 def _charset(content: bytes) -> str:
-    found = _CHARSET.search(content[:20_000])
-    charset = found[1].decode("ascii") if found else "CHARSET"
+    match = _CHARSET.search(content[:20_000])
+    charset = match[1].decode("ascii") if match else "CHARSET"
     if charset == "CHARSET":                    # the placeholder of templates
         return "utf-8"
     try:
@@ -148,8 +148,8 @@ def _entries(lines: Sequence[str]) -> Iterator[_Entry]:
     """
     entry, keyword = _Entry(), ""
     for number, line in enumerate(lines):
-        found = _KEYWORD.match(line)
-        begins = found is not None and found[1] in ("msgctxt", "msgid")
+        match = _KEYWORD.match(line)
+        begins = match is not None and match[1] in ("msgctxt", "msgid")
         if entry.translation >= 0 and (begins or not line.strip() or line.lstrip().startswith("#")):
             yield entry
             entry, keyword = _Entry(), ""
@@ -161,14 +161,14 @@ def _entries(lines: Sequence[str]) -> Iterator[_Entry]:
             continue
         if not line.strip():
             continue
-        if found is not None:
-            keyword = found[1]
+        if match is not None:
+            keyword = match[1]
             entry.texts[keyword] = ""
             if entry.begin < 0:
                 entry.begin = number
             if keyword.startswith("msgstr") and entry.translation < 0:
                 entry.translation = number
-        text = _unquoted(line[found.end() if found else 0:])
+        text = _unquoted(line[match.end() if match else 0:])
         if not keyword or text is None:
             raise DataError(f"The file is not a valid gettext catalogue: line {number + 1} is not a comment, a msgid, "
                             "a msgstr or a text in quotes.")
@@ -214,11 +214,11 @@ def _unquoted(line: str) -> str | None:
     """Return the text of the strings in quotes on a line; None if the line has anything else or no strings."""
     texts, index = [], 0
     while index < len(line):
-        found = _STRING.match(line, index)
-        if found is None:
+        match = _STRING.match(line, index)
+        if match is None:
             return None
-        texts.append(found[1])
-        index = found.end()
+        texts.append(match[1])
+        index = match.end()
     return _ESCAPE.sub(_unescaped, "".join(texts)) if texts else None
 
 

@@ -184,11 +184,11 @@ def open_html(content: bytes) -> HtmlDocument:
 
 def _ends(tokens: Sequence[Token], is_xhtml: bool) -> dict[int, int]:
     """Return the indices of end tags, by the indices of their start tags."""
-    opened: dict[str, list[int]] = defaultdict(list)
+    open_tags: dict[str, list[int]] = defaultdict(list)
     ends = {}
     for index, token in enumerate(tokens):
         if token.kind == "open" and not (is_xhtml and token.is_empty):
-            opened[token.name].append(index)
-        elif token.kind == "close" and opened[token.name]:
-            ends[opened[token.name].pop()] = index
+            open_tags[token.name].append(index)
+        elif token.kind == "close" and open_tags[token.name]:
+            ends[open_tags[token.name].pop()] = index
     return ends

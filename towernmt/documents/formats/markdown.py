@@ -129,10 +129,10 @@ class _MarkdownBlocks:
         """Return the lines of a block, a list for each definition in it, without the colon before it."""
         groups: list[list[tuple[int, int, int]]] = []
         for number, begin, end in spans:
-            found = _DEFINITION.match(self._lines[number], begin, end) if groups else None
-            if found or not groups:
+            match = _DEFINITION.match(self._lines[number], begin, end) if groups else None
+            if match or not groups:
                 groups.append([])
-            groups[-1].append((number, found.end() if found else begin, end))
+            groups[-1].append((number, match.end() if match else begin, end))
         return groups
 
     def _spans(self, token: Token, is_atx: bool) -> list[tuple[int, int, int]]:
@@ -150,8 +150,8 @@ class _MarkdownBlocks:
                 return []
             spans.append((number, begin, begin + len(core)))
         number, begin, end = spans[0]
-        if found := _TASK.match(self._lines[number], begin, end):
-            spans[0] = (number, found.end(), end)
+        if match := _TASK.match(self._lines[number], begin, end):
+            spans[0] = (number, match.end(), end)
         return spans
 
     def _cell(self, row: int, column: int, content: str) -> tuple[int, int] | None:
@@ -256,9 +256,9 @@ class _Written:
         begins_so = _BLOCK.match(sources[0]) is not None
         for number, line in enumerate(lines):
             row = self._row(line, images, is_escaped)
-            found = None if self._inline.marks.get(line[:1]) else _BLOCK.match(row)
-            is_block = found is not None and not (begins_so if number == 0 else row in sources)
-            rows.append(f"{found[0]}\\{row[found.end():]}" if found is not None and is_block else row)
+            match = None if self._inline.marks.get(line[:1]) else _BLOCK.match(row)
+            is_block = match is not None and not (begins_so if number == 0 else row in sources)
+            rows.append(f"{match[0]}\\{row[match.end():]}" if match is not None and is_block else row)
         return rows
 
     def _row(self, line: str, images: Sequence[str], is_escaped: bool) -> str:
@@ -300,8 +300,8 @@ def _wrapped(text: str, unit: Sequence[str]) -> list[str]:
 
 def _may_begin(line: str) -> bool:
     """Return whether a line within a paragraph may begin like this."""
-    found = _BLOCK.match(line)
-    return found is None or found[0] not in ("", "1")       # a list may interrupt a paragraph only if it begins with 1
+    match = _BLOCK.match(line)
+    return match is None or match[0] not in ("", "1")       # a list may interrupt a paragraph only if it begins with 1
 
 
 def _read(token: Token) -> str:
@@ -331,35 +331,35 @@ def _is_emphasis(part: Part) -> TypeGuard[Mark]:
 
 def _merged(segment: Segment) -> Segment:
     """Return the segment, with adjacent pairs of the same emphasis joined."""
-    made: list[Part] = []
+    result: list[Part] = []
     keys: dict[int, int] = {}       # of the second pair: the key of the first
     for part in segment:
-        before = made[-1] if made else None
+        before = result[-1] if result else None
         if (isinstance(part, Mark) and isinstance(before, Mark) and _is_emphasis(part) and _is_emphasis(before)
                 and (before.kind, part.kind) == ("close", "open") and before.content == part.content):
             keys[part.key] = before.key
-            made.pop()
+            result.pop()
         elif isinstance(part, Mark) and part.kind == "close" and part.key in keys:
-            made.append(part._replace(key=keys[part.key]))
+            result.append(part._replace(key=keys[part.key]))
         else:
-            made.append(part)
-    return tuple(made)
+            result.append(part)
+    return tuple(result)
 
 
 def _trimmed(segment: Segment) -> Segment:
     """Return the segment, with signs and white space at the edges of emphasis moved out of it."""
-    made: list[Part] = []
+    result: list[Part] = []
     for part in segment:
-        before = made[-1] if made else ""
+        before = result[-1] if result else ""
         if isinstance(part, str) and _is_emphasis(before) and before.kind == "open":
             text = part.lstrip(_signs_of(part))
-            made[-1:] = [part[:len(part) - len(text)], before, text] if text else [before, part]
+            result[-1:] = [part[:len(part) - len(text)], before, text] if text else [before, part]
         elif _is_emphasis(part) and part.kind == "close" and isinstance(before, str):
             text = before.rstrip(_signs_of(before))
-            made[-1:] = [text, part, before[len(text):]] if text else [before, part]
+            result[-1:] = [text, part, before[len(text):]] if text else [before, part]
         else:
-            made.append(part)
-    return tuple(part for part in made if part != "")
+            result.append(part)
+    return tuple(part for part in result if part != "")
 
 
 def _signs_of(text: str) -> str:

@@ -152,8 +152,8 @@ class Inline:
         index += 1
         if self.source.startswith("(", index) and (end := self._end_of_target(index + 1)) is not None:
             return end
-        found = _REFERENCE.match(self.source, index)
-        return index if found is None else found.end()
+        match = _REFERENCE.match(self.source, index)
+        return index if match is None else match.end()
 
     def _end_of_target(self, index: int) -> int | None:
         """Return the index after the address and title of a link; None if they are missing."""
@@ -168,18 +168,18 @@ class Inline:
         return index + 1 if source.startswith(")", index) else None
 
     def _end_of_code(self, fence: str) -> int:
-        for found in re.finditer("`+", self.source[self._at + len(fence):]):
-            if found[0] == fence:
-                return self._at + len(fence) + found.end()
+        for match in re.finditer("`+", self.source[self._at + len(fence):]):
+            if match[0] == fence:
+                return self._at + len(fence) + match.end()
         raise Unknown
 
     def _put(self, text: str) -> None:
         self.units[-1][-1] += text
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str]:
-        if (found := pattern.match(self.source, self._at)) is None:
+        if (match := pattern.match(self.source, self._at)) is None:
             raise Unknown
-        return found
+        return match
 
     def _expect(self, text: str) -> str:
         if not self.source.startswith(text, self._at):
@@ -213,10 +213,10 @@ def _is_mark(token: Token) -> bool:
 def _tag(token: Token) -> tuple[str, str] | None:
     """Return the kind and name of a mark, for `pair_tags`."""
     if token.type == "html_inline":
-        found = _HTML.fullmatch(token.content)
-        if found is None or found[3] or found[2].lower() in _VOID:
+        match = _HTML.fullmatch(token.content)
+        if match is None or match[3] or match[2].lower() in _VOID:
             return None
-        return "close" if found[1] else "open", f"<{found[2].lower()}>"
+        return "close" if match[1] else "open", f"<{match[2].lower()}>"
     if token.type.endswith(("_open", "_close")):
         name, _, kind = token.type.rpartition("_")
         return kind, name
@@ -269,14 +269,14 @@ def without_extensions(lines: Sequence[str], is_mdx: bool) -> list[str]:
     number = 0
     while number < len(made):
         prefix, text, _ = _divided(made[number])
-        found = _FENCE.match(text)
+        match = _FENCE.match(text)
         if fence:
-            if found and found[1].startswith(fence) and not found[2].strip():
+            if match and match[1].startswith(fence) and not match[2].strip():
                 fence = ""
             number += 1
             continue
-        if found and (found[1][0] == "~" or "`" not in found[2]):
-            fence = found[1]
+        if match and (match[1][0] == "~" or "`" not in match[2]):
+            fence = match[1]
             number += 1
             continue
         last = number
@@ -308,12 +308,12 @@ def keep_extensions(parser: MarkdownIt) -> MarkdownIt:
 
 
 def _rule(state: StateInline, silent: bool) -> bool:
-    found = _KEPT.match(state.src, state.pos, state.posMax)
-    if found is None or not _is_mathematics(found):
+    match = _KEPT.match(state.src, state.pos, state.posMax)
+    if match is None or not _is_mathematics(match):
         return False
     if not silent:
-        state.push("kept", "", 0).content = found[0]
-    state.pos = found.end()
+        state.push("kept", "", 0).content = match[0]
+    state.pos = match.end()
     return True
 
 
@@ -333,8 +333,8 @@ def _is_mathematics(found: re.Match[str]) -> bool:
 def _divided(line: str) -> tuple[str, str, str]:
     """Divide a line into indent with signs of quotations, text, and line end."""
     text = line.rstrip("\r\n")
-    found = _PREFIX.match(text)
-    begin = found.end() if found else 0
+    match = _PREFIX.match(text)
+    begin = match.end() if match else 0
     return text[:begin], text[begin:], line[len(text):]
 
 
@@ -346,8 +346,8 @@ def _end_of_mathematics(text: str) -> str:
     if text == "\\[" or text.startswith("\\[") and _TEX.search(text[2:].removesuffix("\\]")) and (
             text.endswith("\\]") or "\\]" not in text):
         return "\\]"
-    found = _ENVIRONMENT.match(text)
-    return f"\\end{{{found[1]}}}" if found else ""
+    match = _ENVIRONMENT.match(text)
+    return f"\\end{{{match[1]}}}" if match else ""
 
 
 def _line_with(lines: Sequence[str], first: int, end: str, missing: set[str]) -> int:

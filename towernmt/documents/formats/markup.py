@@ -160,13 +160,13 @@ class Tokens:
                 index = end
 
     def _next_tag(self, index: int) -> Token | None:
-        while (found := _TAG.search(self._text, index)) is not None:
-            token = self._tag_at(found.start())
+        while (match := _TAG.search(self._text, index)) is not None:
+            token = self._tag_at(match.start())
             if token is not None:
                 return token
             if ">" in self._missing:
                 return None
-            index = found.end()
+            index = match.end()
         return None
 
     def _tag_at(self, start: int) -> Token | None:
@@ -246,10 +246,10 @@ class Tokens:
     def _end_of_raw(self, name: str, index: int) -> int:
         if name in self._missing:
             return len(self._text)
-        found = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(self._text, index)
-        if found is None:
+        match = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(self._text, index)
+        if match is None:
             self._missing.add(name)
-        return found.start() if found else len(self._text)
+        return match.start() if match else len(self._text)
 
 
 _RAISED = ("sup", "sub", "superscript", "subscript")

@@ -277,11 +277,11 @@ def _settled(items: Sequence[Item]) -> list[Item]:
     for item in reversed(items):
         path = path if item.is_loose else item.path
         paths_after.append(path)
-    made: list[Item] = []
+    result: list[Item] = []
     for item, after in zip(items, reversed(paths_after), strict=True):
-        same = item.is_loose and made and after == made[-1].path
-        made.append(item._replace(path=made[-1].path) if same else item)
-    return made
+        same = item.is_loose and result and after == result[-1].path
+        result.append(item._replace(path=result[-1].path) if same else item)
+    return result
 
 
 def _most_frequent(groups: Sequence[tuple[Hashable, Sequence[Item]]], depth: int) -> Hashable:

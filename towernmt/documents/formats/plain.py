@@ -99,8 +99,8 @@ def text_pieces(text: str) -> list[str | Slot]:
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    for found in _LINE.finditer(text):
-        line, end = found.groups()
+    for match in _LINE.finditer(text):
+        line, end = match.groups()
         core = line.rstrip()
         before = "" if (begins := _BEFORE.match(core)) is None else begins[0]
         yield _Line(before, core[len(before):], line[len(core):], end)

@@ -77,7 +77,7 @@ class Caption:
     def _with_marks(self, text: str, has_entities: bool) -> str:
         found = list(_TAG.finditer(text))
         kinds = pair_tags([("close" if tag["close"] else "open", tag["name"].split(".")[0]) if tag["name"] else None
-                        for tag in found])
+                           for tag in found])
         made, index = [], 0
         for tag, (kind, key) in zip(found, kinds, strict=True):
             made.append(_unescaped(text[index:tag.start()], has_entities))
@@ -98,8 +98,8 @@ class Caption:
                     after, text = last.content + after, text[:-1]
             elif isinstance(last, Mark) and last.kind == "single":
                 after, text = last.content + after, text[:-1]
-            elif found := _DASH.match(text):
-                before, text = before + found[0], text[found.end():]
+            elif match := _DASH.match(text):
+                before, text = before + match[0], text[match.end():]
             elif text[-1].isspace():
                 after, text = text[-1] + after, text[:-1]
             else:
@@ -260,14 +260,14 @@ def open_srt(content: bytes) -> Pieces:
     """
     text, encode = decode_file(content)
     lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)
-    times = [(number, found) for number, line in enumerate(lines) if (found := _SRT_CUE.match(line))]
+    times = [(number, match) for number, line in enumerate(lines) if (match := _SRT_CUE.match(line))]
     if lines and any(line.strip() for line in lines) and not times:
         raise DataError("The file has no subtitles: no line has times such as 00:00:01,000 --> 00:00:02,000.")
     cues = []
-    for (number, found), after in zip(times, [*(number for number, _ in times), len(lines)][1:], strict=True):
+    for (number, match), after in zip(times, [*(number for number, _ in times), len(lines)][1:], strict=True):
         if after < len(lines) and after - 1 > number and lines[after - 1].strip().isdecimal():
             after -= 1                         # the number of the next cue
-        begin, end = (int(found[index]) * 3600 + int(found[index + 1]) * 60 + float(found[index + 2].replace(",", "."))
+        begin, end = (int(match[index]) * 3600 + int(match[index + 1]) * 60 + float(match[index + 2].replace(",", "."))
                       for index in (1, 4))
         first = number + 1
         for index in range(first, after + 1):  # a blank line within a cue divides it
@@ -294,15 +294,15 @@ def open_vtt(content: bytes) -> Pieces:
         raise DataError("The file is not a WebVTT file: the first line must begin with WEBVTT.")
     cues, number = [], 0
     while number < len(lines):
-        found = _VTT_CUE.match(lines[number])
+        match = _VTT_CUE.match(lines[number])
         number += 1
-        if found is None:
+        if match is None:
             continue
         first = number
         while number < len(lines) and lines[number].strip() and not _VTT_CUE.match(lines[number]):
             number += 1
         if number > first:
-            begin, end = (int(found[index] or 0) * 3600 + int(found[index + 1]) * 60 + float(found[index + 2])
+            begin, end = (int(match[index] or 0) * 3600 + int(match[index + 1]) * 60 + float(match[index + 2])
                           for index in (1, 4))
             cues.append(Cue(first, number, begin, end))
     return subtitle_document(lines, cues, has_entities=True, encode=encode)

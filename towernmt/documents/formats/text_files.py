@@ -50,9 +50,9 @@ def decode_file(content: bytes, encoding: str | None = None) -> tuple[str, Encod
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(f"The file is not encoded as {encoding.upper()} (line {line}): save it as UTF-8, for example "
                         "by `iconv -f WINDOWS-1252 -t UTF-8`.") from None
-    if found := _BINARY.search(text):
-        raise DataError(f"The file is not text: line {text.count(chr(10), 0, found.start()) + 1} has the character "
-                        f"U+{ord(found[0]):04X}.")
+    if match := _BINARY.search(text):
+        raise DataError(f"The file is not text: line {text.count(chr(10), 0, match.start()) + 1} has the character "
+                        f"U+{ord(match[0]):04X}.")
 
     def encode(written: str) -> bytes:
         try:
@@ -159,8 +159,8 @@ def wrapped_lines(text: str, width: int, may_begin: Callable[[str], bool] = bool
     """
     lines: list[str] = []
     begin = 0
-    spaces = [(found.start(), found.end()) for found in _SPACE.finditer(text)
-              if may_begin(text[found.end():found.end() + _BEGINNING])]
+    spaces = [(match.start(), match.end()) for match in _SPACE.finditer(text)
+              if may_begin(text[match.end():match.end() + _BEGINNING])]
     for here, following in pairwise([*spaces, (len(text), len(text))]):
         if following[0] - begin > width:
             lines.append(text[begin:here[0]])
@@ -258,7 +258,7 @@ def pair_tags(tags: Sequence[tuple[str, Any] | None]) -> list[tuple[str, int]]:
     Args:
         tags: ("open" or "close", name) for each tag; None for a single tag.
     """
-    made: list[tuple[str, int]] = [("single", number) for number in range(len(tags))]
+    result: list[tuple[str, int]] = [("single", number) for number in range(len(tags))]
     opened: list[int] = []
     open_names: Counter[Any] = Counter()
     for number, tag in enumerate(tags):
@@ -274,9 +274,9 @@ def pair_tags(tags: Sequence[tuple[str, Any] | None]) -> list[tuple[str, int]]:
             opened_name = (tags[other] or ("", None))[1]
             open_names[opened_name] -= 1
             if opened_name == name:
-                made[other], made[number] = ("open", other), ("close", other)
+                result[other], result[number] = ("open", other), ("close", other)
                 break
-    return made
+    return result
 
 
 Opener = Callable[[bytes], Document]
