@@ -76,7 +76,8 @@ def translate_segmented(model: ServedModel, sentences: Sequence[SourceSentence],
         model.model.check(replace(distinct, terminology=None))      # before it shares a batch with other requests
     translations = translate_sentences(model, [sentence.text for sentence in sentences], sentence_options, cancellation,
                                        report_if_complete, blocking, turn)
-    incomplete = [index for index, sentence in enumerate(sentences) if missing_placeholders(sentence, translations[index][0].text)]
+    incomplete = [index for index, sentence in enumerate(sentences)
+                  if missing_placeholders(sentence, translations[index][0].text)]
     if model.model.constrains:
         translations = with_placeholders_forced(sentences, translations, lambda translation: translation[0].text,
                                                 translate_with_constraints)
