@@ -251,6 +251,16 @@ def test_other_numbers_than_damaged_ones_are_translated_again(line: str, other: 
     assert translate(model, [line]) == [line.upper()]
 
 
+def test_a_wrong_number_is_replaced_if_no_second_translation_is_better() -> None:
+    def without_placeholders(text: str) -> str:
+        if "X1" in text:
+            raise DataError("the vocabulary cannot write X1")
+        return "99 RUFEN"
+
+    assert translate(Model(without_placeholders), ["call 12345 now"]) == ["12345 RUFEN"]
+    assert translate(Model(without_placeholders), ["call 12345 or 678"]) == ["99 RUFEN"]
+
+
 def test_a_number_of_the_prefix_stays() -> None:
     model = Model(lambda text: "194 WAR ES")
     assert translate(model, [LineRequest("it was in 1910", LineOptions(prefix="194"))])[0].startswith("194")

@@ -101,18 +101,22 @@ class LineSpans:
             count += sum(found[value] != of_line[value] or value in lost for value in self._numbers)
         return count + self._marks.lost(translation)
 
-    def with_numbers(self, translation: str) -> str:
+    def with_numbers(self, translation: str, must_be_similar: bool = True) -> str:
         """Return a translation in which each number that the model has changed is replaced by that of the line.
 
-        The numbers that are missing and those that the line does not have must be equally many and similar, in their
-        order: `founded in 194` for `1910`. Otherwise the translation is returned unchanged.
+        The numbers that are missing and those that the line does not have must be equally many, in their order.
+        Otherwise the translation is returned unchanged.
+
+        Args:
+            translation: the translation.
+            must_be_similar: whether they must have most digits in common, as in `founded in 194` for `1910`.
         """
         of_line, found = number_counts(self._text), number_counts(translation)
         missing = [number for number in self._digits(self.lost_small_numbers(translation))
                    if found[number_value(number)] < of_line[number_value(number)]]
         foreign = [match for match in runs_of_digits(translation) if not of_line[number_value(match[0])]]
-        if len(missing) != len(foreign) or not all(are_similar(one, other[0]) for one, other in zip(
-                missing, foreign, strict=True)):
+        if len(missing) != len(foreign) or must_be_similar and not all(
+                are_similar(number, match[0]) for number, match in zip(missing, foreign, strict=True)):
             return translation
         for number, match in zip(reversed(missing), reversed(foreign), strict=True):
             translation = translation[:match.start()] + number + translation[match.end():]

@@ -181,13 +181,18 @@ class SpecialLine:
         return bool(self.is_copied or self.case or self.is_corrected or self.unknown or self._is_unmarked
                     or self._is_foreign or not self.spans.is_empty)
 
-    def with_numbers(self, first: Translation) -> Translation:
-        """Return a first translation with the numbers of the line in place of those that the model has changed."""
+    def with_numbers(self, translation: Translation, must_be_similar: bool = True) -> Translation:
+        """Return a translation with the numbers of the line in place of those that the model has changed.
+
+        Args:
+            translation: translation of the line.
+            must_be_similar: whether only numbers are replaced that have most of their digits in common.
+        """
         options = self.request.options
         if self.is_copied or options.prefix or options.constraints or not (
-                self.spans.changed(first[0].text) or self.spans.lost_small_numbers(first[0].text)):
-            return first
-        return _changed(first, self.spans.with_numbers)
+                self.spans.changed(translation[0].text) or self.spans.lost_small_numbers(translation[0].text)):
+            return translation
+        return _changed(translation, lambda text: self.spans.with_numbers(text, must_be_similar))
 
     def second_lines(self, first: Translation) -> list[ProtectedLine]:
         """Return the lines to translate after a first translation; none if that is the only one."""
@@ -327,7 +332,9 @@ def better_translations(lines: Sequence[SpecialLine], first: Sequence[Translatio
             best = lines[index].best(found[index], those)
             waiting[index] = lines[index].lines_with_numbers(best)
             found[index] = best
-    return found
+    # Where no second translation is better, a wrong number is still replaced by the one that is missing.
+    return [line.with_numbers(best, must_be_similar=False) if line.spans.changed(best[0].text) else best
+            for line, best in zip(lines, found, strict=True)]
 
 
 def _translations(lines: Sequence[SpecialLine], waiting: Mapping[int, Sequence[ProtectedLine]],
