@@ -103,7 +103,7 @@ def test_the_loss_of_a_text_is_that_of_its_bleu_and_its_log_probability() -> Non
 class _UnigramScorer(PairScorer):
     """A scorer that gives each token the probability 1/2, and whose sentences have at most 4 tokens."""
 
-    longest = 4
+    max_length = 4
 
     def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
         log_probs = [np.full(len(target) + 1, -math.log(2.0)) for target in targets]
