@@ -92,6 +92,14 @@ def test_faults_and_lost_spans_are_counted():
     assert header[5] == "spans copied" and row[0] == "address" and row[5:] == ["0.0%", "33.3%", "33.3%"]
 
 
+def test_the_space_before_a_unit_may_be_missing():
+    text = RobustnessText("number", ["a 5 %."] * 4, [["b 5 %."] * 4], ["5 %"] * 4)
+    clean_text = RobustnessText("clean", ["a."] * 4, [["b."] * 4], [""] * 4)
+    scores = robustness_scores([clean_text, text], [["b."] * 4, ["b 5 %.", "b 5%.", "b 5.", "b 5% 5%."]],
+                               MetricSettings())
+    assert scores[1].copied == pytest.approx(2 / 4)
+
+
 def test_final_punctuation_does_not_count_where_the_source_has_none():
     texts = [text for text in forms().values() if text.name in ("clean", "no final punctuation")]
     without = [re.sub(r"\W$", "", line) for line in REFERENCES[0]]

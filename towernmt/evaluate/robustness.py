@@ -25,6 +25,7 @@ from towernmt.dataflow.text.text_lines import clean
 from towernmt.evaluate.metrics import MetricSettings, score_corpus
 from towernmt.predict.lines.faults import EMPTY, LOOP, fault_of_text
 
+_SPACE_BEFORE_UNIT = re.compile(r"(?<=\d) (?=\D)")
 _FINAL = re.compile(r"\s*[.!?…。！？]+\s*$")
 
 
@@ -161,7 +162,7 @@ def robustness_scores(texts: Sequence[RobustnessText], hypotheses: Sequence[Sequ
                                              text.lowercase)
         faults = [fault_of_text(clean(hypothesis), line)
                   for line, hypothesis in zip(text.source, translations, strict=True)]
-        copies = [hypothesis.count(span) == 1
+        copies = [_is_copied(span, hypothesis)
                   for span, hypothesis in zip(text.spans, translations, strict=True) if span]
         copied = sum(copies) / len(copies) if copies else None
         count = max(len(translations), 1)
@@ -169,6 +170,15 @@ def robustness_scores(texts: Sequence[RobustnessText], hypotheses: Sequence[Sequ
             text.name, len(translations), bleu, bleu / base[scored] if base[scored] else 0.0, chrf,
             copied, faults.count(LOOP) / count, faults.count(EMPTY) / count))
     return scores
+
+
+def _is_copied(span: str, hypothesis: str) -> bool:
+    """Return whether a translation has a span exactly once.
+
+    The space between a number and its unit may be missing, because languages differ: `5 %` and `5%`.
+    """
+    without_space = _SPACE_BEFORE_UNIT.sub("", span)
+    return hypothesis.count(span) == 1 or without_space != span and hypothesis.count(without_space) == 1
 
 
 def _bleu_and_chrf(text: RobustnessText, hypotheses: Sequence[str], metrics: MetricSettings, lowercase: bool

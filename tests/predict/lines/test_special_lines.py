@@ -219,6 +219,17 @@ def test_a_number_without_its_unit_is_changed(line: str, translation: str, is_ke
     assert LineSpans(line, EVERYTHING).changed(translation) == (not is_kept)
 
 
+@pytest.mark.parametrize(("translation", "mean", "expected"), [
+    ("ES SIND 41 MEILEN.", -0.3, "IT IS 41 MB."),           # another unit: the placeholder keeps it
+    ("ES SIND 41 MEGABYTE.", -0.9, "ES SIND 41 MEGABYTE."),     # the placeholder costs more than 0.5 nats a token
+    ("ES SIND 41MB.", -0.1, "ES SIND 41MB.")])
+def test_a_unit_is_kept_by_a_placeholder_unless_that_is_improbable(translation: str, mean: float, expected: str
+                                                                   ) -> None:
+    model = Model(lambda text: (text.upper(), mean) if "X1" in text else translation)
+    assert translate(model, ["it is 41 MB."]) == [expected]
+    assert len(model.seen) == (1 if "41MB" in translation else 2)
+
+
 def test_an_ordinary_line_reaches_the_model_unchanged() -> None:
     requests = [LineRequest("the device is here"), LineRequest("So, not here (é)!", LineOptions(n_best=2))]
     model = Model(marked)
@@ -332,6 +343,7 @@ def test_numbers_that_only_a_comma_or_a_dash_separates_get_one_placeholder() -> 
     ("it costs 1,000.50 €", "es kostet 1.000,50 €", 0), ("it costs 1,000.50 €", "es kostet 1.000,5 €", 1),
     ("12345 birds", "1245 Vögel", 1), ("12345 birds", "١٢٣٤٥ طائر", 0), ("12345 birds", "12345 Vögel 12345", 1),
     ("it is 21.5 °C", "es sind 215", 1), ("it is 21.5 °C", "es sind 21,5 °C", 0), ("at 12:45", "um 12.45 Uhr", 0),
+    ("at 4:340", "um 4340", 1), ("at 4:340", "um 4:340", 0), ("on 12/05/2020", "am 12.05.2020", 0),
     ("10,000 birds", "10 000 Vögel", 0), ("3 birds", "drei Vögel", 0), ("in 1990 and 1990", "1990 und 1990", 0)])
 def test_a_number_is_kept_by_its_digits(line: str, translation: str, changed: int) -> None:
     assert LineSpans(line, EVERYTHING).changed(translation) == changed

@@ -4,7 +4,7 @@
 - Marks are those of `mark_spans`. The model does not see them in a second translation.
 - Numbers are those of `number_spans`. A translation may write other separators (`1,000.5` and `1.000,5`), spell out the
   unit, or use the digits of another script.
-- Small numbers are not spans. A translation that lacks one of them may have spelled it out or lost it.
+- Small numbers and units are not spans. A translation that lacks one of them may have spelled it out or lost it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from towernmt.predict.lines.number_spans import (
     numbers_in,
     runs_of_digits,
     small_numbers_in,
+    units_of_values,
     values_with_units,
 )
 
@@ -58,6 +59,7 @@ class LineSpans:
         numbers_of_line = [part.text for part in self.segment if isinstance(part, _Number)]
         self._numbers = sum(map(number_counts, numbers_of_line), Counter[str]())
         self._with_units = set[str]().union(*map(values_with_units, numbers_of_line))
+        self._units = set[tuple[str, str]]().union(*map(units_of_values, numbers_of_line))
         self._negative = set[str]().union(*map(negative_values, numbers_of_line))
 
     @cached_property
@@ -81,6 +83,10 @@ class LineSpans:
     def lost_small_numbers(self, translation: str) -> list[int]:
         """Return the different small numbers that a translation lacks; see `lost_values`."""
         return lost_values(self._text, self._small_numbers, translation) if self._small_numbers else []
+
+    def num_changed_units(self, translation: str) -> int:
+        """Return how many numbers a translation has without their units; it may have spelled out or changed these."""
+        return len(self._units - units_of_values(translation)) if self._units else 0
 
     def lost_item_number(self, translation: str) -> list[int]:
         """Return the number of the list item at the beginning of the line if the translation does not begin with it."""

@@ -33,6 +33,7 @@ _SMALL_NUMBER = re.compile(r"(?<![\w.,:/–-])\d{1,2}(?:[/–-]\d{1,2})?(?![\w%]
 _SHORT_RANGE = re.compile(r"\d{1,2}[/–-]\d{1,2}")
 _RUN_OF_DIGITS = re.compile(_DIGITS)
 _GROUP = re.compile(r"\d+")
+_THOUSANDS = re.compile(r"(?<![\d:])(\d{1,3}(?:\.\d{3})+)(?![\d:])")
 _SHORT_GROUP = re.compile(r"(?<!\d)\d{1,2}(?!\d)")
 _AFTER_A_NUMBER = re.compile(r"[ \u00a0\u202f]?(?:[^\W\d_]|[%‰°€$£¥₹×])")
 _BEFORE_A_NUMBER = re.compile(r"(?:[€$£¥₹]|\b[A-Z]{3})[ \u00a0\u202f]?$")
@@ -78,9 +79,14 @@ def small_numbers_in(text: str) -> Iterator[tuple[int, int, list[int]]]:
 
 
 def number_value(text: str) -> str:
-    """Return the digits of a number as those of ASCII, without separators of thousands and with a point for others."""
+    """Return the digits of a number as those of ASCII, without separators of thousands and with a point for others.
+
+    A colon and a slash do not separate thousands: `4:340` is not `4,340`.
+    """
     groups = ["".join(str(unicodedata.digit(c)) for c in group) for group in _GROUP.findall(text)]
-    return re.sub(r"(?<!\d)(\d{1,3}(?:\.\d{3})+)(?!\d)", lambda match: match[0].replace(".", ""), ".".join(groups))
+    separators = [":" if {":", "/"} & set(separator) else "." for separator in _GROUP.split(text)[1:-1]]
+    value = "".join(part for pair in zip(groups, [*separators, ""], strict=True) for part in pair)
+    return _THOUSANDS.sub(lambda match: match[0].replace(".", ""), value).replace(":", ".")
 
 
 def runs_of_digits(text: str) -> Iterator[re.Match[str]]:
@@ -97,6 +103,13 @@ def values_with_units(text: str) -> set[str]:
     """Return the values of the numbers with units in a text. Any word after a number may be a unit."""
     return {number_value(match[0]) for match in runs_of_digits(text)
             if _AFTER_A_NUMBER.match(text, match.end()) or _BEFORE_A_NUMBER.search(text[:match.start()])}
+
+
+def units_of_values(text: str) -> set[tuple[str, str]]:
+    """Return the value and the unit of each number that has a unit, such as `("12", "€")`."""
+    pairs = ((number_value(match["digits"]), (match["unit"] or match["before"] or "").strip().lower())
+             for match in _NUMBER.finditer(text))
+    return {(value, unit) for value, unit in pairs if unit and unit != "x"}
 
 
 def negative_values(text: str) -> set[str]:

@@ -47,7 +47,7 @@ _HOPELESS = -1.5
 _FOREIGN = -0.5
 """Mean log-probability of a token, in nats, below which a line of unknown words is its own translation."""
 _WORSE = 0.5
-"""Maximum loss of the mean log-probability of a token, in nats, by a placeholder for a small number."""
+"""Maximum loss of the mean log-probability of a token, in nats, by placeholders for small numbers and units."""
 _NAME = re.compile(r"(?<![\w-])(?:(?<!\d )(?![IVXLCDM]+\b)[A-Z]{2,6}(?! \d)|[a-z]{1,30}[A-Z][A-Za-z0-9]{0,40}"
                    r"|(?:[A-Z][a-z]{1,30}){2,6})(?![\w-])")
 """Abbreviations, except units and currencies next to a number and Roman numerals; and names such as `userName`."""
@@ -203,7 +203,8 @@ class SpecialLine:
         self._by_sentence = (self._model.settings.sentences != "off" and self._may_be_copied
                              and lacks_sentences(line, first[0].text))
         is_changed = bool(self.case or self.is_corrected or self.unknown or self._is_fragment or self._is_unmarked)
-        if self.is_copied or not (is_changed or self._by_sentence or lost or self.spans.changed(first[0].text)):
+        if self.is_copied or not (is_changed or self._by_sentence or lost or self.spans.changed(first[0].text)
+                                  or self.spans.num_changed_units(first[0].text)):
             return []
         # In its usual case and without typos, the line may keep the numbers: placeholders for them are a third step.
         lines = [self._line_with(mark, item if is_changed else lost) for mark in self._marks()]
@@ -282,7 +283,7 @@ class SpecialLine:
         if changed:
             return second if changed > 0 else first
         search = self._model.search
-        lost = len(self.spans.lost_small_numbers(one.text)) - len(self.spans.lost_small_numbers(other.text))
+        lost = self._num_lost(one.text) - self._num_lost(other.text)
         if lost > 0 and mean_log_prob(one, search) - mean_log_prob(other, search) < _WORSE:
             return second
         if self._is_fragment:
@@ -297,6 +298,10 @@ class SpecialLine:
         if not self.case and not self.unknown:
             return first
         return second if all(b > a for a, b in zip(*scores, strict=True)) else first
+
+    def _num_lost(self, text: str) -> int:
+        """Return the number of small numbers and units that a translation lacks or has spelled out."""
+        return len(self.spans.lost_small_numbers(text)) + self.spans.num_changed_units(text)
 
     def _is_copy(self, text: str) -> bool:
         return SequenceMatcher(None, self._line.casefold(), text.casefold(), False).ratio() >= _COPY
