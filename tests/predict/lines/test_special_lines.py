@@ -427,6 +427,8 @@ def test_a_model_that_keeps_marks_is_asked_once(line: str) -> None:
 def test_other_quotes_are_kept_quotes() -> None:
     assert LineMarks("»so« ist das").lost('"so" is that') == 0
     assert LineMarks("»so« ist das").lost("so is that") == 2
+    assert LineMarks("»so« ist das").lost("so it isn't") == 2
+    assert LineMarks("»so« ist das").lost("that is 'so'") == 0
 
 
 @pytest.mark.parametrize(("mean", "expected"), [(-0.1, "1. OPEN THE DOOR"), (-0.9, "FIRST 1 DOOR")])

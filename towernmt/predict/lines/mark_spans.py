@@ -40,7 +40,7 @@ _END = re.compile(r"(?<=\S)\s+(?:[-*=~#|]{3,80}|\||-->|\*/)\s*$")
 _BRACKETS = re.compile(r"(?P<open>[(\[])[^()\[\]]*[^\W\d_][^()\[\]]*(?P<close>[)\]])(?=[.!?…]*$)")
 _QUOTES = re.compile("|".join(rf"(?<!\w){one}(?=\S)[^{one}{other}\n]{{1,300}}(?<=\S){other}(?!\w)" for one, other in (
     ("»", "«"), ("«", "»"), ("‚", "‘"), ("‹", "›"), ("›", "‹"), ("``", "''"))))
-_QUOTE = re.compile(r"[\"'“”„‟«»‘’‚‹›「」『』]")
+_QUOTE = re.compile(r"[\"“”„‟«»‘‚‹›「」『』]|(?<!\w)['’]|['’](?!\w)")       # not the apostrophe of "isn't"
 _ITEM = re.compile(r"\s*\(?(\d{1,3})[.)](?=\s+\S)")
 _CODE = re.compile(r"(?<![\w`])`(?=[^\s`])[^`\n]{1,100}(?<!\s)`(?![\w`])")
 
