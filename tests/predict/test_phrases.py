@@ -25,7 +25,7 @@ def test_a_phrase_that_no_translation_can_hold_is_refused() -> None:
 
 def test_the_terms_of_a_line_come_with_the_ids_of_their_translations() -> None:
     term = Term("Neu York", "new york")
-    assert WritableTerms(Terminology([term]), VOCABULARY).found("in Neu York") == [(term, [4, 5])]
+    assert WritableTerms(Terminology([term]), VOCABULARY).terms_in("in Neu York") == [(term, [4, 5])]
 
 
 def test_a_term_that_the_vocabulary_cannot_write_is_refused_with_its_line() -> None:

@@ -11,7 +11,7 @@ from towernmt.predict.lines.terminology import Term, Terminology
 
 
 def targets(terminology: Terminology, line: str) -> list[str]:
-    return [term.target for term in terminology.found(line)]
+    return [term.target for term in terminology.terms_in(line)]
 
 
 def test_a_term_is_found_as_whole_words_only() -> None:

@@ -25,7 +25,7 @@ from towernmt.core.standard_streams import BROKEN_PIPE
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.line_translator import LineTranslator
-from towernmt.predict.lines.hypotheses import Found, Hypothesis, Translation
+from towernmt.predict.lines.hypotheses import Hypothesis, SearchOutput, Translation
 from towernmt.predict.lines.line_options import LineOptions, line_requests
 from towernmt.predict.lines.resumable import LineOutput
 from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk
@@ -186,8 +186,9 @@ def test_a_program_that_waits_for_each_translation_gets_it_at_once(monkeypatch: 
     class Device:
         """A search whose translation of each line is one word."""
 
-        def __call__(self, source: np.ndarray, source_length: np.ndarray) -> Found:
-            return Found(np.full([len(source), 1, 1], words.piece_to_id("device")), np.full([len(source), 1], -0.1))
+        def __call__(self, source: np.ndarray, source_length: np.ndarray) -> SearchOutput:
+            tokens = np.full([len(source), 1, 1], words.piece_to_id("device"))
+            return SearchOutput(tokens, np.full([len(source), 1], -0.1))
 
         def with_settings(self, changed: Mapping[str, Any]) -> Device:
             return self

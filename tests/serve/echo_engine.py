@@ -37,7 +37,7 @@ class Echo:
         if line == "kill me":
             raise RuntimeError(line)
         text = (self.mark + " " if self.mark else "") + line.upper()
-        terms = asked.terminology.found(line) if asked.terminology else []
+        terms = asked.terminology.terms_in(line) if asked.terminology else []
         for term in terms:
             text = text.replace(term.source.upper(), term.target)
         if asked.prefix:

@@ -214,7 +214,7 @@ def required_phrases(source: str, terminology: Terminology | None, constraints: 
         terminology: the terms, or None.
         constraints: phrases for this line; a repeated phrase must occur as often.
     """
-    terms = [] if terminology is None else terminology.found(source)
+    terms = [] if terminology is None else terminology.terms_in(source)
     return [*constraints, *(term.target for term in terms if term.target not in constraints)]
 
 

@@ -21,7 +21,7 @@ from towernmt.interop.ctranslate2_sentences import (
     sentence_requests,
 )
 from towernmt.predict.lines.batch_inputs import LEAST_SHARE, LinePiece
-from towernmt.predict.lines.hypotheses import Found
+from towernmt.predict.lines.hypotheses import SearchOutput
 from towernmt.predict.pair_scorer import token_batches
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 
@@ -73,7 +73,7 @@ class CTranslate2Search:
         self._model, self._search, self._stream = model, search, stream
         self._log_probs, self._attention, self.engine = log_probs, attention, model.name
 
-    def __call__(self, **inputs: np.ndarray) -> Found:
+    def __call__(self, **inputs: np.ndarray) -> SearchOutput:
         """Translate a batch.
 
         Args:
@@ -105,7 +105,7 @@ class CTranslate2Search:
                 for k, hypothesis in enumerate(sentence_hypotheses) if not len(hypothesis.log_probs)])
         return self._as_arrays(best, inputs["source"].shape[1])
 
-    def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
+    def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., SearchOutput]:
         """Return the same search with some settings changed.
 
         Raises:
@@ -114,7 +114,7 @@ class CTranslate2Search:
         search = dataclasses.replace(self._search, **changed)
         return CTranslate2Search(self._model, search, self._stream, self._log_probs, self._attention)
 
-    def without_details(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
+    def without_details(self, changed: Mapping[str, Any]) -> Callable[..., SearchOutput]:
         """Return the same search with some settings changed, and without log-probabilities and attention."""
         return CTranslate2Search(self._model, dataclasses.replace(self._search, **changed), self._stream)
 
@@ -374,7 +374,7 @@ class CTranslate2Search:
         base = (5.0 + tokens) / 6.0 if search.length_normalization == "gnmt" else float(tokens)
         return float((hypothesis.log_prob + search.word_reward * tokens) / base ** search.length_penalty)
 
-    def _as_arrays(self, best: list[list[_Hypothesis]], source_length: int) -> Found:
+    def _as_arrays(self, best: list[list[_Hypothesis]], source_length: int) -> SearchOutput:
         n_best = self._search.n_best
         length = max((len(hypothesis.ids) for hypotheses in best for hypothesis in hypotheses), default=0)
         tokens = np.full([len(best), n_best, length], PAD, np.int32)
@@ -389,7 +389,7 @@ class CTranslate2Search:
                     log_probs[row, k, :len(hypothesis.ids)] = hypothesis.log_probs
                 if attention is not None and hypothesis.attention is not None:
                     attention[row, k, :len(hypothesis.ids), :hypothesis.attention.shape[1]] = hypothesis.attention
-        return Found(tokens, scores, log_probs, attention)
+        return SearchOutput(tokens, scores, log_probs, attention)
 
 
 def _add_end_column(rows: Sequence[Sequence[float]]) -> np.ndarray:

@@ -25,7 +25,7 @@ from towernmt.core.errors import SettingsError, TowerNMTError
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.line_translator import DividingSearch, Search, SearchArguments, TrainedSearch
 from towernmt.predict.lines.batch_inputs import LinePiece
-from towernmt.predict.lines.hypotheses import Found
+from towernmt.predict.lines.hypotheses import SearchOutput
 from towernmt.predict.pair_scorer import PairScore, PairScorer
 from towernmt.predict.search.search_settings import EnsembleSettings, StreamSettings, as_list
 from towernmt.predict.stream import uses_gpu
@@ -269,11 +269,11 @@ class EngineChoice:
         """The plain search as tensorpack's `OfflinePredictor`."""
         return self._graph().predictor
 
-    def __call__(self, **inputs: np.ndarray) -> Found:
+    def __call__(self, **inputs: np.ndarray) -> SearchOutput:
         """Translate a batch of inputs by name."""
         return self.current()(**inputs)
 
-    def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
+    def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., SearchOutput]:
         """Return a search with some settings changed."""
         return self.current().with_settings(changed)
 
@@ -313,15 +313,15 @@ class FastOrGraphSearch:
         self._fast, self._graph, self._report = fast, graph, report
         self._plain_difference = fast.difference({}, {})
 
-    def __call__(self, **inputs: np.ndarray) -> Found:
+    def __call__(self, **inputs: np.ndarray) -> SearchOutput:
         """Translate a batch of inputs by name."""
         return self._search({}, inputs)
 
-    def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
+    def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., SearchOutput]:
         """Return a search with some settings changed."""
         return lambda **inputs: self._search(changed, inputs)
 
-    def without_details(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
+    def without_details(self, changed: Mapping[str, Any]) -> Callable[..., SearchOutput]:
         """Return a search with some settings changed; CTranslate2 leaves out log-probabilities and attention."""
         return lambda **inputs: self._search(changed, inputs, details=False)
 
@@ -329,7 +329,8 @@ class FastOrGraphSearch:
         """Return whether all pieces of this kind form one batch, which the fast engine divides itself."""
         return not self._difference(piece.search, piece.inputs)
 
-    def _search(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray], details: bool = True) -> Found:
+    def _search(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray],
+                details: bool = True) -> SearchOutput:
         extra_inputs = {name: value for name, value in inputs.items() if name not in ("source", "source_length")}
         reason = self._difference(changed, extra_inputs)
         if reason:

@@ -20,7 +20,7 @@ from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.lines.batch_inputs import LineInputs, LinePiece
 from towernmt.predict.lines.faults import FaultCounts, counted, retry_settings
-from towernmt.predict.lines.hypotheses import Found, Translation
+from towernmt.predict.lines.hypotheses import SearchOutput, Translation
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest, line_requests
 from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.special_lines import SpecialLines
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 class Search(Protocol):
     """A predictor of `predict.stream` that can return predictors with other search settings."""
 
-    def __call__(self, **inputs: np.ndarray) -> Found:
+    def __call__(self, **inputs: np.ndarray) -> SearchOutput:
         """Translate a batch of inputs by name."""
 
-    def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
+    def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., SearchOutput]:
         """Return a predictor with these search settings changed."""
 
 
@@ -55,7 +55,7 @@ class DividingSearch(Search, Protocol):
     def is_undivided(self, piece: LinePiece) -> bool:
         """Return whether all pieces of this kind form one batch, which the search divides itself."""
 
-    def without_details(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
+    def without_details(self, changed: Mapping[str, Any]) -> Callable[..., SearchOutput]:
         """Return a search with some settings changed that may leave out log-probabilities and attention."""
 
 

@@ -20,7 +20,7 @@ from towernmt.core.terminal_log import configure_terminal_log
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.predict.ensemble import TrainedEnsemble, open_trained
 from towernmt.predict.line_translator import SearchArguments
-from towernmt.predict.lines.hypotheses import Found
+from towernmt.predict.lines.hypotheses import SearchOutput
 from towernmt.predict.search.decoding_loop import Decoding, LimitAfterPrefix
 from towernmt.predict.search.decoding_tower import (
     SearchPredictor,
@@ -137,7 +137,7 @@ class GraphSearch:
         self._building = threading.Lock()
         self._process = os.getpid()
 
-    def __call__(self, **inputs: np.ndarray) -> Found:
+    def __call__(self, **inputs: np.ndarray) -> SearchOutput:
         """Translate a batch of inputs by name.
 
         Raises:
@@ -147,7 +147,7 @@ class GraphSearch:
             return self._found(self.predictor(*bind_inputs(self._inputs, (), inputs)))
         return self._search(self._settings, inputs)
 
-    def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., Found]:
+    def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., SearchOutput]:
         """Return a search with some settings changed.
 
         Raises:
@@ -156,7 +156,7 @@ class GraphSearch:
         settings = dataclasses.replace(self._settings, **changed)
         return lambda **inputs: self._search(settings, inputs)
 
-    def _search(self, settings: SearchSettings, inputs: Mapping[str, np.ndarray]) -> Found:
+    def _search(self, settings: SearchSettings, inputs: Mapping[str, np.ndarray]) -> SearchOutput:
         refuse_forked(self._process)
         extra_inputs = frozenset(inputs) - set(self._inputs)
         key = repr(settings), extra_inputs
@@ -175,8 +175,8 @@ class GraphSearch:
         tower.set_session(self.predictor.sess)
         return tower
 
-    def _found(self, arrays: Any) -> Found:
-        return Found(**dict(zip(self._outputs, arrays, strict=True)))
+    def _found(self, arrays: Any) -> SearchOutput:
+        return SearchOutput(**dict(zip(self._outputs, arrays, strict=True)))
 
 
 def build_graph_search(arguments: SearchArguments) -> GraphSearch:

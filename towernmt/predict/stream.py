@@ -19,21 +19,21 @@ from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactorError
 from towernmt.predict.lines.batch_inputs import LinePiece, PieceBatch, piece_batches
 from towernmt.predict.lines.faults import fault_of, worse
-from towernmt.predict.lines.hypotheses import Found, Hypothesis, TokenDetails, Translation, joined
+from towernmt.predict.lines.hypotheses import Hypothesis, SearchOutput, TokenDetails, Translation, joined
 from towernmt.predict.lines.line_options import LineRequest, line_requests
 from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.words_of_lines import cut_line
 from towernmt.predict.search.search_settings import BATCH_ON_GPU, SearchSettings, StreamSettings
 
-__all__ = ["Found", "Hypothesis", "Predictor", "Searches", "TokenDetails", "Translation", "translate_lines",
+__all__ = ["Hypothesis", "Predictor", "SearchOutput", "Searches", "TokenDetails", "Translation", "translate_lines",
            "translate_stream"]
 
 log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 B = TypeVar("B")
-Predictor = Callable[..., Found | tuple[np.ndarray, ...]]
-"""Returns `Found`, or its first two arrays, for the inputs of a batch by name."""
+Predictor = Callable[..., SearchOutput | tuple[np.ndarray, ...]]
+"""Returns `SearchOutput`, or its first two arrays, for the inputs of a batch by name."""
 RunBatches = Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]]
 """Calls a function with each of several batches and returns the results in the order of the batches."""
 
@@ -227,7 +227,7 @@ class _BatchTranslator(NamedTuple):
             predictor = self.searches.without_details(changed)
         elif changed and self.searches.with_settings is not None:
             predictor = self.searches.with_settings(changed)
-        found = Found(*predictor(**batch.inputs))
+        found = SearchOutput(*predictor(**batch.inputs))
         if not np.isfinite(found.scores[:, 0]).all():
             reason = "training has diverged. Take an earlier checkpoint."
             if np.isneginf(found.scores[:, 0]).any():

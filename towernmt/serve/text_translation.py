@@ -246,7 +246,7 @@ def with_writable_terms(model: ServedModel, options: LineOptions, sentences: Seq
         return options
     search = Terminology(unwritable)
     for sentence in sentences:
-        for term in search.found(sentence.text):
+        for term in search.terms_in(sentence.text):
             raise bad_request(unwritable[term])
     return replace(options, terminology=Terminology(
         term for term in options.terminology.terms if term not in unwritable))

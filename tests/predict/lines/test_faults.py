@@ -55,7 +55,7 @@ def test_a_loop_is_what_repeats_itself_more_than_the_source_does(
 
 def test_a_loop_is_worse_than_an_end_that_is_cut_and_nothing_is_worse_than_no_text() -> None:
     order = [EMPTY, LOOP, CUT, None]
-    assert [[worse(one, other) for other in order] for one in order] == [
+    assert [[worse(fault, other_fault) for other_fault in order] for fault in order] == [
         [False, True, True, True], [False, False, True, True], [False, False, False, True], [False] * 4]
 
 
@@ -83,9 +83,9 @@ def translate(retry: Mapping[str, Any] | None) -> list[Translation]:
 
 def test_what_looks_wrong_is_counted_and_the_lines_are_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        found = translate(None)
-    assert [translation.fault for translation in found] == [LOOP, CUT, LOOP, EMPTY, None, None]
-    assert not any(translation.retried for translation in found)
+        translations = translate(None)
+    assert [translation.fault for translation in translations] == [LOOP, CUT, LOOP, EMPTY, None, None]
+    assert not any(translation.retried for translation in translations)
     assert caplog.messages == [
         "in: 4 of 6 translations look wrong: 1 empty (the first: line 4), 2 in a loop (the first: line 1), 1 cut at "
         "the length limit (the first: line 2). --retry repeats the search for them."]
@@ -93,12 +93,13 @@ def test_what_looks_wrong_is_counted_and_the_lines_are_named(caplog: pytest.LogC
 
 def test_what_looks_wrong_is_searched_for_again_and_the_better_one_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        found = translate({"no_repeat_ngram": 3})
+        translations = translate({"no_repeat_ngram": 3})
     # "b" keeps its translation, because a loop is not better than a cut one. "c" is not better the second time.
-    assert found == [[Hypothesis("d", -2.0)], [Hypothesis("b", -1.0)], [Hypothesis("d", -2.0)], [Hypothesis("", -1.0)],
-                     [Hypothesis("f", -1.0)], [Hypothesis("", 0.0)]]
-    assert [translation.fault for translation in found] == [None, CUT, None, EMPTY, None, None]
-    assert [translation.retried for translation in found] == [True, True, True, True, False, False]
+    assert translations == [
+        [Hypothesis("d", -2.0)], [Hypothesis("b", -1.0)], [Hypothesis("d", -2.0)], [Hypothesis("", -1.0)],
+        [Hypothesis("f", -1.0)], [Hypothesis("", 0.0)]]
+    assert [translation.fault for translation in translations] == [None, CUT, None, EMPTY, None, None]
+    assert [translation.retried for translation in translations] == [True, True, True, True, False, False]
     assert caplog.messages == ["in: the search was repeated for 4 of 6 faulty translations; remaining faults: 1 empty "
                                "(the first: line 4), 1 cut at the length limit (the first: line 2)."]
 

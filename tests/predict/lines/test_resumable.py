@@ -79,21 +79,22 @@ def source(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kind", [["--scores"], ["--n-best", "2", "--alignments", "LINKS"], ["--json"]],
                          ids=lambda kind: kind[0])
 def test_a_translation_that_is_killed_again_and_again_comes_to_the_same_bytes(source: Path, kind: list[str]) -> None:
-    given = [*kind, "--input", f"{source}.json" if kind == ["--json"] else str(source)]
-    whole, parts, links = source.with_name("whole"), source.with_name("parts"), source.with_name("links")
-    given = [str(links) if one == "LINKS" else one for one in given]
-    assert run(0, *given, "--output", str(whole)).returncode == 0
-    expected = links.rename(f"{whole}.links").read_text() if str(links) in given else ""
+    arguments = [*kind, "--input", f"{source}.json" if kind == ["--json"] else str(source)]
+    complete_output, resumed_output = source.with_name("whole"), source.with_name("parts")
+    links = source.with_name("links")
+    arguments = [str(links) if argument == "LINKS" else argument for argument in arguments]
+    assert run(0, *arguments, "--output", str(complete_output)).returncode == 0
+    expected = links.rename(f"{complete_output}.links").read_text() if str(links) in arguments else ""
     for batch in (4, 1, 3):     # in the second window; in the first batch after resuming; a window later
-        killed = run(batch, *given, "--output", str(parts), "--resume")
-        assert killed.returncode == -signal.SIGKILL and not parts.exists()
-        begun = unfinished_output(parts)
-        assert begun is not None and whole.read_bytes().startswith(begun.read_bytes())
+        killed = run(batch, *arguments, "--output", str(resumed_output), "--resume")
+        assert killed.returncode == -signal.SIGKILL and not resumed_output.exists()
+        begun = unfinished_output(resumed_output)
+        assert begun is not None and complete_output.read_bytes().startswith(begun.read_bytes())
         with begun.open("ab") as file:      # a partly written line
             file.write(b"half a li")
-    done = run(0, *given, "--output", str(parts), "--resume")
+    done = run(0, *arguments, "--output", str(resumed_output), "--resume")
     assert done.returncode == 0 and "resuming after line 14" in done.stderr
-    assert parts.read_bytes() == whole.read_bytes() and whole.read_text().count("\n") >= 40
+    assert resumed_output.read_bytes() == complete_output.read_bytes() and complete_output.read_text().count("\n") >= 40
     assert [path.name for path in source.parent.glob("parts*")] == ["parts"]
     if expected:
         assert links.read_text() == expected and len(expected.split()) == 80
@@ -102,18 +103,18 @@ def test_a_translation_that_is_killed_again_and_again_comes_to_the_same_bytes(so
 
 @pytest.mark.processes
 def test_what_was_begun_is_not_gone_on_with_by_another_task_or_input(source: Path) -> None:
-    given = ["--input", str(source), "--output", str(source.with_name("out"))]
-    assert run(9, *given).returncode == -signal.SIGKILL
+    arguments = ["--input", str(source), "--output", str(source.with_name("out"))]
+    assert run(9, *arguments).returncode == -signal.SIGKILL
     for change, message in ((["--scores"], r"--scores: false, and not with true"),
                             (["--batch-tokens", "9"], "--batch-tokens: the default, and not with 9")):
-        refused = run(0, *given, "--resume", *change)
+        refused = run(0, *arguments, "--resume", *change)
         assert refused.returncode == 1 and message in refused.stderr
     text = source.read_text()
     source.write_text("other" + text)
-    refused = run(0, *given, "--resume")
+    refused = run(0, *arguments, "--resume")
     assert refused.returncode == 1 and "in is not the input that was being translated" in refused.stderr
     source.write_text(text + "1 2 3\n")     # lines that were not translated yet may change, for example by a correction
-    assert run(0, *given, "--resume").returncode == 0
+    assert run(0, *arguments, "--resume").returncode == 0
     assert source.with_name("out").read_text().endswith("1 2 3\n")
 
 
@@ -122,13 +123,13 @@ def test_a_mark_is_behind_the_lines_that_are_done_and_knows_them(tmp_path: Path)
     with open(tmp_path / "in", "rb") as stream:
         lines = ResumableInput(stream, "in")
         assert list(lines) == [b"one\n", b"two\r\n", b"\n", b"four"]
-        mark = lines.advance(2, 100)
-        assert mark[:2] == (2, 9) and mark.output_bytes == 100
+        point = lines.advance(2, 100)
+        assert point[:2] == (2, 9) and point.output_bytes == 100
     with open(tmp_path / "in", "rb") as stream:
-        assert list(ResumableInput(stream, "in", mark)) == [b"\n", b"four"]
+        assert list(ResumableInput(stream, "in", point)) == [b"\n", b"four"]
     (tmp_path / "in").write_bytes(b"one\ntwo!\n\nfour")
     with open(tmp_path / "in", "rb") as stream, pytest.raises(DataError, match="its first 2 lines have changed"):
-        ResumableInput(stream, "in", mark)
+        ResumableInput(stream, "in", point)
 
 
 def test_a_journal_says_how_far_the_output_on_the_disk_is_whole(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.documents.shields import EVERYTHING
 from towernmt.predict.line_translator import LineTranslator
-from towernmt.predict.lines.hypotheses import Found, Hypothesis, TokenDetails, Translation, WordAlignment
+from towernmt.predict.lines.hypotheses import Hypothesis, SearchOutput, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.line_options import LineOptions, LineRequest
 from towernmt.predict.lines.line_spans import LineSpans
 from towernmt.predict.lines.mark_spans import LineMarks
@@ -38,7 +38,7 @@ class Model:
 
     def __init__(self, function: Callable[[str], Any]) -> None:
         self._function = function
-        self.seen: list[str] = []
+        self.texts: list[str] = []
         self.requests: list[LineRequest] = []
 
     def __call__(self, requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
@@ -47,9 +47,9 @@ class Model:
             if not request.text.strip():
                 yield Translation([Hypothesis("", 0.0)])
                 continue
-            self.seen.append(request.text)
-            made = self._function(request.text)
-            text, mean = made if isinstance(made, tuple) else (made, -0.1)
+            self.texts.append(request.text)
+            result = self._function(request.text)
+            text, mean = result if isinstance(result, tuple) else (result, -0.1)
             missing = [phrase for phrase in request.options.constraints if phrase not in text]
             words = " ".join([*text.split(), *missing])
             tokens = len(words.split()) + 1
@@ -82,7 +82,7 @@ def test_the_surer_one_of_the_typed_and_the_corrected_line_is_translated(typed: 
                                                                          ) -> None:
     model = Model(lambda text: (text.upper(), typed if "teh" in text else corrected))
     assert translate(model, ["teh device", "the device"], source_text=TRAINED) == [expected, "THE DEVICE"]
-    assert model.seen == ["teh device", "the device", "the device"]
+    assert model.texts == ["teh device", "the device", "the device"]
 
 
 def test_typos_are_corrected_around_spans_and_in_lines_in_capitals() -> None:
@@ -95,7 +95,7 @@ def test_a_line_without_a_correction_is_translated_once() -> None:
     model = Model(str.upper)
     assert translate(model, ["xylophone is here", "USA"], source_text=TRAINED) == ["XYLOPHONE IS HERE", "USA"]
     assert translate(model, ["teh device"], off=["spelling"], source_text=TRAINED) == ["TEH DEVICE"]
-    assert len(model.seen) == 3
+    assert len(model.texts) == 3
 
 
 @pytest.mark.parametrize(("line", "mean", "expected"), [
@@ -124,17 +124,17 @@ def test_a_line_without_a_final_mark_gets_the_one_that_the_model_prefers(best: s
 
     model = Model(function)
     assert translate(model, ["is it here", "is it here.", "here"], source_text=MARKED)[0] == expected
-    assert model.seen == ["is it here", "is it here.", "here", "is it here.", "is it here?"]
+    assert model.texts == ["is it here", "is it here.", "here", "is it here.", "is it here?"]
 
 
 def test_final_marks_are_those_of_the_script_and_only_added_if_the_training_text_has_them() -> None:
     model = Model(str)
     translate(model, ["هو هنا", "你好 世界"], vocabulary=Letters(), source_text=MARKED)
-    assert model.seen[2:] == ["هو هنا.", "هو هنا؟", "你好 世界。", "你好 世界？"]
+    assert model.texts[2:] == ["هو هنا.", "هو هنا؟", "你好 世界。", "你好 世界？"]
     for options in ({"source_text": SourceText((), 0.5)}, {"source_text": MARKED, "off": ["final_marks"]}):
         plain = Model(str.upper)
         assert translate(plain, ["is it here"], **options) == ["IS IT HERE"]      # type: ignore[arg-type]
-        assert len(plain.seen) == 1
+        assert len(plain.texts) == 1
 
 
 def test_a_line_in_capitals_with_a_typo_and_without_a_mark_gets_all_corrections() -> None:
@@ -165,7 +165,7 @@ def test_terms_are_not_corrected() -> None:
 def test_a_line_without_words_is_its_own_translation(line: str) -> None:
     model = Model(lambda text: "noise")
     assert translate(model, [line]) == [line]
-    assert model.seen == []
+    assert model.texts == []
     assert translate(Model(lambda text: "noise"), [line], off=ALL) == ["noise"]
 
 
@@ -199,7 +199,7 @@ PROTECTED = [      # a line, and its translation by a model that damages spans
 def test_damaged_spans_are_protected_in_a_second_translation(line: str, expected: str) -> None:
     damaging = Model(lambda text: marked(text).replace("❤️", "").replace("👍🏽", ""))
     assert translate(damaging, [line]) == [expected]
-    assert len(damaging.seen) == 2
+    assert len(damaging.texts) == 2
     assert translate(Model(marked), [line], off=ALL) == [marked(line)]
 
 
@@ -207,7 +207,7 @@ def test_damaged_spans_are_protected_in_a_second_translation(line: str, expected
 def test_a_model_that_keeps_spans_is_asked_once(line: str) -> None:
     model = Model(lambda text: f"so {text}")
     assert translate(model, [line]) == [f"so {line}"]
-    assert model.seen == [line]
+    assert model.texts == [line]
 
 
 @pytest.mark.parametrize(("line", "translation", "is_kept"), [
@@ -227,7 +227,7 @@ def test_a_unit_is_kept_by_a_placeholder_unless_that_is_improbable(translation: 
                                                                    ) -> None:
     model = Model(lambda text: (text.upper(), mean) if "X1" in text else translation)
     assert translate(model, ["it is 41 MB."]) == [expected]
-    assert len(model.seen) == (1 if "41MB" in translation else 2)
+    assert len(model.texts) == (1 if "41MB" in translation else 2)
 
 
 def test_an_ordinary_line_reaches_the_model_unchanged() -> None:
@@ -251,7 +251,7 @@ def test_a_missing_span_is_inserted_next_to_its_neighbours() -> None:
 def test_a_number_that_the_model_damages_is_replaced_in_its_translation(line: str, damaged: str, expected: str) -> None:
     model = Model(lambda text: damaged)
     assert translate(model, [line]) == [expected]
-    assert model.seen == [line]
+    assert model.texts == [line]
     assert translate(Model(lambda text: damaged), [line], off=["protection"]) == [damaged]
 
 
@@ -335,7 +335,7 @@ def test_names_with_digits_and_equations_are_words_that_must_stay(line: str, wor
 def test_numbers_that_only_a_comma_or_a_dash_separates_get_one_placeholder() -> None:
     model = Model(lambda text: text.upper() if "X1" in text else "damaged")
     assert translate(model, ["on 12.03.2024, 18:30 in 52.52, 13.405"]) == ["ON 12.03.2024, 18:30 IN 52.52, 13.405"]
-    assert model.seen[1] == "on X1 in X2"
+    assert model.texts[1] == "on X1 in X2"
 
 
 @pytest.mark.parametrize(("line", "translation", "changed"), [
@@ -365,7 +365,7 @@ def by_case(capitals: float, usual: float) -> Callable[[str], tuple[str, float]]
 def test_a_line_in_capitals_is_translated_in_its_usual_case_and_raised() -> None:
     model = Model(by_case(-2.0, -0.1))
     assert translate(model, ["THE DEVICE IS NOT IN BERLIN, USA. I SEE"]) == ["SEE I USA. BERLIN, IN NOT IS DEVICE THE"]
-    assert model.seen[1] == "The device is not in Berlin, USA. I see"
+    assert model.texts[1] == "The device is not in Berlin, USA. I see"
     assert translate(Model(by_case(-2.0, -0.1)), ["THE DEVICE"], off=["casing"]) == ["DEVICE THE"]
 
 
@@ -380,7 +380,7 @@ def test_a_model_that_prefers_capitals_translates_them() -> None:
 def test_abbreviations_names_and_mixed_case_are_translated_once(line: str) -> None:
     model = Model(lambda text: text)
     assert translate(model, [line]) == [line]
-    assert len(model.seen) == 1
+    assert len(model.texts) == 1
 
 
 MARKS = [       # a line, the text that the model sees in the second translation, and the translation
@@ -421,7 +421,7 @@ def test_marks_that_a_model_damages_surround_the_same_words(line: str, seen: str
 def test_a_model_that_keeps_marks_is_asked_once(line: str) -> None:
     model = Model(lambda text: text)
     assert translate(model, [line], off=["casing"]) == [line]
-    assert model.seen == [line]
+    assert model.texts == [line]
 
 
 def test_other_quotes_are_kept_quotes() -> None:
@@ -435,7 +435,7 @@ def test_other_quotes_are_kept_quotes() -> None:
 def test_the_number_of_a_list_item_stays_at_the_beginning_if_the_model_is_surer(mean: float, expected: str) -> None:
     model = Model(lambda text: ("FIRST 1 DOOR", -0.5) if text[0].isdigit() else (text.upper(), mean))
     assert translate(model, ["1. open the door"]) == [expected]
-    assert model.seen == ["1. open the door", "open the door"]
+    assert model.texts == ["1. open the door", "open the door"]
 
 
 @pytest.mark.parametrize("line", [
@@ -464,17 +464,17 @@ def test_the_time_to_find_marks_grows_with_the_length() -> None:
 def test_several_final_marks_are_those_of_the_line(line: str, found: str, expected: str) -> None:
     model = Model(lambda text: found)
     assert translate(model, [line]) == [expected]
-    assert model.seen == [line]
+    assert model.texts == [line]
     assert translate(Model(lambda text: found), [line], off=["final_marks"]) == [found]
 
 
 def test_marks_after_a_final_mark_do_not_hide_it() -> None:
     model = Model(lambda text: text.upper() if "<" not in text and ":" not in text else "damaged")
     assert translate(model, ["<i>is it here?</i>"], source_text=MARKED) == ["<i>IS IT HERE?</i>"]
-    assert model.seen[1:] == ["is it here?"]
+    assert model.texts[1:] == ["is it here?"]
     face = Model(lambda text: text.upper() if ":" not in text else "damaged")
     assert translate(face, ["it is here :-)"], source_text=MARKED) == ["IT IS HERE :-)"]
-    assert face.seen[1:] == ["it is here.", "it is here?"]
+    assert face.texts[1:] == ["it is here.", "it is here?"]
 
 
 def test_words_in_mixed_case_are_translated_in_their_usual_case_but_not_names() -> None:
@@ -491,7 +491,7 @@ def test_names_that_the_training_text_lacks_are_kept() -> None:
     numbers = Model(lambda text: text.upper())
     assert translate(numbers, ["the device is 3,5 GB and EUR 250 in II"], ["spelling"], source_text=TRAINED_NAMES) == [
         "THE DEVICE IS 3,5 GB AND EUR 250 IN II"]
-    assert len(numbers.seen) == 1
+    assert len(numbers.texts) == 1
 
 
 TRAINED_NAMES = SourceText((*TRAINED.words, "USA"))
@@ -507,19 +507,19 @@ def test_a_line_is_cleaned_before_its_words_are_looked_up() -> None:
     known = SourceText(("möchte", "ich", "hier"))
     model = Model(lambda text: text)
     assert translate(model, ["ich mo\u0308chte", "ich\u200b hier"], source_text=known)[0] == "ich mo\u0308chte"
-    assert len(model.seen) == 2
+    assert len(model.texts) == 2
 
 
 def test_small_numbers_that_a_second_translation_lacks_get_placeholders_in_a_third() -> None:
     model = Model(lambda text: "IT IS 3" if text.isupper() else text.replace("3", "three"))
     assert translate(model, ["IT IS 3"]) == ["IT IS 3"]
-    assert model.seen == ["IT IS 3", "It is 3", "It is X1"]
+    assert model.texts == ["IT IS 3", "It is 3", "It is X1"]
 
 
 def test_a_line_in_its_usual_case_that_keeps_its_numbers_gets_no_placeholders() -> None:
     model = Model(lambda text: "damaged" if text.isupper() or "X1" in text else text)
     assert translate(model, ["IT IS 3"]) == ["IT IS 3"]
-    assert model.seen == ["IT IS 3", "It is 3"]
+    assert model.texts == ["IT IS 3", "It is 3"]
 
 
 def test_a_line_whose_translation_lacks_a_sentence_is_translated_by_sentence() -> None:
@@ -544,7 +544,7 @@ def test_a_line_whose_translation_lacks_a_sentence_is_translated_by_sentence() -
 def test_spans_keep_their_case_in_a_line_in_capitals() -> None:
     model = Model(by_case(-2.0, -0.1))
     assert translate(model, ["THE DEVICE https://x.de/a IS HERE"]) == ["HERE IS https://x.de/a DEVICE THE"]
-    assert model.seen[1] == "The device X1 is here"
+    assert model.texts[1] == "The device X1 is here"
 
 
 def test_a_line_in_title_case_is_translated_in_its_usual_case_if_the_model_prefers_that() -> None:
@@ -557,10 +557,10 @@ def test_a_line_in_title_case_is_translated_in_its_usual_case_if_the_model_prefe
 def test_a_line_in_lower_case_is_translated_in_its_usual_case_if_the_model_prefers_that() -> None:
     model = Model(lambda text: (text.upper(), -0.1 if "Berlin" in text else -0.5))
     assert translate(model, ["berlin is not here"]) == ["BERLIN IS NOT HERE"]
-    assert model.seen == ["berlin is not here", "Berlin is not here"]
+    assert model.texts == ["berlin is not here", "Berlin is not here"]
     confident = Model(lambda text: ("second" if "Berlin" in text else "first", -0.5 if "Berlin" in text else -0.1))
     assert translate(confident, ["is berlin here"]) == ["first"]
-    assert confident.seen[1] == "Is Berlin here"
+    assert confident.texts[1] == "Is Berlin here"
     assert translate(Model(lambda text: text), ["berlin is not here"], off=["casing"]) == ["berlin is not here"]
 
 
@@ -582,7 +582,7 @@ def test_the_usual_case_is_that_of_the_training_text(line: str, usual: str) -> N
 def test_words_in_capitals_are_translated_in_their_usual_case_if_the_model_is_surer(line: str, usual: str) -> None:
     sure = Model(lambda text: ("gut", -0.1 if text == usual else -0.9))
     assert translate(sure, [line], ["spelling"], Letters(), source_text=GERMAN) == ["gut"]
-    assert sure.seen == [line, usual]
+    assert sure.texts == [line, usual]
     unsure = Model(lambda text: ("schlecht", -0.9) if text == usual else ("gut", -0.1))
     assert translate(unsure, [line], ["spelling"], Letters(), source_text=GERMAN) == ["gut"]
 
@@ -591,7 +591,7 @@ def test_words_in_capitals_are_translated_in_their_usual_case_if_the_model_is_su
 def test_abbreviations_are_not_words_in_capitals(line: str) -> None:
     model = Model(lambda text: text)
     assert translate(model, [line], off=["spelling"], source_text=GERMAN) == [line]
-    assert model.seen == [line]
+    assert model.texts == [line]
 
 
 @pytest.mark.parametrize(("line", "lost", "kept"), [
@@ -600,7 +600,7 @@ def test_abbreviations_are_not_words_in_capitals(line: str) -> None:
 def test_a_small_number_that_is_lost_is_protected_in_a_second_translation(line: str, lost: str, kept: str) -> None:
     model = Model(lambda text: text.upper() if "X1" in text else lost)
     assert translate(model, [line]) == [kept]
-    assert len(model.seen) == 2
+    assert len(model.texts) == 2
     assert translate(Model(lambda text: lost), [line], off=["protection"]) == [lost]
 
 
@@ -623,13 +623,13 @@ def test_small_numbers_that_a_translation_lacks(line: str, translation: str, los
 def test_only_small_numbers_that_are_lost_get_placeholders() -> None:
     model = Model(lambda text: text.upper() if "X1" in text else "19")
     assert translate(model, ["the 18. and 19. device"]) == ["THE 18. AND 19. DEVICE"]
-    assert model.seen[1] == "the X1. and 19. device"
+    assert model.texts[1] == "the X1. and 19. device"
 
 
 def test_a_line_whose_words_are_usual_in_lower_case_is_translated_once() -> None:
     model = Model(lambda text: text)
     assert translate(model, ["the device is here. is not"]) == ["the device is here. is not"]
-    assert len(model.seen) == 1
+    assert len(model.texts) == 1
 
 
 def test_a_word_with_an_apostrophe_may_be_in_a_line_in_title_case() -> None:
@@ -648,7 +648,7 @@ def test_words_of_unknown_letters_are_kept() -> None:
     model = Model(lambda text: text.upper().replace("Ж", ""))
     assert translate(model, ["the жж жжж is", "жж жжж", "the ï"], vocabulary=Letters("жï")) == [
         "THE жж жжж IS", "жж жжж", "THE Ï"]
-    assert model.seen == ["the жж жжж is", "the ï", "the X1 is", "the i"]
+    assert model.texts == ["the жж жжж is", "the ï", "the X1 is", "the i"]
     words = WordVocabulary([*SPECIAL_PIECES, "the", "жж"])
     assert translate(Model(str), ["the жж"], vocabulary=words) == ["the жж"]
 
@@ -665,7 +665,7 @@ def test_a_fragment_with_a_translation_that_is_too_long_is_translated_with_a_ful
     long = "Haus und noch ein Haus und mehr und mehr"
     model = Model(lambda text: ("Haus .", -0.5) if text.endswith(".") else (long, -0.5))
     assert translate(model, ["the house"]) == ["Haus"]
-    assert model.seen == ["the house", "the house."]
+    assert model.texts == ["the house", "the house."]
     assert translate(model, ["the house"], off=["final_marks"]) == [long]
     sure = Model(lambda text: ("Haus .", -5.0) if text.endswith(".") else (long, -0.1))
     assert translate(sure, ["the house", "the house.", "the house is here"]) == [long, "Haus .", long]
@@ -724,9 +724,9 @@ def test_no_more_than_a_window_is_read_before_its_first_translation(window: int)
 class Noise:
     """A search whose translation of each line is one word."""
 
-    def __call__(self, source: np.ndarray, source_length: np.ndarray) -> Found:
+    def __call__(self, source: np.ndarray, source_length: np.ndarray) -> SearchOutput:
         count = len(source)
-        return Found(np.full([count, 1, 1], WORDS.piece_to_id("Berlin")), np.full([count, 1], -0.1, np.float32))
+        return SearchOutput(np.full([count, 1, 1], WORDS.piece_to_id("Berlin")), np.full([count, 1], -0.1, np.float32))
 
     def with_settings(self, changed: Mapping[str, Any]) -> Noise:
         return self

@@ -58,7 +58,7 @@ def test_without_words_no_word_is_unknown() -> None:
 
 
 def test_words_of_kept_phrases_are_not_corrected() -> None:
-    assert TypoCorrector(ENGLISH).corrected("teh devise", kept=["devise pro"]) == "the devise"
+    assert TypoCorrector(ENGLISH).corrected("teh devise", excluded_phrases=["devise pro"]) == "the devise"
 
 
 def test_a_near_key_is_more_probable_than_a_frequent_word() -> None:

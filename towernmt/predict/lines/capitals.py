@@ -72,23 +72,24 @@ class UsualForms:
     def unreadable(self, words: Sequence[str]) -> list[str]:
         """Return the words that have unknown tokens in the vocabulary."""
         ids = self._vocabulary.encode_batch(list(words)) if words else []
-        return [word for word, of_word in zip(words, ids, strict=True) if self._vocabulary.unk_id in of_word]
+        return [word for word, word_ids in zip(words, ids, strict=True) if self._vocabulary.unk_id in word_ids]
 
     def of(self, texts: Sequence[str]) -> dict[str, str]:
         """Return the words of the texts of a line, and the usual case of each."""
         words = _words_of(texts)
-        known = {word: form for word in words if (form := self.known(word)) is not None}
-        return known | self._by_vocabulary([word for word in words if word not in known])
+        known_forms = {word: form for word in words if (form := self.most_frequent_form(word)) is not None}
+        return known_forms | self._by_vocabulary([word for word in words if word not in known_forms])
 
     def without_emphasis(self, texts: Sequence[str]) -> dict[str, str]:
         """Return the words of the texts of a line, those in capitals or in mixed case in their usual case.
 
         Words that the training text lacks, such as abbreviations and names, do not change.
         """
-        return {word: (self.known(word) or word) if len(word) >= _LEAST_EMPHASISED and word[1:] != word[1:].lower() else
-                word for word in _words_of(texts)}
+        return {word: (self.most_frequent_form(word) or word)
+                if len(word) >= _LEAST_EMPHASISED and word[1:] != word[1:].lower() else word
+                for word in _words_of(texts)}
 
-    def known(self, word: str) -> str | None:
+    def most_frequent_form(self, word: str) -> str | None:
         """Return the most frequent form of a word in the training text, or None if that lacks the word.
 
         Capitals may be those of a word with other letters: `GROSS` is `groß`.
@@ -108,10 +109,10 @@ class UsualForms:
         """Return the form of each word with the fewest tokens."""
         forms = {word: list(dict.fromkeys((lower_case(word, self._language), self._with_capital(word), word)))
                  for word in words}
-        every = [form for each in forms.values() for form in each]
-        tokens = dict(zip(every, self._vocabulary.encode_batch(every), strict=True))
-        return {word: min(each, key=lambda form: _rank(tokens[form], self._vocabulary.unk_id))
-                for word, each in forms.items()}
+        all_forms = [form for forms_of_word in forms.values() for form in forms_of_word]
+        tokens = dict(zip(all_forms, self._vocabulary.encode_batch(all_forms), strict=True))
+        return {word: min(forms_of_word, key=lambda form: _rank(tokens[form], self._vocabulary.unk_id))
+                for word, forms_of_word in forms.items()}
 
     def _with_capital(self, word: str) -> str:
         return capitalized(lower_case(word, self._language), self._language)
@@ -125,7 +126,7 @@ def usual_case(texts: Sequence[str], forms: Mapping[str, str], language: str = "
         forms: the usual case of each word; see `UsualForms`.
         language: ISO 639-1 code of the source, or "".
     """
-    found: list[str] = []
+    usual_texts: list[str] = []
     begins = True
     for text in texts:
         pieces, done = [], 0
@@ -136,8 +137,8 @@ def usual_case(texts: Sequence[str], forms: Mapping[str, str], language: str = "
             pieces += [between, capitalized(word, language) if begins else word]
             begins, done = False, match.end()
         begins = begins or bool(_SENTENCE_END.search(text[done:]))
-        found.append("".join(pieces) + text[done:])
-    return found
+        usual_texts.append("".join(pieces) + text[done:])
+    return usual_texts
 
 
 def _words_of(texts: Sequence[str]) -> list[str]:

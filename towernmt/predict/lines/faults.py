@@ -43,25 +43,25 @@ def fault_of_text(text: str, source: str) -> str | None:
     return fault_of(text, [*map(ord, text)], True, lambda: source)
 
 
-def most_copies(sequence: Sequence[Any], least: int) -> int:
+def most_copies(sequence: Sequence[Any], min_items: int) -> int:
     """Return the largest number of consecutive copies of any subsequence; 1 without repetition.
 
     Args:
         sequence: the items.
-        least: minimum number of items in all copies together.
+        min_items: minimum number of items in all copies together.
     """
     if not sequence:
         return 1
-    most = 1
+    max_copies = 1
     # A subsequence can be repeated only if one of its items is.
     for period in range(1, len(sequence) // 2 + 1 if max(Counter(sequence).values()) > 1 else 1):
         run = longest = 0
-        for item, before in zip(sequence[period:], sequence, strict=False):
-            run = run + 1 if item == before else 0
+        for item, previous_item in zip(sequence[period:], sequence, strict=False):
+            run = run + 1 if item == previous_item else 0
             longest = max(longest, run)
-        if longest + period >= least:
-            most = max(most, longest // period + 1)
-    return most
+        if longest + period >= min_items:
+            max_copies = max(max_copies, longest // period + 1)
+    return max_copies
 
 
 class FaultCounts:
@@ -77,7 +77,7 @@ class FaultCounts:
     def __init__(self, name: str) -> None:
         self._name, self._lines, self._retried, self.tokens = name, 0, 0, 0
         self._counts: Counter[str] = Counter()
-        self._first: dict[str, int] = {}
+        self._first_lines: dict[str, int] = {}
 
     def add(self, number: int, translation: Translation) -> None:
         """Count the fault of a line."""
@@ -86,29 +86,30 @@ class FaultCounts:
         self.tokens += translation[0].tokens
         if (fault := translation[0].fault) is not None:
             self._counts[fault] += 1
-            self._first.setdefault(fault, number)
+            self._first_lines.setdefault(fault, number)
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts for JSON."""
-        return {"lines": self._lines, "retried": self._retried, "counts": dict(self._counts), "first": self._first}
+        return {"lines": self._lines, "retried": self._retried, "counts": dict(self._counts),
+                "first": self._first_lines}
 
     def merge(self, later: Mapping[str, Any]) -> None:
         """Add the counts of later lines from `as_json`."""
         self._lines += later["lines"]
         self._retried += later["retried"]
         self._counts.update(later["counts"])
-        self._first = {**later["first"], **self._first}
+        self._first_lines = {**later["first"], **self._first_lines}
 
     def warn(self) -> None:
         """Log a warning with the counts, if there are faults."""
-        left = ", ".join(f"{self._counts[fault]} {what} (the first: line {self._first[fault]})"
-                         for fault, what in FAULTS.items() if self._counts[fault])
+        fault_counts = ", ".join(f"{self._counts[fault]} {description} (the first: line {self._first_lines[fault]})"
+                                 for fault, description in FAULTS.items() if self._counts[fault])
         if self._retried:
             log.warning("%s: the search was repeated for %d of %d faulty translations; remaining faults: %s.",
-                        self._name, self._retried, self._lines, left or "none")
-        elif left:
+                        self._name, self._retried, self._lines, fault_counts or "none")
+        elif fault_counts:
             log.warning("%s: %d of %d translations look wrong: %s. --retry repeats the search for them.",
-                        self._name, sum(self._counts.values()), self._lines, left)
+                        self._name, sum(self._counts.values()), self._lines, fault_counts)
 
 
 def counted(translations: Iterable[Translation], name: str, first: int = 1,
@@ -143,7 +144,7 @@ def retry_settings(search: SearchSettings) -> dict[str, Any]:
             "min_length_factor": min(max(search.min_length_factor, SHARE), search.max_length_factor)}
 
 
-def worse(fault: str | None, other: str | None) -> bool:
+def worse(fault: str | None, other_fault: str | None) -> bool:
     """Return whether one fault is worse than another; None means no fault."""
     order = [*FAULTS, None]
-    return order.index(fault) < order.index(other)
+    return order.index(fault) < order.index(other_fault)

@@ -88,7 +88,7 @@ class SourceWords:
             attention, self.of_tokens, target_words, (len(self.words), len(words))))
 
 
-class Found(NamedTuple):
+class SearchOutput(NamedTuple):
     """Output of a predictor for a batch.
 
     Attributes:
@@ -113,7 +113,7 @@ class Found(NamedTuple):
             target: target vocabulary.
             find_fault: returns the fault of a translation, as `faults.fault_of`; None does not look for faults.
         """
-        found = []
+        translations = []
         for row, (piece, scores) in enumerate(zip(pieces, self.scores.tolist(), strict=True)):
             translation = Translation()
             translation.terms = piece.terms
@@ -125,8 +125,8 @@ class Found(NamedTuple):
                 fault = find_fault(text, ids, ended, partial(source.decode, piece.ids)) if find_fault else None
                 details = with_words(self.details(row, k, piece.ids), target)
                 translation.append(Hypothesis(text, score, details, fault, len(ids) + ended))
-            found.append(translation)
-        return found
+            translations.append(translation)
+        return translations
 
     def text_ids(self, row: int, k: int) -> tuple[list[int], bool]:
         """Return the ids of a hypothesis without EOS and padding, and whether EOS ended it."""
@@ -199,9 +199,9 @@ class Hypothesis(_TextAndScore):
 
     def __new__(cls, text: str, score: float, details: TokenDetails | None = None,
                 fault: str | None = None, tokens: int = 0) -> Hypothesis:
-        made = super().__new__(cls, text, score)
-        made.details, made.fault, made.tokens = details, fault, tokens
-        return made
+        hypothesis = super().__new__(cls, text, score)
+        hypothesis.details, hypothesis.fault, hypothesis.tokens = details, fault, tokens
+        return hypothesis
 
     @property
     def alignment(self) -> WordAlignment | None:
@@ -236,9 +236,9 @@ class Translation(list[Hypothesis]):
 
     def changed(self, change: Callable[[Hypothesis], Hypothesis]) -> Translation:
         """Return the translation with changed hypotheses; its other attributes are the same."""
-        found = Translation(map(change, self))
-        found.retried, found.terms = self.retried, self.terms
-        return found
+        translation = Translation(map(change, self))
+        translation.retried, translation.terms = self.retried, self.terms
+        return translation
 
 
 def joined(pieces: Sequence[Translation], n_best: int | None, line: str, vocabulary: Vocabulary, limit: int,
@@ -258,40 +258,41 @@ def joined(pieces: Sequence[Translation], n_best: int | None, line: str, vocabul
     if not pieces:
         return Translation([Hypothesis("", 0.0)])
     hypotheses = pieces[0] if len(pieces) == 1 else list(map(_joined, zip(*pieces, strict=False)))
-    together = Translation(hypotheses[:n_best])
-    together.retried = any(piece.retried for piece in pieces)
-    together.terms = list(dict.fromkeys(term for piece in pieces for term in piece.terms))
-    _align(together, line, vocabulary, limit, by_sentence)
-    return together
+    translation = Translation(hypotheses[:n_best])
+    translation.retried = any(piece.retried for piece in pieces)
+    translation.terms = list(dict.fromkeys(term for piece in pieces for term in piece.terms))
+    _align(translation, line, vocabulary, limit, by_sentence)
+    return translation
 
 
-def _joined(parts: Sequence[Hypothesis]) -> Hypothesis:
-    return Hypothesis(" ".join(h.text for h in parts if h.text), sum(h.score for h in parts) / len(parts),
-                      _joined_details([(h.text, h.details) for h in parts if h.details]),
-                      next((h.fault for h in parts if h.fault), None), sum(h.tokens for h in parts))
+def _joined(hypotheses: Sequence[Hypothesis]) -> Hypothesis:
+    mean_score = sum(h.score for h in hypotheses) / len(hypotheses)
+    return Hypothesis(" ".join(h.text for h in hypotheses if h.text), mean_score,
+                      _joined_details([(h.text, h.details) for h in hypotheses if h.details]),
+                      next((h.fault for h in hypotheses if h.fault), None), sum(h.tokens for h in hypotheses))
 
 
-def _joined_details(parts: list[tuple[str, TokenDetails]]) -> TokenDetails | None:
+def _joined_details(texts_and_details: list[tuple[str, TokenDetails]]) -> TokenDetails | None:
     """Return the details of a line from the texts and details of its pieces."""
-    if not parts:
+    if not texts_and_details:
         return None
-    pieces = [details for _, details in parts]
+    pieces = [details for _, details in texts_and_details]
     log_probs = [piece.log_probs for piece in pieces if piece.log_probs is not None]
     blocks = [piece.attention for piece in pieces if piece.attention is not None]
     return TokenDetails([token for piece in pieces for token in piece.source_ids],
                         [token for piece in pieces for token in piece.ids],
                         np.concatenate(log_probs) if log_probs else None, _block_diagonal(blocks) if blocks else None,
-                        joined_words([(text, details.words) for text, details in parts if details.words is not None])
-                        if blocks else None)
+                        joined_words([(text, details.words) for text, details in texts_and_details
+                                      if details.words is not None]) if blocks else None)
 
 
 def _block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
-    whole = np.zeros(np.sum([block.shape for block in blocks], axis=0), np.float32)
+    matrix = np.zeros(np.sum([block.shape for block in blocks], axis=0), np.float32)
     row = column = 0
     for block in blocks:
-        whole[row:row + block.shape[0], column:column + block.shape[1]] = block
+        matrix[row:row + block.shape[0], column:column + block.shape[1]] = block
         row, column = row + block.shape[0], column + block.shape[1]
-    return whole
+    return matrix
 
 
 def with_words(details: TokenDetails | None, vocabulary: Vocabulary) -> TokenDetails | None:
@@ -316,10 +317,10 @@ def token_alignment(details: TokenDetails, source: Vocabulary, target: Vocabular
 def _align(translation: Translation, line: str, vocabulary: Vocabulary, limit: int, by_sentence: bool) -> None:
     """Add the alignment of words to each hypothesis with attention."""
     source: SourceWords | None = None
-    for place, (hypothesis, details) in enumerate([(one, one.details) for one in translation]):
+    for index, (hypothesis, details) in enumerate([(hypothesis, hypothesis.details) for hypothesis in translation]):
         if details is None or details.attention is None or details.words is None:
             continue
         source = source or SourceWords.of(vocabulary, line, limit, by_sentence)
         alignment = source.aligned(hypothesis.text, details.words, details.attention)
-        translation[place] = Hypothesis(*hypothesis, details._replace(
+        translation[index] = Hypothesis(*hypothesis, details._replace(
             source_words=source.of_tokens, alignment=alignment), hypothesis.fault, hypothesis.tokens)

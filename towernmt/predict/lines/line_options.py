@@ -118,26 +118,26 @@ class LineOptions:
         for name, value in self.search.items():
             _check_setting(name, value)
 
-    def over(self, others: LineOptions) -> LineOptions:
-        """Return these options with unset ones taken from `others`, and with the phrases of both."""
-        if self is PLAIN or others is PLAIN:
-            return others if self is PLAIN else self
+    def over(self, defaults: LineOptions) -> LineOptions:
+        """Return these options with unset ones taken from `defaults`, and with the phrases of both."""
+        if self is PLAIN or defaults is PLAIN:
+            return defaults if self is PLAIN else self
         changes = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)
                    if getattr(self, field.name) != getattr(PLAIN, field.name)}
-        changes |= {name: (*getattr(others, name), *getattr(self, name)) for name in _LISTS}
-        changes |= {"search": {**others.search, **self.search}, "inputs": {**others.inputs, **self.inputs}}
-        return dataclasses.replace(others, **changes)
+        changes |= {name: (*getattr(defaults, name), *getattr(self, name)) for name in _LISTS}
+        changes |= {"search": {**defaults.search, **self.search}, "inputs": {**defaults.inputs, **self.inputs}}
+        return dataclasses.replace(defaults, **changes)
 
 
 def _check_setting(name: str, value: Any) -> None:
     # All lines share the weights, so no line can set `averaged`.
-    known = {field.name: field.default for field in dataclasses.fields(SearchSettings) if field.name != "averaged"}
-    if name not in known:
+    defaults = {field.name: field.default for field in dataclasses.fields(SearchSettings) if field.name != "averaged"}
+    if name not in defaults:
         raise SettingsError(f"search: '{name}' is not a search setting of a line: choose one of "
-                            f"{', '.join(sorted(known))}.")
-    kind = type(known[name])
+                            f"{', '.join(sorted(defaults))}.")
+    kind = type(defaults[name])
     if type(value) is not kind and not (kind is float and type(value) is int):
-        raise SettingsError(f"search: {name}={value!r}: give a value of the kind of {known[name]!r}.")
+        raise SettingsError(f"search: {name}={value!r}: give a value of the kind of {defaults[name]!r}.")
 
 
 PLAIN = LineOptions()
@@ -180,18 +180,18 @@ def line_requests(lines: Iterable[str | bytes | LineRequest], name: str = "input
         DataError: the number of options differs from the number of lines, or a line of a stream is longer than
             `LONGEST_LINE`.
     """
-    rest = None if options is None else iter(options)
+    remaining_options = None if options is None else iter(options)
     number = first - 1
     for number, line in enumerate(clean_lines(lines, name, first), start=first):
-        further = PLAIN if rest is None else next(rest, None)
-        if further is None:
+        further_options = PLAIN if remaining_options is None else next(remaining_options, None)
+        if further_options is None:
             raise DataError(f"{name} line {number} has no inputs: pass inputs for each line.")
         if isinstance(line, LineRequest):
-            yield LineRequest(clean_line(line.text, number, name), line.options.over(further).over(defaults),
+            yield LineRequest(clean_line(line.text, number, name), line.options.over(further_options).over(defaults),
                               line.answer_fields)
         else:
-            yield LineRequest(line, further.over(defaults))
-    if rest is not None and next(rest, None) is not None:
+            yield LineRequest(line, further_options.over(defaults))
+    if remaining_options is not None and next(remaining_options, None) is not None:
         raise DataError(f"{name} has {number - first + 1} lines but more inputs: pass one for each line.")
 
 
@@ -226,16 +226,16 @@ def json_answer(number: int, request: LineRequest, translation: Translation, voc
         links: word alignments (source word, target word) of the best translation; None if not requested.
         attention: attention of the best translation from `WordAlignment.as_json`; None if not requested.
     """
-    best = translation[0]
-    answer: dict[str, Any] = {"sentence_id": number, **request.answer_fields, "translation": best.text,
-                              "score": _rounded(best.score), **_details(best, vocabulary)}
+    best_hypothesis = translation[0]
+    answer: dict[str, Any] = {"sentence_id": number, **request.answer_fields, "translation": best_hypothesis.text,
+                              "score": _rounded(best_hypothesis.score), **_details(best_hypothesis, vocabulary)}
     if links is not None:
         answer["alignment"] = [list(link) for link in links]
     if attention is not None:
         answer["attention"] = attention
-    if len(listed := translation[:count]) > 1:
-        answer["translations"] = [hypothesis.text for hypothesis in listed]
-        answer["scores"] = [_rounded(hypothesis.score) for hypothesis in listed]
+    if len(hypotheses := translation[:count]) > 1:
+        answer["translations"] = [hypothesis.text for hypothesis in hypotheses]
+        answer["scores"] = [_rounded(hypothesis.score) for hypothesis in hypotheses]
     if translation.terms:
         answer["terms"] = [{"source": term.source, "target": term.target} for term in translation.terms]
     if translation.fault is not None:
@@ -247,18 +247,18 @@ def json_answer(number: int, request: LineRequest, translation: Translation, voc
 
 def _request(line: bytes) -> LineRequest:
     try:
-        found = json.loads(line)
+        fields_of_line = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise DataError(f"this is not JSON ({_reason(error)}); write one object a line, as "
                         '{"text": "Guten Morgen!"}.') from None
-    if not isinstance(found, dict) or not isinstance(found.get("text"), str):
+    if not isinstance(fields_of_line, dict) or not isinstance(fields_of_line.get("text"), str):
         raise DataError('write one JSON object a line, with a text to translate, as {"text": "Guten Morgen!"}.')
     fields: dict[str, Any] = {}
-    for name, value in found.items():
+    for name, value in fields_of_line.items():
         field = NAMES[name] if name in NAMES else name
         if name not in ("text", "factors", *NAMES, *ANSWER_FIELDS):
-            known = sorted({"text", "factors", *NAMES, *ANSWER_FIELDS})
-            raise DataError(f"the field '{name}' is not known.{suggestion(name, known, 'fields')}")
+            names = sorted({"text", "factors", *NAMES, *ANSWER_FIELDS})
+            raise DataError(f"the field '{name}' is not known.{suggestion(name, names, 'fields')}")
         if field in fields:
             raise DataError(f"'{name}' repeats another field: leave one out.")
         fields[field] = value
@@ -284,9 +284,9 @@ def _with_factors(text: str, factors: Any) -> str:
     if not isinstance(factors, list) or not all(isinstance(values, str) for values in factors):
         raise DataError(f"factors={json.dumps(factors)}: give a list of texts, one for each factor.")
     split: list[Sequence[str]] = [words, *(values.split() for values in factors)]
-    for place, values in enumerate(split):
+    for index, values in enumerate(split):
         if len(values) != len(words):
-            raise DataError(f"factor {place} has {len(values)} values for the {len(words)} words of the text: give one "
+            raise DataError(f"factor {index} has {len(values)} values for the {len(words)} words of the text: give one "
                             "for each word.")
     return " ".join(SEPARATOR.join(word) for word in zip(*split, strict=True))
 

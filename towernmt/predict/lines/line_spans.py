@@ -58,9 +58,9 @@ class LineSpans:
         self.segment: Segment = tuple(_with_spans(text, protection, self._marks, marks_and_numbers))
         numbers_of_line = [part.text for part in self.segment if isinstance(part, _Number)]
         self._numbers = sum(map(number_counts, numbers_of_line), Counter[str]())
-        self._with_units = set[str]().union(*map(values_with_units, numbers_of_line))
+        self._values_with_units = set[str]().union(*map(values_with_units, numbers_of_line))
         self._units = set[tuple[str, str]]().union(*map(units_of_values, numbers_of_line))
-        self._negative = set[str]().union(*map(negative_values, numbers_of_line))
+        self._negative_values = set[str]().union(*map(negative_values, numbers_of_line))
 
     @cached_property
     def words(self) -> list[str]:
@@ -100,11 +100,14 @@ class LineSpans:
         """
         count = sum(translation.count(span) != self._text.count(span) for span in self.words)
         if self._numbers:
-            of_line, found = number_counts(self._text), number_counts(translation)
-            lost = self._with_units - values_with_units(translation) if self._with_units else set()
-            if self._negative:
-                lost |= self._negative - negative_values(translation)
-            count += sum(found[value] != of_line[value] or value in lost for value in self._numbers)
+            line_counts, translation_counts = number_counts(self._text), number_counts(translation)
+            changed_values = set[str]()
+            if self._values_with_units:
+                changed_values = self._values_with_units - values_with_units(translation)
+            if self._negative_values:
+                changed_values |= self._negative_values - negative_values(translation)
+            count += sum(translation_counts[value] != line_counts[value] or value in changed_values
+                         for value in self._numbers)
         return count + self._marks.lost(translation)
 
     def with_numbers(self, translation: str, must_be_similar: bool = True) -> str:
@@ -117,10 +120,10 @@ class LineSpans:
             translation: the translation.
             must_be_similar: whether they must have most digits in common, as in `founded in 194` for `1910`.
         """
-        of_line, found = number_counts(self._text), number_counts(translation)
+        line_counts, translation_counts = number_counts(self._text), number_counts(translation)
         missing = [number for number in self._digits(self.lost_small_numbers(translation))
-                   if found[number_value(number)] < of_line[number_value(number)]]
-        foreign = [match for match in runs_of_digits(translation) if not of_line[number_value(match[0])]]
+                   if translation_counts[number_value(number)] < line_counts[number_value(number)]]
+        foreign = [match for match in runs_of_digits(translation) if not line_counts[number_value(match[0])]]
         if len(missing) != len(foreign) or must_be_similar and not all(
                 are_similar(number, match[0]) for number, match in zip(missing, foreign, strict=True)):
             return translation
@@ -149,8 +152,8 @@ def with_small_numbers(segment: Segment, values: Collection[int]) -> Segment:
         if index == 0 and (item := item_number(part)) and int(item[1]) in values:
             parts.append(Attached("single", -1, (item[0],)))
             done = item.end()
-        for start, end, found in small_numbers_in(part):
-            if start >= done and not set(found).isdisjoint(values):
+        for start, end, small_values in small_numbers_in(part):
+            if start >= done and not set(small_values).isdisjoint(values):
                 parts += [part[done:start], _Number(part[start:end], None)]
                 done = end
         parts.append(part[done:])
@@ -165,25 +168,27 @@ class _Number(PlainShielded):
 
 def _with_spans(text: str, protection: Protection, marks: LineMarks, numbers: bool) -> Iterator[Part]:
     """Yield a text, and its spans. A sign that belongs to the unit of a number, as in `cm\u00b2`, is not a symbol."""
-    seen = marks.without_marks() if marks.spans else text
-    spans = list(protection.spans(seen))
-    words = [(start, end) for start, end, is_symbol in spans if not is_symbol]
-    symbols = [(start, end) for start, end, is_symbol in spans if is_symbol]
-    found: list[tuple[int, int]] = []
+    unmarked_text = marks.without_marks() if marks.spans else text
+    spans = list(protection.spans(unmarked_text))
+    word_spans = [(start, end) for start, end, is_symbol in spans if not is_symbol]
+    symbol_spans = [(start, end) for start, end, is_symbol in spans if is_symbol]
+    number_spans: list[tuple[int, int]] = []
     if numbers:
-        words = sorted([*words, *_apart_from(words, equations_in(seen))])
-        found = _joined(_apart_from(words, numbers_in(seen)), seen)
-        others = [*names_with_digits_in(seen), *(match.span() for match in _IN_ANGLES.finditer(seen))]
-        words = sorted([*words, *_apart_from(sorted([*words, *found]), others)])
-        words, found = ([_with_brackets(span, seen) for span in spans_of_kind] for spans_of_kind in (words, found))
+        word_spans = sorted([*word_spans, *_apart_from(word_spans, equations_in(unmarked_text))])
+        number_spans = _joined(_apart_from(word_spans, numbers_in(unmarked_text)), unmarked_text)
+        name_spans = [*names_with_digits_in(unmarked_text),
+                      *(match.span() for match in _IN_ANGLES.finditer(unmarked_text))]
+        word_spans = sorted([*word_spans, *_apart_from(sorted([*word_spans, *number_spans]), name_spans)])
+        word_spans, number_spans = ([_with_brackets(span, unmarked_text) for span in spans_of_kind]
+                                    for spans_of_kind in (word_spans, number_spans))
     parts: list[tuple[int, int, Part]] = [
         *marks.spans,
-        *((start, end, PlainShielded(text[start:end], None)) for start, end in words),
-        *((start, end, _Number(text[start:end], None)) for start, end in found),
+        *((start, end, PlainShielded(text[start:end], None)) for start, end in word_spans),
+        *((start, end, _Number(text[start:end], None)) for start, end in number_spans),
         *((start, end, Attached("single", -1, (text[start:end],)))
-          for start, end in _apart_from(sorted([*words, *found]), symbols))]
+          for start, end in _apart_from(sorted([*word_spans, *number_spans]), symbol_spans))]
     done = 0
-    for start, end, part in sorted(parts, key=lambda one: one[0]):
+    for start, end, part in sorted(parts, key=lambda positioned_part: positioned_part[0]):
         if start > done:
             yield text[done:start]
         yield part
@@ -194,13 +199,13 @@ def _with_spans(text: str, protection: Protection, marks: LineMarks, numbers: bo
 
 def _joined(numbers: Sequence[tuple[int, int]], text: str) -> list[tuple[int, int]]:
     """Return the numbers of a text, with one for those between which only a comma or a dash is: a date and a time."""
-    found: list[tuple[int, int]] = []
+    joined_spans: list[tuple[int, int]] = []
     for start, end in numbers:
-        if found and _BETWEEN_NUMBERS.fullmatch(text[found[-1][1]:start]):
-            found[-1] = found[-1][0], end
+        if joined_spans and _BETWEEN_NUMBERS.fullmatch(text[joined_spans[-1][1]:start]):
+            joined_spans[-1] = joined_spans[-1][0], end
         else:
-            found.append((start, end))
-    return found
+            joined_spans.append((start, end))
+    return joined_spans
 
 
 def _with_brackets(span: tuple[int, int], text: str) -> tuple[int, int]:
@@ -210,12 +215,12 @@ def _with_brackets(span: tuple[int, int], text: str) -> tuple[int, int]:
     return (start - 1, end + 1) if around in ("()", "[]", "<>") else span
 
 
-def _apart_from(taken: Sequence[tuple[int, int]], spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def _apart_from(occupied_spans: Sequence[tuple[int, int]], spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the spans, as start and end, that overlap none of those that are taken, which are in order."""
-    ends = [end for _, end in taken]
-    found = []
+    ends = [end for _, end in occupied_spans]
+    free_spans = []
     for start, end in spans:
         index = bisect_right(ends, start)
-        if index == len(taken) or taken[index][0] >= end:
-            found.append((start, end))
-    return found
+        if index == len(occupied_spans) or occupied_spans[index][0] >= end:
+            free_spans.append((start, end))
+    return free_spans

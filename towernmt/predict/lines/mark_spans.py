@@ -38,8 +38,9 @@ _BEGIN = re.compile(r"\s*(?:(?:[-*+–—•‣◦▪·]|>{1,9}|#{1,6}|//|\||[-*
                     r"\s+(?:\[[ xX]?\]\s+)?)+(?=\S)")
 _END = re.compile(r"(?<=\S)\s+(?:[-*=~#|]{3,80}|\||-->|\*/)\s*$")
 _BRACKETS = re.compile(r"(?P<open>[(\[])[^()\[\]]*[^\W\d_][^()\[\]]*(?P<close>[)\]])(?=[.!?…]*$)")
-_QUOTES = re.compile("|".join(rf"(?<!\w){one}(?=\S)[^{one}{other}\n]{{1,300}}(?<=\S){other}(?!\w)" for one, other in (
-    ("»", "«"), ("«", "»"), ("‚", "‘"), ("‹", "›"), ("›", "‹"), ("``", "''"))))
+_QUOTES = re.compile("|".join(
+    rf"(?<!\w){opening}(?=\S)[^{opening}{closing}\n]{{1,300}}(?<=\S){closing}(?!\w)" for opening, closing in (
+        ("»", "«"), ("«", "»"), ("‚", "‘"), ("‹", "›"), ("›", "‹"), ("``", "''"))))
 _QUOTE = re.compile(r"[\"“”„‟«»‘‚‹›「」『』]|(?<!\w)['’]|['’](?!\w)")       # not the apostrophe of "isn't"
 _ITEM = re.compile(r"\s*\(?(\d{1,3})[.)](?=\s+\S)")
 _CODE = re.compile(r"(?<![\w`])`(?=[^\s`])[^`\n]{1,100}(?<!\s)`(?![\w`])")
@@ -63,42 +64,42 @@ class LineMarks:
 
     Args:
         text: the line.
-        kept: start and end of the parts of the line that contain no marks, such as program text.
+        unmarked_spans: start and end of the parts of the line that contain no marks, such as program text.
 
     Attributes:
         spans: the marks in their order, without overlaps.
         begin, end: the marks at the edges of the line, without the spaces around them; "" for none.
     """
 
-    def __init__(self, text: str, kept: Sequence[tuple[int, int]] = ()) -> None:
+    def __init__(self, text: str, unmarked_spans: Sequence[tuple[int, int]] = ()) -> None:
         self.spans: list[MarkSpan] = []
         self.begin = self.end = ""
         self._quotes: set[str] = set()
         self._text = text
         if not _SIGN_OF_MARK.search(text):
             return
-        self._taken = sorted([*kept, *(match.span() for match in _CODE.finditer(text))])
-        if (match := _BEGIN.match(text)) and self._take(match.span()):
+        self._occupied_spans = sorted([*unmarked_spans, *(match.span() for match in _CODE.finditer(text))])
+        if (match := _BEGIN.match(text)) and self._occupy(match.span()):
             self.begin = match[0].strip()
             self._add("single", -1, 0, match.end())
-        if (match := _END.search(text)) and self._take(match.span()):
+        if (match := _END.search(text)) and self._occupy(match.span()):
             self.end = match[0].strip()
             self._add("single", -1, *match.span())
         key = 0
         for key, pair in enumerate([*self._links(), *self._tags(), *self._quoted(), *self._emphasis()]):
             if all(map(self._is_free, pair)):
                 for span, kind in zip(pair, ("open", "close") if len(pair) == 2 else ("single",), strict=True):
-                    self._take(span)
+                    self._occupy(span)
                     self._add(kind, key, *span)
         if (match := _BRACKETS.match(text.strip())) and not (self.begin or self.end):
             for kind in ("open", "close"):
                 start, end = match.span(kind)
-                if self._take((start, end)):
+                if self._occupy((start, end)):
                     self._add(kind, key + 1, start, end)
         for match in _SINGLE.finditer(text):
-            if self._take(match.span()):
+            if self._occupy(match.span()):
                 self._add("single", key, *match.span())
-        self.spans.sort(key=lambda one: one.start)
+        self.spans.sort(key=lambda span: span.start)
 
     def without_marks(self) -> str:
         """Return the line with spaces in place of its marks."""
@@ -121,14 +122,14 @@ class LineMarks:
         return count + edges + bool(self.end and not translation.rstrip().endswith(self.end))
 
     def _is_free(self, span: tuple[int, int]) -> bool:
-        index = bisect_left(self._taken, span)
-        return (index == 0 or self._taken[index - 1][1] <= span[0]) and (
-            index == len(self._taken) or span[1] <= self._taken[index][0])
+        index = bisect_left(self._occupied_spans, span)
+        return (index == 0 or self._occupied_spans[index - 1][1] <= span[0]) and (
+            index == len(self._occupied_spans) or span[1] <= self._occupied_spans[index][0])
 
-    def _take(self, span: tuple[int, int]) -> bool:
+    def _occupy(self, span: tuple[int, int]) -> bool:
         is_free = self._is_free(span)
         if is_free:
-            insort(self._taken, span)
+            insort(self._occupied_spans, span)
         return is_free
 
     def _add(self, kind: str, key: int, start: int, end: int) -> None:
@@ -155,9 +156,9 @@ class LineMarks:
                     opened.append(match)
                 else:
                     yield [opened[index].span(), match.span()]
-                    yield from ([one.span()] for one in opened[index + 1:] if _is_html(one))
+                    yield from ([tag.span()] for tag in opened[index + 1:] if _is_html(tag))
                     del opened[index:]
-        yield from ([one.span()] for one in opened if _is_html(one))
+        yield from ([tag.span()] for tag in opened if _is_html(tag))
 
     def _quoted(self) -> Iterator[list[tuple[int, int]]]:
         for match in _QUOTES.finditer(self._text):
@@ -167,13 +168,13 @@ class LineMarks:
 
     def _emphasis(self) -> Iterator[list[tuple[int, int]]]:
         """Yield the pairs of Markdown, the outer ones first."""
-        waiting = [(0, len(self._text))]
-        while waiting:
-            first, last = waiting.pop()
-            for match in _EMPHASIS.finditer(self._text, first, last):
+        waiting_spans = [(0, len(self._text))]
+        while waiting_spans:
+            start, end = waiting_spans.pop()
+            for match in _EMPHASIS.finditer(self._text, start, end):
                 size = len(match[match.lastgroup or 0])
                 yield [(match.start(), match.start() + size), (match.end() - size, match.end())]
-                waiting.append((match.start() + size, match.end() - size))
+                waiting_spans.append((match.start() + size, match.end() - size))
 
 
 def item_number(text: str) -> re.Match[str] | None:
@@ -187,5 +188,5 @@ def _is_html(tag: re.Match[str]) -> bool:
 
 def _starts_with(translation: str, begin: str) -> bool:
     """Return whether a translation begins with a mark that is not a part of a longer sign."""
-    rest = translation.lstrip()
-    return rest.startswith(begin) and not rest[len(begin):len(begin) + 1].isalnum()
+    text = translation.lstrip()
+    return text.startswith(begin) and not text[len(begin):len(begin) + 1].isalnum()

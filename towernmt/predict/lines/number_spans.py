@@ -117,25 +117,25 @@ def negative_values(text: str) -> set[str]:
     return {number_value(match[0]) for match in runs_of_digits(text) if _NEGATIVE.search(text[:match.start()])}
 
 
-def lost_values(source: str, small: Counter[int], translation: str) -> list[int]:
+def lost_values(source: str, small_counts: Counter[int], translation: str) -> list[int]:
     """Return the different small numbers of a line that its translation lacks.
 
     An hour may be that of the other clock (`14` and `2`), or the one before it (`halb 8` and `7:30`).
 
     Args:
         source: the line.
-        small: frequency of its small numbers, by value.
+        small_counts: frequency of its small numbers, by value.
         translation: the translation.
     """
-    of_line, found = (Counter(map(int, _SHORT_GROUP.findall(text))) for text in (source, translation))
-    hours = {(hour + 12) % _HOURS for hour in found if hour <= _HOURS and not of_line[hour]}
+    line_counts, translation_counts = (Counter(map(int, _SHORT_GROUP.findall(text))) for text in (source, translation))
+    hours = {(hour + 12) % _HOURS for hour in translation_counts if hour <= _HOURS and not line_counts[hour]}
     hours |= {(int(match[1]) + later) % _HOURS for match in _CLOCK.finditer(translation) for later in (1, 13)}
-    return [value for value, count in small.items()
-            if found[value] < count and not (value <= _HOURS and value % _HOURS in hours)]
+    return [value for value, count in small_counts.items()
+            if translation_counts[value] < count and not (value <= _HOURS and value % _HOURS in hours)]
 
 
-def are_similar(one: str, other: str) -> bool:
+def are_similar(number: str, other_number: str) -> bool:
     """Return whether two numbers have equally many groups of digits, and most of their digits in common."""
-    first, second = _GROUP.findall(one), _GROUP.findall(other)
-    return len(first) == len(second) and SequenceMatcher(
-        None, "".join(first), "".join(second), autojunk=False).ratio() >= _SIMILAR
+    groups, other_groups = _GROUP.findall(number), _GROUP.findall(other_number)
+    return len(groups) == len(other_groups) and SequenceMatcher(
+        None, "".join(groups), "".join(other_groups), autojunk=False).ratio() >= _SIMILAR

@@ -42,15 +42,18 @@ def check_apart(output: tuple[str, str | None], inputs: Mapping[str, str | None 
     parents: list[tuple[str, str]] = []     # input directories that contain the output
     for option, files in inputs.items():
         for file in [files] if files is None or isinstance(files, str) else files:
-            read = _file_status(0 if file is None else file)
-            same = (os.path.samestat(output_status, read) if output_status is not None and read is not None
-                    else is_new and file is not None and os.path.realpath(file) == target)
-            if same:
-                one = f"{name} {path}" if path else STDOUT
-                other = f"{option} {file}" if file else STDIN
-                kind = "directory" if read is not None and stat.S_ISDIR(read.st_mode) else "file"
-                raise DataError(f"{one} is the same {kind} as {other}, {lost}: name another {kind} to write to.")
-            if target is not None and file is not None and read is not None and stat.S_ISDIR(read.st_mode) and (
+            input_status = _file_status(0 if file is None else file)
+            is_directory = input_status is not None and stat.S_ISDIR(input_status.st_mode)
+            is_same = (os.path.samestat(output_status, input_status)
+                       if output_status is not None and input_status is not None
+                       else is_new and file is not None and os.path.realpath(file) == target)
+            if is_same:
+                output_name = f"{name} {path}" if path else STDOUT
+                input_name = f"{option} {file}" if file else STDIN
+                kind = "directory" if is_directory else "file"
+                raise DataError(f"{output_name} is the same {kind} as {input_name}, {lost}: name another {kind} to "
+                                "write to.")
+            if target is not None and file is not None and is_directory and (
                     Path(os.path.realpath(file)) in Path(target).parents):
                 parents.append((option, file))
     if path is not None:
@@ -113,21 +116,21 @@ def _target(path: Path) -> tuple[Path | None, int | None]:
     target = Path(os.path.realpath(path))
     if not target.exists():
         return target, None
-    found = target.stat()
-    if stat.S_ISDIR(found.st_mode):
+    status = target.stat()
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    return (target, stat.S_IMODE(found.st_mode)) if stat.S_ISREG(found.st_mode) else (None, None)
+    return (target, stat.S_IMODE(status.st_mode)) if stat.S_ISREG(status.st_mode) else (None, None)
 
 
 def descriptor_of(path: str | Path) -> int | None:
     """Return the file descriptor of a path such as `/dev/stdout` or a link to it, or None for other paths."""
     name = os.path.abspath(path)
     for _ in range(40):
-        if (found := re.fullmatch("/dev/std(in|out|err)", name)) is not None:
-            return ("in", "out", "err").index(found[1])
+        if (match := re.fullmatch("/dev/std(in|out|err)", name)) is not None:
+            return ("in", "out", "err").index(match[1])
         name = os.path.join(os.path.realpath(os.path.dirname(name)), os.path.basename(name))
-        if (found := re.fullmatch(r"/proc/(\d+)(?:/task/\d+)?/fd/(\d+)", name)) is not None:
-            return int(found[2]) if int(found[1]) == os.getpid() else None
+        if (match := re.fullmatch(r"/proc/(\d+)(?:/task/\d+)?/fd/(\d+)", name)) is not None:
+            return int(match[2]) if int(match[1]) == os.getpid() else None
         if not os.path.islink(name):
             return None
         name = os.path.join(os.path.dirname(name), os.readlink(name))
@@ -170,10 +173,10 @@ def _refuse_missing_parent(name: str, path: str) -> None:
 def _file_status(file: str | int) -> os.stat_result | None:
     """Return the status of a regular file or a directory, or None for others and for a missing file."""
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except (OSError, ValueError):
         return None
-    return found if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode) else None
+    return status if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode) else None
 
 
 def _is_local(path: str) -> bool:

@@ -27,9 +27,9 @@ def with_placeholders(options: LineOptions, sentence: SourceSentence) -> LineOpt
     """Return the options of a sentence with its protected words replaced by placeholders."""
     if not (options.prefix or options.constraints or options.avoid) or not (sentence.names or sentence.symbols):
         return options
-    return replace(options, prefix=_seen(options.prefix, sentence),
-                   constraints=[_seen(phrase, sentence) for phrase in options.constraints],
-                   avoid=[_seen(phrase, sentence) for phrase in options.avoid])
+    return replace(options, prefix=_phrase_with_placeholders(options.prefix, sentence),
+                   constraints=[_phrase_with_placeholders(phrase, sentence) for phrase in options.constraints],
+                   avoid=[_phrase_with_placeholders(phrase, sentence) for phrase in options.avoid])
 
 
 def with_names_forced(options: LineOptions, sentence: SourceSentence) -> LineOptions:
@@ -37,9 +37,9 @@ def with_names_forced(options: LineOptions, sentence: SourceSentence) -> LineOpt
     return replace(options, constraints=(*options.constraints, *sentence.names))
 
 
-def _seen(phrase: str, sentence: SourceSentence) -> str:
-    for name, place in sentence.names.items():
-        phrase = phrase.replace(sentence.atoms[place].text, name, 1)
+def _phrase_with_placeholders(phrase: str, sentence: SourceSentence) -> str:
+    for name, index in sentence.names.items():
+        phrase = phrase.replace(sentence.atoms[index].text, name, 1)
     for symbol in sentence.symbols:
         phrase = phrase.replace(symbol, "", 1)
     return " ".join(phrase.split()) if sentence.symbols else phrase
@@ -82,51 +82,51 @@ def _with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[Targ
     """
     present = {atom.stands_for for atom in atoms}
     missing = {name[1:]: source for name, source in sentence.names.items() if source not in present}
-    known = numbers.union(atom.text for atom in sentence.atoms if atom.shield is None)
-    joined = {index for index, atom in enumerate(atoms) if missing and atom.stands_for is None
-              and atom.text not in known and _NUMBER_AFTER_WORD.fullmatch(atom.text)}
-    ends: set[int] = set()
-    if joined:
+    known_texts = numbers.union(atom.text for atom in sentence.atoms if atom.shield is None)
+    joined_indices = {index for index, atom in enumerate(atoms) if missing and atom.stands_for is None
+                      and atom.text not in known_texts and _NUMBER_AFTER_WORD.fullmatch(atom.text)}
+    end_indices: set[int] = set()
+    if joined_indices:
         divided: list[TargetAtom] = []
         for index, atom in enumerate(atoms):
-            match = _NUMBER_AFTER_WORD.fullmatch(atom.text) if index in joined else None
+            match = _NUMBER_AFTER_WORD.fullmatch(atom.text) if index in joined_indices else None
             divided.append(replace(atom, text=match[1]) if match else atom)
             if match:
-                ends.add(len(divided))
+                end_indices.add(len(divided))
                 divided.append(replace(atom, text=match[2], space=False))
         atoms = divided
-    foreign = [index for index, atom in enumerate(atoms)
-               if missing and atom.stands_for is None and atom.text.isdigit() and atom.text not in known]
-    places = {index: missing[atoms[index].text] for index in foreign if atoms[index].text in missing}
-    if len(foreign) == len(missing) and len(places) < len(missing):
-        places = dict(zip(foreign, missing.values(), strict=True))
-    found = list(atoms)
-    for index, source in places.items():
+    foreign_indices = [index for index, atom in enumerate(atoms)
+                       if missing and atom.stands_for is None and atom.text.isdigit() and atom.text not in known_texts]
+    sources_by_index = {index: missing[atoms[index].text] for index in foreign_indices if atoms[index].text in missing}
+    if len(foreign_indices) == len(missing) and len(sources_by_index) < len(missing):
+        sources_by_index = dict(zip(foreign_indices, missing.values(), strict=True))
+    new_atoms = list(atoms)
+    for index, source in sources_by_index.items():
         if source not in present:
-            found[index] = replace(atoms[index], space=index > 0 and sentence.spaces[source], stands_for=source,
-                                   sources=[source])
+            new_atoms[index] = replace(atoms[index], space=index > 0 and sentence.spaces[source], stands_for=source,
+                                       sources=[source])
             present.add(source)
-    return [atom for index, atom in enumerate(found) if index not in ends or atom.stands_for is not None]
+    return [atom for index, atom in enumerate(new_atoms) if index not in end_indices or atom.stands_for is not None]
 
 
 def _with_symbols(sentence: SourceSentence, atoms: list[TargetAtom]) -> list[TargetAtom]:
     """Return the atoms, with an atom for each symbol."""
     if not sentence.symbols:
         return atoms
-    made: list[TargetAtom] = []
-    rest = iter(atoms)
+    new_atoms: list[TargetAtom] = []
+    remaining_atoms = iter(atoms)
     space = False
     for is_atom, part in written_atoms(sentence, atoms, place_marks(sentence, atoms)):
         if is_atom:
-            atom = next(rest)
-            made.append(replace(atom, space=bool(made) and space))
+            atom = next(remaining_atoms)
+            new_atoms.append(replace(atom, space=bool(new_atoms) and space))
             space = False
         elif isinstance(part, Attached):
-            made.append(TargetAtom(part.text, False, bool(made) and space))
+            new_atoms.append(TargetAtom(part.text, False, bool(new_atoms) and space))
             space = False
         else:
             space = space or isinstance(part, str)
-    return made
+    return new_atoms
 
 
 def _details(sentence: SourceSentence, details: TokenDetails, words: list[list[TargetAtom]],
@@ -142,13 +142,13 @@ def _details(sentence: SourceSentence, details: TokenDetails, words: list[list[T
         return details._replace(words=of_tokens, alignment=None)
     weights = np.zeros([len(words), len(sentence.words)], np.float32)
     for number, word in enumerate(words):
-        of_word = next((atom for atom in word if atom.word is not None or atom.stands_for is not None), None)
-        if of_word is None:
+        aligned_atom = next((atom for atom in word if atom.word is not None or atom.stands_for is not None), None)
+        if aligned_atom is None:
             continue
-        if of_word.word is not None:
-            weights[number] = details.alignment.weights[of_word.word]
-        elif of_word.stands_for is not None:
-            weights[number, sum(sentence.spaces[:of_word.stands_for + 1])] = 1.0
+        if aligned_atom.word is not None:
+            weights[number] = details.alignment.weights[aligned_atom.word]
+        elif aligned_atom.stands_for is not None:
+            weights[number, sum(sentence.spaces[:aligned_atom.stands_for + 1])] = 1.0
     return details._replace(words=of_tokens, alignment=WordAlignment(sentence.words, texts, weights))
 
 
@@ -168,7 +168,8 @@ class ProtectedLine:
         split = split_segment(segment, None, NOTHING)
         self.sentence = split.sentences[0] if split.sentences else None
         # Symbols at the edges are not part of the sentence.
-        self._before, self._after = ("".join(map(_text_of, parts)) for parts in (split.between[0], split.between[-1]))
+        self._text_before, self._text_after = ("".join(map(_text_of, parts))
+                                               for parts in (split.between[0], split.between[-1]))
 
     def restored(self, translation: Translation, options: LineOptions) -> Translation:
         """Return the translations of the sentence as those of the line; `options` are those of the translations."""
@@ -177,10 +178,10 @@ class ProtectedLine:
         return restored(self.sentence, translation, options).changed(self._of_line)
 
     def _of_line(self, hypothesis: Hypothesis) -> Hypothesis:
-        text = f"{self._before}{hypothesis.text}{self._after}".strip()
+        text = f"{self._text_before}{hypothesis.text}{self._text_after}".strip()
         details = hypothesis.details
         if details is not None:
-            before = len(self._before.split()) - bool(self._before and not self._before[-1].isspace())
+            before = len(self._text_before.split()) - bool(self._text_before and not self._text_before[-1].isspace())
             details = self._details_of_line(details, text.split(), before)
         return Hypothesis(text, hypothesis.score, details, hypothesis.fault, hypothesis.tokens)
 
@@ -199,7 +200,7 @@ class ProtectedLine:
         of_source = details.source_words and [word if word == NO_WORD else self._words[word]
                                               for word in details.source_words]
         weights = np.zeros([len(words), len(source)], np.float32)
-        after = len(self._after.split()) - bool(self._after and not self._after[0].isspace())
+        after = len(self._text_after.split()) - bool(self._text_after and not self._text_after[0].isspace())
         for index in (*range(before), *range(-after, 0)):
             weights[index, index] = 1.0
         for index, row in enumerate(alignment.weights):
@@ -210,13 +211,14 @@ class ProtectedLine:
     @cached_property
     def _words(self) -> list[int]:
         """Return the index in the line of each word of the sentence; empty if the words do not correspond."""
-        symbols = [*(self.sentence.symbols if self.sentence else ()), *self._before.split(), *self._after.split()]
-        found = []
+        symbols = [*(self.sentence.symbols if self.sentence else ()), *self._text_before.split(),
+                   *self._text_after.split()]
+        indices = []
         for index, word in enumerate(self._line.split()):
             for symbol in symbols:
                 word = word.replace(symbol, "")
-            found += [index] if word else []
-        return found if self.sentence is not None and len(found) == len(self.sentence.words) else []
+            indices += [index] if word else []
+        return indices if self.sentence is not None and len(indices) == len(self.sentence.words) else []
 
 
 def _text_of(part: Part) -> str:

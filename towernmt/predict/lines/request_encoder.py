@@ -40,16 +40,16 @@ class TargetText:
             return {}
         text = clean(options.prefix)
         if options.partial_word:
-            whole, _, part = (text, "", "") if options.prefix[-1:].isspace() else text.rpartition(" ")
-            table = self._surfaces.continuations(part, first=not whole)
+            complete_words, _, partial_word = (text, "", "") if options.prefix[-1:].isspace() else text.rpartition(" ")
+            table = self._surfaces.continuations(partial_word, first=not complete_words)
             if table is not None:
-                return {"prefix": self._writable_ids(whole), "continuation": table}
+                return {"prefix": self._writable_ids(complete_words), "continuation": table}
         return {"prefix": self._writable_ids(text)}
 
     def avoid(self, options: LineOptions) -> dict[str, Any]:
         """Return `avoid`, the ids of the phrases to avoid."""
-        found = [ids for phrase in options.avoid for ids in self._ways_to_write(phrase)]
-        return {"avoid": padded(found)} if found else {}
+        segmentations = [ids for phrase in options.avoid for ids in self._ways_to_write(phrase)]
+        return {"avoid": padded(segmentations)} if segmentations else {}
 
     def constraints(self, options: LineOptions) -> tuple[dict[str, Any], list[list[int]], list[list[int]]]:
         """Return the inputs and ids of the lexical constraints.
@@ -62,34 +62,34 @@ class TargetText:
             SettingsError: a phrase is empty, the vocabulary cannot write it, or two of them exclude each other.
         """
         phrases = [AnchoredPhrase.of(phrase) for phrase in options.constraints]
-        begins = list(dict.fromkeys(phrase for phrase in phrases if phrase.at_beginning))
+        beginnings = list(dict.fromkeys(phrase for phrase in phrases if phrase.at_beginning))
         ends = list(dict.fromkeys(phrase for phrase in phrases if phrase.at_end and not phrase.at_beginning))
-        others = [phrase for phrase in phrases if not phrase.at_beginning and not phrase.at_end]
-        ids = {phrase: phrase_ids(phrase.text, self._vocabulary) for phrase in (*begins, *ends, *others)}
+        inner_phrases = [phrase for phrase in phrases if not phrase.at_beginning and not phrase.at_end]
+        ids = {phrase: phrase_ids(phrase.text, self._vocabulary) for phrase in (*beginnings, *ends, *inner_phrases)}
         inputs: dict[str, Any] = {}
-        if begins:
-            longest = max(begins, key=lambda phrase: (len(phrase.text), phrase.at_end))
-            given = clean(options.prefix)
-            for phrase in begins:
-                whole = phrase.at_end and phrase.text != longest.text
-                if whole or not longest.text.startswith(phrase.text):
+        if beginnings:
+            longest = max(beginnings, key=lambda phrase: (len(phrase.text), phrase.at_end))
+            prefix = clean(options.prefix)
+            for phrase in beginnings:
+                is_different = phrase.at_end and phrase.text != longest.text
+                if is_different or not longest.text.startswith(phrase.text):
                     raise _excluded(f"<s> {longest.text}", f"<s> {phrase.text}")
-            if longest.text.startswith(given):
-                whole_ids = [*self._vocabulary.encode(longest.text), *([EOS] if longest.at_end else [])]
-                inputs = {"prefix": np.array(whole_ids, np.int32)}
-            elif longest.at_end or not given.startswith(longest.text):
-                raise SettingsError(f"the prefix '{given}' and the phrase '<s> {longest.text}' exclude each other: "
+            if longest.text.startswith(prefix):
+                prefix_ids = [*self._vocabulary.encode(longest.text), *([EOS] if longest.at_end else [])]
+                inputs = {"prefix": np.array(prefix_ids, np.int32)}
+            elif longest.at_end or not prefix.startswith(longest.text):
+                raise SettingsError(f"the prefix '{prefix}' and the phrase '<s> {longest.text}' exclude each other: "
                                     "leave one of them out.")
             if longest.at_end:
-                for phrase in (*ends, *others):
+                for phrase in (*ends, *inner_phrases):
                     if not (longest.text.endswith(phrase.text) if phrase.at_end else phrase.text in longest.text):
                         raise _excluded(f"<s> {longest.text} </s>", phrase.text)
                 return inputs, [], []
         for phrase in ends:
-            longest_end = max((one.text for one in ends), key=len)
+            longest_end = max((end.text for end in ends), key=len)
             if not longest_end.endswith(phrase.text):
                 raise _excluded(f"{longest_end} </s>", f"{phrase.text} </s>")
-        return inputs, [ids[phrase] for phrase in others], [[*ids[phrase], EOS] for phrase in ends]
+        return inputs, [ids[phrase] for phrase in inner_phrases], [[*ids[phrase], EOS] for phrase in ends]
 
     def _writable_ids(self, prefix: str) -> np.ndarray:
         ids = self._vocabulary.encode(prefix)
@@ -113,8 +113,8 @@ class TargetText:
 
     def _segmentations(self, text: str, first: bool) -> list[list[int]]:
         surfaces = self._surfaces
-        best = self._vocabulary.encode(text)
-        ways = [best, *surfaces.segmentations(text, True, SEGMENTATIONS)]
+        best_ids = self._vocabulary.encode(text)
+        ways = [best_ids, *surfaces.segmentations(text, True, SEGMENTATIONS)]
         if not first and surfaces.marks_before:
             ways += [[_WORD_BREAK, *ids] for ids in surfaces.segmentations(text, False, SEGMENTATIONS)]
         elif not first and self._vocabulary.kind == "bpe-codes":
@@ -122,8 +122,8 @@ class TargetText:
         return [list(ids) for ids in dict.fromkeys(map(tuple, ways)) if UNK not in ids and ids]
 
 
-def _excluded(one: str, other: str) -> SettingsError:
-    return SettingsError(f"the phrases '{one}' and '{other}' exclude each other: leave one of them out.")
+def _excluded(phrase: str, other_phrase: str) -> SettingsError:
+    return SettingsError(f"the phrases '{phrase}' and '{other_phrase}' exclude each other: leave one of them out.")
 
 
 INPUTS: Sequence[Callable[[TargetText, LineOptions], Mapping[str, Any]]] = [TargetText.prefix, TargetText.avoid]
@@ -132,10 +132,10 @@ INPUTS: Sequence[Callable[[TargetText, LineOptions], Mapping[str, Any]]] = [Targ
 
 def padded(rows: Iterable[Sequence[int]]) -> np.ndarray:
     """Return lists of ids as int32 `[rows, longest]`, padded with PAD."""
-    given = list(rows)
-    array = np.full([len(given), max(map(len, given), default=0)], PAD, np.int32)
-    for place, ids in zip(array, given, strict=True):
-        place[:len(ids)] = ids
+    id_lists = list(rows)
+    array = np.full([len(id_lists), max(map(len, id_lists), default=0)], PAD, np.int32)
+    for row, ids in zip(array, id_lists, strict=True):
+        row[:len(ids)] = ids
     return array
 
 
@@ -150,7 +150,7 @@ class RequestEncoder:
     def __init__(self, search: SearchSettings, vocabulary: Vocabulary) -> None:
         self._search, self._vocabulary, self._text = search, vocabulary, TargetText(vocabulary)
         self._terms: WritableTerms | None = None
-        self._last: tuple[LineOptions, _EncodedOptions] | None = None
+        self._last_encoded: tuple[LineOptions, _EncodedOptions] | None = None
 
     def check(self, options: LineOptions) -> None:
         """Check whether a line can have these options.
@@ -180,35 +180,36 @@ class RequestEncoder:
         is_complete = bool(beginning) and beginning["prefix"][-1] == EOS
         pieces = []
         for index, piece in enumerate(ids):
-            own, phrases = dict(inputs), []
+            piece_inputs, phrases = dict(inputs), []
             if index == 0:
                 phrases += anywhere
                 if beginning:
-                    own.pop("continuation", None)
-                    own |= beginning
+                    piece_inputs.pop("continuation", None)
+                    piece_inputs |= beginning
             elif not request.options.prefix_every_piece:
-                own = {name: value for name, value in own.items() if name not in ("prefix", "continuation")}
+                piece_inputs = {name: value for name, value in inputs.items() if name not in ("prefix", "continuation")}
             if index == len(ids) - 1:
                 phrases += at_end
-            found: list[tuple[Term, list[int]]] = []
+            terms_and_ids: list[tuple[Term, list[int]]] = []
             if terms is not None and not (index == 0 and is_complete):      # no term can be added to a complete text
-                found = terms.found(request.text if len(ids) == 1 else source.decode(piece))
-            phrases += [term_ids for _, term_ids in found if term_ids not in phrases]
+                terms_and_ids = terms.terms_in(request.text if len(ids) == 1 else source.decode(piece))
+            phrases += [term_ids for _, term_ids in terms_and_ids if term_ids not in phrases]
             if phrases:
-                own["constraints"] = padded(phrases)
-            pieces.append(LinePiece.of(piece, own, search, [term for term, _ in found], request.options.details))
+                piece_inputs["constraints"] = padded(phrases)
+            pieces.append(LinePiece.of(piece, piece_inputs, search, [term for term, _ in terms_and_ids],
+                                       request.options.details))
         return pieces
 
     def _encode(self, options: LineOptions) -> _EncodedOptions:
         """Return the encoded options. Those of the last call are cached, since many lines have the same options."""
-        if self._last is None or self._last[0] is not options:
+        if self._last_encoded is None or self._last_encoded[0] is not options:
             inputs = dict(options.inputs)
             for encode in INPUTS:
                 inputs.update(encode(self._text, options))
             terms = self._writable_terms(options.terminology)
-            self._last = options, _EncodedOptions(
+            self._last_encoded = options, _EncodedOptions(
                 inputs, self._changed_settings(options), self._text.constraints(options), terms)
-        return self._last[1]
+        return self._last_encoded[1]
 
     def _changed_settings(self, options: LineOptions) -> dict[str, Any]:
         """Return the search settings of a line that differ from those of lines without options."""

@@ -45,7 +45,7 @@ class ResumableInput:
         start: resume point of a previous process.
 
     Attributes:
-        reached: resume point after the translated lines.
+        resume_point: position after the translated lines.
 
     Raises:
         DataError: the beginning of the input has changed.
@@ -54,18 +54,18 @@ class ResumableInput:
     def __init__(self, stream: BinaryIO, name: str,
                  start: ResumePoint = ResumePoint()) -> None:  # noqa: B008 -- immutable
         self._stream, self._name, self._hash = stream, name, hashlib.sha256()
-        rest = start.input_bytes
-        while rest and (part := stream.read(min(rest, 1 << 20))):
-            self._hash.update(part)
-            rest -= len(part)
+        remaining_bytes = start.input_bytes
+        while remaining_bytes and (chunk := stream.read(min(remaining_bytes, 1 << 20))):
+            self._hash.update(chunk)
+            remaining_bytes -= len(chunk)
         if self._hash.hexdigest() != start.fingerprint:
             raise DataError(f"{name} is not the input that was being translated: its first {start.lines} lines have "
                             "changed. Translate it without --resume.")
-        self.reached, self._waiting = start, deque[bytes]()
+        self.resume_point, self._waiting_lines = start, deque[bytes]()
 
     def __iter__(self) -> Iterator[bytes]:
-        for line in bounded_lines(self._stream, self._name, self.reached.lines + 1):
-            self._waiting.append(line)
+        for line in bounded_lines(self._stream, self._name, self.resume_point.lines + 1):
+            self._waiting_lines.append(line)
             yield line
 
     def advance(self, lines: int, output_bytes: int) -> ResumePoint:
@@ -75,13 +75,13 @@ class ResumableInput:
             lines: number of translated lines from the beginning of the input.
             output_bytes: size of their output in bytes.
         """
-        size = self.reached.input_bytes
-        for _ in range(lines - self.reached.lines):
-            line = self._waiting.popleft()
+        size = self.resume_point.input_bytes
+        for _ in range(lines - self.resume_point.lines):
+            line = self._waiting_lines.popleft()
             self._hash.update(line)
             size += len(line)
-        self.reached = ResumePoint(lines, size, self._hash.hexdigest(), output_bytes)
-        return self.reached
+        self.resume_point = ResumePoint(lines, size, self._hash.hexdigest(), output_bytes)
+        return self.resume_point
 
 
 class Journal:
@@ -100,13 +100,13 @@ class Journal:
 
     def __init__(self, unfinished: Path, task: Mapping[str, Any], start: ResumePoint) -> None:
         self.path = Path(f"{unfinished}{SUFFIX}")
-        beside = Path(f"{self.path}.tmp")
-        self._file = open(beside, "w", encoding="utf-8")  # noqa: SIM115 -- open until the translation ends
+        temporary_path = Path(f"{self.path}.tmp")
+        self._file = open(temporary_path, "w", encoding="utf-8")  # noqa: SIM115 -- open until the translation ends
         with suppress(OSError):     # a file system without locks
             lock_descriptor(self._file.fileno())
         self._write(task)
         self.add(start)
-        beside.replace(self.path)
+        temporary_path.replace(self.path)
 
     def add(self, point: ResumePoint) -> None:
         """Write a resume point: all lines before it are translated and written."""
@@ -168,11 +168,11 @@ def read_journal(unfinished: Path, task: Mapping[str, Any]) -> list[ResumePoint]
     try:
         earlier_task, *records = map(json.loads, lines)
         size = unfinished.stat().st_size
-        reached = [point for point in (ResumePoint(**record) for record in records) if point.output_bytes <= size]
+        points = [point for point in (ResumePoint(**record) for record in records) if point.output_bytes <= size]
     except (ValueError, TypeError) as error:
         raise DataError(f"{path}: damaged ({error}); translate without --resume.") from None
     check_same_task(str(unfinished), earlier_task, task, "translate without --resume")
-    return reached
+    return points
 
 
 def task_of_unfinished(path: str) -> dict[str, Any] | None:
@@ -186,21 +186,21 @@ def task_of_unfinished(path: str) -> dict[str, Any] | None:
     return task if isinstance(task, dict) else None
 
 
-def check_same_task(name: str, earlier: Mapping[str, Any], task: Mapping[str, Any], alternative: str) -> None:
+def check_same_task(name: str, earlier_task: Mapping[str, Any], task: Mapping[str, Any], alternative: str) -> None:
     """Check that an unfinished output was begun for the same task.
 
     Args:
         name: name of the output.
-        earlier: task for which it was begun.
+        earlier_task: task for which it was begun.
         task: task of this process.
         alternative: advice for a different task.
 
     Raises:
         DataError: the tasks differ; the message names the first difference.
     """
-    for key in sorted({*earlier, *task}):
-        if earlier.get(key) != task.get(key):
-            raise DataError(f"{name} was begun with {key}: {_shortened_json(earlier.get(key))}, and not with "
+    for key in sorted({*earlier_task, *task}):
+        if earlier_task.get(key) != task.get(key):
+            raise DataError(f"{name} was begun with {key}: {_shortened_json(earlier_task.get(key))}, and not with "
                             f"{_shortened_json(task.get(key))}: use the same value, or {alternative}.")
 
 
@@ -293,24 +293,24 @@ def resumable_output(path: str, window: int, task: Mapping[str, Any], resume: bo
         DataError: a file cannot be written, its task differs, or another process is writing it.
     """
     paths = [path, *further]
-    files_to_resume = [_open_unfinished(one, task, resume) for one in paths]
+    files_to_resume = [_open_unfinished(output_path, task, resume) for output_path in paths]
     start = _move_to_common_point(files_to_resume)
     try:
         with ExitStack() as files:
-            streams = [files.enter_context(output_file(one, file.open))
-                       for one, file in zip(paths, files_to_resume, strict=True)]
+            streams = [files.enter_context(output_file(output_path, file.open))
+                       for output_path, file in zip(paths, files_to_resume, strict=True)]
             journalled = [JournalledFile(stream, file.journal)
                           for stream, file in zip(streams, files_to_resume, strict=True) if file.journal is not None]
             yield LineOutput(streams[0], window, start, journalled, streams[1:])
     except BaseException:
-        for one, file in zip(paths, files_to_resume, strict=True):
-            file.stop(one)
+        for output_path, file in zip(paths, files_to_resume, strict=True):
+            file.stop(output_path)
         raise
-    for one, file in zip(paths, files_to_resume, strict=True):
+    for output_path, file in zip(paths, files_to_resume, strict=True):
         if file.journal is not None:
             file.journal.remove()
         elif resume:
-            raise DataError(f"{one} is not a regular file, so it cannot be resumed: leave out --resume.")
+            raise DataError(f"{output_path} is not a regular file, so it cannot be resumed: leave out --resume.")
 
 
 class _UnfinishedOutput:
@@ -324,10 +324,10 @@ class _UnfinishedOutput:
 
     def __init__(self, target: Path, task: Mapping[str, Any], resume: bool) -> None:
         self._task = task
-        self._earlier = unfinished_output(target) if resume else None
+        self._earlier_output = unfinished_output(target) if resume else None
         self.points = [ResumePoint()]
-        if self._earlier is not None:
-            self.points += read_journal(self._earlier, task)
+        if self._earlier_output is not None:
+            self.points += read_journal(self._earlier_output, task)
         self.start = self.points[0]
         self.journal: Journal | None = None
 
@@ -335,11 +335,11 @@ class _UnfinishedOutput:
         """Open the unfinished file at the resume point."""
         # The old journal is valid until the output has its new name, and the new one from then on.
         self.journal = Journal(unfinished, self._task, self.start)
-        if self._earlier is None:
+        if self._earlier_output is None:
             return open(unfinished, "wb")
-        if self._earlier != unfinished:
-            self._earlier.replace(unfinished)
-            Path(f"{self._earlier}{self.journal.path.suffix}").unlink()
+        if self._earlier_output != unfinished:
+            self._earlier_output.replace(unfinished)
+            Path(f"{self._earlier_output}{self.journal.path.suffix}").unlink()
         stream = open(unfinished, "r+b")
         stream.truncate(self.start.output_bytes)
         stream.seek(self.start.output_bytes)

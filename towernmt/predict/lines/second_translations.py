@@ -115,7 +115,7 @@ class SpecialLine:
         self.is_copied = model.copies and is_without_words and self._may_be_copied
         self._is_unmarked = needs_mark and not self._has_final_mark
         self.case, self.is_corrected, self._texts = "", False, texts
-        self._with_placeholders: Sequence[int] = ()
+        self._numbers_with_placeholders: Sequence[int] = ()
         self._by_sentence = self._is_item = False
         self._is_foreign = model.spelling.is_foreign(texts)
         if settings.casing != "off" and not self.is_copied:
@@ -129,19 +129,19 @@ class SpecialLine:
         These are abbreviations in capitals and names such as `userName`, and words of unknown letters without accents.
         """
         usual_forms = self._model.usual_forms
-        found = [] if is_upper_case(self._line) else [
+        patterns = [] if is_upper_case(self._line) else [
             rf"(?<!\w){word}(?!\w)" for word in dict.fromkeys(_NAME.findall(self._line))
-            if usual_forms.has_words and usual_forms.known(word) is None]
+            if usual_forms.has_words and usual_forms.most_frequent_form(word) is None]
         letters = {c for c in self.unknown if without_accents(c) == c}
         words = [word for word in _WORD.findall(self._line) if letters.intersection(word)]
         unreadable = "|".join(map(re.escape, sorted(usual_forms.unreadable(words), key=len, reverse=True)))
-        return [*found, rf"(?<!\w)(?:{unreadable})(?: (?:{unreadable}))*(?!\w)"] if unreadable else found
+        return [*patterns, rf"(?<!\w)(?:{unreadable})(?: (?:{unreadable}))*(?!\w)"] if unreadable else patterns
 
     @property
     def _has_final_mark(self) -> bool:
         """Whether a final mark ends the line without the symbols and marks at its end."""
-        rest = [part for part in self.spans.segment if not isinstance(part, Mark) and part != " "]
-        return bool(rest) and isinstance(rest[-1], str) and FINAL_MARK.search(rest[-1]) is not None
+        parts = [part for part in self.spans.segment if not isinstance(part, Mark) and part != " "]
+        return bool(parts) and isinstance(parts[-1], str) and FINAL_MARK.search(parts[-1]) is not None
 
     def _find_case(self) -> None:
         """Find the letter case, and the texts in the usual case if they differ.
@@ -164,7 +164,7 @@ class SpecialLine:
         if self._model.settings.spelling == "off":
             return
         terminology = self.request.options.terminology
-        terms = [] if terminology is None else [term.source for term in terminology.found(self.request.text)]
+        terms = [] if terminology is None else [term.source for term in terminology.terms_in(self.request.text)]
         corrected = [self._model.spelling.corrected(with_spaces(text), terms) for text in self._texts]
         self.is_corrected, self._texts = self.is_corrected or corrected != self._texts, corrected
 
@@ -173,7 +173,7 @@ class SpecialLine:
         """Whether the request requires no words of the translation."""
         options = self.request.options
         return not (options.prefix or options.constraints
-                    or options.terminology is not None and options.terminology.found(self.request.text))
+                    or options.terminology is not None and options.terminology.terms_in(self.request.text))
 
     @property
     def is_special(self) -> bool:
@@ -194,46 +194,50 @@ class SpecialLine:
             return translation
         return _changed(translation, lambda text: self.spans.with_numbers(text, must_be_similar))
 
-    def second_lines(self, first: Translation) -> list[ProtectedLine]:
+    def second_lines(self, first_translation: Translation) -> list[ProtectedLine]:
         """Return the lines to translate after a first translation; none if that is the only one."""
-        item = self.spans.lost_item_number(first[0].text)
-        lost = list(dict.fromkeys([*self.spans.lost_small_numbers(first[0].text), *item]))
+        text = first_translation[0].text
+        item = self.spans.lost_item_number(text)
+        lost_numbers = list(dict.fromkeys([*self.spans.lost_small_numbers(text), *item]))
         self._is_item = bool(item)
         line = plain_text(self._segment())
         self._by_sentence = (self._model.settings.sentences != "off" and self._may_be_copied
-                             and lacks_sentences(line, first[0].text))
+                             and lacks_sentences(line, text))
         is_changed = bool(self.case or self.is_corrected or self.unknown or self._is_fragment or self._is_unmarked)
-        if self.is_copied or not (is_changed or self._by_sentence or lost or self.spans.changed(first[0].text)
-                                  or self.spans.num_changed_units(first[0].text)):
+        if self.is_copied or not (is_changed or self._by_sentence or lost_numbers or self.spans.changed(text)
+                                  or self.spans.num_changed_units(text)):
             return []
         # In its usual case and without typos, the line may keep the numbers: placeholders for them are a third step.
-        lines = [self._line_with(mark, item if is_changed else lost) for mark in self._marks()]
+        lines = [self._line_with(mark, item if is_changed else lost_numbers) for mark in self._marks()]
         return [line for line in lines if line.sentence is not None
                 and (line.sentence.names or self._by_sentence or line.sentence.text != self._line)]
 
-    def lines_with_numbers(self, best: Translation) -> list[ProtectedLine]:
+    def lines_with_numbers(self, best_translation: Translation) -> list[ProtectedLine]:
         """Return the lines to translate if the best translation lacks small numbers; usually none."""
-        lost = set(self.spans.lost_small_numbers(best[0].text)).difference(self._with_placeholders)
-        return [self._line_with(mark, [*self._with_placeholders, *lost]) for mark in self._marks()] if lost else []
+        protected_numbers = self._numbers_with_placeholders
+        lost_numbers = set(self.spans.lost_small_numbers(best_translation[0].text)).difference(protected_numbers)
+        if not lost_numbers:
+            return []
+        return [self._line_with(mark, [*self._numbers_with_placeholders, *lost_numbers]) for mark in self._marks()]
 
-    def _line_with(self, mark: str, lost: Sequence[int]) -> ProtectedLine:
+    def _line_with(self, mark: str, lost_numbers: Sequence[int]) -> ProtectedLine:
         """Return the line in its usual case and without typos, with placeholders and a final mark.
 
         Args:
             mark: the final mark, or "".
-            lost: small numbers that get placeholders.
+            lost_numbers: small numbers that get placeholders.
         """
-        self._with_placeholders = lost
+        self._numbers_with_placeholders = lost_numbers
         segment = self._segment()
         if self.unknown:
-            segment = tuple(self._known(part) if isinstance(part, str) else part for part in segment)
-        segment = with_small_numbers(segment, lost)
+            segment = tuple(self._without_unknown_accents(part) if isinstance(part, str) else part for part in segment)
+        segment = with_small_numbers(segment, lost_numbers)
         return ProtectedLine(self._line, (*segment, mark) if mark else segment)
 
     def _segment(self) -> Segment:
         """Return the segment of the line with its texts in the usual case and without typos."""
-        rest = iter(self._texts)
-        return tuple(next(rest) if isinstance(part, str) else part for part in self.spans.segment)
+        remaining_texts = iter(self._texts)
+        return tuple(next(remaining_texts) if isinstance(part, str) else part for part in self.spans.segment)
 
     def _marks(self) -> Sequence[str]:
         """Return the final marks to try, in the script of the line; "" for none."""
@@ -244,7 +248,7 @@ class SpecialLine:
             ".", "؟" if "\u0600" <= last <= "\u06ff" else "?")
         return (stop, question) if self._is_unmarked else (stop,)
 
-    def _known(self, text: str) -> str:
+    def _without_unknown_accents(self, text: str) -> str:
         """Return a text without the accents of unknown letters."""
         return "".join(without_accents(c) if c in self.unknown else c for c in text)
 
@@ -263,41 +267,44 @@ class SpecialLine:
             translation = _changed(translation, lambda text: _FINAL_MARKS.sub("", text))
         return line.restored(translation, self.request.options)
 
-    def best(self, first: Translation, others: Sequence[Translation]) -> Translation:
+    def best(self, first_translation: Translation, second_translations: Sequence[Translation]) -> Translation:
         """Return the best one of the translations of the line and of its second lines."""
         def order(translation: Translation) -> tuple[int, float]:
             return -self.spans.changed(translation[0].text), mean_log_prob(translation[0], self._model.search)
 
-        second = others[0]
-        for other in others[1:]:
-            if worse(second[0].fault, other[0].fault) or (
-                    not worse(other[0].fault, second[0].fault) and order(other) > order(second)):
-                second = other
-        return self._better(first, second)
+        best_translation = second_translations[0]
+        for translation in second_translations[1:]:
+            if worse(best_translation[0].fault, translation[0].fault) or (
+                    not worse(translation[0].fault, best_translation[0].fault)
+                    and order(translation) > order(best_translation)):
+                best_translation = translation
+        return self._better(first_translation, best_translation)
 
-    def _better(self, first: Translation, second: Translation) -> Translation:
-        one, other = first[0], second[0]
-        if one.fault != other.fault:
-            return second if worse(one.fault, other.fault) else first
-        changed = self.spans.changed(one.text) - self.spans.changed(other.text)
+    def _better(self, first_translation: Translation, second_translation: Translation) -> Translation:
+        first_hypothesis, second_hypothesis = first_translation[0], second_translation[0]
+        if first_hypothesis.fault != second_hypothesis.fault:
+            return second_translation if worse(first_hypothesis.fault, second_hypothesis.fault) else first_translation
+        changed = self.spans.changed(first_hypothesis.text) - self.spans.changed(second_hypothesis.text)
         if changed:
-            return second if changed > 0 else first
+            return second_translation if changed > 0 else first_translation
         search = self._model.search
-        lost = self._num_lost(one.text) - self._num_lost(other.text)
-        if lost > 0 and mean_log_prob(one, search) - mean_log_prob(other, search) < _WORSE:
-            return second
+        lost = self._num_lost(first_hypothesis.text) - self._num_lost(second_hypothesis.text)
+        if lost > 0 and mean_log_prob(first_hypothesis, search) - mean_log_prob(second_hypothesis, search) < _WORSE:
+            return second_translation
         if self._is_fragment:
-            is_better = len(other.text) < len(one.text) and total_log_prob(other, search) > total_log_prob(one, search)
-            return second if is_better else first
-        scores = [(total_log_prob(found, search), mean_log_prob(found, search)) for found in (one, other)]
+            is_better = len(second_hypothesis.text) < len(first_hypothesis.text) and (
+                total_log_prob(second_hypothesis, search) > total_log_prob(first_hypothesis, search))
+            return second_translation if is_better else first_translation
+        scores = [(total_log_prob(translation[0], search), mean_log_prob(translation[0], search))
+                  for translation in (first_translation, second_translation)]
         if self.case == "capitals":
             is_clear = all(a > b for a, b in zip(*scores, strict=True))
-            return first if is_clear and not self._is_copy(one.text) else second
+            return first_translation if is_clear and not self._is_copy(first_hypothesis.text) else second_translation
         if self.is_corrected or self._is_unmarked or self._by_sentence or self._is_item:
-            return second if scores[1][1] > scores[0][1] else first
+            return second_translation if scores[1][1] > scores[0][1] else first_translation
         if not self.case and not self.unknown:
-            return first
-        return second if all(b > a for a, b in zip(*scores, strict=True)) else first
+            return first_translation
+        return second_translation if all(b > a for a, b in zip(*scores, strict=True)) else first_translation
 
     def _num_lost(self, text: str) -> int:
         """Return the number of small numbers and units that a translation lacks or has spelled out."""
@@ -319,52 +326,54 @@ def is_program_line(line: str) -> bool:
     return _PROGRAM.fullmatch(line) is not None
 
 
-def better_translations(lines: Sequence[SpecialLine], first: Sequence[Translation],
+def better_translations(lines: Sequence[SpecialLine], first_translations: Sequence[Translation],
                         translate: TranslateRequests) -> list[Translation]:
     """Return the translations of special lines.
 
     Args:
         lines: the lines.
-        first: their first translations.
+        first_translations: their first translations.
         translate: translates requests.
     """
-    found = [line.with_numbers(translation) for line, translation in zip(lines, first, strict=True)]
-    waiting = {index: line.second_lines(found[index]) for index, line in enumerate(lines)}
-    while any(waiting.values()):
-        others = _translations(lines, waiting, translate)
-        waiting = {}
-        for index, those in others.items():
-            best = lines[index].best(found[index], those)
-            waiting[index] = lines[index].lines_with_numbers(best)
-            found[index] = best
+    translations = [line.with_numbers(translation) for line, translation in zip(lines, first_translations, strict=True)]
+    second_lines = {index: line.second_lines(translations[index]) for index, line in enumerate(lines)}
+    while any(second_lines.values()):
+        second_translations = _translations(lines, second_lines, translate)
+        second_lines = {}
+        for index, translations_of_line in second_translations.items():
+            best_translation = lines[index].best(translations[index], translations_of_line)
+            second_lines[index] = lines[index].lines_with_numbers(best_translation)
+            translations[index] = best_translation
     # Where no second translation is better, a wrong number is still replaced by the one that is missing.
-    return [line.with_numbers(best, must_be_similar=False) if line.spans.changed(best[0].text) else best
-            for line, best in zip(lines, found, strict=True)]
+    return [line.with_numbers(translation, must_be_similar=False) if line.spans.changed(translation[0].text)
+            else translation for line, translation in zip(lines, translations, strict=True)]
 
 
-def _translations(lines: Sequence[SpecialLine], waiting: Mapping[int, Sequence[ProtectedLine]],
+def _translations(lines: Sequence[SpecialLine], second_lines: Mapping[int, Sequence[ProtectedLine]],
                   translate: TranslateRequests) -> dict[int, list[Translation]]:
     """Return the translations of second lines, by the index of the line. Lines without translations are left out.
 
     Args:
         lines: the lines.
-        waiting: the second lines of each line, by its index.
+        second_lines: the second lines of each line, by its index.
         translate: translates requests.
     """
-    second_lines = [(index, second) for index, those in waiting.items() for second in those]
-    requests = [lines[index].second_request(second) for index, second in second_lines]
+    indexed_lines = [(index, second_line) for index, lines_of_index in second_lines.items()
+                     for second_line in lines_of_index]
+    requests = [lines[index].second_request(second_line) for index, second_line in indexed_lines]
     translations: list[Translation] = []
     with suppress(DataError, SettingsError):        # the vocabulary cannot write an option with placeholders
         translations.extend(translate(requests, again=True))
-    found: dict[int, list[Translation]] = {}
-    for (index, second), translation in zip(second_lines, translations, strict=False):
-        found.setdefault(index, []).append(lines[index].second_translation(second, translation))
-    return found
+    translations_by_index: dict[int, list[Translation]] = {}
+    for (index, second_line), translation in zip(indexed_lines, translations, strict=False):
+        translations_by_index.setdefault(index, []).append(lines[index].second_translation(second_line, translation))
+    return translations_by_index
 
 
 def _changed(translation: Translation, change: Callable[[str], str]) -> Translation:
     """Return a translation with changed texts."""
-    return translation.changed(lambda one: Hypothesis(change(one.text), one.score, one.details, one.fault, one.tokens))
+    return translation.changed(lambda hypothesis: Hypothesis(
+        change(hypothesis.text), hypothesis.score, hypothesis.details, hypothesis.fault, hypothesis.tokens))
 
 
 def total_log_prob(hypothesis: Hypothesis, search: SearchSettings) -> float:

@@ -92,35 +92,36 @@ class SpecialLines:
                 lines.append((request, line))
                 yield request if line is None or not line.is_copied else replace(request, text="")
 
-        waiting: list[tuple[LineRequest, SpecialLine | None, Translation]] = []
+        waiting_lines: list[tuple[LineRequest, SpecialLine | None, Translation]] = []
         try:
             for translation in translate(plain_requests(), again=False):
                 request, line = lines.popleft()
-                waiting.append((request, line or self._special_by_translation(request, translation), translation))
-                if len(waiting) == window:
-                    yield from self._finished(waiting, translate)
-                    waiting = []
+                waiting_lines.append((request, line or self._special_by_translation(request, translation), translation))
+                if len(waiting_lines) == window:
+                    yield from self._finished(waiting_lines, translate)
+                    waiting_lines = []
         except DataError:
-            yield from self._finished(waiting, translate)
+            yield from self._finished(waiting_lines, translate)
             raise
-        yield from self._finished(waiting, translate)
+        yield from self._finished(waiting_lines, translate)
 
-    def _finished(self, waiting: Sequence[tuple[LineRequest, SpecialLine | None, Translation]],
+    def _finished(self, waiting_lines: Sequence[tuple[LineRequest, SpecialLine | None, Translation]],
                   translate: TranslateRequests) -> list[Translation]:
-        special = [(index, line) for index, (_, line, _) in enumerate(waiting) if line is not None]
-        found = [translation for _, _, translation in waiting]
-        if special:
+        special_lines = [(index, line) for index, (_, line, _) in enumerate(waiting_lines) if line is not None]
+        translations = [translation for _, _, translation in waiting_lines]
+        if special_lines:
             from towernmt.predict.lines.second_translations import better_translations
 
-            better = better_translations([line for _, line in special], [found[index] for index, _ in special],
-                                         translate)
-            for (index, line), translation in zip(special, better, strict=True):
-                found[index] = (copied(line.request.text) if line.is_copied or line.is_hopeless(translation)
-                                else translation)
+            first_translations = [translations[index] for index, _ in special_lines]
+            improved_translations = better_translations([line for _, line in special_lines], first_translations,
+                                                        translate)
+            for (index, line), translation in zip(special_lines, improved_translations, strict=True):
+                translations[index] = (copied(line.request.text) if line.is_copied or line.is_hopeless(translation)
+                                       else translation)
         if self._settings.final_marks == SWITCH[1]:
-            return found
+            return translations
         return [with_final_run(request, translation)
-                for (request, _, _), translation in zip(waiting, found, strict=True)]
+                for (request, _, _), translation in zip(waiting_lines, translations, strict=True)]
 
     def special_line(self, request: LineRequest) -> SpecialLine | None:
         """Return what is special about a line, or None for an ordinary line."""
@@ -146,11 +147,11 @@ class SpecialLines:
 
         The translation of a fragment may be too long, and that of several sentences may lack one.
         """
-        text, options, found = request.text, request.options, translation[0].text
-        is_fragment = len(found) > _LONG * len(text) + _LONG_BY and len(text.split()) <= _FRAGMENT and not (
+        text, options, translated_text = request.text, request.options, translation[0].text
+        is_fragment = len(translated_text) > _LONG * len(text) + _LONG_BY and len(text.split()) <= _FRAGMENT and not (
             FINAL_MARK.search(text) or options.prefix or self._settings.final_marks == SWITCH[1])
-        lacks = self._settings.sentences != SWITCH[1] and lacks_sentences(text, found)
-        if options.inputs or not (is_fragment or lacks):
+        has_lost_sentences = self._settings.sentences != SWITCH[1] and lacks_sentences(text, translated_text)
+        if options.inputs or not (is_fragment or has_lost_sentences):
             return None
         from towernmt.predict.lines.second_translations import SpecialLine
 
@@ -162,7 +163,8 @@ class SpecialLines:
         letters = [c for c in characters if c.isalpha() and not c.isascii()]
         if letters and self._settings.copy_lines != SWITCH[1]:
             ids = self._vocabulary.encode_batch(letters)
-            self._unknown |= {c for c, found in zip(letters, ids, strict=True) if self._vocabulary.unk_id in found}
+            self._unknown |= {c for c, letter_ids in zip(letters, ids, strict=True)
+                              if self._vocabulary.unk_id in letter_ids}
         self._ordinary |= {c for c in characters if c not in self._unknown and not _SIGN_OF_SPANS.match(c)}
         return self._ordinary.issuperset(text)
 
@@ -191,8 +193,8 @@ def with_final_run(request: LineRequest, translation: Translation) -> Translatio
 
     def changed(hypothesis: Hypothesis) -> Hypothesis:
         text = hypothesis.text.rstrip(_CLOSING)
-        found = _final_marks(text)
-        if not text or found == marks:
+        final_marks = _final_marks(text)
+        if not text or final_marks == marks:
             return hypothesis
         changed_text = text.rstrip("!?.… ") + marks + hypothesis.text[len(text):]
         return Hypothesis(changed_text, hypothesis.score, hypothesis.details, hypothesis.fault, hypothesis.tokens)

@@ -53,7 +53,7 @@ class TypoCorrector:
     def __init__(self, words: Sequence[str], language: str = "") -> None:
         self._ranks = dict(zip(words, range(len(words)), strict=True))
         self._language = language
-        self._best = lru_cache(_CACHED_WORDS)(self._best_correction)
+        self._cached_correction = lru_cache(_CACHED_WORDS)(self._best_correction)
 
     def has_unknown(self, text: str) -> bool:
         """Return whether a word of a text may have a typo."""
@@ -64,20 +64,21 @@ class TypoCorrector:
         words = [match[0] for text in texts for match in words_of(text)]
         return bool(self._ranks) and len(words) >= _LEAST_FOREIGN_WORDS and not any(map(self._is_known, words))
 
-    def corrected(self, text: str, kept: Collection[str] = ()) -> str:
+    def corrected(self, text: str, excluded_phrases: Collection[str] = ()) -> str:
         """Return a text with its typos corrected.
 
         Args:
             text: text of a line.
-            kept: phrases whose words are not corrected.
+            excluded_phrases: phrases whose words are not corrected.
         """
-        words = {match[0] for phrase in kept for match in words_of(phrase)}
+        excluded_words = {match[0] for phrase in excluded_phrases for match in words_of(phrase)}
         pieces, done = [], 0
         for match in words_of(text):
             word = match[0]
-            if word not in words and self._may_have_typo(word) and not _is_abbreviation(word, text[match.end():]):
+            if word not in excluded_words and self._may_have_typo(word) and (
+                    not _is_abbreviation(word, text[match.end():])):
                 begins = bool(_SENTENCE_BEGIN.search(text[:match.start()]))
-                pieces += [text[done:match.start()], self._best(word, begins)]
+                pieces += [text[done:match.start()], self._cached_correction(word, begins)]
                 done = match.end()
         return "".join(pieces) + text[done:]
 
@@ -101,16 +102,16 @@ class TypoCorrector:
             begins: whether a sentence begins with it, so that any word may have a capital.
         """
         lower, costs = lower_case(word, self._language), defaultdict[str, float](lambda: math.inf)
-        others = ((form, 0.0) for form in self._other_spellings(lower))
-        for form, cost in chain(others, self._edits(lower)):
-            for known in self._forms.get(form, ()):
-                correction, cost_of_case = known, 0.0
-                if known[0].isupper() != word[0].isupper():
+        other_spellings = ((form, 0.0) for form in self._other_spellings(lower))
+        for form, cost in chain(other_spellings, self._edits(lower)):
+            for known_word in self._forms.get(form, ()):
+                correction, cost_of_case = known_word, 0.0
+                if known_word[0].isupper() != word[0].isupper():
                     if begins and word[0].isupper():
-                        correction = capitalized(known, self._language)
+                        correction = capitalized(known_word, self._language)
                     else:
                         cost_of_case = _OTHER_CASE
-                total = math.log(self._ranks[known] + _FIRST_RANK) + cost + cost_of_case
+                total = math.log(self._ranks[known_word] + _FIRST_RANK) + cost + cost_of_case
                 costs[correction] = min(total, costs[correction])
         return min(costs, key=lambda correction: (costs[correction], correction), default=word)
 
@@ -126,8 +127,8 @@ class TypoCorrector:
 
     def _edits(self, word: str) -> Iterator[tuple[str, float]]:
         """Yield the words at a distance of one typo, each with the cost of the typo in nats."""
-        for place in range(len(word) + 1):
-            before, after = word[:place], word[place:]
+        for index in range(len(word) + 1):
+            before, after = word[:index], word[index:]
             yield from ((before + letter + after, 0.0) for letter in self._alphabet)
             if not after:
                 continue
@@ -147,12 +148,12 @@ class TypoCorrector:
     @cached_property
     def _typed_in_ascii(self) -> dict[str, list[str]]:
         """Return the words with accents by their forms without accents, and by those with two letters for an umlaut."""
-        found: dict[str, list[str]] = {}
+        words_by_ascii: dict[str, list[str]] = {}
         for word in self._forms:
             if not word.isascii():
                 for form in {without_accents(word), word.translate(_ASCII)} - {word}:
-                    found.setdefault(form, []).append(word)
-        return found
+                    words_by_ascii.setdefault(form, []).append(word)
+        return words_by_ascii
 
     @cached_property
     def _alphabet(self) -> list[str]:

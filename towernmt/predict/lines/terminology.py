@@ -64,13 +64,13 @@ def phrase_ids(phrase: str, vocabulary: Vocabulary) -> list[int]:
 
 def _without_mark(ids: list[int], vocabulary: Vocabulary) -> list[int]:
     """Return the ids without the mark of a space, for scripts without spaces."""
-    first = vocabulary.id_to_piece(ids[0]) if ids else ""
-    if not first.startswith(_MARK):
+    first_piece = vocabulary.id_to_piece(ids[0]) if ids else ""
+    if not first_piece.startswith(_MARK):
         return ids
-    rest = first.removeprefix(_MARK)
-    pieces = [rest] if vocabulary.piece_to_id(rest) != vocabulary.unk_id else list(rest)
-    found = [vocabulary.piece_to_id(piece) for piece in pieces if piece]
-    return ids if vocabulary.unk_id in found else [*found, *ids[1:]]
+    unmarked_piece = first_piece.removeprefix(_MARK)
+    pieces = [unmarked_piece] if vocabulary.piece_to_id(unmarked_piece) != vocabulary.unk_id else list(unmarked_piece)
+    piece_ids = [vocabulary.piece_to_id(piece) for piece in pieces if piece]
+    return ids if vocabulary.unk_id in piece_ids else [*piece_ids, *ids[1:]]
 
 
 class WritableTerms:
@@ -92,9 +92,9 @@ class WritableTerms:
             except SettingsError as error:
                 raise DataError(f"{term.where}: {error}") from None
 
-    def found(self, line: str) -> list[tuple[Term, list[int]]]:
+    def terms_in(self, line: str) -> list[tuple[Term, list[int]]]:
         """Return the terms that occur in a source line, with the ids of their translations."""
-        return [(term, self._ids[term.target]) for term in self.terminology.found(line)]
+        return [(term, self._ids[term.target]) for term in self.terminology.terms_in(line)]
 
 
 CASES = ("exact", "any")
@@ -124,19 +124,19 @@ class Terminology:
 
     def __init__(self, terms: Iterable[Term]) -> None:
         self.terms = list(terms)
-        self._by_first: dict[str, list[tuple[list[str], Term]]] = {}
-        known: dict[tuple[str, ...], Term] = {}
+        self._by_first_word: dict[str, list[tuple[list[str], Term]]] = {}
+        terms_by_words: dict[tuple[str, ...], Term] = {}
         for term in self.terms:
             term_words = words(matching_form(term.source))
             if not term_words:
                 raise DataError(f"{term.where}: the source term is empty: write its words.")
-            same = [case_forms(word)[0] for word in term_words] if term.any_case else term_words
-            other = known.setdefault((str(term.any_case), *same), term)
-            if other.target != term.target:
+            source_words = [case_forms(word)[0] for word in term_words] if term.any_case else term_words
+            known_term = terms_by_words.setdefault((str(term.any_case), *source_words), term)
+            if known_term.target != term.target:
                 raise DataError(f"{term.where}: '{term.source}' is translated as '{term.target}' here and as "
-                                f"'{other.target}' in {other.where}: keep one of them.")
-            if other is term:
-                self._by_first.setdefault(_index_form(term_words[0]), []).append((term_words, term))
+                                f"'{known_term.target}' in {known_term.where}: keep one of them.")
+            if known_term is term:
+                self._by_first_word.setdefault(_index_form(term_words[0]), []).append((term_words, term))
 
     @classmethod
     def read(cls, path: str | Path) -> Terminology:
@@ -149,7 +149,7 @@ class Terminology:
         return cls(_parse(line, f"{path} line {number}") for number, line in lines
                    if line.strip() and not line.startswith("#"))
 
-    def found(self, line: str) -> list[Term]:
+    def terms_in(self, line: str) -> list[Term]:
         """Return the terms that occur in a line as whole words, in the order of the line, each once.
 
         Longer terms come first: a term within another match is ignored. If two terms have the same length, the one that
@@ -159,16 +159,16 @@ class Terminology:
         line_words = words(matching_form(line))
         matches = sorted((-len(term_words), index, term.any_case, number, term)
                          for index, word in enumerate(line_words)
-                         for number, (term_words, term) in enumerate(self._by_first.get(_index_form(word), ()))
+                         for number, (term_words, term) in enumerate(self._by_first_word.get(_index_form(word), ()))
                          if _matches(term_words, line_words[index:index + len(term_words)], term.any_case))
-        taken: set[int] = set()
-        found: list[tuple[int, Term]] = []
+        occupied_indices: set[int] = set()
+        positioned_terms: list[tuple[int, Term]] = []
         for length, index, _, _, term in matches:
             span = range(index, index - length)
-            if taken.isdisjoint(span):
-                taken.update(span)
-                found.append((index, term))
-        return list(dict.fromkeys(term for _, term in sorted(found)))
+            if occupied_indices.isdisjoint(span):
+                occupied_indices.update(span)
+                positioned_terms.append((index, term))
+        return list(dict.fromkeys(term for _, term in sorted(positioned_terms)))
 
 
 def _index_form(word: str) -> str:
@@ -176,15 +176,16 @@ def _index_form(word: str) -> str:
     return case_forms(without_points(word))[1].replace("ı", "i")
 
 
-def _matches(term: Sequence[str], found: Sequence[str], any_case: bool) -> bool:
+def _matches(term: Sequence[str], line_words: Sequence[str], any_case: bool) -> bool:
     """Return whether words of a line match those of a term."""
-    if len(found) != len(term):
+    if len(line_words) != len(term):
         return False
-    bare = [word if one != without_points(one) else without_points(word) for one, word in zip(term, found, strict=True)]
+    bare = [word if term_word != without_points(term_word) else without_points(word)
+            for term_word, word in zip(term, line_words, strict=True)]
     if not any_case:
         return bare == list(term)
-    of_line, of_term = (list(zip(*map(case_forms, some), strict=True)) for some in (bare, term))
-    return any(one == other for one, other in zip(of_line, of_term, strict=True))
+    of_line, of_term = (list(zip(*map(case_forms, text_words), strict=True)) for text_words in (bare, term))
+    return any(line_forms == term_forms for line_forms, term_forms in zip(of_line, of_term, strict=True))
 
 
 def _parse(line: str, where: str) -> Term:

@@ -49,44 +49,44 @@ class UnknownWords:
         looks = np.where(np.array(of_source) == NO_WORD, -1.0, attention).argmax(axis=1)
         words = list(alignment.target)
         glued = set()   # words that continue the previous word
-        for place in np.flatnonzero(np.array(details.ids) == UNK).tolist():
-            word = of_target[place]
-            again = place > 0 and details.ids[place - 1] == UNK and looks[place] == looks[place - 1]
-            text = "" if again else self._word_for(int(looks[place]), details, of_source, alignment)
+        for index in np.flatnonzero(np.array(details.ids) == UNK).tolist():
+            word = of_target[index]
+            again = index > 0 and details.ids[index - 1] == UNK and looks[index] == looks[index - 1]
+            text = "" if again else self._word_for(int(looks[index]), details, of_source, alignment)
             words[word] = words[word].replace(self._unknown, text, 1)
-            glued |= {word} if again else self._glued(place, looks, details, of_source)
+            glued |= {word} if again else self._glued(index, looks, details, of_source)
         return self._joined(hypothesis, details, alignment, words, glued)
 
-    def _word_for(self, place: int, details: TokenDetails, of_source: list[int], alignment: WordAlignment) -> str:
-        """Return the replacement of an unknown token that attends to the source token `place`."""
-        word = alignment.source[of_source[place]]
+    def _word_for(self, index: int, details: TokenDetails, of_source: list[int], alignment: WordAlignment) -> str:
+        """Return the replacement of an unknown token that attends to the source token `index`."""
+        word = alignment.source[of_source[index]]
         bare = _EDGES.sub("", word) or word
-        if details.source_ids[place] == UNK:
-            tokens = [i for i, other in enumerate(of_source) if other == of_source[place]]
-            pattern = "".join(self._pattern(details.source_ids[i], i == place) for i in tokens)
+        if details.source_ids[index] == UNK:
+            tokens = [i for i, word_index in enumerate(of_source) if word_index == of_source[index]]
+            pattern = "".join(self._pattern(details.source_ids[i], i == index) for i in tokens)
             match = re.fullmatch(pattern, word)
             if match and match[1] != word:
                 return self._table.get(match[1]) or match[1]
         return self._table.get(bare) or self._table.get(bare.lower()) or bare
 
-    def _pattern(self, id: int, asked: bool) -> str:
+    def _pattern(self, id: int, is_captured: bool) -> str:
         if id == UNK:
-            return "(.+?)" if asked else ".+?"
+            return "(.+?)" if is_captured else ".+?"
         return re.escape(_MARKS.sub("", self._source.id_to_piece(id)))
 
-    def _glued(self, place: int, looks: np.ndarray, details: TokenDetails, of_source: list[int]) -> set[int]:
+    def _glued(self, index: int, looks: np.ndarray, details: TokenDetails, of_source: list[int]) -> set[int]:
         """Return the words at and after an unknown token that continue the previous word without a space."""
         ids, of_target = details.ids, details.words or []
         glued = set()
-        for left, right in ((place - 1, place), (place, place + 1)):
+        for left, right in ((index - 1, index), (index, index + 1)):
             if left < 0 or right == len(ids) or EOS in (ids[left], ids[right]) or of_target[left] == of_target[right]:
                 continue
             if self._target.kind == "sentencepiece":    # a mark begins a word
-                other = self._target.id_to_piece(ids[left if right == place else right])
-                together = other != _SPACE if right == place else not other.startswith(_SPACE)
+                piece = self._target.id_to_piece(ids[left if right == index else right])
+                is_joined = piece != _SPACE if right == index else not piece.startswith(_SPACE)
             else:                                       # as in the source, if the tokens are in one word there
-                together = looks[right] == looks[left] + 1 and of_source[looks[left]] == of_source[looks[right]]
-            if together:
+                is_joined = looks[right] == looks[left] + 1 and of_source[looks[left]] == of_source[looks[right]]
+            if is_joined:
                 glued.add(of_target[right])
         return glued
 
@@ -115,8 +115,8 @@ def read_translations(path: str | Path) -> dict[str, str]:
     Raises:
         DataError: the file is missing, or a line is not valid.
     """
-    best: dict[str, tuple[float, str]] = {}
+    best_translations: dict[str, tuple[float, str]] = {}
     for source, target, probability in table_lines(path):
-        if source not in best or probability > best[source][0]:
-            best[source] = probability, target
-    return {source: target for source, (_, target) in best.items()}
+        if source not in best_translations or probability > best_translations[source][0]:
+            best_translations[source] = probability, target
+    return {source: target for source, (_, target) in best_translations.items()}

@@ -40,13 +40,13 @@ class Cut(NamedTuple):
         ids: ids of its tokens, without EOS.
         start: index of the character of the line at which `text` begins.
         text: text that contains the piece.
-        first: number of tokens of `text` before the piece; 0 unless `text` is divided between two tokens.
+        first_token: number of tokens of `text` before the piece; 0 unless `text` is divided between two tokens.
     """
 
     ids: list[int]
     start: int
     text: str
-    first: int = 0
+    first_token: int = 0
 
 
 def lacks_sentences(line: str, translation: str) -> bool:
@@ -74,21 +74,21 @@ def cuts_of(text: str, ids: list[int], vocabulary: Vocabulary, limit: int, by_se
     if by_sentence:
         sentences = [(start, text[start:end]) for start, end in _spans(_SENTENCE_END, text)]
         encoded = vocabulary.encode_batch([sentence for _, sentence in sentences])
-        return [cut for (start, sentence), own in zip(sentences, encoded, strict=True) if own
-                for cut in _cut(Cut(own, start, sentence), vocabulary, limit, level=0)]
+        return [cut for (start, sentence), sentence_ids in zip(sentences, encoded, strict=True) if sentence_ids
+                for cut in _cut(Cut(sentence_ids, start, sentence), vocabulary, limit, level=0)]
     if len(ids) <= limit:
         return [Cut(ids, 0, text)] if ids else []
     return _cut(Cut(ids, 0, text), vocabulary, limit, level=0)
 
 
-def _cut(whole: Cut, vocabulary: Vocabulary, limit: int, level: int) -> list[Cut]:
-    text, ids = whole.text, whole.ids
+def _cut(cut: Cut, vocabulary: Vocabulary, limit: int, level: int) -> list[Cut]:
+    text, ids = cut.text, cut.ids
     if len(ids) <= limit:
-        return [whole]
-    cuts = _CUTS if vocabulary.streams == 1 else _FACTORED_CUTS
-    if level == len(cuts):
-        return [Cut(ids[i:i + limit], whole.start, text, i) for i in range(0, len(ids), limit)]
-    spans = _spans(cuts[level], text)
+        return [cut]
+    patterns = _CUTS if vocabulary.streams == 1 else _FACTORED_CUTS
+    if level == len(patterns):
+        return [Cut(ids[i:i + limit], cut.start, text, i) for i in range(0, len(ids), limit)]
+    spans = _spans(patterns[level], text)
     encoded = vocabulary.encode_batch([text[start:end] for start, end in spans])
     pieces: list[Cut] = []
     first = 0
@@ -100,7 +100,7 @@ def _cut(whole: Cut, vocabulary: Vocabulary, limit: int, level: int) -> list[Cut
         start, piece = spans[first][0], text[spans[first][0]:spans[last - 1][1]]
         # A span that is too long is divided at the next level. So are joined spans whose common text has more tokens
         # than the spans have.
-        pieces += _cut(Cut(vocabulary.encode(piece), whole.start + start, piece), vocabulary, limit, level + 1)
+        pieces += _cut(Cut(vocabulary.encode(piece), cut.start + start, piece), vocabulary, limit, level + 1)
         first = last
     return [piece for piece in pieces if piece.ids]
 
@@ -179,14 +179,14 @@ def words_of_source(vocabulary: Vocabulary, text: str, limit: int, by_sentence: 
         if cut.text != text:
             _, (words,) = vocabulary.encode_with_words([cut.text])
         before = _words_before(text, cut.start)
-        numbers += [before + word for word in words[cut.first:cut.first + len(cut.ids)]] + [NO_WORD]
+        numbers += [before + word for word in words[cut.first_token:cut.first_token + len(cut.ids)]] + [NO_WORD]
     return numbers
 
 
-def _words_before(text: str, place: int) -> int:
+def _words_before(text: str, index: int) -> int:
     """Return the number of words that end before a character of the text."""
-    inside_a_word = 0 < place < len(text) and not (text[place - 1].isspace() or text[place].isspace())
-    return len(text[:place].split()) - inside_a_word
+    inside_a_word = 0 < index < len(text) and not (text[index - 1].isspace() or text[index].isspace())
+    return len(text[:index].split()) - inside_a_word
 
 
 def words_of_translation(vocabulary: Vocabulary, ids: Sequence[int]) -> list[int]:
@@ -204,12 +204,12 @@ def words_of_translation(vocabulary: Vocabulary, ids: Sequence[int]) -> list[int
     for length, id in enumerate(ids, start=1):
         if id == EOS:
             break
-        before, text = text, one_line(vocabulary.decode(ids[:length]))
+        previous_text, text = text, one_line(vocabulary.decode(ids[:length]))
         waiting += 1
-        if text != before:
-            longer = len(text.split())
-            words += [count if longer > count else max(count - 1, 0)] * waiting
-            count, waiting = longer, 0
+        if text != previous_text:
+            new_count = len(text.split())
+            words += [count if new_count > count else max(count - 1, 0)] * waiting
+            count, waiting = new_count, 0
     words += [max(count - 1, 0)] * waiting
     # Bytes may look like separate words until their character is complete.
     last = max(len(text.split()) - 1, 0)
