@@ -184,7 +184,7 @@ def _refuse_equal_outputs(outputs: Mapping[str, str | None]) -> None:
     named_outputs = [(name, path) for name, path in outputs.items() if path is not None]
     for index, (name, path) in enumerate(named_outputs):
         for other_name, other_path in named_outputs[:index]:
-            check_apart((name, path), {other_name: [other_path]}, lost=f"{other_name} would be lost")
+            check_apart((name, path), {other_name: [other_path]}, consequence=f"{other_name} would be lost")
 
 
 def _output(value: Any) -> str | None:

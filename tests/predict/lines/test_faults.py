@@ -22,20 +22,20 @@ from towernmt.predict.stream import Searches, translate_stream
 
 
 @given(st.lists(st.integers(0, 2), max_size=14), st.integers(1, 6))
-def test_the_most_copies_are_those_of_all_parts_there_are(sequence: list[int], least: int) -> None:
-    most = 1
+def test_the_most_copies_are_those_of_all_parts_there_are(sequence: list[int], min_items: int) -> None:
+    max_copies = 1
     for start in range(len(sequence)):
         for size in range(1, len(sequence) - start + 1):
-            part, copies = sequence[start:start + size], 1
-            while sequence[start + copies * size:start + (copies + 1) * size] == part:
+            subsequence, copies = sequence[start:start + size], 1
+            while sequence[start + copies * size:start + (copies + 1) * size] == subsequence:
                 copies += 1
             # A partial copy after the last one counts as tokens of the run.
             run = copies * size
             while run + start < len(sequence) and sequence[start + run] == sequence[start + run - size]:
                 run += 1
-            if run >= least:
-                most = max(most, copies)
-    assert most_copies(sequence, least) == most
+            if run >= min_items:
+                max_copies = max(max_copies, copies)
+    assert most_copies(sequence, min_items) == max_copies
 
 
 @pytest.mark.parametrize(("fault", "ids", "source"), [
@@ -67,8 +67,8 @@ SECOND = {"a": "d", "b": "e e e e e e e e", "c": ""}
 def predict(settings: Mapping[str, Any], source: np.ndarray, source_length: np.ndarray,
             weight: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Translate in a search that loops, is cut at its limit, or returns nothing; "f" is translated to "f"."""
-    first = {"a": "a a a a a a a a", "b": "b", "c": "", "f": "f"}
-    texts = [(SECOND if settings else first)[WORDS.decode(row)] for row in source]
+    first_texts = {"a": "a a a a a a a a", "b": "b", "c": "", "f": "f"}
+    texts = [(SECOND if settings else first_texts)[WORDS.decode(row)] for row in source]
     ids = [WORDS.encode(text) + ([] if text == "b" else [EOS]) for text in texts]
     tokens = np.array([row + [0] * (9 - len(row)) for row in ids])[:, None]
     return tokens, np.full([len(tokens), 1], -2.0 if settings else -1.0)
@@ -110,9 +110,10 @@ def test_nothing_is_said_where_nothing_looks_wrong(caplog: pytest.LogCaptureFixt
 
 
 def test_a_second_search_is_no_less_strict_than_the_first() -> None:
-    for first in (SearchSettings(), SearchSettings(no_repeat_ngram=2, min_length=5, min_length_factor=0.5),
-                  SearchSettings(no_repeat_ngram=6), SearchSettings(max_length_factor=0.1)):
-        again = SearchSettings(**{**vars(first), **retry_settings(first)})      # and it can succeed
-        assert 0 < again.no_repeat_ngram <= (first.no_repeat_ngram or 3)
-        assert again.min_length >= max(first.min_length, 1)
-        assert again.min_length_factor >= first.min_length_factor
+    for first_settings in (SearchSettings(), SearchSettings(no_repeat_ngram=2, min_length=5, min_length_factor=0.5),
+                           SearchSettings(no_repeat_ngram=6), SearchSettings(max_length_factor=0.1)):
+        # The second search can succeed.
+        second_settings = SearchSettings(**{**vars(first_settings), **retry_settings(first_settings)})
+        assert 0 < second_settings.no_repeat_ngram <= (first_settings.no_repeat_ngram or 3)
+        assert second_settings.min_length >= max(first_settings.min_length, 1)
+        assert second_settings.min_length_factor >= first_settings.min_length_factor

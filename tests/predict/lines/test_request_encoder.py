@@ -41,11 +41,11 @@ def test_more_translations_than_the_search_gives_are_another_search_and_fewer_ar
 
 
 def test_only_the_first_piece_of_a_long_line_begins_with_its_prefix_where_that_is_wanted() -> None:
-    every = pieces(3, prefix="the ho", partial_word=True, avoid=["hour"])
-    assert all(set(piece.inputs) == {"prefix", "continuation", "avoid"} for piece in every)
-    first = pieces(3, prefix="the ho", partial_word=True, avoid=["hour"], prefix_every_piece=False)
-    assert [set(piece.inputs) for piece in first] == [{"prefix", "continuation", "avoid"}, {"avoid"}, {"avoid"}]
-    assert np.array_equal(first[0].inputs["prefix"], every[0].inputs["prefix"])
+    every_prefix = pieces(3, prefix="the ho", partial_word=True, avoid=["hour"])
+    assert all(set(piece.inputs) == {"prefix", "continuation", "avoid"} for piece in every_prefix)
+    first_prefix = pieces(3, prefix="the ho", partial_word=True, avoid=["hour"], prefix_every_piece=False)
+    assert [set(piece.inputs) for piece in first_prefix] == [{"prefix", "continuation", "avoid"}, {"avoid"}, {"avoid"}]
+    assert np.array_equal(first_prefix[0].inputs["prefix"], every_prefix[0].inputs["prefix"])
 
 
 def ids_of(piece: LinePiece) -> dict[str, list]:
@@ -66,9 +66,9 @@ def test_anchored_phrases_are_a_prefix_or_end_with_the_sentence() -> None:
     assert inputs_of(constraints=["<s> the hour", "<s> the"], prefix="the") == {"prefix": [the, hour]}
     assert inputs_of(constraints=["<s> the"], prefix="the hour") == {"prefix": [the, hour]}
     assert inputs_of(constraints=["<s> the hour"], prefix="the ho", partial_word=True) == {"prefix": [the, hour]}
-    first, last = pieces(2, constraints=["<s> the", "hour", "house </s>"])
-    assert ids_of(first) == {"prefix": [the], "constraints": [[hour]]}
-    assert ids_of(last) == {"constraints": [[house, EOS]]}
+    first_piece, last_piece = pieces(2, constraints=["<s> the", "hour", "house </s>"])
+    assert ids_of(first_piece) == {"prefix": [the], "constraints": [[hour]]}
+    assert ids_of(last_piece) == {"constraints": [[house, EOS]]}
 
 
 def test_a_whole_translation_gets_no_terms() -> None:

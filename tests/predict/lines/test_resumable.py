@@ -92,8 +92,8 @@ def test_a_translation_that_is_killed_again_and_again_comes_to_the_same_bytes(so
         assert begun is not None and complete_output.read_bytes().startswith(begun.read_bytes())
         with begun.open("ab") as file:      # a partly written line
             file.write(b"half a li")
-    done = run(0, *arguments, "--output", str(resumed_output), "--resume")
-    assert done.returncode == 0 and "resuming after line 14" in done.stderr
+    resumed = run(0, *arguments, "--output", str(resumed_output), "--resume")
+    assert resumed.returncode == 0 and "resuming after line 14" in resumed.stderr
     assert resumed_output.read_bytes() == complete_output.read_bytes() and complete_output.read_text().count("\n") >= 40
     assert [path.name for path in source.parent.glob("parts*")] == ["parts"]
     if expected:
@@ -166,8 +166,8 @@ def stopped(directory: Path, marks: dict[str, list[int]]) -> None:
         unfinished = directory / f"{name}.unfinished-7"
         unfinished.write_bytes(b"x" * (lines[-1] + 3))
         journal = Journal(unfinished, {}, ResumePoint())
-        for reached in lines:
-            journal.add(ResumePoint(reached, 2 * reached, "f", reached))
+        for resume_points in lines:
+            journal.add(ResumePoint(resume_points, 2 * resume_points, "f", resume_points))
         journal.close()
 
 

@@ -61,7 +61,7 @@ def translate(model: Model, lines: Sequence[str | LineRequest], off: Sequence[st
     settings = SpecialLineSettings(**dict.fromkeys(off, "off"))
     special = SpecialLines(settings, vocabulary, SearchSettings(), source_text=source_text)
     requests = [line if isinstance(line, LineRequest) else LineRequest(line) for line in lines]
-    return [found[0].text for found in special.translated(requests, model, window)]
+    return [translation[0].text for translation in special.translated(requests, model, window)]
 
 
 def marked(text: str) -> str:
@@ -119,8 +119,8 @@ MARKED = SourceText((), 0.95)
 def test_a_line_without_a_final_mark_gets_the_one_that_the_model_prefers(best: str, expected: str) -> None:
     def function(text: str) -> tuple[str, float]:
         mark = text[-1] if text[-1] in ".?" else ""
-        made = {"": f"({text.upper()})", ".": text.upper(), "?": f"Q{text.upper()}"}[mark]
-        return made, -0.1 if mark == best else -0.9
+        translation = {"": f"({text.upper()})", ".": text.upper(), "?": f"Q{text.upper()}"}[mark]
+        return translation, -0.1 if mark == best else -0.9
 
     model = Model(function)
     assert translate(model, ["is it here", "is it here.", "here"], source_text=MARKED)[0] == expected
@@ -157,8 +157,8 @@ def test_words_are_not_looked_up_if_neither_typos_nor_lines_of_unknown_words_mat
 def test_terms_are_not_corrected() -> None:
     options = LineOptions(terminology=Terminology([Term("devise", "here")]))
     model = Model(lambda text: (text, -0.9 if "teh" in text else -0.1))
-    found = translate(model, [LineRequest("teh devise", options)], source_text=TRAINED)
-    assert found[0].startswith("the devise")
+    translations = translate(model, [LineRequest("teh devise", options)], source_text=TRAINED)
+    assert translations[0].startswith("the devise")
 
 
 @pytest.mark.parametrize("line", WITHOUT_WORDS)
@@ -235,7 +235,7 @@ def test_an_ordinary_line_reaches_the_model_unchanged() -> None:
     model = Model(marked)
     special = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings())
     list(special.translated(requests, model, 1))
-    assert [one is other for one, other in zip(model.requests, requests, strict=True)] == [True, True]
+    assert [passed is request for passed, request in zip(model.requests, requests, strict=True)] == [True, True]
 
 
 def test_a_missing_span_is_inserted_next_to_its_neighbours() -> None:
@@ -255,10 +255,10 @@ def test_a_number_that_the_model_damages_is_replaced_in_its_translation(line: st
     assert translate(Model(lambda text: damaged), [line], off=["protection"]) == [damaged]
 
 
-@pytest.mark.parametrize(("line", "other"), [
+@pytest.mark.parametrize(("line", "damaged"), [
     ("call 12345 now", "99 RUFEN"), ("see 1910 and 1920", "SIEHE 194"), ("error 40512: so", "FEHLER 4052:2-SO")])
-def test_other_numbers_than_damaged_ones_are_translated_again(line: str, other: str) -> None:
-    model = Model(lambda text: other if "X1" not in text else text.upper())
+def test_other_numbers_than_damaged_ones_are_translated_again(line: str, damaged: str) -> None:
+    model = Model(lambda text: damaged if "X1" not in text else text.upper())
     assert translate(model, [line]) == [line.upper()]
 
 
@@ -282,9 +282,9 @@ def test_the_number_of_a_placeholder_is_its_place() -> None:
     assert translate(digits, ["see the device: https://x.de/a"]) == ["SEE THE DEVICE: https://x.de/a"]
     joined = Model(lambda text: "1:SEE" if "X1" in text else "damaged")
     assert translate(joined, ["see the device: https://x.de/a"]) == ["https://x.de/a:SEE"]
-    other = Model(lambda text: text.upper().replace("X1", "91") if "X1" in text else "damaged")
-    assert translate(other, ["it is not 232:782."]) == ["IT IS NOT 232:782."]
-    assert translate(other, ["it is 91 https://x.de"])[0].count("https://x.de") == 1
+    other_model = Model(lambda text: text.upper().replace("X1", "91") if "X1" in text else "damaged")
+    assert translate(other_model, ["it is not 232:782."]) == ["IT IS NOT 232:782."]
+    assert translate(other_model, ["it is 91 https://x.de"])[0].count("https://x.de") == 1
     glued = Model(lambda text: "IT COSTS111." if "X1" in text else "damaged")
     assert translate(glued, ["it costs 12 €."]) == ["IT COSTS 12 €."]
     unclear = Model(lambda text: "IT111 COSTS112 R2D2." if "X1" in text else "damaged")
@@ -309,7 +309,7 @@ def test_a_pattern_that_is_not_a_regular_expression_is_one_clear_error() -> None
         LineOptions(protect=["[a"])
 
 
-@pytest.mark.parametrize(("line", "found"), [
+@pytest.mark.parametrize(("line", "numbers"), [
     ("at 12:45 in 3 rooms", ["12:45"]), ("12345", ["12345"]), ("12/05/2020, 2020-05-12", ["12/05/2020", "2020-05-12"]),
     ("10 km, 5 %, €20, $ 3.50 and 7 °C", ["10 km", "5 %", "€20", "$ 3.50", "7 °C"]), ("10 000 people", ["10 000"]),
     ("7 p.m. or 7:30 pm, 3-4 days, 1/2, 25 men", []), ("X1, A320, 1990s, v1.2.3x", []),
@@ -319,8 +319,8 @@ def test_a_pattern_that_is_not_a_regular_expression_is_one_clear_error() -> None
     ("+49 30 1234567, (030) 123 45 67, 0176-12 34 56 78, (555) 123-4567", [
         "+49 30 1234567", "(030) 123 45 67", "0176-12 34 56 78", "(555) 123-4567"]),
     ("52°31′12″N 13°24'18\"E", ["52°31′12″N", "13°24'18\"E"])])
-def test_numbers_that_must_stay(line: str, found: list[str]) -> None:
-    assert [line[start:end] for start, end in numbers_in(line)] == found
+def test_numbers_that_must_stay(line: str, numbers: list[str]) -> None:
+    assert [line[start:end] for start, end in numbers_in(line)] == numbers
 
 
 @pytest.mark.parametrize(("line", "words"), [
@@ -401,8 +401,8 @@ MARKS = [       # a line, the text that the model sees in the second translation
     ("<i>so ist **das** da</i>", "so ist das da", "<i>SO IST **DAS** DA</i>")]
 
 
-@pytest.mark.parametrize(("line", "seen", "expected"), MARKS, ids=[line for line, _, _ in MARKS])
-def test_marks_that_a_model_damages_surround_the_same_words(line: str, seen: str, expected: str) -> None:
+@pytest.mark.parametrize(("line", "second_text", "expected"), MARKS, ids=[line for line, _, _ in MARKS])
+def test_marks_that_a_model_damages_surround_the_same_words(line: str, second_text: str, expected: str) -> None:
     calls: list[str] = []
 
     def model(requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
@@ -413,8 +413,8 @@ def test_marks_that_a_model_damages_surround_the_same_words(line: str, seen: str
             yield Translation([Hypothesis(" ".join(words).upper(), -0.1, details)])
 
     special = SpecialLines(SpecialLineSettings(casing="off"), WORDS, SearchSettings())
-    assert [found[0].text for found in special.translated([LineRequest(line)], model, 1)] == [expected]
-    assert calls == [line, seen]
+    assert [translation[0].text for translation in special.translated([LineRequest(line)], model, 1)] == [expected]
+    assert calls == [line, second_text]
 
 
 @pytest.mark.parametrize("line", [line for line, _, _ in MARKS])
@@ -458,14 +458,14 @@ def test_the_time_to_find_marks_grows_with_the_length() -> None:
         assert long < 10 * short + 1, text
 
 
-@pytest.mark.parametrize(("line", "found", "expected"), [
+@pytest.mark.parametrize(("line", "translation", "expected"), [
     ("so!!!", "SO!", "SO!!!"), ("was?!", "WHAT?", "WHAT?!"), ("so...", "SO.", "SO..."), ("so…", "SO", "SO..."),
     ("so…", "SO...", "SO..."), ('"so?!"', '"SO?"', '"SO?!"'), ("so!", "SO.", "SO."), ("so?", "SO", "SO")])
-def test_several_final_marks_are_those_of_the_line(line: str, found: str, expected: str) -> None:
-    model = Model(lambda text: found)
+def test_several_final_marks_are_those_of_the_line(line: str, translation: str, expected: str) -> None:
+    model = Model(lambda text: translation)
     assert translate(model, [line]) == [expected]
     assert model.texts == [line]
-    assert translate(Model(lambda text: found), [line], off=["final_marks"]) == [found]
+    assert translate(Model(lambda text: translation), [line], off=["final_marks"]) == [translation]
 
 
 def test_marks_after_a_final_mark_do_not_hide_it() -> None:
@@ -479,8 +479,8 @@ def test_marks_after_a_final_mark_do_not_hide_it() -> None:
 
 def test_words_in_mixed_case_are_translated_in_their_usual_case_but_not_names() -> None:
     model = Model(lambda text: (text.upper(), -0.1 if text == "Der Berlin ist wichtig, eBay." else -0.9))
-    known = SourceText((*GERMAN.words, "eBay"))
-    assert translate(model, ["dEr BeRLin iST wICHTIG, eBay."], ["spelling"], Letters(), source_text=known) == [
+    known_words = SourceText((*GERMAN.words, "eBay"))
+    assert translate(model, ["dEr BeRLin iST wICHTIG, eBay."], ["spelling"], Letters(), source_text=known_words) == [
         "DER BERLIN IST WICHTIG, EBAY."]
 
 
@@ -504,9 +504,9 @@ def test_lines_of_programs_are_copied() -> None:
 
 
 def test_a_line_is_cleaned_before_its_words_are_looked_up() -> None:
-    known = SourceText(("möchte", "ich", "hier"))
+    known_words = SourceText(("möchte", "ich", "hier"))
     model = Model(lambda text: text)
-    assert translate(model, ["ich mo\u0308chte", "ich\u200b hier"], source_text=known)[0] == "ich mo\u0308chte"
+    assert translate(model, ["ich mo\u0308chte", "ich\u200b hier"], source_text=known_words)[0] == "ich mo\u0308chte"
     assert len(model.texts) == 2
 
 
@@ -526,9 +526,10 @@ def test_a_line_whose_translation_lacks_a_sentence_is_translated_by_sentence() -
     class Forgetful(Model):
         def __call__(self, requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
             requests = list(requests)
-            for request, found in zip(requests, super().__call__(requests, again=again), strict=True):
-                whole = Hypothesis(request.text.upper(), found[0].score + 0.1, tokens=found[0].tokens)
-                yield Translation([whole]) if request.by_sentence else found
+            for request, translation in zip(requests, super().__call__(requests, again=again), strict=True):
+                best = translation[0]
+                complete = Hypothesis(request.text.upper(), best.score + 0.1, tokens=best.tokens)
+                yield Translation([complete]) if request.by_sentence else translation
 
     model = Forgetful(lambda text: text.split(".")[0].upper() + ".")
     lines = ["the device is. It is here.", "the device is.", "see https://x.de now. It is here.",
@@ -550,8 +551,8 @@ def test_spans_keep_their_case_in_a_line_in_capitals() -> None:
 def test_a_line_in_title_case_is_translated_in_its_usual_case_if_the_model_prefers_that() -> None:
     model = Model(lambda text: ("gut", -0.1) if text == "The device is not here." else ("schlecht", -1.0))
     assert translate(model, ["The Device Is Not Here."]) == ["gut"]
-    other = Model(lambda text: ("schlecht", -1.0) if text == "The device is not here." else ("gut", -0.1))
-    assert translate(other, ["The Device Is Not Here."]) == ["gut"]
+    other_model = Model(lambda text: ("schlecht", -1.0) if text == "The device is not here." else ("gut", -0.1))
+    assert translate(other_model, ["The Device Is Not Here."]) == ["gut"]
 
 
 def test_a_line_in_lower_case_is_translated_in_its_usual_case_if_the_model_prefers_that() -> None:
@@ -594,14 +595,15 @@ def test_abbreviations_are_not_words_in_capitals(line: str) -> None:
     assert model.texts == [line]
 
 
-@pytest.mark.parametrize(("line", "lost", "kept"), [
+@pytest.mark.parametrize(("line", "damaged", "expected"), [
     ("he is 30 today", "HE IS TWO", "HE IS 30 TODAY"), ("it is 7 here.", "IT IS 8 NOW.", "IT IS 7 HERE."),
     ("at 12:45 in 3 rooms", "AT 12:45 IN ROOMS", "AT 12:45 IN 3 ROOMS")])
-def test_a_small_number_that_is_lost_is_protected_in_a_second_translation(line: str, lost: str, kept: str) -> None:
-    model = Model(lambda text: text.upper() if "X1" in text else lost)
-    assert translate(model, [line]) == [kept]
+def test_a_small_number_that_is_lost_is_protected_in_a_second_translation(
+        line: str, damaged: str, expected: str) -> None:
+    model = Model(lambda text: text.upper() if "X1" in text else damaged)
+    assert translate(model, [line]) == [expected]
     assert len(model.texts) == 2
-    assert translate(Model(lambda text: lost), [line], off=["protection"]) == [lost]
+    assert translate(Model(lambda text: damaged), [line], off=["protection"]) == [damaged]
 
 
 @pytest.mark.parametrize(("mean", "expected"), [(-0.5, "3 DAYS"), (-0.7, "DREI TAGE"), (-9.0, "DREI TAGE")])
@@ -638,8 +640,8 @@ def test_a_word_with_an_apostrophe_may_be_in_a_line_in_title_case() -> None:
 
 
 def test_letters_that_the_vocabulary_lacks_are_read_without_accents_or_copied() -> None:
-    known = Model(lambda text: ("gut", -0.2) if text == "the device ist" else ("schlecht", -2.0))
-    assert translate(known, ["the device ïst"], vocabulary=Letters()) == ["gut"]
+    confident_model = Model(lambda text: ("gut", -0.2) if text == "the device ist" else ("schlecht", -2.0))
+    assert translate(confident_model, ["the device ïst"], vocabulary=Letters()) == ["gut"]
     assert translate(Model(lambda text: ("noise", -2.0)), ["the device ïst"], vocabulary=Letters()) == [
         "the device ïst"]
 
@@ -688,12 +690,12 @@ def test_lines_before_a_wrong_one_are_translated_first() -> None:
         yield LineRequest("the device")
         raise DataError("line 3")
 
-    found = []
+    translations = []
     with pytest.raises(DataError, match="line 3"):
         for translation in SpecialLines(SpecialLineSettings(), WORDS, SearchSettings()).translated(
                 requests(), Model(marked), 10):
-            found.append(translation[0].text)       # noqa: PERF402 -- an error follows
-    assert found == ["12", "THE DEVICE"]
+            translations.append(translation[0].text)       # noqa: PERF402 -- an error follows
+    assert translations == ["12", "THE DEVICE"]
 
 
 def test_lines_keep_their_first_translations_if_the_vocabulary_cannot_write_placeholders() -> None:
@@ -708,17 +710,17 @@ def test_lines_keep_their_first_translations_if_the_vocabulary_cannot_write_plac
 
 @pytest.mark.parametrize("window", [1, 3])
 def test_no_more_than_a_window_is_read_before_its_first_translation(window: int) -> None:
-    read: list[str] = []
+    read_lines: list[str] = []
 
     def requests() -> Iterator[LineRequest]:
         for line in ["the device", "❤️", "THE DEVICE", "see https://x.de", "here", "is"]:
-            read.append(line)
+            read_lines.append(line)
             yield LineRequest(line)
 
     translations = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings()).translated(
         requests(), Model(marked), window)
     for number, _ in enumerate(translations):
-        assert len(read) == (number // window + 1) * window
+        assert len(read_lines) == (number // window + 1) * window
 
 
 class Noise:
@@ -735,8 +737,8 @@ class Noise:
 def test_a_translator_copies_lines_of_a_file_that_have_no_words() -> None:
     translator = LineTranslator(Noise(), WORDS, WORDS, checkpoint="", search=SearchSettings(), stream=StreamSettings())
     lines = "\u200b\n❤️\nhttps://example.com/x?y=1\nthe device\n12345\n\n"
-    found = [translation[0].text for translation in translator.translate_stream(io.BytesIO(lines.encode()))]
-    assert found == ["\u200b", "❤️", "https://example.com/x?y=1", "Berlin", "12345", ""]
+    translations = [translation[0].text for translation in translator.translate_stream(io.BytesIO(lines.encode()))]
+    assert translations == ["\u200b", "❤️", "https://example.com/x?y=1", "Berlin", "12345", ""]
 
 
 def test_unknown_settings_are_refused() -> None:
@@ -764,8 +766,8 @@ def test_each_span_comes_as_often_as_in_the_line_by_any_model(
         return " ".join(re.sub("[:/@]", "", word) for word in parts) or "so"
 
     line = " ".join(words)
-    for found in translate(Model(shuffled), [line, "here", line], window=window)[::2]:
-        assert LineSpans(line, EVERYTHING).changed(found) == 0
+    for translation in translate(Model(shuffled), [line, "here", line], window=window)[::2]:
+        assert LineSpans(line, EVERYTHING).changed(translation) == 0
 
 
 def aligned(text: str) -> Translation:
@@ -781,9 +783,9 @@ def test_word_alignments_are_those_of_the_words_of_the_line(line: str) -> None:
         return (aligned(request.text if again else "damaged") for request in requests)
 
     special = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings())
-    [found] = special.translated([LineRequest(line)], model, 1)
-    assert found[0].text == line
+    [translation] = special.translated([LineRequest(line)], model, 1)
+    assert translation[0].text == line
     count = len(line.split())
-    assert found[0].links() == [(index, index) for index in range(count)]
-    assert found[0].alignment is not None
-    assert found[0].alignment.source == found[0].alignment.target == line.split()
+    assert translation[0].links() == [(index, index) for index in range(count)]
+    assert translation[0].alignment is not None
+    assert translation[0].alignment.source == translation[0].alignment.target == line.split()

@@ -76,7 +76,7 @@ def test_the_keyboard_and_the_case_are_those_of_the_language() -> None:
 @given(st.lists(st.text("abcs", min_size=2, max_size=5), min_size=1, max_size=8, unique=True),
        st.text("abcst", min_size=2, max_size=5))
 def test_the_correction_is_a_nearest_word_and_none_is_missed(words: list[str], typed: str) -> None:
-    found = TypoCorrector(words).corrected(f"x, {typed}").removeprefix("x, ")
+    correction = TypoCorrector(words).corrected(f"x, {typed}").removeprefix("x, ")
     stretched = re.sub(r"(.)\1{2,}", r"\1{1,2}", typed)
     near = [word for word in words if edit_distance(typed, word) == 1 or re.fullmatch(stretched, word)]
-    assert found in near if near and typed not in words else found == typed
+    assert correction in near if near and typed not in words else correction == typed

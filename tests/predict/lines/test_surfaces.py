@@ -45,18 +45,18 @@ def test_all_ways_to_go_on_with_a_text_write_it_and_the_vocabularys_own_is_among
         for end in range(1, len(sentence) + 1):
             begun = sentence[:end]
             inputs = text.prefix(LineOptions(prefix=begun, partial_word=True))
-            whole = inputs["prefix"].tolist()
-            assert whole == vocabulary.encode(begun if begun.endswith(" ") or "continuation" not in inputs
-                                              else begun.rpartition(" ")[0])
-            own = vocabulary.encode(sentence)[len(whole):]
-            for place, id in enumerate(own if "continuation" in inputs else []):
-                tokens = allowed(inputs, surfaces, own[:place])
+            complete_ids = inputs["prefix"].tolist()
+            assert complete_ids == vocabulary.encode(begun if begun.endswith(" ") or "continuation" not in inputs
+                                                     else begun.rpartition(" ")[0])
+            expected_ids = vocabulary.encode(sentence)[len(complete_ids):]
+            for index, id in enumerate(expected_ids if "continuation" in inputs else []):
+                tokens = allowed(inputs, surfaces, expected_ids[:index])
                 assert not tokens or id in tokens
             path: list[int] = []
             while tokens := allowed(inputs, surfaces, path):
                 path.append(draw.choice(tokens))
-            found = vocabulary.decode([*whole, *path])
-            assert found.startswith(begun.rstrip()) or UNK in whole
+            written_text = vocabulary.decode([*complete_ids, *path])
+            assert written_text.startswith(begun.rstrip()) or UNK in complete_ids
             if begun.endswith(" ") and vocabulary.kind == "sentencepiece":    # and a new word has begun
                 assert surfaces.texts[path[0]].startswith(SPACE_MARK)
 
@@ -78,10 +78,12 @@ def test_an_avoided_phrase_is_cut_in_all_ways_of_few_tokens(vocabulary: Vocabula
         pieces = [id for id in range(4, vocabulary.size) if surfaces.texts[id] and surfaces.texts[id] in marked]
         expected = {ids for count in range(1, 4) for ids in itertools.product(pieces, repeat=count)
                     if b"".join(surfaces.texts[id] for id in ids) == marked}
-        found = surfaces.segmentations(phrase, True, 10_000)
-        assert expected == {tuple(ids) for ids in found if len(ids) <= 3} and found == sorted(found, key=len)
-        assert {vocabulary.decode(ids) for ids in found} == {phrase} and vocabulary.encode(phrase) in found
-        assert surfaces.segmentations(phrase, True, 2) == found[:2]
+        segmentations = surfaces.segmentations(phrase, True, 10_000)
+        assert expected == {tuple(ids) for ids in segmentations if len(ids) <= 3}
+        assert segmentations == sorted(segmentations, key=len)
+        assert {vocabulary.decode(ids) for ids in segmentations} == {phrase}
+        assert vocabulary.encode(phrase) in segmentations
+        assert surfaces.segmentations(phrase, True, 2) == segmentations[:2]
 
 
 def test_phrases_are_avoided_with_a_capital_where_they_have_none_and_only_where_they_are_told_to_be(

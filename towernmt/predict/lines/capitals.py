@@ -127,17 +127,17 @@ def usual_case(texts: Sequence[str], forms: Mapping[str, str], language: str = "
         language: ISO 639-1 code of the source, or "".
     """
     usual_texts: list[str] = []
-    begins = True
+    begins_sentence = True
     for text in texts:
-        pieces, done = [], 0
+        pieces, position = [], 0
         for match in _WORD.finditer(text):
-            between = text[done:match.start()]
-            begins = begins or bool(_SENTENCE_END.search(between))
+            between = text[position:match.start()]
+            begins_sentence = begins_sentence or bool(_SENTENCE_END.search(between))
             word = forms[match[0]]
-            pieces += [between, capitalized(word, language) if begins else word]
-            begins, done = False, match.end()
-        begins = begins or bool(_SENTENCE_END.search(text[done:]))
-        usual_texts.append("".join(pieces) + text[done:])
+            pieces += [between, capitalized(word, language) if begins_sentence else word]
+            begins_sentence, position = False, match.end()
+        begins_sentence = begins_sentence or bool(_SENTENCE_END.search(text[position:]))
+        usual_texts.append("".join(pieces) + text[position:])
     return usual_texts
 
 

@@ -93,12 +93,12 @@ class FaultCounts:
         return {"lines": self._lines, "retried": self._retried, "counts": dict(self._counts),
                 "first": self._first_lines}
 
-    def merge(self, later: Mapping[str, Any]) -> None:
+    def merge(self, later_counts: Mapping[str, Any]) -> None:
         """Add the counts of later lines from `as_json`."""
-        self._lines += later["lines"]
-        self._retried += later["retried"]
-        self._counts.update(later["counts"])
-        self._first_lines = {**later["first"], **self._first_lines}
+        self._lines += later_counts["lines"]
+        self._retried += later_counts["retried"]
+        self._counts.update(later_counts["counts"])
+        self._first_lines = {**later_counts["first"], **self._first_lines}
 
     def warn(self) -> None:
         """Log a warning with the counts, if there are faults."""

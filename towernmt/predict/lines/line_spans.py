@@ -148,15 +148,15 @@ def with_small_numbers(segment: Segment, values: Collection[int]) -> Segment:
         if not isinstance(part, str):
             parts.append(part)
             continue
-        done = 0
+        position = 0
         if index == 0 and (item := item_number(part)) and int(item[1]) in values:
             parts.append(Attached("single", -1, (item[0],)))
-            done = item.end()
+            position = item.end()
         for start, end, small_values in small_numbers_in(part):
-            if start >= done and not set(small_values).isdisjoint(values):
-                parts += [part[done:start], _Number(part[start:end], None)]
-                done = end
-        parts.append(part[done:])
+            if start >= position and not set(small_values).isdisjoint(values):
+                parts += [part[position:start], _Number(part[start:end], None)]
+                position = end
+        parts.append(part[position:])
     return tuple(part for part in parts if part != "")
 
 
@@ -166,14 +166,14 @@ class _Number(PlainShielded):
     __slots__ = ()
 
 
-def _with_spans(text: str, protection: Protection, marks: LineMarks, numbers: bool) -> Iterator[Part]:
+def _with_spans(text: str, protection: Protection, marks: LineMarks, has_numbers: bool) -> Iterator[Part]:
     """Yield a text, and its spans. A sign that belongs to the unit of a number, as in `cm\u00b2`, is not a symbol."""
     unmarked_text = marks.without_marks() if marks.spans else text
     spans = list(protection.spans(unmarked_text))
     word_spans = [(start, end) for start, end, is_symbol in spans if not is_symbol]
     symbol_spans = [(start, end) for start, end, is_symbol in spans if is_symbol]
     number_spans: list[tuple[int, int]] = []
-    if numbers:
+    if has_numbers:
         word_spans = sorted([*word_spans, *_apart_from(word_spans, equations_in(unmarked_text))])
         number_spans = _joined(_apart_from(word_spans, numbers_in(unmarked_text)), unmarked_text)
         name_spans = [*names_with_digits_in(unmarked_text),
@@ -187,20 +187,20 @@ def _with_spans(text: str, protection: Protection, marks: LineMarks, numbers: bo
         *((start, end, _Number(text[start:end], None)) for start, end in number_spans),
         *((start, end, Attached("single", -1, (text[start:end],)))
           for start, end in _apart_from(sorted([*word_spans, *number_spans]), symbol_spans))]
-    done = 0
+    position = 0
     for start, end, part in sorted(parts, key=lambda positioned_part: positioned_part[0]):
-        if start > done:
-            yield text[done:start]
+        if start > position:
+            yield text[position:start]
         yield part
-        done = end
-    if done < len(text):
-        yield text[done:]
+        position = end
+    if position < len(text):
+        yield text[position:]
 
 
-def _joined(numbers: Sequence[tuple[int, int]], text: str) -> list[tuple[int, int]]:
+def _joined(number_spans: Sequence[tuple[int, int]], text: str) -> list[tuple[int, int]]:
     """Return the numbers of a text, with one for those between which only a comma or a dash is: a date and a time."""
     joined_spans: list[tuple[int, int]] = []
-    for start, end in numbers:
+    for start, end in number_spans:
         if joined_spans and _BETWEEN_NUMBERS.fullmatch(text[joined_spans[-1][1]:start]):
             joined_spans[-1] = joined_spans[-1][0], end
         else:

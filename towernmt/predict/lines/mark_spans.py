@@ -103,11 +103,11 @@ class LineMarks:
 
     def without_marks(self) -> str:
         """Return the line with spaces in place of its marks."""
-        pieces, done = [], 0
+        pieces, position = [], 0
         for start, end, _ in self.spans:
-            pieces += [self._text[done:start], " " * (end - start)]
-            done = end
-        return "".join(pieces) + self._text[done:]
+            pieces += [self._text[position:start], " " * (end - start)]
+            position = end
+        return "".join(pieces) + self._text[position:]
 
     def lost(self, translation: str) -> int:
         """Return the number of different marks that a translation has more or less often than the line."""

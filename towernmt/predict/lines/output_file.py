@@ -22,14 +22,14 @@ STDIN, STDOUT = "standard input", "standard output"
 
 
 def check_apart(output: tuple[str, str | None], inputs: Mapping[str, str | None | Sequence[str | None]],
-                owned: Collection[str] = (), lost: str = "which would be lost") -> None:
+                owned: Collection[str] = (), consequence: str = "which would be lost") -> None:
     """Check that an output is neither an input, under any name, nor in a directory of another command.
 
     Args:
         output: the option and its path; None means standard output.
         inputs: paths by their options; None means standard input.
         owned: kinds of directories in which the output may be (see `refuse_foreign_directory`).
-        lost: consequence of an equal input and output, for the message.
+        consequence: consequence of an equal input and output, for the message.
 
     Raises:
         DataError: the output is an input.
@@ -51,8 +51,8 @@ def check_apart(output: tuple[str, str | None], inputs: Mapping[str, str | None 
                 output_name = f"{name} {path}" if path else STDOUT
                 input_name = f"{option} {file}" if file else STDIN
                 kind = "directory" if is_directory else "file"
-                raise DataError(f"{output_name} is the same {kind} as {input_name}, {lost}: name another {kind} to "
-                                "write to.")
+                raise DataError(f"{output_name} is the same {kind} as {input_name}, {consequence}: name another "
+                                f"{kind} to write to.")
             if target is not None and file is not None and is_directory and (
                     Path(os.path.realpath(file)) in Path(target).parents):
                 parents.append((option, file))

@@ -132,12 +132,12 @@ def _with_symbols(sentence: SourceSentence, atoms: list[TargetAtom]) -> list[Tar
 def _details(sentence: SourceSentence, details: TokenDetails, words: list[list[TargetAtom]],
              texts: list[str]) -> TokenDetails:
     """Return the token details of a translation for its new words."""
-    numbers: dict[int, int] = {}
+    new_words: dict[int, int] = {}
     for number, word in enumerate(words):
         for atom in word:
             if atom.word is not None:
-                numbers.setdefault(atom.word, number)
-    of_tokens = details.words and [numbers.get(word, NO_WORD) for word in details.words]
+                new_words.setdefault(atom.word, number)
+    of_tokens = details.words and [new_words.get(word, NO_WORD) for word in details.words]
     if details.alignment is None or len(details.alignment.source) != len(sentence.words):
         return details._replace(words=of_tokens, alignment=None)
     weights = np.zeros([len(words), len(sentence.words)], np.float32)
@@ -181,30 +181,31 @@ class ProtectedLine:
         text = f"{self._text_before}{hypothesis.text}{self._text_after}".strip()
         details = hypothesis.details
         if details is not None:
-            before = len(self._text_before.split()) - bool(self._text_before and not self._text_before[-1].isspace())
-            details = self._details_of_line(details, text.split(), before)
+            text_before = self._text_before
+            num_words_before = len(text_before.split()) - bool(text_before and not text_before[-1].isspace())
+            details = self._details_of_line(details, text.split(), num_words_before)
         return Hypothesis(text, hypothesis.score, details, hypothesis.fault, hypothesis.tokens)
 
-    def _details_of_line(self, details: TokenDetails, words: list[str], before: int) -> TokenDetails:
+    def _details_of_line(self, details: TokenDetails, words: list[str], num_words_before: int) -> TokenDetails:
         """Return details by the words of the line and of its translation.
 
         Args:
             details: details by the words of the sentence.
             words: words of the translation.
-            before: number of words before those of the sentence.
+            num_words_before: number of words before those of the sentence.
         """
-        of_tokens = details.words and [word if word == NO_WORD else before + word for word in details.words]
+        of_tokens = details.words and [word if word == NO_WORD else num_words_before + word for word in details.words]
         source, alignment = self._line.split(), details.alignment
         if alignment is None or len(alignment.source) != len(self._words):
             return details._replace(words=of_tokens, source_words=None, alignment=None)
         of_source = details.source_words and [word if word == NO_WORD else self._words[word]
                                               for word in details.source_words]
         weights = np.zeros([len(words), len(source)], np.float32)
-        after = len(self._text_after.split()) - bool(self._text_after and not self._text_after[0].isspace())
-        for index in (*range(before), *range(-after, 0)):
+        num_words_after = len(self._text_after.split()) - bool(self._text_after and not self._text_after[0].isspace())
+        for index in (*range(num_words_before), *range(-num_words_after, 0)):
             weights[index, index] = 1.0
         for index, row in enumerate(alignment.weights):
-            weights[before + index, self._words] = row
+            weights[num_words_before + index, self._words] = row
         return details._replace(words=of_tokens, source_words=of_source,
                                 alignment=WordAlignment(source, words, weights))
 

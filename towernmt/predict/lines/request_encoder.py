@@ -68,22 +68,22 @@ class TargetText:
         ids = {phrase: phrase_ids(phrase.text, self._vocabulary) for phrase in (*beginnings, *ends, *inner_phrases)}
         inputs: dict[str, Any] = {}
         if beginnings:
-            longest = max(beginnings, key=lambda phrase: (len(phrase.text), phrase.at_end))
+            beginning = max(beginnings, key=lambda phrase: (len(phrase.text), phrase.at_end))
             prefix = clean(options.prefix)
             for phrase in beginnings:
-                is_different = phrase.at_end and phrase.text != longest.text
-                if is_different or not longest.text.startswith(phrase.text):
-                    raise _excluded(f"<s> {longest.text}", f"<s> {phrase.text}")
-            if longest.text.startswith(prefix):
-                prefix_ids = [*self._vocabulary.encode(longest.text), *([EOS] if longest.at_end else [])]
+                is_different = phrase.at_end and phrase.text != beginning.text
+                if is_different or not beginning.text.startswith(phrase.text):
+                    raise _excluded(f"<s> {beginning.text}", f"<s> {phrase.text}")
+            if beginning.text.startswith(prefix):
+                prefix_ids = [*self._vocabulary.encode(beginning.text), *([EOS] if beginning.at_end else [])]
                 inputs = {"prefix": np.array(prefix_ids, np.int32)}
-            elif longest.at_end or not prefix.startswith(longest.text):
-                raise SettingsError(f"the prefix '{prefix}' and the phrase '<s> {longest.text}' exclude each other: "
+            elif beginning.at_end or not prefix.startswith(beginning.text):
+                raise SettingsError(f"the prefix '{prefix}' and the phrase '<s> {beginning.text}' exclude each other: "
                                     "leave one of them out.")
-            if longest.at_end:
+            if beginning.at_end:
                 for phrase in (*ends, *inner_phrases):
-                    if not (longest.text.endswith(phrase.text) if phrase.at_end else phrase.text in longest.text):
-                        raise _excluded(f"<s> {longest.text} </s>", phrase.text)
+                    if not (beginning.text.endswith(phrase.text) if phrase.at_end else phrase.text in beginning.text):
+                        raise _excluded(f"<s> {beginning.text} </s>", phrase.text)
                 return inputs, [], []
         for phrase in ends:
             longest_end = max((end.text for end in ends), key=len)
@@ -102,22 +102,22 @@ class TargetText:
         """Return several segmentations of the forms of a phrase; none if the vocabulary cannot write it."""
         ways = self._avoided.get(phrase)
         if ways is None:
-            text, first, last = AnchoredPhrase.of(phrase)
+            text, at_beginning, at_end = AnchoredPhrase.of(phrase)
             forms = [text] if text != text.lower() else list(dict.fromkeys([text, text[:1].upper() + text[1:]]))
-            ways = [[*([BOS] if first else []), *ids, *([EOS] if last else [])]
-                    for form in forms if form for ids in self._segmentations(form, first)]
+            ways = [[*([BOS] if at_beginning else []), *ids, *([EOS] if at_end else [])]
+                    for form in forms if form for ids in self._segmentations(form, at_beginning)]
             if len(self._avoided) >= _REMEMBERED:
                 self._avoided.clear()
             self._avoided[phrase] = ways
         return ways
 
-    def _segmentations(self, text: str, first: bool) -> list[list[int]]:
+    def _segmentations(self, text: str, at_beginning: bool) -> list[list[int]]:
         surfaces = self._surfaces
         best_ids = self._vocabulary.encode(text)
         ways = [best_ids, *surfaces.segmentations(text, True, SEGMENTATIONS)]
-        if not first and surfaces.marks_before:
+        if not at_beginning and surfaces.marks_before:
             ways += [[_WORD_BREAK, *ids] for ids in surfaces.segmentations(text, False, SEGMENTATIONS)]
-        elif not first and self._vocabulary.kind == "bpe-codes":
+        elif not at_beginning and self._vocabulary.kind == "bpe-codes":
             ways = [[_WORD_BREAK, *ids] for ids in ways]
         return [list(ids) for ids in dict.fromkeys(map(tuple, ways)) if UNK not in ids and ids]
 

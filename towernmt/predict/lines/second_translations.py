@@ -243,9 +243,9 @@ class SpecialLine:
         """Return the final marks to try, in the script of the line; "" for none."""
         if not (self._is_fragment or self._is_unmarked):
             return ("",)
-        last = self._line[-1]
-        stop, question = ("。", "？") if "\u3040" <= last <= "\u9fff" else (
-            ".", "؟" if "\u0600" <= last <= "\u06ff" else "?")
+        last_character = self._line[-1]
+        stop, question = ("。", "？") if "\u3040" <= last_character <= "\u9fff" else (
+            ".", "؟" if "\u0600" <= last_character <= "\u06ff" else "?")
         return (stop, question) if self._is_unmarked else (stop,)
 
     def _without_unknown_accents(self, text: str) -> str:
@@ -284,12 +284,13 @@ class SpecialLine:
         first_hypothesis, second_hypothesis = first_translation[0], second_translation[0]
         if first_hypothesis.fault != second_hypothesis.fault:
             return second_translation if worse(first_hypothesis.fault, second_hypothesis.fault) else first_translation
-        changed = self.spans.changed(first_hypothesis.text) - self.spans.changed(second_hypothesis.text)
-        if changed:
-            return second_translation if changed > 0 else first_translation
+        num_restored_spans = self.spans.changed(first_hypothesis.text) - self.spans.changed(second_hypothesis.text)
+        if num_restored_spans:
+            return second_translation if num_restored_spans > 0 else first_translation
         search = self._model.search
-        lost = self._num_lost(first_hypothesis.text) - self._num_lost(second_hypothesis.text)
-        if lost > 0 and mean_log_prob(first_hypothesis, search) - mean_log_prob(second_hypothesis, search) < _WORSE:
+        num_regained = self._num_lost(first_hypothesis.text) - self._num_lost(second_hypothesis.text)
+        if num_regained > 0 and (
+                mean_log_prob(first_hypothesis, search) - mean_log_prob(second_hypothesis, search) < _WORSE):
             return second_translation
         if self._is_fragment:
             is_better = len(second_hypothesis.text) < len(first_hypothesis.text) and (

@@ -72,15 +72,15 @@ class TypoCorrector:
             excluded_phrases: phrases whose words are not corrected.
         """
         excluded_words = {match[0] for phrase in excluded_phrases for match in words_of(phrase)}
-        pieces, done = [], 0
+        pieces, position = [], 0
         for match in words_of(text):
             word = match[0]
             if word not in excluded_words and self._may_have_typo(word) and (
                     not _is_abbreviation(word, text[match.end():])):
-                begins = bool(_SENTENCE_BEGIN.search(text[:match.start()]))
-                pieces += [text[done:match.start()], self._cached_correction(word, begins)]
-                done = match.end()
-        return "".join(pieces) + text[done:]
+                begins_sentence = bool(_SENTENCE_BEGIN.search(text[:match.start()]))
+                pieces += [text[position:match.start()], self._cached_correction(word, begins_sentence)]
+                position = match.end()
+        return "".join(pieces) + text[position:]
 
     def _may_have_typo(self, word: str) -> bool:
         """Return whether the training text lacks a word that looks neither like an abbreviation nor like `McDonald`."""
@@ -94,12 +94,12 @@ class TypoCorrector:
         lower = lower_case(word, self._language)
         return lower in self._ranks or capitalized(lower, self._language) in self._ranks
 
-    def _best_correction(self, word: str, begins: bool) -> str:
+    def _best_correction(self, word: str, begins_sentence: bool) -> str:
         """Return the most probable word of the training text for a typed one, or the same word.
 
         Args:
             word: a word that may have a typo.
-            begins: whether a sentence begins with it, so that any word may have a capital.
+            begins_sentence: whether a sentence begins with it, so that any word may have a capital.
         """
         lower, costs = lower_case(word, self._language), defaultdict[str, float](lambda: math.inf)
         other_spellings = ((form, 0.0) for form in self._other_spellings(lower))
@@ -107,7 +107,7 @@ class TypoCorrector:
             for known_word in self._forms.get(form, ()):
                 correction, cost_of_case = known_word, 0.0
                 if known_word[0].isupper() != word[0].isupper():
-                    if begins and word[0].isupper():
+                    if begins_sentence and word[0].isupper():
                         correction = capitalized(known_word, self._language)
                     else:
                         cost_of_case = _OTHER_CASE
@@ -161,9 +161,9 @@ class TypoCorrector:
         return [letter for letter, _ in counts.most_common(_MOST_LETTERS)]
 
 
-def _is_abbreviation(word: str, after: str) -> bool:
+def _is_abbreviation(word: str, text_after: str) -> bool:
     """Return whether an unknown word may be an abbreviation with a full stop, such as `Nr. 5`."""
-    return len(word) <= _LONGEST_ABBREVIATION and after[:1] == "." and any(map(str.isalnum, after))
+    return len(word) <= _LONGEST_ABBREVIATION and text_after[:1] == "." and any(map(str.isalnum, text_after))
 
 
 def with_spaces(text: str) -> str:

@@ -180,12 +180,13 @@ def _matches(term: Sequence[str], line_words: Sequence[str], any_case: bool) -> 
     """Return whether words of a line match those of a term."""
     if len(line_words) != len(term):
         return False
-    bare = [word if term_word != without_points(term_word) else without_points(word)
-            for term_word, word in zip(term, line_words, strict=True)]
+    unpointed_words = [word if term_word != without_points(term_word) else without_points(word)
+                       for term_word, word in zip(term, line_words, strict=True)]
     if not any_case:
-        return bare == list(term)
-    of_line, of_term = (list(zip(*map(case_forms, text_words), strict=True)) for text_words in (bare, term))
-    return any(line_forms == term_forms for line_forms, term_forms in zip(of_line, of_term, strict=True))
+        return unpointed_words == list(term)
+    line_cases, term_cases = (list(zip(*map(case_forms, text_words), strict=True))
+                              for text_words in (unpointed_words, term))
+    return any(line_forms == term_forms for line_forms, term_forms in zip(line_cases, term_cases, strict=True))
 
 
 def _parse(line: str, where: str) -> Term:

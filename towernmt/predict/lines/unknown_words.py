@@ -46,38 +46,40 @@ class UnknownWords:
         attention, of_source, of_target = details.attention, details.source_words, details.words
         if attention is None or of_source is None or of_target is None:
             return hypothesis
-        looks = np.where(np.array(of_source) == NO_WORD, -1.0, attention).argmax(axis=1)
+        source_indices = np.where(np.array(of_source) == NO_WORD, -1.0, attention).argmax(axis=1)
         words = list(alignment.target)
-        glued = set()   # words that continue the previous word
+        unspaced_words = set()      # words that continue the previous word
         for index in np.flatnonzero(np.array(details.ids) == UNK).tolist():
             word = of_target[index]
-            again = index > 0 and details.ids[index - 1] == UNK and looks[index] == looks[index - 1]
-            text = "" if again else self._word_for(int(looks[index]), details, of_source, alignment)
+            is_repeat = (index > 0 and details.ids[index - 1] == UNK
+                         and source_indices[index] == source_indices[index - 1])
+            text = "" if is_repeat else self._word_for(int(source_indices[index]), details, of_source, alignment)
             words[word] = words[word].replace(self._unknown, text, 1)
-            glued |= {word} if again else self._glued(index, looks, details, of_source)
-        return self._joined(hypothesis, details, alignment, words, glued)
+            unspaced_words |= {word} if is_repeat else self._unspaced_words(index, source_indices, details, of_source)
+        return self._joined(hypothesis, details, alignment, words, unspaced_words)
 
     def _word_for(self, index: int, details: TokenDetails, of_source: list[int], alignment: WordAlignment) -> str:
         """Return the replacement of an unknown token that attends to the source token `index`."""
         word = alignment.source[of_source[index]]
-        bare = _EDGES.sub("", word) or word
+        bare_word = _EDGES.sub("", word) or word
         if details.source_ids[index] == UNK:
             tokens = [i for i, word_index in enumerate(of_source) if word_index == of_source[index]]
             pattern = "".join(self._pattern(details.source_ids[i], i == index) for i in tokens)
             match = re.fullmatch(pattern, word)
             if match and match[1] != word:
                 return self._table.get(match[1]) or match[1]
-        return self._table.get(bare) or self._table.get(bare.lower()) or bare
+        return self._table.get(bare_word) or self._table.get(bare_word.lower()) or bare_word
 
     def _pattern(self, id: int, is_captured: bool) -> str:
         if id == UNK:
             return "(.+?)" if is_captured else ".+?"
         return re.escape(_MARKS.sub("", self._source.id_to_piece(id)))
 
-    def _glued(self, index: int, looks: np.ndarray, details: TokenDetails, of_source: list[int]) -> set[int]:
+    def _unspaced_words(self, index: int, source_indices: np.ndarray, details: TokenDetails,
+                        of_source: list[int]) -> set[int]:
         """Return the words at and after an unknown token that continue the previous word without a space."""
         ids, of_target = details.ids, details.words or []
-        glued = set()
+        unspaced_words = set()
         for left, right in ((index - 1, index), (index, index + 1)):
             if left < 0 or right == len(ids) or EOS in (ids[left], ids[right]) or of_target[left] == of_target[right]:
                 continue
@@ -85,23 +87,24 @@ class UnknownWords:
                 piece = self._target.id_to_piece(ids[left if right == index else right])
                 is_joined = piece != _SPACE if right == index else not piece.startswith(_SPACE)
             else:                                       # as in the source, if the tokens are in one word there
-                is_joined = looks[right] == looks[left] + 1 and of_source[looks[left]] == of_source[looks[right]]
+                left_source, right_source = source_indices[left], source_indices[right]
+                is_joined = right_source == left_source + 1 and of_source[left_source] == of_source[right_source]
             if is_joined:
-                glued.add(of_target[right])
-        return glued
+                unspaced_words.add(of_target[right])
+        return unspaced_words
 
     def _joined(self, hypothesis: Hypothesis, details: TokenDetails, alignment: WordAlignment, words: list[str],
-                glued: set[int]) -> Hypothesis:
+                unspaced_words: set[int]) -> Hypothesis:
         """Return the hypothesis with the new words and their alignment."""
         texts: list[str] = []
-        numbers = {NO_WORD: NO_WORD}
+        new_indices = {NO_WORD: NO_WORD}
         for word, text in enumerate(words):
-            if texts and word in glued:
+            if texts and word in unspaced_words:
                 texts[-1] += text
             else:
                 texts.append(text)
-            numbers[word] = len(texts) - 1
-        of_target = [numbers[word] for word in details.words or ()]
+            new_indices[word] = len(texts) - 1
+        of_target = [new_indices[word] for word in details.words or ()]
         weights = word_weights(np.asarray(details.attention), details.source_words or (), of_target,
                                (len(alignment.source), len(texts)))
         return Hypothesis(" ".join(texts), hypothesis.score, details._replace(

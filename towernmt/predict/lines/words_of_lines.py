@@ -91,17 +91,17 @@ def _cut(cut: Cut, vocabulary: Vocabulary, limit: int, level: int) -> list[Cut]:
     spans = _spans(patterns[level], text)
     encoded = vocabulary.encode_batch([text[start:end] for start, end in spans])
     pieces: list[Cut] = []
-    first = 0
-    while first < len(spans):
-        last, size = first + 1, len(encoded[first])
-        while last < len(spans) and size + len(encoded[last]) <= limit:
-            size += len(encoded[last])
-            last += 1
-        start, piece = spans[first][0], text[spans[first][0]:spans[last - 1][1]]
+    first_index = 0
+    while first_index < len(spans):
+        end_index, size = first_index + 1, len(encoded[first_index])
+        while end_index < len(spans) and size + len(encoded[end_index]) <= limit:
+            size += len(encoded[end_index])
+            end_index += 1
+        start, piece = spans[first_index][0], text[spans[first_index][0]:spans[end_index - 1][1]]
         # A span that is too long is divided at the next level. So are joined spans whose common text has more tokens
         # than the spans have.
         pieces += _cut(Cut(vocabulary.encode(piece), cut.start + start, piece), vocabulary, limit, level + 1)
-        first = last
+        first_index = end_index
     return [piece for piece in pieces if piece.ids]
 
 
@@ -174,13 +174,14 @@ def words_of_source(vocabulary: Vocabulary, text: str, limit: int, by_sentence: 
         by_sentence: whether each sentence is a piece of its own.
     """
     (ids,), (words,) = vocabulary.encode_with_words([text])
-    numbers: list[int] = []
+    word_indices: list[int] = []
     for cut in cuts_of(text, ids, vocabulary, limit, by_sentence):
         if cut.text != text:
             _, (words,) = vocabulary.encode_with_words([cut.text])
-        before = _words_before(text, cut.start)
-        numbers += [before + word for word in words[cut.first_token:cut.first_token + len(cut.ids)]] + [NO_WORD]
-    return numbers
+        num_words_before = _words_before(text, cut.start)
+        words_of_cut = words[cut.first_token:cut.first_token + len(cut.ids)]
+        word_indices += [num_words_before + word for word in words_of_cut] + [NO_WORD]
+    return word_indices
 
 
 def _words_before(text: str, index: int) -> int:
@@ -200,38 +201,38 @@ def words_of_translation(vocabulary: Vocabulary, ids: Sequence[int]) -> list[int
         ids: ids of a text, without padding.
     """
     words: list[int] = []
-    text, count, waiting = "", 0, 0  # text so far, its words, and tokens at the end without a word
+    text, count, num_waiting = "", 0, 0  # text so far, its words, and tokens at the end without a word
     for length, id in enumerate(ids, start=1):
         if id == EOS:
             break
         previous_text, text = text, one_line(vocabulary.decode(ids[:length]))
-        waiting += 1
+        num_waiting += 1
         if text != previous_text:
             new_count = len(text.split())
-            words += [count if new_count > count else max(count - 1, 0)] * waiting
-            count, waiting = new_count, 0
-    words += [max(count - 1, 0)] * waiting
+            words += [count if new_count > count else max(count - 1, 0)] * num_waiting
+            count, num_waiting = new_count, 0
+    words += [max(count - 1, 0)] * num_waiting
     # Bytes may look like separate words until their character is complete.
-    last = max(len(text.split()) - 1, 0)
-    words = [min(word, last) for word in accumulate(words, max)]
+    last_word = max(len(text.split()) - 1, 0)
+    words = [min(word, last_word) for word in accumulate(words, max)]
     return words + [NO_WORD] * (len(ids) - len(words))
 
 
-def joined_words(parts: Sequence[tuple[str, Sequence[int]]]) -> list[int]:
+def joined_words(texts_and_words: Sequence[tuple[str, Sequence[int]]]) -> list[int]:
     """Return the word indices of the tokens of joined texts.
 
     Args:
-        parts: each text, and the word indices of its tokens.
+        texts_and_words: each text, and the word indices of its tokens.
     """
-    numbers: list[int] = []
-    before = 0
-    for text, words in parts:
-        numbers += [NO_WORD if word == NO_WORD else before + word for word in words]
-        before += len(text.split())
-    return numbers
+    word_indices: list[int] = []
+    num_words_before = 0
+    for text, words in texts_and_words:
+        word_indices += [NO_WORD if word == NO_WORD else num_words_before + word for word in words]
+        num_words_before += len(text.split())
+    return word_indices
 
 
 def _members(words: Iterable[int], size: int) -> np.ndarray:
     """Return float32 `[tokens, size]`: 1 if the token belongs to the word."""
-    numbers = np.fromiter(words, np.int64)
-    return (numbers[:, None] == np.arange(size)).astype(np.float32)
+    word_indices = np.fromiter(words, np.int64)
+    return (word_indices[:, None] == np.arange(size)).astype(np.float32)
