@@ -102,7 +102,7 @@ def test_a_run_is_served_in_int8_after_a_measurement_and_from_the_next_start_on(
     settings = EngineSettings(device="cpu", special_lines=SpecialLineSettings(protection="off"), retry=False)
     assert load_served_model(str(run), dataclasses.replace(settings, precision="float32")).choose_precision is None
     served = ServedModel(Direction("de", "en"), str(run), lambda: load_served_model(str(run), settings), 16, 100)
-    served._choosing.join()
+    served._precision_thread.join()
     assert served.model.engine().endswith(" int8")
     assert [found[0].text for found in served.model.translate(text, None)] == expected
     [line] = [message for message in caplog.messages if "BLEU of" in message]
