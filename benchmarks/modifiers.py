@@ -64,14 +64,15 @@ def trained(args: argparse.Namespace, modifier: str) -> Path:
 
 
 def table(args: argparse.Namespace, texts: Mapping[str, RobustnessText], control: Path) -> list[list[str]]:
-    """Return the rows of the table, its header first."""
+    """Return the rows of the table, its header first. The control translates each form once."""
     rows = [["modifier", "steps for special lines", "clean, without", "clean, with", "form", "without", "with",
              "copied, without", "copied, with"]]
-    for modifier in args.modifiers:
-        run = trained(args, modifier)
-        forms = [texts["clean"], texts[FORMS[modifier]]]
-        for name, settings in (("off", ALL_DISABLED), ("on", SpecialLineSettings())):
-            (clean, form), (new_clean, new_form) = (scored(model, forms, settings) for model in (control, run))
+    runs = {modifier: trained(args, modifier) for modifier in args.modifiers}
+    control_forms = [texts["clean"], *(texts[FORMS[modifier]] for modifier in args.modifiers)]
+    for name, settings in (("off", ALL_DISABLED), ("on", SpecialLineSettings())):
+        clean, *control_scores = scored(control, control_forms, settings)
+        for (modifier, run), form in zip(runs.items(), control_scores, strict=True):
+            new_clean, new_form = scored(run, [texts["clean"], texts[FORMS[modifier]]], settings)
             rows.append([modifier, name, f"{clean.bleu:.2f}", f"{new_clean.bleu:.2f}", form.name, f"{form.bleu:.2f}",
                          f"{new_form.bleu:.2f}", *("" if score.copied is None else f"{score.copied:.1%}"
                                                    for score in (form, new_form))])

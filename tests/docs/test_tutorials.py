@@ -27,7 +27,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def write_files(page: str, place: Path) -> None:
-    """Write the files that a page contains, and return them."""
+    """Write the files that a page contains."""
     named = re.compile(r"[Ii]n\s`(\w+\.(?:py|yaml))`:\n\n```(?:python|yaml)\n(.*?)^```", re.M | re.S)
     for name, text in named.findall((EXTEND / page).read_text(encoding="utf-8")):
         (place / name).write_text(text, encoding="utf-8")
