@@ -12,6 +12,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from towernmt.core.text_table import align_columns
+
 
 class Summary(NamedTuple):
     """Statistics of one candidate over all rounds.
@@ -94,9 +96,7 @@ def table(records: Mapping[str, Sequence[Mapping[str, Any]]], metric: str, furth
         medians = [_median_of(records[name], further_metric) for further_metric in further_metrics]
         rows.append([name, f"{s.median:.5g}", f"{s.spread:.1%}", f"{s.ratio:.3f}", f"{s.low:.3f} to {s.high:.3f}",
                      str(s.rounds), *medians])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join([row[0].ljust(widths[0]), *[cell.rjust(width) for cell, width in
-                                                           zip(row[1:], widths[1:], strict=True)]]) for row in rows)
+    return "\n".join(align_columns(rows))
 
 
 def _median_of(records: Sequence[Mapping[str, Any]], key: str) -> str:

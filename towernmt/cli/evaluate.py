@@ -23,6 +23,7 @@ from towernmt.cli.request_options import (
 from towernmt.cli.translation_options import engine_of
 from towernmt.cli.translator_options import add_model_arguments, make_translator
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.text_table import align_columns
 from towernmt.dataflow.text.language_codes import written_language
 from towernmt.dataflow.text.text_lines import clean_lines
 from towernmt.dataflow.text.validation_set import check_has_text
@@ -33,7 +34,6 @@ from towernmt.evaluate.metrics import METRICS, TOKENIZERS, MetricSettings, make_
 from towernmt.evaluate.report import (
     Report,
     ReportSettings,
-    aligned,
     bucket_tables,
     example_list,
     report_as_json,
@@ -344,7 +344,7 @@ def _robustness_output(args: argparse.Namespace, arguments: Sequence[SystemArgum
         write_lines(args.html, [report_html(report, f"Translations of {Path(args.source).name}", scores)])
     if args.json:
         return {"robustness": {name: [form._asdict() for form in forms] for name, forms in scores.items()}}
-    return "\n\n".join("\n".join([name, *aligned(robustness_rows(forms))]) for name, forms in scores.items())
+    return "\n\n".join("\n".join([name, *align_columns(robustness_rows(forms))]) for name, forms in scores.items())
 
 
 def _gives_attention(runs: Sequence[str], trust_code: bool) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import check_ranges, setting
+from towernmt.core.text_table import align_columns
 from towernmt.dataflow.text.word_segmentation import words
 from towernmt.evaluate.buckets import (
     FREQUENCIES,
@@ -213,7 +214,7 @@ def score_table(report: Report) -> str:
     return "\n".join([
         f"{count:,} sentence{'s' * (count != 1)}; ± is the 95 % confidence interval"
         + (f"; p against {report.systems[0].name}, * below {SIGNIFICANCE_LEVEL}" if len(report.systems) > 1 else ""),
-        *aligned(rows), *(f"{name}|{signature}" for name, signature in (
+        *align_columns(rows), *(f"{name}|{signature}" for name, signature in (
             *comparison.signatures.items(), *comparison.randomization_signatures.items()))])
 
 
@@ -222,12 +223,12 @@ def bucket_tables(report: Report) -> str:
     names = [system.name for system in report.systems]
     lines = []
     for metric in report.comparison.scores:
-        lines += [f"{metric} by the length of the {report.lengths_of}:", *aligned([
+        lines += [f"{metric} by the length of the {report.lengths_of}:", *align_columns([
             ["words", "sentences", *names],
             *([bucket.label, f"{bucket.sentences:,}", *(f"{score:.2f}" for score in bucket.scores[metric])]
               for bucket in report.lengths)]), ""]
     return "\n".join([
-        *lines, f"F1 of words by their frequency in {report.frequency_text}:", *aligned([
+        *lines, f"F1 of words by their frequency in {report.frequency_text}:", *align_columns([
             ["frequency", "words", *names],
             *([bucket.label, f"{bucket.words:,}", *(f"{100 * match.f1:.2f}" for match in bucket.matches)]
               for bucket in report.frequencies)])])
@@ -254,21 +255,12 @@ def _examples(report: Report, title: str, numbers: Sequence[int], systems: Seque
         rows += [["reference", lines[number]] for lines in report.references]
         rows += [[f"{report.systems[i].name} {report.sentence_scores[i][number]:.1f}",
                   report.systems[i].hypotheses[number]] for i in systems]
-        lines += [f"line {number + 1}", *(f"  {line}" for line in aligned(rows, numbers=False))]
+        lines += [f"line {number + 1}", *(f"  {line}" for line in align_columns(rows, "<"))]
     return "\n".join(lines)
 
 
 def term_table(names: Sequence[str], accuracies: Sequence[TermAccuracy]) -> str:
     """Return a table of the required terms and phrases that each system contains."""
-    return "\n".join(aligned([["terms", "met", "of", "%"], *(
+    return "\n".join(align_columns([["terms", "met", "of", "%"], *(
         [name, f"{accuracy.met:,}", f"{accuracy.required:,}", f"{100 * accuracy.share:.2f}"]
         for name, accuracy in zip(names, accuracies, strict=True))]))
-
-
-def aligned(rows: Iterable[Sequence[str]], numbers: bool = True) -> Iterator[str]:
-    """Align cells in columns: the first to the left, the others to the right if `numbers`, else to the left."""
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for label, *values in rows:
-        cells = [f"{cell:>{width}}" if numbers else cell for cell, width in zip(values, widths[1:], strict=True)]
-        yield "  ".join([f"{label:<{widths[0]}}", *cells]).rstrip()

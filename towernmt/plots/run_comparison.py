@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from towernmt.callbacks.validation_metrics import METRICS, mode_of
+from towernmt.core.text_table import align_columns
 from towernmt.plots.panels import AXES
 from towernmt.plots.recorded_runs import MINUTES, TOKENS, RecordedRun, differences, notes_on, without_differences
 
@@ -174,9 +175,10 @@ def comparison_as_text(runs: Sequence[RecordedRun], sizes: Sequence[int | None])
         for row in _best_so_far(runs)]
     differing = [[difference.key, *difference.values] for difference in differences(runs)]
     head = ["", *(run.name for run in runs)]
-    sections = [_aligned([head, *figures, *best_so_far])]
+    sections = ["\n".join(align_columns([head, *figures, *best_so_far]))]
     if len(runs) > 1:
-        sections.append(_aligned([["what differs", *head[1:]], *differing]) if differing else without_differences(runs))
+        sections.append("\n".join(align_columns([["what differs", *head[1:]], *differing])) if differing else
+                        without_differences(runs))
     return "\n\n".join([*sections, *(["\n".join(notes_on(runs))] if notes_on(runs) else [])])
 
 
@@ -233,10 +235,3 @@ def _best_so_far(runs: Sequence[RecordedRun]) -> Iterator[_BestSoFar]:
 def _best_until(run: RecordedRun, metric: str, axis: str, until: float) -> float | None:
     scores = [row[metric] for row in run.rows if metric in row and row.get(axis, math.inf) <= until]
     return (max if mode_of(metric) == "max" else min)(scores) if scores else None
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join([f"{label:<{widths[0]}}", *(
-        f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True))]).rstrip()
-        for label, *cells in rows)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError
 from towernmt.core.structured_files import Natural
+from towernmt.core.text_table import align_columns
 from towernmt.dataflow.preparation.chunk_encoder import EncodedChunk
 from towernmt.dataflow.preparation.shards import PairBlock
 from towernmt.dataflow.text.pair_filters import DROP_REASONS, LENGTH_REASONS
@@ -84,7 +85,7 @@ def statistics_table(statistics: dict[str, Any], vocabularies: dict[str, Any], n
     rows.append(("sentences by length", "", ""))
     rows += _histogram_rows(source["length_histogram"], target["length_histogram"])
     ratio = statistics["length_ratio"]
-    lines = [f"{label:<22}{source_text:>22}{target_text:>22}".rstrip() for label, source_text, target_text in rows]
+    lines = align_columns(rows)
     lines.append(f"length ratio source/target: mean {ratio['mean']:.4f}, deviation {ratio['deviation']:.4f}")
     dropped = sum(entry["pairs"] for entry in statistics["dropped"].values())
     lines.append(f"pairs: {statistics['pairs']:,} of {statistics['lines']:,} lines; {dropped:,} dropped")

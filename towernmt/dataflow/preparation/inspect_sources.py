@@ -13,6 +13,7 @@ from operator import itemgetter
 import numpy as np
 
 from towernmt.core.errors import TowerNMTError
+from towernmt.core.text_table import align_columns
 from towernmt.dataflow.preparation.corpus_statistics import describe_annotations
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.sources.mixture import Ingredient
@@ -236,9 +237,7 @@ def report_table(reports: Sequence[SourceReport], shares: Sequence[float | None]
                      "-" if share is None else f"{100 * share:.1f} %", *(_lengths(side) for side in report.lengths),
                      "-" if report.unknown is None else " / ".join(f"{100 * rate:.2f} %" for rate in report.unknown),
                      "-" if rate is None else f"{rate:,.0f}", _trouble(report)])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)) + "  " + row[-1]
-             for row in rows]
+    lines = align_columns(rows, alignment=">" * (len(head) - 1) + "<")
     units = sorted({report.unit for report in reports})
     lines.append(f"Lengths are {' or '.join(units)}: mean, 99 % up to, longest; unknown tokens: source / target.")
     for number, report in enumerate(reports, 1):
