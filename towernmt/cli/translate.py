@@ -1,6 +1,6 @@
 """`towernmt translate`: translate lines of a file or a pipe.
 
-`translate_parts` translates very many lines, and `translate_documents` documents.
+`translate_ranges` translates very many lines, and `translate_documents` documents.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from towernmt.cli.request_options import (
     options_of_each_line,
 )
 from towernmt.cli.translate_documents import add_document_options, translate_documents
-from towernmt.cli.translate_parts import add_parts_options, translate_parts, wants_parts
+from towernmt.cli.translate_ranges import add_range_options, translate_ranges, wants_ranges
 from towernmt.cli.translation_output import (
     LinesToTranslate,
     add_alignment_options,
@@ -36,7 +36,7 @@ def add_translate_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `towernmt translate`."""
     parser.add_argument("--input", metavar="FILE", nargs="+",
                         help="text, one sentence per line (default: stdin); several files, wildcards, s3://bucket/key "
-                             "and tables of databases are translated in parts")
+                             "and tables of databases are translated in ranges of lines")
     parser.add_argument("--output", metavar="FILE",
                         help="file of the translations (default: stdout), a folder (`out/`), or names derived from "
                              "those of the inputs (`out/{name}.en`)")
@@ -52,11 +52,11 @@ def add_translate_arguments(parser: argparse.ArgumentParser) -> None:
                         help="if a translation is empty, repetitive or cut at the length limit, search again without "
                              "repetitions, and keep the better one")
     parser.add_argument("--resume", action="store_true",
-                        help="resume an unfinished output (translation in parts always resumes)")
+                        help="resume an unfinished output (translation in ranges always resumes)")
     parser.add_argument("--window", type=int, metavar="LINES",
                         help="number of lines to read and sort by length before the first translation is written; 1 "
                              f"translates line by line (default: {StreamSettings.window}; 1 on a terminal)")
-    add_parts_options(parser)
+    add_range_options(parser)
     add_document_options(parser)
     add_line_options(parser)
     add_alignment_options(parser)
@@ -71,8 +71,8 @@ def run_translate(args: argparse.Namespace) -> int:
             args, attention=links, options=options_of_all_lines(args), retry=args.retry))
     if args.language is not None:
         raise SettingsError("--language needs --document: leave it out, because each line is one sentence.")
-    if wants_parts(args):
-        return translate_parts(args)
+    if wants_ranges(args):
+        return translate_ranges(args)
     _check_files(args)
     if args.window is None and args.input is None and sys.stdin.isatty():
         args.window = 1

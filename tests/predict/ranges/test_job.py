@@ -89,7 +89,7 @@ def test_any_order_of_losses_and_stops_gives_each_line_once_in_its_place(
 
 
 @pytest.mark.parametrize("seed", seeds(2, 30))
-def test_commands_in_one_directory_share_the_parts(setting: Setting, fake_workers: Any, seed: int) -> None:
+def test_commands_in_one_directory_share_the_ranges(setting: Setting, fake_workers: Any, seed: int) -> None:
     draws = random.Random(seed)
     commands = [fake_workers(draws.randint(1, 3), draws.randrange(1000), losses=0.02,
                              stop_at=draws.randint(5, 15) if number == 0 else None) for number in range(4)]
@@ -229,7 +229,7 @@ def test_a_folder_that_another_process_removes_at_the_end_does_no_harm(
     listed = Path.iterdir
 
     def removed_before(path: Path) -> Any:
-        if path.name in ("parts", "joined") and not any(listed(path)):
+        if path.name in ("ranges", "joined") and not any(listed(path)):
             path.rmdir()
         return listed(path)
 
@@ -243,8 +243,8 @@ def tree(place: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(place)): path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
 
 
-@pytest.mark.parametrize("name", ["thesis.txt", "parts/thesis.txt", "joined/0.json", "parts/000001/0", "done.json",
-                                  "settings.yaml", ".hidden", "folder/", "parts"])
+@pytest.mark.parametrize("name", ["thesis.txt", "ranges/thesis.txt", "joined/0.json", "ranges/000001/0", "done.json",
+                                  "settings.yaml", ".hidden", "folder/", "ranges"])
 @pytest.mark.parametrize("way", ["path", "link", "."])
 def test_a_directory_with_other_files_is_refused_and_left_alone(
         setting: Setting, fake_workers: Any, monkeypatch: pytest.MonkeyPatch, name: str, way: str) -> None:
@@ -298,12 +298,12 @@ def test_an_empty_directory_of_the_user_stays(
 def test_files_that_come_meanwhile_stay(setting: Setting, fake_workers: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
         setting.command(fake_workers(1, stop_at=6))
-    for name in ("thesis.txt", "parts/thesis.txt", "parts/000000/thesis.txt", "joined/thesis.txt", "own/0.json"):
+    for name in ("thesis.txt", "ranges/thesis.txt", "ranges/000000/thesis.txt", "joined/thesis.txt", "own/0.json"):
         (setting.directory / name).parent.mkdir(exist_ok=True)
         (setting.directory / name).write_text("mine")
     setting.command(fake_workers(2))
     files = {name for name, content in tree(setting.directory).items() if content is not None}
-    assert files == {"thesis.txt", "parts/thesis.txt", "parts/000000/thesis.txt", "joined/thesis.txt", "own/0.json"}
+    assert files == {"thesis.txt", "ranges/thesis.txt", "ranges/000000/thesis.txt", "joined/thesis.txt", "own/0.json"}
     shutil.rmtree(setting.directory)
     setting.check()
 
@@ -324,7 +324,7 @@ def test_a_flipped_bit_in_a_finished_part_never_reaches_the_output(
     draws = random.Random(seed)
     with pytest.raises(KeyboardInterrupt):
         setting.command(fake_workers(1, stop_at=9))
-    files = [path for path in (setting.directory / "parts").rglob("*") if path.is_file() and path.stat().st_size]
+    files = [path for path in (setting.directory / "ranges").rglob("*") if path.is_file() and path.stat().st_size]
     assert len(files) > 4
     file = draws.choice(sorted(files))
     flip(file, draws)

@@ -28,7 +28,7 @@ def without_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ray.shutdown()
 
 
-def test_actors_translate_parts_and_a_killed_one_is_started_again(
+def test_actors_translate_ranges_and_a_killed_one_is_started_again(
         texts: list[Path], tmp_path: Path, without_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     killed = tmp_path / "killed"
     killed.mkdir()

@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FORMAT: Literal[2] = 2
+FORMAT: Literal[3] = 3
 MADE, PLAN, FINISHED, DONE = "made-by-towernmt", "plan.json", "finished.json", "done.json"
-PARTS, JOINED = "parts", "joined"
+RANGES, JOINED = "ranges", "joined"
 _FILES_OF_RANGE = re.compile(rf"(\d+|{re.escape(DONE)})(\.tmp)?|{re.escape(LOCK_FILE)}")
 """Names of the files in the folder of a range, and in those of the locks in `joined`."""
 _FILES_OF_JOINED = re.compile(r"\d+\.json(\.tmp)?")
@@ -72,7 +72,7 @@ class Done:
 class _PlanFile:
     """The content of plan.json."""
 
-    format: Literal[2]
+    format: Literal[3]
     task: dict[str, Any]
     plan: Plan
 
@@ -298,7 +298,7 @@ class WorkDirectory:
         """Remove the empty folders that locks have made after another process finished the translation."""
         if self.in_progress:
             return
-        parents = [self.path / PARTS, self.path / JOINED]
+        parents = [self.path / RANGES, self.path / JOINED]
         subfolders = [folder for parent in parents for folder in _entries(parent)]
         for folder in (*subfolders, *parents):
             with suppress(OSError):     # not empty, or gone
@@ -316,7 +316,7 @@ class WorkDirectory:
             raise DataError(f"{path} is not the plan of a translation, or it is damaged ({reason}); {advice}") from None
 
     def _folder(self, line_range: LineRange) -> Path:
-        return self.path / PARTS / f"{line_range.number:06d}"
+        return self.path / RANGES / f"{line_range.number:06d}"
 
     def _joined_file(self, output: int) -> Path:
         return self.path / JOINED / f"{output}.json"
@@ -360,7 +360,7 @@ def _entries(folder: Path) -> list[Path]:
 
 def _remove_files(directory: Path) -> None:
     """Remove all files of a finished translation; finished.json, by which the others are known, is the last one."""
-    for folder in (directory / PARTS, directory / JOINED):
+    for folder in (directory / RANGES, directory / JOINED):
         for entry in _entries(folder):
             if entry.is_dir():
                 _clear(entry)
@@ -386,7 +386,7 @@ def _is_foreign(entry: Path) -> bool:
     """Return whether an entry of a directory without a plan is not what a killed process leaves there."""
     if entry.name in (MADE, LOCK_FILE, f"{PLAN}.tmp"):
         return not entry.is_file()
-    if entry.name not in (PARTS, JOINED) or entry.is_symlink() or not entry.is_dir():
+    if entry.name not in (RANGES, JOINED) or entry.is_symlink() or not entry.is_dir():
         return True
     return any(nested.name != LOCK_FILE for nested in entry.rglob("*") if nested.is_symlink() or not nested.is_dir())
 

@@ -1,4 +1,4 @@
-"""`towernmt translate` in parts writes the same output as without parts, with a translator that reverses words."""
+"""`towernmt translate` in ranges writes the same output as in one piece, with a translator that reverses words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from towernmt.cli import translate, translate_parts
+from towernmt.cli import translate, translate_ranges
 from towernmt.core import files, machine
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.farm.farm import Event, Ready, call
@@ -68,9 +68,9 @@ class WorkersHere:
 
 @pytest.fixture(autouse=True)
 def without_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for module in (translate, translate_parts):
+    for module in (translate, translate_ranges):
         monkeypatch.setattr(module, "make_translator", lambda args, **details: Reverser())
-    monkeypatch.setattr(translate_parts, "LocalWorkers", WorkersHere)
+    monkeypatch.setattr(translate_ranges, "LocalWorkers", WorkersHere)
     monkeypatch.setattr(machine, "_share", None)
     monkeypatch.setattr(files.os, "fsync", lambda descriptor: None)      # which takes most of the time
     monkeypatch.setattr("logging.disable", lambda level: None)
@@ -92,15 +92,15 @@ def run(*arguments: str) -> None:
 def test_the_bytes_are_those_of_one_process(options: list[str]) -> None:
     Path("beside").write_text("".join(f"beside {number}\n" for number in range(LINES)))
     run("--input", "a.de", "--output", "one", *options)
-    run("--input", "a.de", "--output", "parts", "--workers", "3", *options)
-    assert Path("parts").read_bytes() == Path("one").read_bytes() and len(Path("one").read_text()) > 7 * LINES
-    assert not list(Path().glob("*.parts"))
+    run("--input", "a.de", "--output", "ranges", "--workers", "3", *options)
+    assert Path("ranges").read_bytes() == Path("one").read_bytes() and len(Path("one").read_text()) > 7 * LINES
+    assert not list(Path().glob("*.ranges"))
 
 
 def test_objects_of_json_are_numbered_and_answered_as_by_one_process() -> None:
     run("--json", "--input", "b.de", "--output", "one", "--n-best", "2")
-    run("--json", "--input", "b.de", "--output", "parts", "--workers", "2", "--n-best", "2")
-    assert Path("parts").read_bytes() == Path("one").read_bytes()
+    run("--json", "--input", "b.de", "--output", "ranges", "--workers", "2", "--n-best", "2")
+    assert Path("ranges").read_bytes() == Path("one").read_bytes()
     assert json.loads(Path("one").read_text().splitlines()[-1])["sentence_id"] == LINES
 
 
@@ -128,7 +128,7 @@ def test_the_output_of_one_text_is_named_by_it() -> None:
 
 def test_suspicious_translations_are_counted_over_all_ranges(caplog: pytest.LogCaptureFixture, capfd: Any) -> None:
     run("--input", "a.de", "--output", "one")
-    run("--input", "a.de", "--output", "parts", "--workers", "2")
+    run("--input", "a.de", "--output", "ranges", "--workers", "2")
     messages = [record.getMessage() for record in caplog.records if "look wrong" in record.getMessage()]
     messages += [line for line in capfd.readouterr().err.splitlines() if "look wrong" in line]
     assert "a.de: 111 of 2345 translations look wrong: 111 in a loop (the first: line 8)" in messages[0]
@@ -153,21 +153,21 @@ def test_impossible_options_are_refused_before_anything_is_translated(arguments:
     Path("sub/a.de").write_text("x\n")
     with pytest.raises((SettingsError, DataError), match=message):
         run(*arguments)
-    assert not list(Path().glob("*.parts"))
+    assert not list(Path().glob("*.ranges"))
 
 
 def test_a_line_that_is_not_json_is_named_and_the_other_ranges_are_kept() -> None:
     content = Path("b.de").read_text()
     Path("b.de").write_text(content.replace('{"text": "1700', '{"text" "1700'))
     with pytest.raises(DataError, match=r"1 of 5 ranges could not be translated: b.de line 1701: this is not JSON"):
-        run("--json", "--input", "b.de", "--output", "parts", "--workers", "2")
-    assert len(list(Path("parts.parts/parts").glob("*/done.json"))) == 4
+        run("--json", "--input", "b.de", "--output", "ranges", "--workers", "2")
+    assert len(list(Path("ranges.ranges/ranges").glob("*/done.json"))) == 4
     Path("b.de").write_text(content)
     with pytest.raises(DataError, match=r"was begun with --n-best: the default, and not with 2: use the same value,"):
-        run("--json", "--input", "b.de", "--output", "parts", "--workers", "2", "--n-best", "2")
-    run("--json", "--input", "b.de", "--output", "parts", "--workers", "1")
+        run("--json", "--input", "b.de", "--output", "ranges", "--workers", "2", "--n-best", "2")
+    run("--json", "--input", "b.de", "--output", "ranges", "--workers", "1")
     run("--json", "--input", "b.de", "--output", "one")
-    assert Path("parts").read_bytes() == Path("one").read_bytes()
+    assert Path("ranges").read_bytes() == Path("one").read_bytes()
 
 
 def test_a_column_of_a_table_is_translated() -> None:

@@ -37,8 +37,8 @@ def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
             if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
-def parts_done(place: Path) -> int:
-    return len(list(place.glob("out.parts/parts/*/done.json")))
+def ranges_done(place: Path) -> int:
+    return len(list(place.glob("out.ranges/ranges/*/done.json")))
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
@@ -56,7 +56,7 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> bo
 @pytest.fixture(scope="module")
 def place(run_on_disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a text, `in`, and its translation by a single process, `one`."""
-    folder = tmp_path_factory.mktemp("parts")
+    folder = tmp_path_factory.mktemp("ranges")
     draws = np.random.default_rng(4)
     lengths = draws.integers(0, 12, LINES)
     (folder / "in").write_text("".join(" ".join(f"w{n}" for n in draws.integers(0, 16, length)) + "\n"
@@ -70,8 +70,8 @@ def test_workers_and_the_command_itself_may_be_killed_at_any_moment(run_on_disk:
     draws, kills = random.Random(2), 0
     process = started(run_on_disk, place, "out", "--workers", "2")
     while kills < KILLS:
-        done = parts_done(place)
-        if not until(lambda done=done: parts_done(place) > done and workers_of(process), process):  # type: ignore
+        done = ranges_done(place)
+        if not until(lambda done=done: ranges_done(place) > done and workers_of(process), process):  # type: ignore
             break
         os.kill(draws.choice(workers_of(process)), signal.SIGKILL)
         kills += 1
@@ -83,7 +83,7 @@ def test_workers_and_the_command_itself_may_be_killed_at_any_moment(run_on_disk:
         while Path(f"/proc/{worker}").exists() and "Z" not in Path(f"/proc/{worker}/stat").read_text().split()[2]:
             assert time.monotonic() < stop
             time.sleep(0.01)
-    assert not (place / "out").exists() and 0 < parts_done(place) < LINES // 500
+    assert not (place / "out").exists() and 0 < ranges_done(place) < LINES // 500
     process = started(run_on_disk, place, "out", "--workers", "1")
     told = process.communicate(timeout=120)[1].decode()
     assert process.returncode == 0 and "resuming" in told and "6,000 of 6,000 lines" in told
@@ -91,13 +91,13 @@ def test_workers_and_the_command_itself_may_be_killed_at_any_moment(run_on_disk:
     assert sorted(path.name for path in place.iterdir()) == ["in", "one", "out"]
 
 
-def test_after_sigterm_the_parts_that_are_done_stay(run_on_disk: Path, place: Path) -> None:
+def test_after_sigterm_the_ranges_that_are_done_stay(run_on_disk: Path, place: Path) -> None:
     process = started(run_on_disk, place, "out2", "--workers", "2")
-    assert until(lambda: len(list(place.glob("out2.parts/parts/*/done.json"))) > 1, process)
+    assert until(lambda: len(list(place.glob("out2.ranges/ranges/*/done.json"))) > 1, process)
     process.terminate()
     told = process.communicate(timeout=60)[1].decode()
-    assert process.returncode == 128 + signal.SIGTERM and "out2.parts contains the finished parts" in told
-    kept = len(list(place.glob("out2.parts/parts/*/done.json")))
+    assert process.returncode == 128 + signal.SIGTERM and "out2.ranges contains the finished ranges" in told
+    kept = len(list(place.glob("out2.ranges/ranges/*/done.json")))
     assert kept > 1
     two = [started(run_on_disk, place, "out2", "--workers", "1") for _ in range(2)]     # like on two machines
     assert [process.wait(120) for process in two] == [0, 0]

@@ -56,23 +56,23 @@ from towernmt.predict.search.search_settings import StreamSettings
 _MAGIC = "*?["
 
 
-def add_parts_options(parser: argparse.ArgumentParser) -> None:
+def add_range_options(parser: argparse.ArgumentParser) -> None:
     """Add `--workers` and its further options."""
     group: Any = parser.add_argument_group("very many lines")
     group.add_argument("--workers", type=int, metavar="N",
-                       help="translate in parts by N processes, which share the processors (or the GPUs); a lost "
-                            "process is started again, and the same command resumes after a stop")
+                       help="divide the lines into ranges, which N processes translate; they share the processors (or "
+                            "the GPUs), a lost process is restarted, and the same command resumes after a stop")
     group.add_argument("--ray", nargs="?", const="", metavar="ADDRESS",
-                       help="translate in parts by --workers workers (default: one for each processor or GPU) on the "
-                            "Ray cluster at ADDRESS, or the running one, or a new one on this machine (needs "
+                       help="translate the ranges by --workers workers (default: one for each processor or GPU) on "
+                            "the Ray cluster at ADDRESS, or the running one, or a new one on this machine (needs "
                             "towernmt[ray])")
     group.add_argument("--work-directory", metavar="DIRECTORY",
-                       help="directory of the parts until all are done (default: the output's name and .parts); "
-                            "processes on several machines can share it to work on one translation")
+                       help="directory of the ranges until all are translated (default: the output's name and "
+                            ".ranges); processes on several machines can share it to work on one translation")
 
 
-def wants_parts(args: argparse.Namespace) -> bool:
-    """Return whether the inputs are translated in parts.
+def wants_ranges(args: argparse.Namespace) -> bool:
+    """Return whether the inputs are translated in ranges.
 
     They are by request, if they are not one plain file, or if the name of an output depends on that of its input.
     """
@@ -88,7 +88,7 @@ def _is_plain_file(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class PartTranslatorMaker:
+class RangeTranslatorMaker:
     """Makes the translator of a worker; it is pickled.
 
     Attributes:
@@ -103,17 +103,17 @@ class PartTranslatorMaker:
     parallel_files: Mapping[str, str]
     gpus: Sequence[str] = ()
 
-    def __call__(self, number: int) -> CommandPartTranslator:
+    def __call__(self, number: int) -> CommandRangeTranslator:
         """Return the translator of a worker."""
         limit_processors(self.processors)
         if self.gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpus[number % len(self.gpus)]
         if number:
             logging.disable(logging.INFO)   # only worker 0 logs
-        return CommandPartTranslator(self.args, self.parallel_files)
+        return CommandRangeTranslator(self.args, self.parallel_files)
 
 
-class CommandPartTranslator:
+class CommandRangeTranslator:
     """Translate ranges of lines like `towernmt translate`.
 
     Attributes:
@@ -159,7 +159,7 @@ class CommandPartTranslator:
         return options_by_lines(contents.get("--prefix"), contents.get("--constraints"))
 
 
-def translate_parts(args: argparse.Namespace) -> int:
+def translate_ranges(args: argparse.Namespace) -> int:
     """Translate ranges of lines with several workers, and return the exit status.
 
     Args:
@@ -186,7 +186,7 @@ def translate_parts(args: argparse.Namespace) -> int:
     def stop() -> None:
         farm.stop()
         if directory.in_progress:
-            print(f"{directory.path} contains the finished parts: the same command resumes with them.",
+            print(f"{directory.path} contains the finished ranges: the same command resumes with them.",
                   file=sys.stderr)
 
     try:
@@ -221,8 +221,8 @@ def _check(args: argparse.Namespace) -> None:
     if args.workers is not None and args.workers < 1:
         raise SettingsError(f"--workers {args.workers} must be at least 1.")
     if not (args.input and args.output):
-        raise SettingsError("To translate in parts, pass --input and --output: pipes cannot be read or written in "
-                            "parts.")
+        raise SettingsError("To translate in ranges of lines, pass --input and --output: a pipe cannot be read or "
+                            "written in ranges.")
     if args.ray is not None and args.gpu is not None:
         raise SettingsError(f"--gpu {args.gpu}: with --ray, Ray assigns a GPU to each worker: leave out --gpu.")
     if args.plot:
@@ -258,7 +258,7 @@ def _outputs(args: argparse.Namespace, texts: Sequence[Text]) -> _Outputs:
                 if args.work_directory and Path(os.path.realpath(args.work_directory)) in (
                         Path(os.path.realpath(path)).parents):
                     raise SettingsError(f"{option} {path} lies in --work-directory {args.work_directory}: pass "
-                                        "another directory for the parts.")
+                                        "another directory for the ranges.")
                 input_names = [name for file in _by_file([path]) if (name := input_by_file.get(file)) is not None]
                 check_apart((option, path), {"--input": input_names, **files_of_lines(args)})
                 check_writable_output(path)
@@ -280,17 +280,17 @@ def _by_file(names: Iterable[str]) -> dict[tuple[int, int], str]:
 
 def _work_directory(output: str) -> Path:
     """Return the default work directory: next to a local output, or in the current directory for one in S3."""
-    name = without_options(output).rstrip("/").replace(NAME_PLACEHOLDER, "all") + ".parts"
+    name = without_options(output).rstrip("/").replace(NAME_PLACEHOLDER, "all") + ".ranges"
     return Path(name.rpartition("/")[2]) if is_remote(output) else Path(name)
 
 
 def _workers(args: argparse.Namespace, parallel_files: Mapping[str, str]) -> Workers:
     if args.ray is not None:
-        return connect_workers(PartTranslatorMaker(args, 1, parallel_files), args.workers, args.ray, not args.cpu,
+        return connect_workers(RangeTranslatorMaker(args, 1, parallel_files), args.workers, args.ray, not args.cpu,
                                logging.getLogger("towernmt").info)
     count = args.workers or 1
     gpus = [] if args.cpu or args.gpu is not None or count == 1 else visible_gpus()
-    return LocalWorkers(PartTranslatorMaker(args, max(1, processors() // count), parallel_files, gpus), count)
+    return LocalWorkers(RangeTranslatorMaker(args, max(1, processors() // count), parallel_files, gpus), count)
 
 
 def _plan(args: argparse.Namespace, directory: WorkDirectory, texts: Sequence[Text], parallel_texts: Sequence[Text],
@@ -300,7 +300,7 @@ def _plan(args: argparse.Namespace, directory: WorkDirectory, texts: Sequence[Te
     if unfinished_plan is not None and is_plan_of(unfinished_plan, texts, parallel_texts, args.window):
         return unfinished_plan
     if unfinished_plan is not None:
-        print(f"The inputs have changed since {directory.path} was created: parts with changed lines are translated "
+        print(f"The inputs have changed since {directory.path} was created: ranges with changed lines are translated "
               "again.", file=sys.stderr)
     units = None if unfinished_plan is None else unfinished_plan.units_per_range
     return make_plan(texts, parallel_texts, outputs.of_texts, args.window, units)
