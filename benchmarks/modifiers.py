@@ -18,8 +18,8 @@ from dataclasses import fields
 from pathlib import Path
 
 from towernmt import Translator
+from towernmt.core.text_table import align_columns
 from towernmt.evaluate.metrics import MetricSettings
-from towernmt.evaluate.report import aligned
 from towernmt.evaluate.robustness import RobustnessScore, RobustnessText, robustness_scores, robustness_texts
 from towernmt.predict.lines.text_io import read_text
 from towernmt.predict.search.search_settings import SWITCH, SpecialLineSettings
@@ -46,7 +46,7 @@ def main() -> None:
     texts = {text.name: text for text in robustness_texts(read_text(args.source)[:args.sentences],
                                                           [read_text(args.reference)[:args.sentences]])}
     control = trained(args, "none")
-    print("\n".join(aligned(table(args, texts, control))))
+    print("\n".join(align_columns(table(args, texts, control))))
 
 
 def trained(args: argparse.Namespace, modifier: str) -> Path:

@@ -19,9 +19,9 @@ from quality_text import Texts, pieced, unpieced
 
 from towernmt.core.errors import DataError
 from towernmt.core.files import write_text
+from towernmt.core.text_table import align_columns
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.evaluate.metrics import MetricSettings
-from towernmt.evaluate.report import aligned
 from towernmt.evaluate.robustness import RobustnessText, robustness_rows, robustness_scores, robustness_texts
 
 
@@ -46,7 +46,8 @@ def measure(options: argparse.Namespace) -> None:
             checkpoint, _ = quality.best_candidate(peer, peer.marks()[-1], texts, vocabulary)
             translations = translations_of(peer, checkpoint, forms, vocabulary)
         scores = robustness_scores(forms, translations, MetricSettings(target_language=target_language))
-        print("\n".join([f"{peer.name}, {peer.variant}, {checkpoint}", *aligned(robustness_rows(scores))]), flush=True)
+        print("\n".join([f"{peer.name}, {peer.variant}, {checkpoint}", *align_columns(robustness_rows(scores))]),
+              flush=True)
 
 
 def translations_of(peer: Peer, checkpoint: str, forms: Sequence[RobustnessText], vocabulary: Vocabulary

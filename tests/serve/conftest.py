@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import wait_until
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -51,6 +53,12 @@ class ServerProcess:
             if text in json.dumps(line, ensure_ascii=False):
                 return line
         raise AssertionError(f"the server has ended ({self.process.wait()}): {self.lines}")
+
+    def metric(self, name: str) -> float:
+        """Return the value of a line of /metrics, such as `towernmt_requests_running`."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=SECONDS) as answer:
+            lines = answer.read().decode().splitlines()
+        return next(float(line.removeprefix(name)) for line in lines if line.startswith(f"{name} "))
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End the process, and return its status."""
@@ -119,8 +127,7 @@ def make_client() -> Iterator[Callable[..., Any]]:
         served = [ServedModel(parse_direction(direction), "echo", opened(engine), 16, queue)
                   for direction, engine in (models or {"de-en": Echo()}).items()]
         for model in served:
-            while not model.is_warm:
-                time.sleep(0.001)
+            wait_until(lambda model=model: model.is_warm)
         services.append(Service(Models(served), ServerLimits(**(limits or {})), Access(**(access or {}))))
         client = TestClient(make_app(services[-1]), raise_server_exceptions=False)
         client.service = services[-1]  # type: ignore[attr-defined]

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from tests.waiting import wait_until
 from towernmt.core.errors import DataError
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.line_options import LineOptions
 
 
 class Echo:
-    """Translates at once, or after ECHO_SECONDS of the environment; a line `langsam` takes ECHO_SLOW."""
+    """Translates at once, or after ECHO_SECONDS of the environment; a line `langsam` takes ECHO_SLOW.
+
+    A line `held` waits until the folder ECHO_GATE contains the file `open`, and first creates the file `reached` there.
+    """
 
     alternatives = 3
     aligns = True
@@ -29,6 +34,10 @@ class Echo:
                 raise DataError(f"{file}: this model is broken.")
 
     def __call__(self, lines: Sequence[str], options: Sequence[LineOptions] | None) -> list[Translation]:
+        if "held" in lines:
+            gate = Path(os.environ["ECHO_GATE"])
+            (gate / "reached").touch()
+            wait_until((gate / "open").exists)
         time.sleep(float(os.environ.get("ECHO_SLOW" if "langsam" in lines else "ECHO_SECONDS", "0")))
         given = options or [LineOptions()] * len(lines)
         return [self._one(line, asked) for line, asked in zip(lines, given, strict=True)]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.serve.batcher import Cancellation
 from towernmt.serve.request_limits import RequestError, server_stopping
@@ -70,13 +71,6 @@ def state(client, sent):
     return client.get(f"/api/v1/documents/{sent['id']}", headers={"X-Document-Key": sent["key"]})
 
 
-def wait_for(condition):
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.002)
-
-
 def test_a_document_is_followed_fetched_and_forgotten(make_client_with_engine, engine):
     client = make_client_with_engine()
     answer = send(client, "\n".join(f"zeile {number}" for number in range(20)), "a/b\\brief.txt")
@@ -92,7 +86,7 @@ def test_a_document_is_followed_fetched_and_forgotten(make_client_with_engine, e
     status = state(client, sent).json()
     assert status["translated"] == 16 and status["seconds_remaining"] >= 1
     engine.released.release()
-    wait_for(lambda: state(client, sent).json()["status"] == "done")
+    wait_until(lambda: state(client, sent).json()["status"] == "done")
     status = state(client, sent).json()
     assert (status["translated"], status["seconds_remaining"], status["characters"]) == (20, 0, 150)
     for _ in range(2):
@@ -141,12 +135,12 @@ def test_callers_take_turns_and_a_large_document_holds_up_no_small_one():
         return documents.add(DocumentJob("a.txt", caller, Direction("de", "en"), 1, 1), work)
 
     large = [add("anna", 50) for _ in range(5)] + [add("bert", 50) for _ in range(5)]
-    wait_for(lambda: len(order) == MAX_CONCURRENT_DOCUMENTS)
+    wait_until(lambda: len(order) == MAX_CONCURRENT_DOCUMENTS)
     small = add("carla", 1)
-    wait_for(lambda: len(documents._waiting) == len(large) + 1 - MAX_CONCURRENT_DOCUMENTS)
+    wait_until(lambda: len(documents._waiting) == len(large) + 1 - MAX_CONCURRENT_DOCUMENTS)
     for _ in range(2):
         released.release()
-    wait_for(lambda: len(order) == MAX_CONCURRENT_DOCUMENTS + 2)
+    wait_until(lambda: len(order) == MAX_CONCURRENT_DOCUMENTS + 2)
     for _ in range(1000):
         released.release()
     documents.fail_unfinished()
@@ -191,9 +185,9 @@ def test_a_caller_has_a_share_of_the_places_and_fetched_documents_make_place(mak
     documents.ensure_capacity("somebody else")
     assert client.delete(f"/api/v1/documents/{first['id']}?key={first['key']}").status_code == 204
     engine.release_all()
-    wait_for(lambda: state(client, second).json()["status"] == "done")
+    wait_until(lambda: state(client, second).json()["status"] == "done")
     third = send(client).json()
-    wait_for(lambda: state(client, third).json()["status"] == "done")
+    wait_until(lambda: state(client, third).json()["status"] == "done")
     assert send(client).status_code == 429
     assert client.get(f"/api/v1/documents/{second['id']}/result?key={second['key']}").status_code == 200
     assert send(client).status_code == 202
@@ -292,7 +286,7 @@ def test_a_stopped_server_ends_documents_and_long_requests_at_the_deadline(start
                                 kwargs={"Content-Type": "application/json"})]
     for thread, waits in zip(threads, ("towernmt_documents_running 2", "towernmt_requests_running 1"), strict=True):
         thread.start()
-        wait_for(lambda waits=waits: waits in ask(server, "/metrics")[1])
+        wait_until(lambda waits=waits: waits in ask(server, "/metrics")[1])
     upload = socket.create_connection(("127.0.0.1", server.port), SECONDS)
     upload.sendall(b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
                    b"Expect: 100-continue\r\nContent-Length: 99\r\n\r\n")
@@ -363,7 +357,7 @@ def test_a_stopped_server_waits_until_its_documents_are_fetched(start):
     sent = json.loads(ask(server, "/api/v1/documents", multipart("gut"), **KIND)[1])
     server.process.send_signal(signal.SIGTERM)
     look = f"/api/v1/documents/{sent['id']}"
-    wait_for(lambda: json.loads(ask(server, f"{look}?key={sent['key']}")[1])["status"] == "done")
+    wait_until(lambda: json.loads(ask(server, f"{look}?key={sent['key']}")[1])["status"] == "done")
     assert ask(server, f"{look}/result?key={sent['key']}") == (200, "GUT")
     assert server.process.wait(SECONDS) == 0
 
@@ -375,6 +369,6 @@ def test_a_file_whose_client_goes_is_not_translated_any_further(start):
     with socket.create_connection(("127.0.0.1", server.port), SECONDS) as connection:
         connection.sendall(f"POST /translate_file HTTP/1.1\r\nHost: a\r\nContent-Type: {KIND['Content-Type']}\r\n"
                            f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        wait_for(lambda: 'towernmt_queue_sentences{direction="de-en"} 1' in ask(server, "/metrics")[1])
+        wait_until(lambda: 'towernmt_queue_sentences{direction="de-en"} 1' in ask(server, "/metrics")[1])
     assert server.wait_for('"status": 499')["route"] == "/translate_file"
-    wait_for(lambda: 'towernmt_queue_sentences{direction="de-en"} 0' in ask(server, "/metrics")[1])
+    wait_until(lambda: 'towernmt_queue_sentences{direction="de-en"} 0' in ask(server, "/metrics")[1])

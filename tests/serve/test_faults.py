@@ -6,26 +6,44 @@ After each of them, the server must answer an ordinary request.
 from __future__ import annotations
 
 import json
+import select
 import socket
 import time
 import urllib.request
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.processes
 TIMEOUT = 10.0
 GOOD = b'{"q": "guten tag", "source": "de", "target": "en"}'
 
 
-def send_raw(port: int, *parts: bytes | float, half_close: bool = False, timeout: float = TIMEOUT) -> bytes:
-    """Send bytes, and return everything that is received; a number is a pause in seconds."""
+@dataclass(frozen=True)
+class Drip:
+    """Bytes that are sent again and again, with a pause of 0.4 s, until the server answers."""
+
+    content: bytes
+
+    def send(self, connection: socket.socket) -> None:
+        end = time.monotonic() + TIMEOUT
+        while not select.select([connection], [], [], 0.4)[0]:
+            assert time.monotonic() < end, "the server waits for the end of the request"
+            connection.sendall(self.content)
+
+
+def send_raw(port: int, *parts: bytes | Drip, half_close: bool = False, timeout: float = TIMEOUT) -> bytes:
+    """Send bytes, and return everything that is received."""
     with socket.create_connection(("127.0.0.1", port), timeout) as connection:
         try:
             for part in parts:
-                if isinstance(part, float):
-                    time.sleep(part)
+                if isinstance(part, Drip):
+                    part.send(connection)
                 else:
                     connection.sendall(part)
             if half_close:
@@ -72,13 +90,13 @@ def document(name: str, content: str = "guten tag", **fields: str) -> bytes:
 
 CLOSED = 0
 """No answer: the connection is closed."""
-TABLE: dict[str, tuple[list[bytes | float], int, str]] = {
+TABLE: dict[str, tuple[list[bytes | Drip], int, str]] = {
     # slow
     "a connection that says nothing": ([], 408, "did not come in time"),
     "headers that never end": ([b"POST /translate HTTP/1.1\r\nHost: a\r\n"], 408, "did not come in time"),
-    "headers a few bytes at a time": ([b"POST /translate HTTP/1.1\r\n", *[b"X-A: b\r\n", 0.4] * 5], 408, "in time"),
+    "headers a few bytes at a time": ([b"POST /translate HTTP/1.1\r\n", Drip(b"X-A: b\r\n")], 408, "in time"),
     "half a body": ([post(GOOD[:20], length=len(GOOD))], 408, "did not come within"),
-    "a body a byte at a time": ([post(b"{", length=60), *[0.4, b" "] * 5], 408, "did not come within"),
+    "a body a byte at a time": ([post(b"{", length=600), Drip(b" ")], 408, "did not come within"),
     "chunks that never end": ([post(b"5\r\n{\"q\":", "Transfer-Encoding: chunked")], 408, "did not come within"),
     # broken
     "no HTTP": ([b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n"], 400, "Invalid HTTP"),
@@ -184,14 +202,14 @@ def test_a_client_that_does_not_read_is_left(start: Callable[..., Any]):
     sent, length = document("a.txt", "\u0390" * 700_000, source_lang="de"), 4_200_000
     logged = json.loads(send_raw(server.port, sent, timeout=120.0).rpartition(b"\r\n")[2])
     path, key = f"/v2/document/{logged['document_id']}", f"document_key={logged['document_key']}"
-    while b'"done"' not in send_raw(server.port, post(b"", path=f"{path}?{key}", kind="", method="GET")):
-        time.sleep(0.1)
+    status = post(b"", path=f"{path}?{key}", kind="", method="GET")
+    wait_until(lambda: b'"done"' in send_raw(server.port, status), server.process)
     with socket.socket() as connection:
         connection.settimeout(TIMEOUT)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", server.port))
         connection.sendall(post(b"", path=f"{path}/result?{key}", kind="", method="GET"))
-        time.sleep(2.5)         # it gives up after one second
+        server.wait_for("did not read")
         size = 0
         try:
             while part := connection.recv(1_000_000):
@@ -202,13 +220,16 @@ def test_a_client_that_does_not_read_is_left(start: Callable[..., Any]):
     assert is_healthy(server)
 
 
-def test_a_client_that_goes_frees_its_place(start: Callable[..., Any]):
-    server = start("--max-queue", "4", "--batch-sentences", "1", "--threads", "1", ECHO_SECONDS="0.3")
-    texts = post(json.dumps({"q": ["a", "b", "c", "d"], "source": "de", "target": "en"}).encode())
+def test_a_client_that_goes_frees_its_place(start: Callable[..., Any], tmp_path: Path):
+    server = start("--max-queue", "4", "--batch-sentences", "1", "--threads", "1", ECHO_GATE=str(tmp_path))
+    texts = post(json.dumps({"q": ["held", "b", "c", "d"], "source": "de", "target": "en"}).encode())
     for _ in range(5):
         with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as connection:
             connection.sendall(texts)
-            time.sleep(0.1)
-    line = server.wait_for('"status": 499')
-    assert line["route"] == "/translate"
+            wait_until(lambda: server.metric("towernmt_requests_running") == 1, server.process)
+        line = server.wait_for('"event": "request"')
+        while line["route"] == "/metrics":
+            line = server.wait_for('"event": "request"')
+        assert (line["route"], line["status"]) == ("/translate", 499)
+    (tmp_path / "open").touch()
     assert is_healthy(server)

@@ -11,7 +11,10 @@ import urllib.request
 
 import pytest
 
+from tests.waiting import wait_until
+
 pytestmark = pytest.mark.processes
+RUNNING, QUEUED = "towernmt_requests_running", 'towernmt_queue_sentences{direction="de-en"}'
 
 
 @pytest.fixture(autouse=True)
@@ -38,27 +41,21 @@ def translate(server, text="gut", timeout=30.0):
         return 0, str(error)
 
 
-def test_what_is_accepted_is_answered_before_the_end_and_what_comes_then_is_refused(start):
-    server = start(ECHO_SECONDS="1")
+def test_what_is_accepted_is_answered_before_the_end_and_what_comes_then_is_refused(start, tmp_path):
+    server = start(ECHO_GATE=str(tmp_path))
     answers: list[tuple[int, str]] = []
-    threads = [threading.Thread(target=lambda: answers.append(translate(server))) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: answers.append(translate(server, "held"))) for _ in range(8)]
     for thread in threads:
         thread.start()
-    while running(server) < 8:
-        pass
+    wait_until(lambda: server.metric(RUNNING) == 8, server.process)
     server.process.send_signal(signal.SIGTERM)
     server.wait_for("Stopping")
+    (tmp_path / "open").touch()
     for thread in threads:
         thread.join()
-    assert answers == [(200, "GUT")] * 8
+    assert answers == [(200, "HELD")] * 8
     assert server.process.wait(30) == 0
     assert translate(server)[0] == 0
-
-
-def running(server):
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("towernmt_requests_running ")))
 
 
 def test_a_model_is_reloaded_without_a_pause_and_a_broken_one_changes_nothing(start, tmp_path):
@@ -86,16 +83,20 @@ def test_a_model_is_reloaded_without_a_pause_and_a_broken_one_changes_nothing(st
     assert {text for _, text in statuses} <= {"first GUT", "second GUT", "third GUT"}
 
 
-def test_too_many_requests_are_refused_at_once_and_the_others_answered(start):
-    server = start("--max-queue", "2", "--batch-sentences", "1", "--threads", "1", ECHO_SECONDS="0.3")
+def test_too_many_requests_are_refused_at_once_and_the_others_answered(start, tmp_path):
+    server = start("--max-queue", "2", "--batch-sentences", "1", "--threads", "1", ECHO_GATE=str(tmp_path))
     answers: list[tuple[int, str]] = []
-    threads = [threading.Thread(target=lambda: answers.append(translate(server))) for _ in range(12)]
-    for thread in threads:
+    accepted = [threading.Thread(target=lambda: answers.append(translate(server, "held"))) for _ in range(3)]
+    accepted[0].start()
+    wait_until((tmp_path / "reached").exists, server.process)       # the engine translates the first request
+    for thread in accepted[1:]:
         thread.start()
-    for thread in threads:
+    wait_until(lambda: server.metric(QUEUED) == 2, server.process)
+    assert [translate(server)[0] for _ in range(9)] == [503] * 9
+    (tmp_path / "open").touch()
+    for thread in accepted:
         thread.join()
-    statuses = [status for status, _ in answers]
-    assert set(statuses) == {200, 503} and statuses.count(200) >= 3
+    assert answers == [(200, "HELD")] * 3
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), [

@@ -164,12 +164,16 @@ class Connection(H11Protocol):
     def pause_writing(self) -> None:
         """Start the time limit for a client that does not read."""
         super().pause_writing()
-        self._write_timer = self.loop.call_later(self.limits.seconds, self.transport.abort)
+        self._write_timer = self.loop.call_later(self.limits.seconds, self._on_write_timeout)
 
     def resume_writing(self) -> None:
         """Stop the time limit for a client that does not read."""
         self._cancel_write_timer()
         super().resume_writing()
+
+    def _on_write_timeout(self) -> None:
+        log.info("A client did not read its answer within %g seconds; its connection is closed.", self.limits.seconds)
+        self.transport.abort()
 
     def _cancel_write_timer(self) -> None:
         if self._write_timer is not None:

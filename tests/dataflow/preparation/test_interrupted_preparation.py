@@ -8,8 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import wait_until
 from towernmt.core.errors import DataError, UnfinishedError
 from towernmt.dataflow.preparation import passes, task_runners
 from towernmt.dataflow.preparation.encode_tasks import EncodePart
@@ -205,13 +205,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str
                "--output"]
     subprocess.run([*command, str(directory / "whole"), "--workers", "1"], capture_output=True, check=True)
     return command, sums(directory / "whole")
-
-
-def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Wait for a condition that becomes true before the process ends."""
-    while not condition():
-        assert process.poll() is None
-        time.sleep(0.01)
 
 
 @pytest.mark.processes

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import wait_until
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.database_table import open_database
 from towernmt.dataflow.sources.source import Pair
@@ -58,8 +59,7 @@ def test_a_server_that_is_away_for_a_while_is_waited_for(server: Any, caplog: py
     server.stop()
     reader = threading.Thread(target=lambda: read.extend(pair for _, pair in items))
     reader.start()
-    while "retrying" not in caplog.text:        # it has noticed that the server is down
-        reader.join(0.02)
+    wait_until(lambda: "retrying" in caplog.text)       # it has noticed that the server is down
     server.start()
     reader.join(120)
     assert read == pairs()
@@ -152,8 +152,7 @@ def test_a_sqlite_database_that_another_process_writes_is_waited_for(tmp_path: P
     read: list[Pair] = []
     reader = threading.Thread(target=lambda: read.extend(pair for _, pair in source.read(cursor)))
     reader.start()
-    while "retrying" not in caplog.text:
-        reader.join(0.02)
+    wait_until(lambda: "retrying" in caplog.text)
     writer.execute("COMMIT")
     reader.join(120)
     writer.close()

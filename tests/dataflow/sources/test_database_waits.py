@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import wait_until
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources import database_connection
 from towernmt.dataflow.sources.database_table import open_database
@@ -23,6 +24,9 @@ from towernmt.dataflow.sources.database_table import open_database
 PATIENCE = 2
 COLUMNS = f"table=pairs&source=de&target=en&page=5&patience={PATIENCE}"
 BOUND = 60.0        # much more than `patience`, because the machine may be busy
+WAITING = {"PostgreSQL": "SELECT count(*) FROM pg_locks WHERE NOT granted",
+           "MariaDB": "SELECT count(*) FROM information_schema.processlist WHERE state LIKE 'Waiting for table%'"}
+"""The query for the number of sessions that wait for a lock."""
 ROWS = [(str(n), f"n{n}") for n in range(20)]
 
 
@@ -95,7 +99,7 @@ def test_a_lock_that_is_let_go_costs_no_pair(server: Any) -> None:
     with locked(server):
         reader = threading.Thread(target=lambda: read.extend(pair for _, pair in items))
         reader.start()
-        reader.join(0.5)
+        wait_until(lambda: server.execute(WAITING[type(server).__name__]) == [(1,)])
     reader.join(BOUND)
     assert read == ROWS
 

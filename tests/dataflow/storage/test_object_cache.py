@@ -13,12 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
 
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.storage import object_cache
 from towernmt.dataflow.storage.object_cache import ObjectCache, default_cache
 
 SIZE = 10_000
@@ -123,7 +125,20 @@ def test_threads_that_want_the_same_file_fetch_it_once(tmp_path: Path) -> None:
     assert fetched == ["a"] and contents == [content("a")] * 8
 
 
-def test_a_fetch_waits_for_the_room_of_another_that_is_under_way(tmp_path: Path) -> None:
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Return an event that is set as soon as a thread waits for a lock of the cache."""
+    event = threading.Event()
+
+    def sleep(seconds: float) -> None:
+        event.set()
+        time.sleep(seconds)
+
+    monkeypatch.setattr(object_cache, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    return event
+
+
+def test_a_fetch_waits_for_the_room_of_another_that_is_under_way(tmp_path: Path, waits: threading.Event) -> None:
     cache, halfway, go = ObjectCache(tmp_path, SIZE), threading.Event(), threading.Event()
 
     def slow(file: BinaryIO) -> None:
@@ -133,11 +148,11 @@ def test_a_fetch_waits_for_the_room_of_another_that_is_under_way(tmp_path: Path)
 
     first = threading.Thread(target=lambda: cache.open("a", "1", SIZE, slow).close())
     first.start()
-    halfway.wait()
+    assert halfway.wait(300)
     contents: list[bytes] = []
     second = threading.Thread(target=lambda: contents.append(get(cache, "b")))
     second.start()
-    second.join(0.2)
+    assert waits.wait(300)
     assert contents == [] and cache.bytes() == SIZE
     go.set()
     first.join()
@@ -179,15 +194,16 @@ def _hang(directory: Path, started: Any) -> None:
     ObjectCache(directory, SIZE).open("a", "1", SIZE, fetch)
 
 
-def test_a_fetch_killed_in_the_middle_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_fetch_killed_in_the_middle_holds_nobody_up(tmp_path: Path, waits: threading.Event) -> None:
     context = multiprocessing.get_context("fork")
     started = context.Event()
     worker = context.Process(target=_hang, args=(tmp_path, started))
     worker.start()
-    started.wait(300)
+    assert started.wait(300)
     contents: list[bytes] = []
     waiting = threading.Thread(target=lambda: contents.append(get(ObjectCache(tmp_path, SIZE), "a")))
     waiting.start()
+    assert waits.wait(300)
     worker.kill()
     worker.join()
     waiting.join(300)

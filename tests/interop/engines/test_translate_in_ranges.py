@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.waiting import wait_until
+
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")]
 
 LINES = 6_000
@@ -35,6 +37,14 @@ def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [int(child) for child in children
             if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def has_ended(number: int) -> bool:
+    """Return whether a process has ended, or is a zombie."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def ranges_done(place: Path) -> int:
@@ -79,10 +89,7 @@ def test_workers_and_the_command_itself_may_be_killed_at_any_moment(run_on_disk:
     process.kill()
     assert b"was lost with in lines" in process.communicate()[1] and kills == KILLS
     for worker in workers:      # they end with the command
-        stop = time.monotonic() + 60
-        while Path(f"/proc/{worker}").exists() and "Z" not in Path(f"/proc/{worker}/stat").read_text().split()[2]:
-            assert time.monotonic() < stop
-            time.sleep(0.01)
+        wait_until(lambda worker=worker: has_ended(worker))     # type: ignore
     assert not (place / "out").exists() and 0 < ranges_done(place) < LINES // 500
     process = started(run_on_disk, place, "out", "--workers", "1")
     told = process.communicate(timeout=120)[1].decode()

@@ -499,14 +499,15 @@ def test_a_key_is_asked_for_and_an_engine_without_prefixes_lets_a_word_be_change
         server.stop()
 
 
-def test_long_texts_come_sentence_by_sentence(page, server_process):
+def test_long_texts_come_sentence_by_sentence(page, server_process, tmp_path):
     server = server_process("--model", f"de-en={ENGINES}:Toy", "--batch-sentences", "1", "--threads", "1",
-                            TOY_SECONDS="0.2")
+                            TOY_GATE=str(tmp_path / "open"))
     try:
         page.goto(server.url)
-        source(page).fill("Der hund schläft. " * 30)
+        source(page).fill("Der hund schläft. " * 3 + "Warte. " + "Der hund schläft. " * 26)
         expect(page.locator("#target .sentence").nth(2)).to_be_visible()
-        assert page.locator("#target .sentence").count() < 30
+        assert page.locator("#target .sentence").count() == 3
+        (tmp_path / "open").touch()
         expect(page.locator("#target .sentence")).to_have_count(30)
     finally:
         server.stop()

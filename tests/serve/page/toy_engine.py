@@ -10,9 +10,11 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from tests.waiting import wait_until
 from towernmt.core.errors import SettingsError
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.line_options import PLAIN, LineOptions
@@ -23,7 +25,7 @@ SYNONYMS = {"der": ["the"], "das": ["the"], "hund": ["dog", "hound", "doggy"], "
 
 
 class Toy:
-    """An engine like `Echo`; each sentence takes TOY_SECONDS."""
+    """An engine like `Echo`; each sentence takes TOY_SECONDS, and `Warte.` waits for the file TOY_GATE."""
 
     alternatives = 3
     aligns = True
@@ -33,6 +35,8 @@ class Toy:
             "settings": {"model.depth": 3}}
 
     def __call__(self, lines: Sequence[str], options: Sequence[LineOptions] | None) -> list[Translation]:
+        if "Warte." in lines:
+            wait_until(Path(os.environ["TOY_GATE"]).exists)
         time.sleep(float(os.environ.get("TOY_SECONDS", "0")) * len(lines))
         return [Translation([self._one(line, asked, number) for number in range(asked.n_best or 1)])
                 for line, asked in zip(lines, options or [PLAIN] * len(lines), strict=True)]

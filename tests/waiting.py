@@ -1,0 +1,24 @@
+"""Wait for an event with a deadline."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def wait_until(condition: Callable[[], Any], process: subprocess.Popen[Any] | None = None,
+               seconds: float = 120.0) -> None:
+    """Wait until a condition holds.
+
+    Args:
+        condition: called again and again until its result is true.
+        process: the process that makes the condition true; the wait fails when it ends.
+        seconds: deadline; large, because the machine may be busy.
+    """
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process is None or process.poll() is None, "the process ended before the condition was true"
+        assert time.monotonic() < end, f"the condition is not true after {seconds:.0f} s"
+        time.sleep(0.01)
