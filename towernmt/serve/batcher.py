@@ -257,7 +257,7 @@ class Batcher:
         self._thread.join()
 
     def _waiting_sentences(self) -> int:
-        return sum(queued.remaining for queued in self._queue)
+        return sum(queued.remaining for queued in self._queue if queued.needs_round())
 
     def _estimated_seconds(self, sentences: int) -> float:
         """Return the estimated seconds for a number of sentences, from 1 to 60."""
