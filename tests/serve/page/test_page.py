@@ -128,6 +128,23 @@ def test_a_word_is_changed_and_the_rest_is_new_behind_it(page, toys):
     expect(page.locator("#target")).to_have_text("sleeps castle the dog the")
 
 
+def test_a_word_that_is_used_as_soon_as_it_is_typed_is_not_lost_while_the_server_is_slow(page, toys):
+    page.clock.install()
+    opened(page, toys, "das haus schläft")
+    word(page, "house").click()
+    menu = page.get_by_role("dialog", name="Other words")
+    expect(menu.locator("#continuations button")).to_have_text(["house", "home", "hut"])
+    held: list[Any] = []
+    page.route("**/api/v1/translate", lambda route: held.append(route))
+    menu.get_by_label("Write here").fill("castle")
+    with page.expect_request("**/api/v1/translate"):
+        menu.get_by_role("button", name="Use", exact=True).click()
+    page.clock.run_for(1000)        # longer than the pause after which the page asks for continuations of a typed word
+    for route in held:
+        route.continue_()
+    expect(page.locator("#target")).to_have_text("sleeps castle the")
+
+
 @pytest.mark.parametrize("key", ["Escape", "Tab", "Shift+Tab"])
 def test_keys_close_the_menu_of_a_word(page, toys, key):
     opened(page, toys, "das haus schläft")

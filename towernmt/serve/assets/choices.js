@@ -9,6 +9,7 @@ const note = document.getElementById("choices-note");
 const onlyWord = document.getElementById("only-word");
 const lists = {continuations: document.getElementById("continuations"), alternatives: document.getElementById("alternatives")};
 const PAUSE = 250;      // milliseconds without a key after which a word is asked for
+let timer = 0;          // asks for continuations after PAUSE
 let open = null;        // what the menu is for: {sentence, number, element, model, languages, changed, asked}
 
 /** Open the menu at a word.
@@ -122,6 +123,7 @@ async function askContinuations(typed) {
 async function useTyped() {
   const typed = word.value.trim(), {sentence, number, model} = open;
   if (!typed) return;
+  clearTimeout(timer);        // a request for continuations would abort this one
   if (!model.constraints) { changeWord(); return; }
   say("Translating …");
   const found = await asked(fields([before(sentence.shown, number), typed].filter(Boolean).join(" ")));
@@ -144,10 +146,9 @@ function say(text, failed = false) {
   onlyWord.hidden = true;
 }
 
-let timer = 0;
 word.addEventListener("input", () => {
   clearTimeout(timer);
-  if (note.classList.contains("failed")) say("");     // it was about another word
+  if (note.classList.contains("failed") || open?.model.constraints) say("");      // it was about another word
   if (open?.model.constraints) timer = setTimeout(() => { if (open) askContinuations(word.value.trim()); }, PAUSE);
 });
 document.getElementById("word-form").addEventListener("submit", event => { event.preventDefault(); useTyped(); });
