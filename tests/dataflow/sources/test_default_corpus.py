@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -241,6 +242,15 @@ def test_a_cache_that_cannot_be_written_is_named(pip: list[str], tmp_path: Path)
 
 WORD = st.sampled_from(["ja", "Ja", "nein", "ﬁn", "fin", "7", "!", "ＡＢ", "ab"])
 TEXT = st.lists(WORD, min_size=1, max_size=5).map(" ".join)
+
+
+@pytest.mark.parametrize("letters", [
+    "กขคงจฉ", "ກຂຄງຈຊ", "កខគឃងច", "ကခဂဃငစ", "一二三四五六", "あいうえおか", "アイウエオカ"],
+    ids=["Thai", "Lao", "Khmer", "Burmese", "Chinese", "Hiragana", "Katakana"])
+def test_a_sentence_of_six_letters_without_spaces_is_long_enough_for_the_test_set(letters: str) -> None:
+    texts = ["".join(order) for order in itertools.islice(itertools.permutations(letters), 40)]
+    train, valid, test = split_corpus([(in_words(n, NUMBERS), text) for n, text in enumerate(texts)])
+    assert (len(train), len(valid), len(test)) == (32, 4, 4)
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), unique=True, min_size=1, max_size=80))

@@ -26,7 +26,6 @@ helps if the scripts are the same. In Home Assistant's translations, languages w
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.preparation.prepare_settings import LEAST_COVERAGE, PrepareSettings
 from towernmt.dataflow.preparation.tasks import Task, atomic_output
 from towernmt.dataflow.preparation.text_tasks import SampleSpec, SideMeasure, TextMeasure, sampled_sentences
+from towernmt.dataflow.text.word_segmentation import begins_unspaced
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
@@ -183,8 +183,6 @@ LEAST_COMMON_LETTERS = 0.4
 """Minimum share of common letters with which both languages share a vocabulary."""
 CHARACTERS_OF_A_WORD = 2
 """Estimated number of characters of a word in scripts without spaces."""
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-                       "\U00020000-\U0003ffff]")    # Thai, Lao, Burmese, Khmer, kana, Han
 
 
 @dataclass(frozen=True)
@@ -267,7 +265,7 @@ def common_letters(first: Counter[str], second: Counter[str]) -> float:
 
 def estimate_words(side: SideMeasure) -> float:
     """Return the number of words of the measured lines; it is estimated for scripts without spaces."""
-    unspaced = sum(count for character, count in side.characters.items() if _UNSPACED.match(character))
+    unspaced = sum(count for character, count in side.characters.items() if begins_unspaced(character))
     return max(side.words, unspaced / CHARACTERS_OF_A_WORD)
 
 

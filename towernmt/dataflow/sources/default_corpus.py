@@ -29,6 +29,7 @@ from towernmt.core.errors import DataError
 from towernmt.core.files import path_inside, user_cache
 from towernmt.core.temporary_directories import complete_directory, temporary_directory
 from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.word_segmentation import count_unspaced_letters
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,6 @@ _MIN_WORDS = 3
 _MIN_PAIRS = 100
 _PIP_MINUTES = 20
 _TRANSLATION = re.compile(r"homeassistant/(.+/)?translations/([A-Za-z0-9-]+)\.json")
-_UNSPACED = re.compile("[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff]")  # Thai, Japanese, Chinese
 
 TextPair = tuple[str, str]
 
@@ -313,7 +313,7 @@ def _key(text: str) -> str:
 
 
 def _is_long_enough(text: str) -> bool:
-    return len(text.split()) >= _MIN_WORDS or len(_UNSPACED.findall(text)) >= 2 * _MIN_WORDS
+    return len(text.split()) >= _MIN_WORDS or count_unspaced_letters(text) >= 2 * _MIN_WORDS
 
 
 def _origin(files: CorpusFiles, counts: Mapping[str, int], train: int, valid: int, test: int) -> str:

@@ -91,6 +91,11 @@ def begins_unspaced(text: str) -> bool:
     return _UNSPACED_LETTER.match(text) is not None
 
 
+def count_unspaced_letters(text: str) -> int:
+    """Return the number of letters and marks of scripts without spaces between words."""
+    return len(_UNSPACED_LETTER.findall(text))
+
+
 def may_end_word(text: str) -> bool:
     """Return whether a word may begin directly after a text: after a sign, or in a script without spaces."""
     return bool(text) and (_ENDS_IN_WORD.search(text) is None
