@@ -231,6 +231,15 @@ def test_many_lines_without_their_translations_are_refused(pairs: int, shift: in
         check_pairs(model, {"text": text})
 
 
+def test_a_text_without_pairs_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptation, "Scorer", WordScorer)
+    model: Any = SimpleNamespace(run=None, checkpoint=None, name="m")
+    with pytest.raises(DataError) as caught:
+        check_pairs(model, {"corrections": [("word", "WORD")], "--test a b": []})
+    assert str(caught.value) == (
+        "--test a b has no pair with text on both sides: pass sources with their translations.")
+
+
 @pytest.mark.thorough
 def test_a_test_set_that_is_no_text_is_one_clear_sentence(toy: Callable[[str], Path],
                                                           capsys: pytest.CaptureFixture[str]) -> None:

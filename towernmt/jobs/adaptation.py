@@ -125,7 +125,8 @@ def check_pairs(model: StartingModel, texts: Mapping[str, Sequence[tuple[str, st
             fewer than 20 only the direction.
 
     Raises:
-        DataError: a text is less probable than in the opposite direction, or hardly more than after other sources.
+        DataError: a text is empty, less probable than in the opposite direction, or hardly more than after other
+            sources.
     """
     scorer = Scorer(model.run, model.checkpoint, device="cpu")
 
@@ -139,6 +140,8 @@ def check_pairs(model: StartingModel, texts: Mapping[str, Sequence[tuple[str, st
         return float(log_probability / tokens)
 
     for name, text in texts.items():
+        if not text:
+            raise DataError(f"{name} has no pair with text on both sides: pass sources with their translations.")
         sources, targets = ([pair[side] for pair in text[:MAX_CHECKED_PAIRS]] for side in (0, 1))
         scored = score_targets(sources, targets)
         forward, backward = mean_log_prob(scored), mean_log_prob(score_targets(targets, sources))
