@@ -30,6 +30,24 @@ def test_each_worker_gets_the_batch_that_was_chosen_for_all() -> None:
     assert parsed(*arguments[1:]).assignments == ["data.batch_tokens=25000", "a=1"]
 
 
+@pytest.mark.parametrize(("arguments", "sentences"), [
+    ([], ["Several workers use the fixed defaults of --help-settings because automatic settings depend on one machine: "
+          "set the precision, the schedule and the batch size with --set."]),
+    (["--gpu", "0"], ["Several workers use the fixed defaults of --help-settings, except data.batch_tokens, because "
+                      "automatic settings depend on one machine: set the precision, the schedule and the model with "
+                      "--set.", "Automatic setting: data.batch_tokens="]),
+    (["--defaults", "fixed"], []), (["--defaults", "fixed", "--gpu", "0"], [])])
+def test_the_defaults_that_several_workers_get_without_a_request_are_reported(
+        prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+        arguments: list[str], sentences: list[str]) -> None:
+    monkeypatch.setattr("towernmt.farm.ray_workers.check_ray", lambda option: None)
+    monkeypatch.setattr("towernmt.jobs.elastic_training.train_by_workers", lambda training, report: 0)
+    status = main(["train", "--data", str(prepared), "--logdir", str(tmp_path / "run"), "--workers", "2", *arguments])
+    lines = capsys.readouterr().out.splitlines()
+    assert status == 0 and len(lines) == len(sentences)
+    assert all(line.startswith(sentence) for line, sentence in zip(lines, sentences, strict=True))
+
+
 @pytest.mark.parametrize("arguments, message", [
     (["--workers", "0"], "--workers 0 must be at least 1."),
     (["--workers", "2", "--min-workers", "3"],

@@ -59,6 +59,13 @@ def defaults_mode(requested: str | None, several_workers: bool, on_gpus: bool = 
     return "fixed" if several_workers or requested == "fixed" else "automatic"
 
 
+def note_of_fixed_defaults(mode: DefaultsMode) -> str:
+    """Return a sentence, for the log, on the fixed defaults that a new run of several workers has without a request."""
+    others, exception = ("the model", ", except data.batch_tokens,") if mode == "batch" else ("the batch size", "")
+    return (f"Several workers use the fixed defaults of --help-settings{exception} because automatic settings depend "
+            f"on one machine: set the precision, the schedule and {others} with --set.")
+
+
 def workers_of_cluster() -> int | None:
     """Return the number of processes that train together according to the environment; None if there is only one."""
     cluster = cluster_from_environment(os.environ)

@@ -7,6 +7,7 @@ or those of a group or with a part of a name, and the values of presets.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from towernmt.cli.run_options import (
     existing_run,
     gpu_numbers,
     next_command,
+    note_of_fixed_defaults,
     option_name,
     print_settings,
     settings_sources,
@@ -93,8 +95,10 @@ def run_train(options: argparse.Namespace) -> int:
     source_run = run or (start.run if start is not None else None)
     open_data = cache(lambda: with_general_data(open_training_data(
         options.data, options.vocabulary, None if source_run is None else source_run.vocabulary), options.general))
-    resolved = resolve_settings(settings_sources(
-        options, open_data, defaults_mode(options.defaults, workers is not None, bool(options.gpu)), workers, start))
+    mode = defaults_mode(options.defaults, workers is not None, bool(options.gpu))
+    resolved = resolve_settings(settings_sources(options, open_data, mode, workers, start))
+    if workers is not None and run is None and options.defaults is None:
+        resolved = replace(resolved, notes=[*resolved.notes, note_of_fixed_defaults(mode)])
     if options.dry_run:
         return print_forecast(options, resolved, open_data())
     if options.workers is not None:

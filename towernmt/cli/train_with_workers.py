@@ -52,7 +52,7 @@ def check_workers_options(options: argparse.Namespace) -> None:
 
 
 def train_with_workers(options: argparse.Namespace, resolved: ResolvedSettings, data: TrainingData) -> int:
-    """Train with several workers, and return the exit status.
+    """Print the notes and the automatic settings, train with several workers, and return the exit status.
 
     Args:
         options: parsed arguments of `towernmt train`.
@@ -79,6 +79,8 @@ def train_with_workers(options: argparse.Namespace, resolved: ResolvedSettings, 
         worker_arguments(options, resolved.automatic or ()), run, options.workers,
         options.min_workers or options.workers, 3 if options.max_failures is None else options.max_failures,
         options.cpus or 0, len(gpus), 60 if options.wait is None else options.wait, options.ray or "")
+    for sentence in (*resolved.notes, *(setting.sentence for setting in resolved.automatic or ())):
+        print(sentence, flush=True)
     return train_by_workers(training, lambda text: print(text, flush=True))
 
 
