@@ -97,10 +97,12 @@ def test_a_class_derived_from_a_built_in_model_has_its_settings(folder, name):
 
 @pytest.mark.parametrize("name, sentence", [
     ("my_model.py:Missing", "my_model.py has no 'Missing'"),
-    ("my_model.py:number", "not a model"),
+    ("my_model.py:number", "check my_model.py:number: number does not give a model: pass a class that derives from"),
     ("other.py:Good", "the file other.py does not exist"),
     ("no_such_module:Good", "does not exist: name a file"),
-    ("my_model.py", "pass a file or module and a name in it"),
+    ("my_model.py", "check my_model.py: add the name of a class or function of the file, such as my_model.py:MyModel."),
+    ("my_model", "pass a file or module and a name in it"),
+    ("transfomer", "convs2s). Did you mean 'transformer'?"),
 ])
 def test_a_model_that_cannot_be_loaded_is_reported_in_one_sentence(folder, capsys, name, sentence):
     assert main(["check", name]) == 1

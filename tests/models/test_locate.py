@@ -72,9 +72,13 @@ def test_a_file_may_have_the_name_of_a_library(tmp_path):
 
 @pytest.mark.parametrize("content, message", [
     ("class A:\n    size = = 2", r"mine.py: invalid syntax \(line 2\)"),
-    ("import nowhere_to_be_found", r"cannot be loaded: ModuleNotFoundError: .*nowhere.* \(line 1 of .*mine.py\)"),
+    ("import nowhere_to_be_found", r"cannot be loaded: ModuleNotFoundError: .*nowhere.* \(line 1 of .*mine.py\)\. "
+                                   "Install that module, or correct the import"),
     ("\nx = 1 / 0", r"cannot be loaded: ZeroDivisionError: division by zero \(line 2 of .*mine.py\)"),
-    ("", "has no 'A'"),
+    ("", "has no 'A': name a class or function of this file\\.$"),
+    ("from os import path\nclass Aa: pass", "file\\. Did you mean 'Aa'"),
+    ("from os import getpid\nclass Bcd: pass\ndef make(): pass",
+     "file\\. The classes and functions of this file are: Bcd, make\\.$"),
 ])
 def test_the_error_of_a_file_that_cannot_be_loaded_names_its_line(tmp_path, content, message):
     write(tmp_path, mine=content)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from towernmt import __version__
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import SettingsError, suggestion
 from towernmt.core.gpus import Gpu, cuda_driver, driver_version, has_gpu_driver, needs_compilation, why_missing
 from towernmt.core.machine import has_fast_bfloat16, processors
 from towernmt.core.settings import parse_assignments
@@ -86,8 +86,12 @@ def load_model(name: str, preset: str | None = None, assignments: Sequence[str] 
     if name in ARCHITECTURES:
         return _with_few_words(architecture(name).model, name, preset, assignments)
     if ":" not in name:
+        if name.endswith(".py"):
+            raise SettingsError(f"check {name}: add the name of a class or function of the file, such as "
+                                f"{name}:MyModel.")
         raise SettingsError(f"check {name}: pass a file or module and a name in it, such as "
-                            f"{model_location.SHAPES[0]}, or an architecture ({', '.join(ARCHITECTURES)}).")
+                            f"{model_location.SHAPES[0]}, or an architecture ({', '.join(ARCHITECTURES)})."
+                            f"{suggestion(name, ARCHITECTURES)}")
     model_or_factory = model_location.load_attribute(model_location.find_location(name))
     parameters = inspect.signature(model_or_factory).parameters if callable(model_or_factory) else {}
     required = [p.name for p in parameters.values() if p.default is p.empty
@@ -109,9 +113,9 @@ def _model_of(model: Any, name: str) -> Any:
 
     if isinstance(model, ModelDescBase):
         return model
-    raise SettingsError(f"check {name}: not a model, and cannot make one without arguments: pass a class or function "
-                        "that returns a tensorpack ModelDesc and takes no arguments, or only `settings` with a "
-                        "dataclass as annotation.")
+    raise SettingsError(f"check {name}: {name.rpartition(':')[2]} does not give a model: pass a class that derives "
+                        "from towernmt's NMTModel or tensorpack's ModelDesc, or a function that returns such a model; "
+                        "it may have no arguments, or only `settings` with a dataclass as annotation.")
 
 
 def _with_few_words(kind: Any, name: str, preset: str | None, assignments: Sequence[str]) -> Any:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import SettingsError, suggestion
 from towernmt.core.files import checked_name, replacing, write_text
 
 _ELSEWHERE = {*sys.stdlib_module_names, "towernmt"}
@@ -166,11 +166,13 @@ def load_attribute(location: ModelLocation) -> Any:
     Raises:
         SettingsError: the module cannot be imported, or has no such attribute.
     """
-    value: Any = _module(location)
+    module = _module(location)
+    value: Any = module
     for name in location.attribute.split("."):
         if not hasattr(value, name):
+            names = [name for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__]
             raise SettingsError(f"{location.file} has no '{location.attribute}': name a class or function of this "
-                                "file.")
+                                f"file.{suggestion(name, names, 'classes and functions of this file')}")
         value = getattr(value, name)
     return value
 
@@ -219,7 +221,9 @@ def _module(location: ModelLocation) -> ModuleType:
                 except SettingsError:
                     raise
                 except Exception as error:      # whatever the user's file raises
-                    raise SettingsError(f"{file} cannot be loaded: {_reason(error, location.root)}.") from error
+                    fix = " Install that module, or correct the import." if isinstance(
+                        error, ModuleNotFoundError) else ""
+                    raise SettingsError(f"{file} cannot be loaded: {_reason(error, location.root)}.{fix}") from error
         return _LOADED[file, content]
 
 

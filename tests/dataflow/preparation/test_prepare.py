@@ -365,10 +365,19 @@ def test_text_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"dropped: 1 empty source \(line 2\), 1 long source \(line 1\)"):
         prepare(settings)
     assert not list((tmp_path / "out").glob("*.*"))
-    with pytest.raises(DataError, match="are empty"):
-        prepare(_write(tmp_path / "b", []))
-    with pytest.raises(DataError, match="every line is empty"):
+    messages = io.StringIO()
+    with pytest.raises(DataError, match="are empty: there is nothing to prepare"):
+        prepare(_write(tmp_path / "b", []), messages)
+    assert "Automatic setting" not in messages.getvalue()
+    with pytest.raises(DataError, match="source text has no words .* every line is empty .* Pass text as --source"):
         prepare(_write(tmp_path / "c", [("", "")]))
+
+
+def test_a_target_that_is_the_source_is_reported(tmp_path: Path) -> None:
+    for name, target, count in (("same", "a b", 1), ("other", "a c", 0)):
+        messages = io.StringIO()
+        prepare(_write(tmp_path / name, [("a b", target)], vocab_kind="word"), messages)
+        assert messages.getvalue().count("are the same text, so a model would learn to copy its input") == count
 
 
 @pytest.mark.parametrize(("options", "message"), (

@@ -129,6 +129,14 @@ def test_unequal_files_are_refused_with_the_line_where_the_shorter_ends(extra: i
         scan_pair(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.parametrize("empty", ["a", "b"])
+def test_an_empty_file_next_to_one_with_lines_is_reported_as_empty(empty: str, tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_text("" if name == empty else "x\n")
+    with pytest.raises(DataError, match=f"/{empty} is empty, but .* has 1 lines: pass a file with one translation"):
+        scan_pair(tmp_path / "a", tmp_path / "b")
+
+
 def test_a_missing_final_line_feed_is_no_missing_line(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x\ny")
     (tmp_path / "b").write_bytes(b"x\r\ny\r\n")

@@ -90,6 +90,12 @@ class _Preparation:
         self._stage, self._passes = passes.stage, passes
         self._report, self._corpus, self._name = partial(_report, stream), corpus, name or settings.output
         passes.check_texts()
+        source, target = (passes.summaries()[side] for side in ("source", "target"))
+        if not source.lines:
+            raise DataError(f"{corpus} are empty: there is nothing to prepare.")
+        if source.sha256 == target.sha256:
+            self._report(f"Warning: {corpus} are the same text, so a model would learn to copy its input: pass the "
+                         "translation of the source as the target.")
         plan = plan_vocabularies(settings, passes.measure)
         for setting in plan.automatic:
             self._report(f"Automatic setting: {setting}.")
@@ -124,8 +130,6 @@ class _Preparation:
         return True
 
     def run(self) -> None:
-        if not self._passes.lines:
-            raise DataError(f"{self._corpus} are empty: there is nothing to prepare.")
         key = [self._settings.identity(), self._inputs]
         if self._passes.begin(hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()):
             self._report("resuming an interrupted preparation of the same text")

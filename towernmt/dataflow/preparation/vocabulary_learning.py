@@ -376,7 +376,8 @@ class LearnVocabulary(Task):
                             "was drawn to learn a vocabulary from. Raise it.")
         if not first:
             raise DataError(f"The {' and the '.join(self.names)} text has no words to learn a vocabulary from: "
-                            "every line is empty or has only control characters. Check the files.")
+                            "every line is empty or has only control characters. Pass text as "
+                            f"{' and '.join(f'--{name}' for name in self.names)}.")
         return chain(first, sentences)
 
     def _coverage(self) -> float:

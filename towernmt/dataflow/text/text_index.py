@@ -65,6 +65,9 @@ def check_parallel(first: TextSummary, second: TextSummary) -> None:
     """
     if first.lines != second.lines:
         short, long = sorted((first, second), key=lambda summary: summary.lines)
+        if not short.lines:
+            raise DataError(f"{short.path} is empty, but {long.path} has {long.lines} lines: pass a file with one "
+                            "translation in each line.")
         raise DataError(f"{short.path} ends at line {short.lines}, but {long.path} has {long.lines} lines. Line n of "
                         "one file must be the translation of line n of the other: look for a missing or an extra "
                         "line.")
