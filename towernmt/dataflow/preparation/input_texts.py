@@ -67,8 +67,6 @@ def _open(settings: PrepareSettings, corpora: Corpora, stream: TextIO | None) ->
     try:
         return corpora.mixture(settings.seed, lambda text: None if stream is None else print(text, file=stream))
     except SettingsError as error:
-        if "://" not in settings.source and not corpora.name and not os.path.lexists(settings.source.partition("?")[0]):
-            raise SettingsError(f"{settings.source}: the file does not exist. Check the path.") from error
         if Path(settings.source).is_file() and not corpora.name:
             raise SettingsError(f"--target is missing: {settings.source} has one side of the pairs, as far as its name "
                                 "tells; pass --target with its translation, line by line. If it has both sides: "

@@ -275,6 +275,8 @@ def _format_of_name(address: str, pattern: str) -> str:
         return "parallel"
     suffix = PurePosixPath(split_compression(pattern)[0]).suffix.lower()
     if suffix not in _FORMAT_OF_SUFFIX:
+        if "://" not in pattern and set(pattern).isdisjoint("*?[") and not os.path.lexists(pattern):
+            raise SettingsError(f"{address}: the file does not exist. Check the path.")
         raise SettingsError(f"{address}: the format is not clear from the name. Add it, for example ?format=tsv (one "
                             f"of {', '.join(_FORMATS)}), or name two parallel files with braces, as in x.{{de,en}}.")
     return _FORMAT_OF_SUFFIX[suffix]
