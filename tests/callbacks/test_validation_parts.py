@@ -50,10 +50,10 @@ def test_each_metric_has_its_name_direction_and_value() -> None:
 
 
 def test_loss_and_perplexity_are_shown_with_those_of_training_without_label_smoothing() -> None:
-    assert bleu_validator.figures(OUTCOME, 1.5) == (
+    assert bleu_validator.describe_outcome(OUTCOME, 1.5) == (
         "BLEU 12.35, chrF 34.57, nll 2.0000 (training 1.5000), perplexity 7.39 (training 4.48)")
-    assert bleu_validator.figures(OUTCOME, None) == "BLEU 12.35, chrF 34.57, nll 2.0000, perplexity 7.39"
-    assert bleu_validator.figures(ValidationOutcome([], OUTCOME.scores), 1.5) == "BLEU 12.35, chrF 34.57"
+    assert bleu_validator.describe_outcome(OUTCOME, None) == "BLEU 12.35, chrF 34.57, nll 2.0000, perplexity 7.39"
+    assert bleu_validator.describe_outcome(ValidationOutcome([], OUTCOME.scores), 1.5) == "BLEU 12.35, chrF 34.57"
 
 
 def test_the_samples_change_over_a_run_and_are_a_function_of_step_and_seed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -118,7 +119,7 @@ class BestCheckpoints(ScoreWatcher):
         self._write_log([*(line for line in self._read_log() if _step_of(line) != step), _log_line(entry)])
 
     def _best_of(self, entries: list[Entry]) -> list[Entry]:
-        unique = {entry["step"]: entry for entry in entries if entry["score"] == entry["score"]}  # no NaN
+        unique = {entry["step"]: entry for entry in entries if not math.isnan(entry["score"])}
         return sorted(unique.values(), key=lambda e: (-self._sign * e["score"], -e["step"]))[:self._keep]
 
     def _reconcile(self) -> None:

@@ -31,7 +31,7 @@ from towernmt.models.interface import NMTModel
 from towernmt.predict.search.search_settings import SearchSettings
 
 
-def figures(outcome: ValidationOutcome, training_nll: float | None) -> str:
+def describe_outcome(outcome: ValidationOutcome, training_nll: float | None) -> str:
     """Return a text such as `BLEU 31.40, chrF 55.10, nll 2.1234 (training 2.0012)`, all without label smoothing.
 
     Args:
@@ -89,7 +89,7 @@ def sample_table(validation: ValidationSet, translations: Sequence[str], numbers
 
 
 _NEVER = -1
-"""In place of the step of the last validation: a run that also validates before its first update has not done so."""
+"""Step of the last validation in a new run that is validated before its first update, which is step 0."""
 
 
 class BleuValidator(StatefulCallback):
@@ -196,6 +196,7 @@ class BleuValidator(StatefulCallback):
             self.validate()
 
     def _validate_if_due(self) -> None:
+        """Validate if this step is not validated yet, and the interval has passed or no update has been made."""
         if self.global_step != self._last_step and (not self.global_step or self._due()):
             self.validate()
 
@@ -243,7 +244,7 @@ class BleuValidator(StatefulCallback):
         training = self.trainer.monitors.get_history("nll")
         for tag, validation, outcome in zip(self._tags, self._sets, outcomes, strict=True):
             numbers = sample_numbers(len(validation.source), self._samples, step, self._seed)
-            text = figures(outcome, float(training[-1][1]) if training else None)
+            text = describe_outcome(outcome, float(training[-1][1]) if training else None)
             set_name = f" of {validation.name}" if validation.name else ""
             ending = ""
             if validation is self._sets[0]:

@@ -81,8 +81,8 @@ class Progress(StatefulCallback):
         self._cycle = int(getattr(self.trainer, "update_cycle", 1))
 
     def _before_train(self) -> None:
-        self._limits = find_callbacks(self.trainer, StopAtStep)
-        self._clocks = find_callbacks(self.trainer, StopAfterMinutes)
+        self._step_limits = find_callbacks(self.trainer, StopAtStep)
+        self._time_limits = find_callbacks(self.trainer, StopAfterMinutes)
         self._first_step = self.global_step
         self._knows_totals = self._restored or self._first_step == 0
         self._run_seconds = 0.0
@@ -110,12 +110,12 @@ class Progress(StatefulCallback):
         if self.global_step % self._log_steps == 0:
             self._report()
         elif self._status.due():
-            is_noisy = self._interval.steps * 4 < self._log_steps       # a mean of few batches
+            is_noisy = self._interval.steps < self._log_steps / 4       # a mean of few batches
             interval = self._last_interval if is_noisy and self._last_interval else self._interval
             self._status.show(Bar(self._figures(interval)))
 
     def _trigger_step(self) -> None:
-        self._last_clock = self._clock()
+        self._last_clock = self._clock()    # the callbacks before this one have acted: their time does not count
 
     def _report(self) -> None:
         self._record_scalars(self._interval.scalars())
@@ -156,12 +156,12 @@ class Progress(StatefulCallback):
         if steps_done <= 0:
             return None, None
         seconds_per_step = self._elapsed / steps_done
-        ends: list[int] = [limit.steps for limit in self._limits]
+        ends: list[int] = [limit.steps for limit in self._step_limits]
         epochs_left = self.trainer.max_epoch - self.epoch_num
         if epochs_left < _NO_LIMIT_EPOCHS:
             ends.append(self._epoch_end + epochs_left * self._steps_per_epoch)
         limits: list[tuple[float, int | None]] = [((end - self.global_step) * seconds_per_step, end) for end in ends]
-        limits += [(60 * clock.minutes - clock.elapsed_seconds, None) for clock in self._clocks]
+        limits += [(60 * limit.minutes - limit.elapsed_seconds, None) for limit in self._time_limits]
         if self._expected_end:
             limits.append(((self._expected_end - self.global_step) * seconds_per_step, None))
         if not limits:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from towernmt.callbacks.stateful import all_callbacks
 from towernmt.core.errors import SettingsError
 from towernmt.core.runs import Run, attribute_of, is_among, name_of, run_as, runs_of
 from towernmt.core.tensors import Session, Tensor
@@ -86,16 +87,15 @@ class RunSession:
 
 def session_for(trainer: Any, kind: Run) -> Session:
     """Return the trainer's session for runs of one kind: the raw one, unless a callback belongs to that kind."""
-    callbacks = getattr(trainer._callbacks, "cbs", trainer._callbacks)
     # In tensorpack's own group every callback sees every hooked run.
-    sorted_by_run = getattr(trainer._callbacks, "separates_runs", False)
-    if sorted_by_run and any(run is kind or not isinstance(run, Run)
-                             for callback in callbacks for run in _optional_runs(callback)):
+    separates_runs = getattr(trainer._callbacks, "separates_runs", False)
+    if separates_runs and any(run is kind or not isinstance(run, Run)
+                              for callback in all_callbacks(trainer) for run in _hooked_runs(callback)):
         return RunSession(trainer.sess, trainer.hooked_sess, kind)
     return trainer.sess
 
 
-def _optional_runs(callback: Any) -> tuple[Any, ...]:
+def _hooked_runs(callback: Any) -> tuple[Any, ...]:
     """Return the runs that must be hooked for `callback`; none if it only serves their input."""
     return () if attribute_of(callback, "serves_input", False) else runs_of(callback)
 

@@ -148,7 +148,7 @@ class CheckpointSaver(Callback):
             raise
         if self.data is None:   # tensorpack's TrainConfig does not set it
             self.data = next((callback.data for callback in find_callbacks(self.trainer, InputCallback)), None)
-        self._identity = _identity(self.directory)
+        self._directory_identity = _identity(self.directory)
         self._run_files = RunFiles(self.directory.parent)
         remove_unfinished(self.directory)
         self._period.restart()
@@ -166,7 +166,7 @@ class CheckpointSaver(Callback):
             return
         try:
             checkpoint = self.save_now()
-            if _identity(self.directory) == self._identity:
+            if _identity(self.directory) == self._directory_identity:
                 self._run_files.restore()
             if checkpoint is not None:   # callbacks may have changed since the step was saved
                 self._write_state()
@@ -195,7 +195,7 @@ class CheckpointSaver(Callback):
         Raises:
             CheckpointError: the directory was removed or renamed.
         """
-        if _identity(self.directory) != self._identity:
+        if _identity(self.directory) != self._directory_identity:
             raise CheckpointError(f"{self.directory} was removed, renamed or replaced during training. Restore it, and "
                                   "run the same command to resume from its last checkpoint.")
 

@@ -19,9 +19,9 @@ from towernmt.core.standard_streams import redirect_to_null_device
 from towernmt.core.terminal_log import terminal_handlers
 
 Forms = tuple[str, ...]
-"""The texts of one figure, from the longest to the shortest."""
-_LENGTHS = 4
-_LONGEST_BAR, _SHORTEST_BAR = 30, 6
+"""The `_FORMS` texts of one figure, from the longest to the shortest."""
+_FORMS = 4
+_LONGEST_BAR, _SHORTEST_BAR = 30, 6     # columns
 
 
 @dataclass
@@ -55,9 +55,9 @@ class Figures:
             figures.append((f"{name} {value:.4f}", f"{name} {value:.3f}", *(f"{name} {value:.2f}",) * 2))
         figures.append(_speed(self.scalars))
         if self.seconds_left is not None:
-            figures.append((f"ETA {duration(self.seconds_left)}",) * _LENGTHS)
+            figures.append((f"ETA {duration(self.seconds_left)}",) * _FORMS)
         else:
-            figures.append((f"for {duration(self.seconds)}",) * _LENGTHS)
+            figures.append((f"for {duration(self.seconds)}",) * _FORMS)
         return figures
 
     def further_figures(self) -> list[str]:
@@ -112,7 +112,7 @@ def _bar_width(fraction_done: float | None, texts: list[str], width: int) -> int
 
 def _shortened(figures: list[Forms], separator: str, width: int | None) -> list[str]:
     """Return the longest forms that fit into `width` together, or as many of the shortest as fit."""
-    for length in range(_LENGTHS):
+    for length in range(_FORMS):
         texts = [forms[length] for forms in figures]
         if width is None or cell_len(separator.join(texts)) <= width:
             return texts
@@ -158,7 +158,7 @@ class StatusLine:
     def __init__(self, stream: TextIO | None = None, every_seconds: float = 0.4) -> None:
         self._stream, self._every_seconds, self._shown_at = stream, every_seconds, 0.0
         self._live: Live | None = None
-        self._moved: list[tuple[Any, Any]] = []
+        self._moved_handlers: list[tuple[Any, Any]] = []       # with their previous streams
 
     @property
     def active(self) -> bool:
@@ -168,30 +168,25 @@ class StatusLine:
     def _out(self) -> TextIO:
         return self._stream if self._stream is not None else sys.stdout
 
-    @property
-    def width(self) -> int:
-        """Current width of the terminal, in columns."""
-        return self._console.width if self._live else 80
-
     def open(self) -> None:
         """Start to show the line; the log then goes above it."""
         if not self.active or self._live:
             return
         stdout = self._out is sys.stdout
-        self._console = _Console(file=self._out, force_terminal=True, highlight=False)
-        self._live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=stdout,
+        console = _Console(file=self._out, force_terminal=True, highlight=False)
+        self._live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=stdout,
                           redirect_stderr=stdout and _can_move_its_cursor(sys.stderr))
         handlers = [handler for handler in terminal_handlers() if handler.stream is self._out]
         self._live.start()
-        self._moved = [(handler, handler.setStream(sys.stdout)) for handler in handlers if stdout]
+        self._moved_handlers = [(handler, handler.setStream(sys.stdout)) for handler in handlers if stdout]
 
     def close(self) -> None:
         """Remove the line, and leave the cursor on an empty line."""
         if self._live is None:
             return
-        for handler, stream in self._moved:
+        for handler, stream in self._moved_handlers:
             handler.setStream(stream)
-        self._moved.clear()
+        self._moved_handlers.clear()
         self._live.stop()
         self._live = None
 

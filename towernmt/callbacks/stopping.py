@@ -25,7 +25,7 @@ from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import current_world
-from towernmt.optim.gradients import all_finite, named_gradients, watch_gradients
+from towernmt.optim.gradients import all_finite, named_gradients
 
 
 class StopAtStep(Callback):
@@ -267,7 +267,9 @@ def _signals() -> tuple[int, ...]:
     return signal.SIGTERM, signal.SIGINT, hangup
 
 
-__all__ = ["NaNGuard", "watch_gradients"]
+_LOSS_SCALE_HINT = (
+    "the loss scale has reached its minimum of {:g}, so the range of float16 is too narrow for this model: set "
+    "train.precision=bfloat16 or float32, or ")
 
 
 class NaNGuard(Callback):
@@ -306,7 +308,7 @@ class NaNGuard(Callback):
         self._hint = ""
         if state.update_skipped is not None:
             self._flags |= state.update_skipped
-            self._hint = _TOO_NARROW.format(state.settings.loss_scaling.least)
+            self._hint = _LOSS_SCALE_HINT.format(state.settings.loss_scaling.least)
         variables = tf1.trainable_variables()
         self._variables = [f"variable {v.op.name}" for v in variables]
         with tf1.name_scope("variables"):
@@ -383,7 +385,3 @@ def _by_tower(label: str, tensors: list[Tensor]) -> list[tuple[str, Tensor]]:
 def _is_cost(output: Any) -> bool:
     """Return whether a tower function returned a cost; only with `SingleCostTrainer` it must."""
     return isinstance(output, tf.Tensor) and output.shape.rank == 0 and output.dtype.is_floating
-
-
-_TOO_NARROW = ("the loss scale has reached its minimum of {:g}, so the range of float16 is too narrow for this model: "
-               "set train.precision=bfloat16 or float32, or ")

@@ -88,7 +88,7 @@ def markdown_cell(text: str) -> str:
     return "".join(f"\\{character}" if character in "\\`*_{}[]<>|#" else character for character in text)
 
 
-def _of_plugin(plugin: str, tag: str, tensor: Any = None, content: bytes = b"") -> Any:
+def _of_plugin(plugin: str, tag: str, tensor: Any, content: bytes = b"") -> Any:
     metadata = tf1.SummaryMetadata(plugin_data=tf1.SummaryMetadata.PluginData(plugin_name=plugin, content=content))
     return tf1.Summary(value=[tf1.Summary.Value(tag=tag, tensor=tensor, metadata=metadata)])
 

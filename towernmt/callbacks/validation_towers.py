@@ -117,7 +117,7 @@ class ValidationTowers:
         target_vocabulary: vocabulary of the target.
         batch_tokens: maximum number of padded source (for the loss: target) tokens in a batch; None for the default of
             the device, which for the loss is that of the CPU.
-        between: called before each batch; its exception ends the validation.
+        before_batch: called before each batch; its exception ends the validation.
     """
 
     def __init__(self, model: NMTModel, search: SearchSettings, source_vocabulary: Vocabulary,
