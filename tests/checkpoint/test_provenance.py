@@ -28,7 +28,7 @@ from towernmt.predict.translator import Translator
 from towernmt.run import launch
 from towernmt.run.directory import RunDirectory
 from towernmt.run.grown_run import grow_vocabulary
-from towernmt.run.resume import finished
+from towernmt.run.resume import why_finished
 
 pytestmark = pytest.mark.thorough
 
@@ -180,7 +180,7 @@ def test_a_run_is_finished_when_a_limit_is_reached_and_no_validation_is_owed(run
     train = run.settings().train
     for name, value in settings.items():
         setattr(train, name, value)
-    assert reason in finished(run, train) and bool(finished(run, train)) == bool(reason)
+    assert reason in why_finished(run, train) and bool(why_finished(run, train)) == bool(reason)
 
 
 def test_prepared_data_are_never_used_as_a_run_or_as_its_directory(run, data, tmp_path, capsys):

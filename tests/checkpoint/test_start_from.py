@@ -14,8 +14,8 @@ from towernmt.checkpoint.restore import StartFrom, initial_checkpoint
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.optim.optimizer import AVERAGE_SUFFIX
-from towernmt.run.assemble import initial_values
 from towernmt.run.directory import RunDirectory
+from towernmt.run.initial_values import initial_values
 from towernmt.run.run_settings import InitSettings, default_settings
 
 

@@ -193,14 +193,14 @@ def test_a_run_that_a_signal_stopped_or_that_diverged_is_not_averaged(place, tmp
     asked = []
     monkeypatch.setattr(launch, "average_if_due", lambda *_: asked.append(True))
     settings, data = RunDirectory(place / "run").settings(), PreparedData(place / "data")
-    monkeypatch.setattr(launch, "_train_alone", lambda *_: status)
+    monkeypatch.setattr(launch, "_check_and_train", lambda *_: status)
     assert launch.train(settings, data, tmp_path / "run") == status
     assert asked == [True] * (status == 0)
 
     def diverged(*_: object) -> int:
         raise DivergenceError("at step 3")
 
-    monkeypatch.setattr(launch, "_train_alone", diverged)
+    monkeypatch.setattr(launch, "_check_and_train", diverged)
     with pytest.raises(DivergenceError):
         launch.train(settings, data, tmp_path / "run")
     assert asked == [True] * (status == 0)

@@ -16,8 +16,8 @@ from towernmt.models.layers.attention import AttentionInputs
 from towernmt.models.layers.multi_head import CrossAttention
 from towernmt.optim.optimizer import AVERAGE_SUFFIX
 from towernmt.run import cooccurrence
-from towernmt.run.assemble import initial_values
 from towernmt.run.cooccurrence import SMOOTHING, WINDOW, CooccurrenceEmbeddings, cooccurrence_vectors
+from towernmt.run.initial_values import initial_values
 from towernmt.run.run_settings import InitSettings
 
 SPECIAL = 4

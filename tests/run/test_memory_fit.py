@@ -18,7 +18,7 @@ from towernmt.dataflow.batches.batch import Batch
 from towernmt.run import memory_fit
 from towernmt.run.directory import RunDirectory
 from towernmt.run.memory_fit import (
-    grid,
+    candidate_size,
     largest_that_fits,
     load_batches,
     save_batches,
@@ -47,14 +47,14 @@ def test_the_largest_size_that_fits_is_found_in_few_measurements(base, slope, be
         return None if dies and true(n) > limit else true(n)
 
     found = largest_that_fits(measure, limit)
-    sizes = [grid(i) for i in range(16 * 17)]
+    sizes = [candidate_size(i) for i in range(16 * 17)]
     fitting = [n for n in sizes if n <= memory_fit.LARGEST and true(n) <= limit]
     assert found == (max(fitting) if fitting else None)
     assert len(tried) == len(set(tried)) <= 14
 
 
 def test_sizes_of_the_grid_grow_by_few_per_cent_and_hold_the_powers_of_two():
-    sizes = [grid(i) for i in range(200)]
+    sizes = [candidate_size(i) for i in range(200)]
     assert all(1.03 < b / a < 1.07 for a, b in zip(sizes, sizes[1:], strict=False))
     assert {2 ** k for k in range(4, 16)} <= set(sizes)
 

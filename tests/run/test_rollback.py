@@ -14,7 +14,8 @@ from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.run.directory import RunDirectory
-from towernmt.run.launch import train, with_lower_rate, with_rollbacks
+from towernmt.run.launch import train
+from towernmt.run.rollbacks import with_lower_rate, with_rollbacks
 from towernmt.run.run_settings import RecoverySettings, Settings, default_settings
 
 pytestmark = pytest.mark.thorough

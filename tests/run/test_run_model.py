@@ -9,7 +9,7 @@ import pytest
 
 from towernmt.checkpoint.checkpoint_files import state_text
 from towernmt.core.errors import SettingsError
-from towernmt.run.directory import RunDirectory, why_lost
+from towernmt.run.directory import RunDirectory, why_model_not_found
 from towernmt.run.run_settings import Settings, default_settings
 
 MODEL = """
@@ -103,4 +103,4 @@ class Other:
     ("{file}:Gone", None, "has no 'Gone'")])
 def test_a_run_whose_model_will_be_lost_is_told_so_when_it_begins(file, name, model, reason):
     settings = Settings(name.format(file=file), default_settings().model if model == "its" else model)
-    assert bool(why_lost(settings)) == bool(reason) and reason in why_lost(settings)
+    assert bool(why_model_not_found(settings)) == bool(reason) and reason in why_model_not_found(settings)

@@ -1,25 +1,19 @@
 """Build tensorpack's configuration of a run from its settings: graph, model, input, callbacks, monitors.
 
-`Components` are a custom model, trainer, input and callbacks, which replace those of the settings. The introduction
-is the first message of a run: its data, its directory, how to watch it and how to stop it.
+`Components` are a custom model, trainer, input and callbacks, which replace those of the settings.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import yaml
 from tensorpack.callbacks import Callback
 from tensorpack.callbacks.monitor import MonitorBase
-from tensorpack.tfutils.sessinit import ChainInit, SessionInit
 from tensorpack.utils import logger
 
 from towernmt.callbacks.attention_pictures import AttentionPictures
@@ -32,30 +26,21 @@ from towernmt.callbacks.stopping import EarlyStopping, NaNGuard, StopAfterMinute
 from towernmt.callbacks.summaries import Histograms, LossScaleMonitor
 from towernmt.callbacks.validation_metrics import mode_of
 from towernmt.checkpoint.checkpoint_files import latest_checkpoint
-from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint, repeat_if_removed
-from towernmt.checkpoint.embedding_rows import PretrainedEmbeddings
-from towernmt.checkpoint.records import check_vocabulary_of, fingerprints
-from towernmt.checkpoint.restore import StartFrom, initial_checkpoint
-from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.checkpoint.records import fingerprints
 from towernmt.core.errors import SettingsError
-from towernmt.core.files import write_text
 from towernmt.core.graph_state import GraphSettings, LossScaling, configure_graph
 from towernmt.core.settings import flatten
 from towernmt.core.terminal_log import DETAIL
-from towernmt.core.tf_compat import tf1
-from towernmt.core.world import current_world
-from towernmt.dataflow.batches.mixed_data import MixedData
 from towernmt.dataflow.batches.training_data import StreamedCorpus, TrainingData, make_batches
-from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.dataflow.vocabulary.vocabulary_files import same_pieces
 from towernmt.input_source import GeneralQueueInput, QueueMonitor
 from towernmt.models.interface import ALIGNMENT, NMTModel, batch_signature
 from towernmt.optim.optimizer import make_optimizer
-from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, AutomaticSetting
-from towernmt.run.cooccurrence import CooccurrenceEmbeddings
-from towernmt.run.directory import RunDirectory, differing_vocabulary, model_from_settings
-from towernmt.run.run_settings import InitSettings, Settings, TrainSettings
+from towernmt.run.directory import RunDirectory, model_from_settings
+from towernmt.run.initial_values import initial_values
+from towernmt.run.introduction import Introduction
+from towernmt.run.run_settings import Settings, TrainSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.monitors import EventWriter, StatsWriter
 from towernmt.train.tracker_monitor import TrackerMonitor, make_tracker
@@ -71,127 +56,6 @@ class Components:
     source: Callable[..., GeneralQueueInput] = GeneralQueueInput
     callbacks_before: Callable[[], list[Any]] = list
     callbacks_after: Callable[[], list[Any]] = list
-
-
-def initial_values(settings: InitSettings, data: TrainingData, seed: int) -> ChainInit | None:
-    """Return a `SessionInit` that sets the parameters of a new run when training begins; None for random values.
-
-    Args:
-        settings: the settings of the initial values.
-        data: training data.
-        seed: seed of the run.
-
-    Raises:
-        SettingsError: the initial run is missing, or its vocabulary differs from that of `data`; or co-occurrence
-            cannot be counted.
-    """
-    files = {"source": settings.source_embeddings, "target": settings.target_embeddings}
-    files = {side: file for side, file in files.items() if file}
-    initializers: list[SessionInit] = []
-    if settings.embeddings == "cooccurrence":
-        initializers.append(_by_cooccurrence(settings, data, seed))
-    if settings.checkpoint:
-        initializers.append(_start_from(settings, data))
-    if files:
-        vocabularies = {"source": data.source_vocabulary, "target": data.target_vocabulary}
-        initializers.append(PretrainedEmbeddings(files, vocabularies))
-    return ChainInit(initializers) if initializers else None
-
-
-def _by_cooccurrence(settings: InitSettings, data: TrainingData, seed: int) -> CooccurrenceEmbeddings:
-    option = "init.embeddings=cooccurrence"
-    if settings.checkpoint:
-        raise SettingsError(f"{option} would replace the embeddings of init.checkpoint={settings.checkpoint}: leave "
-                            "out one of them.")
-    if not isinstance(data, (PreparedData, MixedData)):
-        raise SettingsError(f"{option} counts the pairs of prepared data, but {data.directory} is unprepared text: "
-                            "prepare it, or use init.embeddings=random.")
-    if current_world().processes > 1:
-        raise SettingsError(f"{option} supports one process, because the vectors of several may differ slightly: use "
-                            "init.embeddings=random.")
-    return CooccurrenceEmbeddings(data, seed)
-
-
-def _start_from(settings: InitSettings, data: TrainingData) -> StartFrom:
-    def open_checkpoint() -> tuple[SavedRun, OpenCheckpoint]:
-        run, prefix = initial_checkpoint(settings.checkpoint)
-        return run, OpenCheckpoint(prefix)
-
-    run, held = repeat_if_removed(open_checkpoint)
-    run.check_vocabulary()
-    check_vocabulary_of(held, run.vocabulary)
-    differing_file = differing_vocabulary(run.vocabulary, data)
-    if differing_file:
-        raise SettingsError(f"init.checkpoint={settings.checkpoint}: the vocabulary of that run differs from "
-                            f"that of {data.directory} ({differing_file} differs): prepare the data with the files in "
-                            f"{run.vocabulary}, or pass text with --vocabulary {run.vocabulary}.")
-    return StartFrom(held, settings.new, settings.left_out)
-
-
-class Introduction(Callback):
-    """Logs one paragraph about the run when training begins or resumes.
-
-    Args:
-        settings: settings of the run.
-        data: training data.
-        run: directory of the run.
-        validated: whether the run has a validator.
-    """
-
-    def __init__(self, settings: Settings, data: TrainingData, run: RunDirectory, validated: bool) -> None:
-        self._settings, self._data, self._run, self._validated = settings, data, run, validated
-
-    def _setup_graph(self) -> None:
-        # Later callbacks build more graphs.
-        self._parameters = sum(int(np.prod(v.shape.as_list())) for v in tf1.trainable_variables())
-
-    def _before_train(self) -> None:
-        logger.info(self._text())
-
-    def _text(self) -> str:
-        train, run = self._settings.train, self._run.path
-        begin = "Training" if not self.global_step else f"Resuming after step {self.global_step} with"
-        sentences = [
-            f"{begin} a {self._settings.architecture} of {self._parameters:,} parameters on {_towers(self.trainer)}.",
-            f"Data: {self._data.directory}{self._amount()}.",
-            self._validation(),
-            f"Until {_limits(train)}." if _limits(train) else "Without a limit: until Ctrl-C.",
-            f"The run is in {run}, its complete log in {self._run.log / 'log.log'}.",
-            f"To watch it: tensorboard --logdir {shlex.quote(str(self._run.log))}.",
-            "To stop it: Ctrl-C, which saves a checkpoint; the same command resumes from there."]
-        return " ".join(sentence for sentence in sentences if sentence)
-
-    def _amount(self) -> str:
-        pairs = getattr(self._data, "pairs", None)
-        if not isinstance(pairs, int):
-            return ", as it is read"
-        data_settings = self._settings.data
-        return f", {pairs:,} pairs, in batches of {data_settings.batch_tokens:,} {data_settings.batch_type} tokens"
-
-    def _validation(self) -> str:
-        validation = self._settings.validation
-        if self._validated:
-            sets = [validation_set.first(validation.sentences) for validation_set in self._data.validation_sets]
-            count = sum(len(validation_set.source) for validation_set in sets)
-            intervals = [f"{validation.steps:,} updates"] if validation.steps else []
-            intervals += [f"{validation.minutes:g} minutes"] if validation.minutes else []
-            return f"Validation: {count:,} sentences every {' or '.join(intervals)}."
-        reason = "validation.steps=0" if self._data.validation_sets else "The data have no validation text"
-        return f"{reason}: the run has no BLEU and no best checkpoint."
-
-
-def _towers(trainer: Any) -> str:
-    devices = list(getattr(trainer, "tower_devices", []))
-    kind = "CPU" if all("cpu" in device.lower() for device in devices) else "GPU"
-    return f"{len(devices)} {kind} tower{'s' if len(devices) > 1 else ''}"
-
-
-def _limits(train: Any) -> str:
-    limits = [f"update {train.steps:,}" if train.steps else "",
-              f"the end of epoch {train.epochs:,}" if train.epochs else "",
-              f"{train.minutes:g} minutes have passed" if train.minutes else "",
-              f"{train.stop_patience} validations have no better score" if train.stop_patience else ""]
-    return " or ".join(limit for limit in limits if limit)
 
 
 def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, model: Any, source: GeneralQueueInput,
@@ -418,22 +282,3 @@ def _wants_alignments(model: Any, settings: Settings) -> bool:
         raise SettingsError(f"model.guided_alignment_weight={weight:g} has no effect on {type(model).__name__}, "
                             "whose training towers do not read alignments: set it to 0.")
     return reads_alignments
-
-
-class AutomaticSettingsRecord(Callback):
-    """Logs the automatic settings when training begins, and writes them into the directory of the run.
-
-    Args:
-        automatic: automatic settings of the run.
-        run: directory of the run.
-    """
-
-    def __init__(self, automatic: Sequence[AutomaticSetting], run: Path) -> None:
-        self.automatic, self._path = automatic, run / AUTOMATIC_SETTINGS_FILE
-
-    def _before_train(self) -> None:
-        for setting in self.automatic:
-            logger.info(setting.sentence)
-        if current_world().is_chief:
-            content = {setting.key: {"value": setting.value, "reason": setting.reason} for setting in self.automatic}
-            write_text(self._path, yaml.safe_dump(content, sort_keys=False))

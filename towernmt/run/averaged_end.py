@@ -37,7 +37,7 @@ from towernmt.predict.search_towers import GraphSearch, build_graph_search
 from towernmt.predict.stream import translate_lines
 from towernmt.run.assemble import Components
 from towernmt.run.directory import RunDirectory
-from towernmt.run.resume import finished
+from towernmt.run.resume import why_finished
 from towernmt.run.run_log import begin_log
 from towernmt.run.run_settings import Settings
 
@@ -94,7 +94,7 @@ def average_if_due(settings: Settings, data: TrainingData, run: RunDirectory, co
         CheckpointError: a checkpoint is damaged, or the average cannot be written.
     """
     count, last = settings.checkpoint.average, latest_checkpoint(run.checkpoints)
-    if not count or last is None or not finished(run, settings.train):
+    if not count or last is None or not why_finished(run, settings.train):
         return
     record = read_average_record(run.averaged) or AverageRecord(0, 0)
     if (record.compared_step, record.compared_last) == (read_state(last).step, count):

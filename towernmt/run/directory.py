@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from towernmt.models.interface import NMTModel
 
 
-def recorded_name(name: str, code: Path) -> str:
-    """Return the name of an architecture for `settings.yaml`, and copy the code of a custom model into `code`."""
+def record_model(name: str, code: Path) -> str:
+    """Copy the code of a custom model into `code`, and return the name of the architecture for `settings.yaml`."""
     if not is_findable(name):
         return name
     location = find_location(name)
@@ -89,8 +89,8 @@ def settings_as_made(settings: Settings, model: Any) -> Settings:
                                model=model_settings if dataclasses.is_dataclass(model_settings) else settings.model)
 
 
-def why_lost(settings: Settings) -> str:
-    """Return why a run with these settings cannot find its model for translation, or ""."""
+def why_model_not_found(settings: Settings) -> str:
+    """Return why the model of a run with these settings cannot be found for translation, or ""."""
     name = settings.architecture
     reason = ""
     if is_findable(name):
@@ -99,14 +99,15 @@ def why_lost(settings: Settings) -> str:
         except SettingsError as error:
             reason = str(error)
         else:
-            if kind.settings is None or not _names(settings.model) <= _names(kind.settings):
+            if kind.settings is None or not _field_names(settings.model) <= _field_names(kind.settings):
                 reason = f"{name} cannot be made from the run's settings: annotate its `settings` with its dataclass."
     elif " of " in name:
         reason = f"The model {name} cannot be found again: {DEFINE_IN_FILE}."
     return f"{reason} Or translate in Python, with Translator(..., model=MODEL)." if reason else ""
 
 
-def _names(settings: Any) -> set[str]:
+def _field_names(settings: Any) -> set[str]:
+    """Return the names of the fields of model settings; for a model without settings, a name that no field has."""
     return {field.name for field in dataclasses.fields(settings)} if settings is not None else {""}
 
 
@@ -222,7 +223,7 @@ class RunDirectory(SavedRun):
         if self.exists() and checkpoint_steps(self.checkpoints):
             self.check_model(settings.architecture)
         self.path.mkdir(parents=True, exist_ok=True)
-        name = recorded_name(settings.architecture, self.code)
+        name = record_model(settings.architecture, self.code)
         save_yaml(dataclasses.replace(settings, architecture=name), self.settings_file, provenance_fields)
 
     def settings(self, model: Any = None) -> Settings:

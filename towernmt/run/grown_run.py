@@ -60,13 +60,13 @@ def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Pat
     rows = {name: common_rows(old[name], new[name]) for name in new}
     for side, indices in rows.items():
         logger.info(f"{side}: {int((indices >= 0).sum())} of {len(indices)} rows are kept.")
-    held = repeat_if_removed(lambda: OpenCheckpoint(run.checkpoint(checkpoint)))
-    check_vocabulary_of(held, run.vocabulary)
+    opened = repeat_if_removed(lambda: OpenCheckpoint(run.checkpoint(checkpoint)))
+    check_vocabulary_of(opened, run.vocabulary)
     with grown.making("towernmt grow"):
         save_vocabularies(source, target, grown.vocabulary)
         run.source_text().merged(SourceText.load(vocabulary)).save(grown.vocabulary)
         made_from = {"vocabulary": vocabulary_fingerprint(grown.vocabulary)}
-        written = grow_checkpoint(held, model_from_settings(settings), rows, grown.checkpoints, settings.data.seed,
+        written = grow_checkpoint(opened, model_from_settings(settings), rows, grown.checkpoints, settings.data.seed,
                                   made_from)
         grown.save_settings(settings, provenance(made_from))
     return written

@@ -1,18 +1,12 @@
-"""`train`: from settings to a finished run, as `towernmt train` and the examples call it.
-
-After a divergence it returns to the last good checkpoint, and trains from there with a lower learning rate.
-"""
+"""`train`: from settings to a finished run, as `towernmt train` and the examples call it."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from tensorpack.train.interface import launch_train_with_config
 from tensorpack.utils import logger
@@ -21,10 +15,8 @@ from towernmt.checkpoint.checkpoint_files import latest_checkpoint
 from towernmt.checkpoint.records import fingerprints, versions
 from towernmt.cluster.all_reduce import AllReduce
 from towernmt.cluster.joining import code_fingerprint, joined_world, refuse_differences
-from towernmt.core.errors import CheckpointError, DivergenceError, SettingsError
-from towernmt.core.files import write_text
+from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.core.settings import check_ranges, flatten
-from towernmt.core.structured_files import Between, Natural, read_json
 from towernmt.core.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf
 from towernmt.core.world import current_world
@@ -32,11 +24,13 @@ from towernmt.dataflow.batches.training_data import TrainingData
 from towernmt.input_source import GeneralQueueInput
 from towernmt.models.kernels import is_slow_on_cpu
 from towernmt.optim.optimizer import TrainedVariables
-from towernmt.run.assemble import AutomaticSettingsRecord, Components, make_config, with_vocabulary_sizes
+from towernmt.run.assemble import Components, make_config, with_vocabulary_sizes
 from towernmt.run.averaged_end import average_if_due, check_average, set_later_average_aside
-from towernmt.run.directory import RunDirectory, model_from_settings, settings_as_made, why_lost
+from towernmt.run.directory import RunDirectory, model_from_settings, settings_as_made, why_model_not_found
+from towernmt.run.introduction import AutomaticSettingsRecord
 from towernmt.run.memory_fit import wants_search, with_fitting_batch, with_found_batch
-from towernmt.run.resume import check_data, check_memory_limit, check_resumable, check_run_vocabulary, finished
+from towernmt.run.resume import check_data, check_memory_limit, check_resumable, check_run_vocabulary, why_finished
+from towernmt.run.rollbacks import recorded_rollbacks, with_rollbacks
 from towernmt.run.run_log import hold_log
 from towernmt.run.run_settings import Settings, TrainSettings
 from towernmt.train.trainer import SyncMultiGPUTrainer
@@ -44,108 +38,6 @@ from towernmt.train.training_towers import tower_devices
 
 if TYPE_CHECKING:
     from towernmt.run.resolve import ResolvedSettings
-
-RECORD = "rollbacks.json"
-
-
-@dataclass(frozen=True)
-class Rollbacks:
-    """Contents of `rollbacks.json`: the rollbacks of a run in all processes that trained it.
-
-    Attributes:
-        factor: every learning rate of the settings is multiplied by it.
-        rollbacks: number of rollbacks.
-    """
-
-    factor: Annotated[float, Between(0, 1)] = 1.0
-    rollbacks: Natural = 0
-
-
-def with_rollbacks(settings: Settings, run: RunDirectory, attempt: Callable[[Settings], int]) -> int:
-    """Train; after a divergence, resume from the last checkpoint if `recovery.on_divergence=rollback`.
-
-    Diverged parameters are never saved, so the last checkpoint is valid. The saved settings keep the specified learning
-    rates. The factor that lowers them is recorded in `rollbacks.json`, so that every resumed run has lower rates.
-
-    Args:
-        settings: settings of the run.
-        run: directory of the run.
-        attempt: trains with the settings that it receives, from the last checkpoint if the run has one.
-
-    Returns:
-        The result of `attempt`, or 128 + the number of a signal that arrived in the diverging step.
-
-    Raises:
-        DivergenceError: divergence after `recovery.rollbacks` rollbacks, or before the first checkpoint.
-        SettingsError: `recovery.rollback_rate` is not between 0 and 1.
-        CheckpointError: the record of rollbacks is damaged.
-    """
-    if not 0.0 < settings.recovery.rollback_rate < 1.0:
-        raise SettingsError(f"recovery.rollback_rate={settings.recovery.rollback_rate} must be between 0 and 1.")
-    rollbacks = recorded_rollbacks(run)
-    if latest_checkpoint(run.checkpoints) is None and current_world().is_chief:
-        _record_file(run).unlink(missing_ok=True)       # of a previous run in this directory
-    elif rollbacks.rollbacks:
-        lowered = with_lower_rate(settings, rollbacks.factor).optimizer.learning_rate
-        logger.info(f"Rollbacks so far: {rollbacks.rollbacks}. Training resumes with "
-                    f"optimizer.learning_rate={lowered:.6g}, {rollbacks.factor:g} times that of the settings "
-                    f"({_record_file(run)}).")
-    while True:
-        try:
-            return attempt(with_lower_rate(settings, rollbacks.factor))
-        except DivergenceError as error:
-            rollbacks = _record_rollback(rollbacks, settings, run, error)
-            if received := current_world().agree(error.signal or 0):
-                logger.info("A signal to stop was received: the next start resumes from that checkpoint.")
-                return 128 + received
-
-
-def recorded_rollbacks(run: RunDirectory) -> Rollbacks:
-    """Return the rollbacks of a run; none if it has no checkpoint.
-
-    Raises:
-        CheckpointError: the record is damaged.
-    """
-    if latest_checkpoint(run.checkpoints) is None or not _record_file(run).exists():
-        return Rollbacks()
-    return read_json(_record_file(run), Rollbacks,
-                     "Fix it, or remove it to resume with the learning rate of the settings.", CheckpointError)
-
-
-def with_lower_rate(settings: Settings, factor: float) -> Settings:
-    """Return the settings with every learning rate multiplied by `factor`, including those of the schedule."""
-    optimizer = dataclasses.replace(settings.optimizer, learning_rate=settings.optimizer.learning_rate * factor)
-    schedule = dataclasses.replace(
-        settings.schedule, end_learning_rate=settings.schedule.end_learning_rate * factor,
-        values=[value * factor for value in settings.schedule.values])
-    return dataclasses.replace(settings, optimizer=optimizer, schedule=schedule)
-
-
-def _record_rollback(previous: Rollbacks, settings: Settings, run: RunDirectory, error: DivergenceError) -> Rollbacks:
-    """Write the record with another rollback, before training resumes.
-
-    Raises:
-        DivergenceError: `error`, because the settings allow no rollback or the run has no checkpoint.
-    """
-    recovery, checkpoint = settings.recovery, latest_checkpoint(run.checkpoints)
-    if current_world().agree(recovery.on_divergence != "rollback" or checkpoint is None):
-        raise error
-    if previous.rollbacks >= recovery.rollbacks:
-        raise DivergenceError(f"{error} (Rollbacks made: {previous.rollbacks}; recovery.rollbacks={recovery.rollbacks} "
-                              "allows no more.)") from error
-    rollbacks = Rollbacks(previous.factor * recovery.rollback_rate, previous.rollbacks + 1)
-    if current_world().is_chief:
-        write_text(_record_file(run), json.dumps(dataclasses.asdict(rollbacks)) + "\n")
-    lowered = with_lower_rate(settings, rollbacks.factor).optimizer.learning_rate
-    logger.warning(f"{error}")
-    logger.warning(f"Rollback {rollbacks.rollbacks} of {recovery.rollbacks}: resuming from {checkpoint} with "
-                   f"optimizer.learning_rate={lowered:.6g}.")
-    return rollbacks
-
-
-def _record_file(run: RunDirectory) -> Path:
-    return run.path / RECORD
-
 
 def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequence[int] | None = None,
           towers: int | None = None, *,
@@ -187,7 +79,7 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
         with world, run.writing("towernmt train"):
             is_chief = current_world().is_chief
             settings = with_vocabulary_sizes(settings, data)
-            status = _train_alone(settings, data, run, gpus, towers, components)
+            status = _check_and_train(settings, data, run, gpus, towers, components)
         if is_chief and status == 0:    # the other processes have ended
             average_if_due(settings, data, run, components, gpus)
         return status
@@ -236,16 +128,17 @@ def one_training() -> Iterator[None]:
         _TRAINING.release()
 
 
-def _train_alone(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequence[int] | None,
-                 towers: int | None, components: Components) -> int:
+def _check_and_train(settings: Settings, data: TrainingData, run: RunDirectory, gpus: Sequence[int] | None,
+                     towers: int | None, components: Components) -> int:
+    """Check that the run can begin or resume, choose its batch size, and train until its end."""
     if current_world().processes > 1:
         refuse_differences(_facts(settings, data, run, len(gpus) if gpus is not None else towers or 1))
     check_resumable(run, _settings_to_record(settings, components))
     check_run_vocabulary(run, data)
     check_data(run, data)
     check_average(settings, data)
-    if done := finished(run, settings.train):
-        logger.info(done)
+    if reason := why_finished(run, settings.train):
+        logger.info(reason)
         return 0
     if wants_search(settings, run):
         check_memory_limit(run, settings)
@@ -289,8 +182,8 @@ def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDire
         run.begin(recorded, data)
         if current_world().is_chief:
             set_later_average_aside(run)
-        if why_lost(recorded):
-            logger.warning(why_lost(recorded))
+        if problem := why_model_not_found(recorded):
+            logger.warning(problem)
         logger.info(f"Made with {', '.join(f'{name} {version}' for name, version in versions().items())}; data: "
                     f"{data.directory}", extra=DETAIL)
         if gpus is None and is_slow_on_cpu(train_settings.precision):

@@ -128,13 +128,13 @@ def with_batch_tokens(settings: Settings, tokens: int) -> Settings:
     return dataclasses.replace(settings, data=dataclasses.replace(settings.data, batch_tokens=tokens))
 
 
-def grid(index: int) -> int:
-    """Return the candidate of an index; candidates are 3 to 6 % apart: 16, 17, ... 31, 32, 34, ... 62, 64, 68, ..."""
+def candidate_size(index: int) -> int:
+    """Return the batch size of an index; the sizes are 3 to 6 % apart: 16, 17, ... 31, 32, 34, ... 62, 64, 68, ..."""
     return (16 + index % 16) << index // 16
 
 
 def largest_that_fits(measure: Callable[[int], int | None], limit: int, first: int = 1024) -> int | None:
-    """Return the largest size on the grid whose measure, which grows with the size, is at most `limit`.
+    """Return the largest `candidate_size` whose measure, which grows with the size, is at most `limit`.
 
     Memory is nearly linear in the size, so two measurements predict the next candidate.
 
@@ -146,26 +146,26 @@ def largest_that_fits(measure: Callable[[int], int | None], limit: int, first: i
     Returns:
         None if the smallest is too large.
     """
-    end = next(i for i in itertools.count() if grid(i) > LARGEST)
-    fits, too_large = -1, end                               # indices on the grid
+    end = next(i for i in itertools.count() if candidate_size(i) > LARGEST)
+    fits, too_large = -1, end                               # indices of candidate sizes
     bytes_at: dict[int, int] = {}
     count = 0
-    index = next(i for i in itertools.count() if grid(i) >= first)
+    index = next(i for i in itertools.count() if candidate_size(i) >= first)
     while too_large - fits > 1:
-        used = measure(grid(index))
+        used = measure(candidate_size(index))
         if used is not None:
-            bytes_at[grid(index)] = used
+            bytes_at[candidate_size(index)] = used
         if used is not None and used <= limit:
             fits = index
         else:
             too_large = index
         count += 1
         # After five predictions memory is evidently not linear. Bisection needs at most five more measurements.
-        index = _next(fits, too_large, end, bytes_at, limit, interpolate=count <= 5)
-    return grid(fits) if fits >= 0 else None
+        index = _next_index(fits, too_large, end, bytes_at, limit, interpolate=count <= 5)
+    return candidate_size(fits) if fits >= 0 else None
 
 
-def _next(fits: int, too_large: int, end: int, bytes_at: dict[int, int], limit: int, interpolate: bool) -> int:
+def _next_index(fits: int, too_large: int, end: int, bytes_at: dict[int, int], limit: int, interpolate: bool) -> int:
     """Return an index strictly between both, at the expected limit; by linear interpolation if `interpolate` is set."""
     guess = (fits + too_large) // 2
     if too_large == end:
@@ -176,7 +176,7 @@ def _next(fits: int, too_large: int, end: int, bytes_at: dict[int, int], limit: 
         (low, low_bytes), (high, high_bytes) = sorted(bytes_at.items())[-2:]
         if high_bytes > low_bytes:
             expected = low + (limit - low_bytes) * (high - low) / (high_bytes - low_bytes)
-            interpolated = next((i for i in range(end) if grid(i + 1) > expected), end)
+            interpolated = next((i for i in range(end) if candidate_size(i + 1) > expected), end)
             guess = min(guess, interpolated) if too_large == end else interpolated
     return min(max(guess, fits + 1), too_large - 1)
 
@@ -293,17 +293,18 @@ def peak_of_directory(directory: Path, gpus: list[int] | None, towers: int | Non
     """
     run = RunDirectory(directory)
     settings = run.settings()
-    s = settings.train
+    train = settings.train
     with tf.Graph().as_default():
         configure_graph(graph_settings(settings))
-        source = GeneralQueueInput(FixedBatches(load_batches(directory / BATCHES), STEPS * s.update_cycle), feeders=1)
+        batches = FixedBatches(load_batches(directory / BATCHES), STEPS * train.update_cycle)
+        source = GeneralQueueInput(batches, feeders=1)
         model = run.load_model()
         set_model_optimizer(model, settings)
         config = TrainConfig(model=model, data=source, callbacks=[NaNGuard(check_steps=0)], monitors=[],
-                             update_cycle=s.update_cycle, max_epoch=1)
+                             update_cycle=train.update_cycle, max_epoch=1)
         launch_train_with_config(config, SyncMultiGPUTrainer(
-            gpus=gpus, towers=towers, update_cycle=s.update_cycle, trained=TrainedVariables(s.only, s.freeze),
-            collectives=s.collectives))
+            gpus=gpus, towers=towers, update_cycle=train.update_cycle,
+            trained=TrainedVariables(train.only, train.freeze), collectives=train.collectives))
     if gpus is None:
         return peak_memory()
     devices = [device.removeprefix("/").upper() for device in use_gpus(gpus)]

@@ -14,6 +14,7 @@ from towernmt.run.run_settings import Settings, TrainSettings, affects_training_
 
 FIXED_GROUPS = ("model.",)
 FIXED_KEYS = ("optimizer.name", "optimizer.ema_decay", "optimizer.adafactor_momentum", "train.only", "train.freeze")
+"""Groups of settings and single settings that determine the variables of a checkpoint, so a resumed run keeps them."""
 
 
 def check_resumable(run: RunDirectory, settings: Settings) -> None:
@@ -84,7 +85,7 @@ def check_memory_limit(run: RunDirectory, settings: Settings) -> None:
             f"from this run (--set init.checkpoint={run.path}).")
 
 
-def finished(run: RunDirectory, settings: TrainSettings) -> str:
+def why_finished(run: RunDirectory, settings: TrainSettings) -> str:
     """Return a sentence on why the run is finished, or "" if it is not.
 
     Raises:
@@ -130,6 +131,6 @@ def _lacks_validation(state: CheckpointState) -> bool:
 
 def _callback_number(state: CheckpointState, key: str, name: str) -> Any:
     """Return a number from the saved state of a callback; None if it is missing."""
-    memory = state.callbacks.get(key)
-    value = memory.get(name) if isinstance(memory, dict) else None
+    saved = state.callbacks.get(key)
+    value = saved.get(name) if isinstance(saved, dict) else None
     return value if isinstance(value, (int, float)) else None

@@ -20,18 +20,16 @@ from towernmt.core.terminal_log import (
 from towernmt.core.world import current_world
 
 LOG_FILE = "log.log"
-_KEPT = 1000
-
-
+_MAX_HELD_RECORDS = 1000
 _LOGGERS = (logger._logger, logging.getLogger("towernmt"))
 """tensorpack's, which callbacks and trainers log to, and that of `towernmt.dataflow`, which knows no tensorpack."""
 
 
-class _Early(logging.handlers.MemoryHandler):
+class _HeldRecords(logging.handlers.MemoryHandler):
     """Buffer of the records that are logged before the directory of the log is known."""
 
     def __init__(self) -> None:
-        super().__init__(_KEPT, flushLevel=logging.CRITICAL + 1)
+        super().__init__(_MAX_HELD_RECORDS, flushLevel=logging.CRITICAL + 1)
 
     def emit(self, record: logging.LogRecord) -> None:
         if len(self.buffer) < self.capacity:
@@ -52,9 +50,9 @@ class _LogFile(logging.FileHandler):
 
 def hold_log() -> None:
     """Buffer new records for the file that `begin_log` opens, in the process that writes the run."""
-    _remove(*_early_handlers())
+    _remove(*_held_records())
     if current_world().is_chief:
-        _add(_Early())
+        _add(_HeldRecords())
 
 
 def begin_log(directory: str | Path) -> None:
@@ -76,10 +74,10 @@ def begin_log(directory: str | Path) -> None:
         raise SettingsError(f"{directory / LOG_FILE}: cannot write the log ({error.strerror}); pass another --logdir."
                             ) from error
     file.setFormatter(PlainFormatter())
-    for early in _early_handlers():
-        early.setTarget(file)
-        early.flush()
-        _remove(early)
+    for held in _held_records():
+        held.setTarget(file)
+        held.flush()
+        _remove(held)
     logger.LOG_DIR, logger._FILE_HANDLER = str(directory), file
     _add(file)
     logger.info(f"Argv: {command_line()}", extra=DETAIL)
@@ -106,5 +104,5 @@ def _remove(*handlers: logging.Handler) -> None:
             log.removeHandler(handler)
 
 
-def _early_handlers() -> list[_Early]:
-    return [handler for handler in logger._logger.handlers if isinstance(handler, _Early)]
+def _held_records() -> list[_HeldRecords]:
+    return [handler for handler in logger._logger.handlers if isinstance(handler, _HeldRecords)]

@@ -1,0 +1,106 @@
+"""Callbacks that report a run when it begins: its size, data and limit, and its automatic settings."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from tensorpack.callbacks import Callback
+from tensorpack.utils import logger
+
+from towernmt.core.files import write_text
+from towernmt.core.tf_compat import tf1
+from towernmt.core.world import current_world
+from towernmt.dataflow.batches.training_data import TrainingData
+from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, AutomaticSetting
+from towernmt.run.directory import RunDirectory
+from towernmt.run.run_settings import Settings
+
+
+class Introduction(Callback):
+    """Logs one paragraph about the run when training begins or resumes.
+
+    Args:
+        settings: settings of the run.
+        data: training data.
+        run: directory of the run.
+        validated: whether the run has a validator.
+    """
+
+    def __init__(self, settings: Settings, data: TrainingData, run: RunDirectory, validated: bool) -> None:
+        self._settings, self._data, self._run, self._validated = settings, data, run, validated
+
+    def _setup_graph(self) -> None:
+        # Later callbacks build more graphs.
+        self._parameters = sum(int(np.prod(v.shape.as_list())) for v in tf1.trainable_variables())
+
+    def _before_train(self) -> None:
+        logger.info(self._text())
+
+    def _text(self) -> str:
+        train, run = self._settings.train, self._run.path
+        begin = "Training" if not self.global_step else f"Resuming after step {self.global_step} with"
+        sentences = [
+            f"{begin} a {self._settings.architecture} of {self._parameters:,} parameters on {_towers(self.trainer)}.",
+            f"Data: {self._data.directory}{self._amount()}.",
+            self._validation(),
+            f"Until {_limits(train)}." if _limits(train) else "Without a limit: until Ctrl-C.",
+            f"The run is in {run}, its complete log in {self._run.log / 'log.log'}.",
+            f"To watch it: tensorboard --logdir {shlex.quote(str(self._run.log))}.",
+            "To stop it: Ctrl-C, which saves a checkpoint; the same command resumes from there."]
+        return " ".join(sentence for sentence in sentences if sentence)
+
+    def _amount(self) -> str:
+        pairs = getattr(self._data, "pairs", None)
+        if not isinstance(pairs, int):
+            return ", as it is read"
+        data_settings = self._settings.data
+        return f", {pairs:,} pairs, in batches of {data_settings.batch_tokens:,} {data_settings.batch_type} tokens"
+
+    def _validation(self) -> str:
+        validation = self._settings.validation
+        if self._validated:
+            sets = [validation_set.first(validation.sentences) for validation_set in self._data.validation_sets]
+            count = sum(len(validation_set.source) for validation_set in sets)
+            intervals = [f"{validation.steps:,} updates"] if validation.steps else []
+            intervals += [f"{validation.minutes:g} minutes"] if validation.minutes else []
+            return f"Validation: {count:,} sentences every {' or '.join(intervals)}."
+        reason = "validation.steps=0" if self._data.validation_sets else "The data have no validation text"
+        return f"{reason}: the run has no BLEU and no best checkpoint."
+
+
+def _towers(trainer: Any) -> str:
+    devices = list(getattr(trainer, "tower_devices", []))
+    kind = "CPU" if all("cpu" in device.lower() for device in devices) else "GPU"
+    return f"{len(devices)} {kind} tower{'s' if len(devices) > 1 else ''}"
+
+
+def _limits(train: Any) -> str:
+    limits = [f"update {train.steps:,}" if train.steps else "",
+              f"the end of epoch {train.epochs:,}" if train.epochs else "",
+              f"{train.minutes:g} minutes have passed" if train.minutes else "",
+              f"{train.stop_patience} validations have no better score" if train.stop_patience else ""]
+    return " or ".join(limit for limit in limits if limit)
+
+
+class AutomaticSettingsRecord(Callback):
+    """Logs the automatic settings when training begins, and writes them into the directory of the run.
+
+    Args:
+        automatic: automatic settings of the run.
+        run: directory of the run.
+    """
+
+    def __init__(self, automatic: Sequence[AutomaticSetting], run: Path) -> None:
+        self.automatic, self._path = automatic, run / AUTOMATIC_SETTINGS_FILE
+
+    def _before_train(self) -> None:
+        for setting in self.automatic:
+            logger.info(setting.sentence)
+        if current_world().is_chief:
+            content = {setting.key: {"value": setting.value, "reason": setting.reason} for setting in self.automatic}
+            write_text(self._path, yaml.safe_dump(content, sort_keys=False))
