@@ -33,11 +33,11 @@ def prepare(text: Path, *more: str) -> Path:
 
 
 @pytest.fixture
-def train(tmp_path, capsys):
+def train(tmp_path, capsys, monkeypatch):
     """Return `train(data, *settings)`, which returns the lines that the command prints."""
     def run(data: Path, *settings: str, arguments: tuple[str, ...] = ()) -> list[str]:
         for handler in terminal_handlers():     # the logger of the test that imported it
-            handler.stream = sys.stdout
+            monkeypatch.setattr(handler, "stream", sys.stdout)
         capsys.readouterr()
         assert main(["train", "--defaults=fixed", "--data", str(data), "--logdir", str(tmp_path / "run"), *arguments,
                      "--set", *SMALL, *settings]) == 0
