@@ -96,9 +96,11 @@ def scores_of_sets(outcomes: Mapping[str, ValidationOutcome], with_mean: bool = 
     return scores
 
 
-_LOWER = {metric.scalar() for metric in METRICS.values() if metric.mode == "min"} | {"loss", "nll", "perplexity"}
+MEANS_OF_TRAINING = ("loss", "nll", "perplexity")
+"""Scalars of training that are means over the updates between two log lines; lower values are better."""
+_LOWER_IS_BETTER = {*MEANS_OF_TRAINING, *(metric.scalar() for metric in METRICS.values() if metric.mode == "min")}
 
 
 def mode_of(scalar: str) -> str:
     """Return 'max' if higher values of a scalar of training or validation are better, else 'min'."""
-    return "min" if scalar.split("/")[0] in _LOWER else "max"
+    return "min" if scalar.split("/")[0] in _LOWER_IS_BETTER else "max"

@@ -24,7 +24,7 @@ from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.stopping import EarlyStopping, NaNGuard, StopAfterMinutes, StopAtStep, StopOnSignal
 from towernmt.callbacks.summaries import Histograms, LossScaleMonitor
-from towernmt.callbacks.validation_metrics import mode_of
+from towernmt.callbacks.validation_metrics import MEANS_OF_TRAINING, mode_of
 from towernmt.checkpoint.checkpoint_files import latest_checkpoint
 from towernmt.checkpoint.records import fingerprints
 from towernmt.core.errors import SettingsError
@@ -135,9 +135,6 @@ def make_validator(settings: Settings, data: TrainingData, model: Any) -> BleuVa
         settings.search, loss=_takes_batches(model), every_minutes=validation.minutes,
         more_references=first.references[1:], more_sets=others, metric=validation.metric,
         metric_set=validation.metric_set, seed=settings.data.seed, name=first.name, at_start=validation.at_start)
-
-
-MEANS_OF_TRAINING = ("loss", "nll", "perplexity")
 
 
 def check_plateau(settings: Settings, scores: Sequence[str]) -> None:

@@ -108,9 +108,9 @@ def average_if_due(settings: Settings, data: TrainingData, run: RunDirectory, co
 Outcomes = Mapping[str, ValidationOutcome]
 """The outcomes of one checkpoint by the name of the validation set in scalars."""
 _BEST, _AVERAGE, _LAST = "best", "average", "last"
+"""The candidates: the checkpoint that translates so far, the average, and the last checkpoint."""
 _RESULTS = {_BEST: "not kept", _AVERAGE: "kept", _LAST: "the last one is taken"}
-"""The candidates: the checkpoint that translates so far, the average, and the last checkpoint; and their texts in the
-log."""
+"""What happens with the average, by the best candidate, for the log."""
 
 
 class _FinishedRun:
