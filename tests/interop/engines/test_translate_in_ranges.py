@@ -53,7 +53,7 @@ def ranges_done(place: Path) -> int:
 def until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> bool:
     """Wait for a condition; return False if the process ends before."""
     wait_until(lambda: process.poll() is not None or condition())
-    return condition()
+    return process.poll() is None
 
 
 @pytest.fixture(scope="module")
