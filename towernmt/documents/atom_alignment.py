@@ -10,7 +10,6 @@ from itertools import accumulate
 
 from towernmt.dataflow.text.word_segmentation import characters, is_unspaced
 from towernmt.documents.segments import Atom, runs_by_kind
-from towernmt.documents.shields import find_placeholders
 from towernmt.documents.source_sentences import SourceSentence
 
 Link = tuple[int, int]
@@ -128,7 +127,7 @@ def _target_atoms(sentence: SourceSentence, text: str, single_letters: bool) -> 
     used: set[int] = set()
     for word_index, word in enumerate(text.split()):
         first_atom, offset = len(atoms), 0
-        for source, start, end in find_placeholders(sentence.names, word):
+        for source, start, end in sentence.placeholders_in(word):
             atoms += _atoms_of(word[offset:start], word_index, single_letters)
             # Links number all words of the translation, so an empty word must remain.
             atoms.append(TargetAtom("", False, False, word=word_index) if source in used

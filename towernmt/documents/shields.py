@@ -18,10 +18,10 @@ r"""Find words and symbols in plain text that a translation must not change, and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import count, islice
+from itertools import count
 
 import regex  # type: ignore[import-untyped]
 
@@ -251,8 +251,11 @@ class Attached(Mark):
         return "".join(part.text if isinstance(part, Attached) else plain_text((part,)) for part in self.content)
 
 
-_PLACEHOLDER_NAME = re.compile(rf"(?<![^\W\d_{UNSPACED}])[xX]\d+")
-_LIKE_PLACEHOLDER_NAME = re.compile(r"[xX](\d+)")
+_USUAL_PLACEHOLDER = re.compile(r"X(\d+)", re.IGNORECASE)
+_QUANTITY = re.compile(r"[-−]?(?:[€$£¥₹][ \u00a0]?)?"
+                       r"(?:\d{1,3}(?:[., \u00a0\u202f]\d{3})+(?:[.,]\d{1,2})?|\d+(?:[.,]\d+)?)"
+                       r"(?:[ \u00a0\u202f]?[^\W\d_/]{1,4}(?:/[hs])?[\u00b2\u00b3]?|[ \u00a0\u202f]?[%‰°€$£¥₹]C?)?")
+"""A number with its unit, but no date, time or telephone number."""
 
 
 @dataclass(frozen=True)
@@ -318,26 +321,51 @@ def with_shields(text: str, protection: Protection = EVERYTHING) -> Iterator[str
         yield text[end_of_last:]
 
 
-def make_placeholders(number: int, text: str) -> list[str]:
+def make_placeholders(shielded: Sequence[str], text: str, known_words: Sequence[str] = ()) -> list[str]:
     """Return placeholders for shielded words, which do not occur in a text.
 
-    A placeholder is a capital letter with a number, like the name of a variable or vitamin: vocabularies contain such
-    words, and models copy them.
+    A placeholder is a name or a number that the model knows, or a capital letter with a number, like the name of a
+    variable or vitamin: vocabularies contain such words, and many models copy them.
 
     Args:
-        number: number of shielded words.
+        shielded: the shielded words.
         text: text without the shielded words.
+        known_words: names, and numbers for quantities, that the model copies.
     """
-    used = set(_LIKE_PLACEHOLDER_NAME.findall(text))
-    return list(islice((f"X{index}" for index in count(1) if str(index) not in used), number))
+    used = set(_USUAL_PLACEHOLDER.findall(text))
+    folded_text = text.casefold()
+    words = [word for word in known_words if word.casefold() not in folded_text] if shielded else []
+    numbers, names = (iter([word for word in words if word.isdigit() == is_number]) for is_number in (True, False))
+    usual = (f"X{index}" for index in count(1) if str(index) not in used)
+    return [next(numbers if _QUANTITY.fullmatch(word) else names, None) or next(usual) for word in shielded]
 
 
-def find_placeholders(names: Mapping[str, int], text: str) -> list[tuple[int, int, int]]:
+def placeholder_pattern(placeholders: Iterable[str]) -> re.Pattern[str]:
+    """Return a regular expression that matches placeholders, in any case, and further words like them.
+
+    A name may have an ending of up to two letters, which does not belong to the placeholder: `Toms` in German.
+
+    Args:
+        placeholders: the placeholders of a sentence.
+    """
+    return _pattern_with(tuple(word for word in placeholders if not _USUAL_PLACEHOLDER.fullmatch(word)))
+
+
+@lru_cache(256)
+def _pattern_with(words: tuple[str, ...]) -> re.Pattern[str]:
+    letter = rf"[^\W\d_{UNSPACED}]"
+    patterns = [rf"(?<![\d.,]){word}(?!\d|[.,]\d)" if word.isdigit() else rf"{word}(?!{letter}{{3}})"
+                for word in words]
+    return re.compile(rf"(?<!{letter})(?:{'|'.join([*patterns, _USUAL_PLACEHOLDER.pattern])})", re.IGNORECASE)
+
+
+def find_placeholders(names: Mapping[str, int], pattern: re.Pattern[str], text: str) -> list[tuple[int, int, int]]:
     """Return value, start and end of each placeholder in a translation.
 
     Args:
         names: the values of the placeholders, by placeholder.
+        pattern: their regular expression, from `placeholder_pattern`.
         text: the translation.
     """
-    matches = ((names.get(match[0].upper()), match) for match in (_PLACEHOLDER_NAME.finditer(text) if names else ()))
+    matches = ((names.get(match[0].capitalize()), match) for match in (pattern.finditer(text) if names else ()))
     return [(number, match.start(), match.end()) for number, match in matches if number is not None]

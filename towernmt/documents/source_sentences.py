@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,14 @@ from towernmt.dataflow.text.language_codes import written_language
 from towernmt.dataflow.text.word_segmentation import is_unspaced
 from towernmt.documents.protection import ShieldedWithMarks, protected
 from towernmt.documents.segments import Atom, Mark, Segment, Shielded, Tag, runs_by_kind
-from towernmt.documents.shields import EVERYTHING, Attached, Protection, make_placeholders
+from towernmt.documents.shields import (
+    EVERYTHING,
+    Attached,
+    Protection,
+    find_placeholders,
+    make_placeholders,
+    placeholder_pattern,
+)
 
 Gap = list[str | Tag]
 """White space and marks between two atoms."""
@@ -27,10 +35,12 @@ class SourceSentence:
         atoms: the atoms of the sentence.
         gaps: white space and marks before each atom and after the last one. Of those between two sentences, only marks
             whose partner is inside the sentence belong to it.
+        known_words: names and numbers that the model copies, for placeholders.
     """
 
     atoms: Sequence[Atom]
     gaps: Sequence[Gap]
+    known_words: Sequence[str] = ()
 
     @cached_property
     def spaces(self) -> list[bool]:
@@ -43,7 +53,16 @@ class SourceSentence:
         """The placeholders, with the indices of their shielded atoms."""
         text = " ".join(atom.text for atom in self.atoms if atom.shield is None)
         shielded = [index for index, atom in enumerate(self.atoms) if atom.shield is not None]
-        return dict(zip(make_placeholders(len(shielded), text), shielded, strict=True))
+        placeholders = make_placeholders([self.atoms[index].text for index in shielded], text, self.known_words)
+        return dict(zip(placeholders, shielded, strict=True))
+
+    def placeholders_in(self, text: str) -> list[tuple[int, int, int]]:
+        """Return the index of the shielded atom, start and end of each placeholder in a translation."""
+        return find_placeholders(self.names, self._placeholder_pattern, text)
+
+    @cached_property
+    def _placeholder_pattern(self) -> re.Pattern[str]:
+        return placeholder_pattern(self.names)
 
     @cached_property
     def seen(self) -> list[str]:
@@ -105,13 +124,15 @@ class SplitSegment:
     source: Segment
 
 
-def split_segment(segment: Segment, language: str | None, protection: Protection = EVERYTHING) -> SplitSegment:
+def split_segment(segment: Segment, language: str | None, protection: Protection = EVERYTHING,
+                  known_words: Sequence[str] = ()) -> SplitSegment:
     """Divide a segment into sentences with the library `sentencex`.
 
     Args:
         segment: the segment.
         language: language of the text; None to treat the segment as one sentence.
         protection: the words and symbols to protect.
+        known_words: names and numbers that the model copies, for placeholders.
 
     Raises:
         SettingsError: the library is not installed.
@@ -134,7 +155,7 @@ def split_segment(segment: Segment, language: str | None, protection: Protection
                            and item.role == "close" and pairs[item.mark.key][0] in inside), 0)
         result.between[-1].extend(_as_parts(before[consumed:first_inside]))
         sentence_gaps = [before[first_inside:], *gaps[first + 1:last], after[:end_inside]]
-        result.sentences.append(SourceSentence(sentence_atoms, sentence_gaps))
+        result.sentences.append(SourceSentence(sentence_atoms, sentence_gaps, known_words))
         result.between.append([])
         consumed = end_inside
     result.between[-1].extend(_as_parts(gaps[-1][consumed:]))

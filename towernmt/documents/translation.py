@@ -16,7 +16,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.documents.atom_alignment import Link, TargetAtom, align_atoms
 from towernmt.documents.mark_placement import MAX_WORD_LENGTH, place_marks
 from towernmt.documents.segments import Part, Segment
-from towernmt.documents.shields import EVERYTHING, Protection, find_placeholders
+from towernmt.documents.shields import EVERYTHING, Protection
 from towernmt.documents.source_sentences import SourceSentence, SplitSegment, split_segment
 from towernmt.documents.writing import to_segment, without_empty_pairs, written_parts
 
@@ -127,7 +127,7 @@ def missing_placeholders(sentence: SourceSentence, text: str) -> list[str]:
     """Return the placeholders that are missing from a translation."""
     if not sentence.names:
         return []
-    found = {number for number, _, _ in find_placeholders(sentence.names, text)}
+    found = {number for number, _, _ in sentence.placeholders_in(text)}
     return [name for name, number in sentence.names.items() if number not in found]
 
 

@@ -81,7 +81,8 @@ def _with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[Targ
     It may also join the number to a word, as in `costs111`, from which it is removed.
     """
     present = {atom.stands_for for atom in atoms}
-    missing = {name[1:]: source for name, source in sentence.names.items() if source not in present}
+    missing = {name[1:]: source for name, source in sentence.names.items()
+               if source not in present and name[0] == "X" and name[1:].isdigit()}
     known_texts = numbers.union(atom.text for atom in sentence.atoms if atom.shield is None)
     joined_indices = {index for index, atom in enumerate(atoms) if missing and atom.stands_for is None
                       and atom.text not in known_texts and _NUMBER_AFTER_WORD.fullmatch(atom.text)}
@@ -158,14 +159,15 @@ class ProtectedLine:
     Args:
         line: the line.
         segment: the line as text, protected words, and symbols as marks.
+        known_words: names and numbers that the model copies, for placeholders.
 
     Attributes:
         sentence: the sentence that the model translates; None if the line has no other words.
     """
 
-    def __init__(self, line: str, segment: Segment) -> None:
+    def __init__(self, line: str, segment: Segment, known_words: Sequence[str] = ()) -> None:
         self._line = line
-        split = split_segment(segment, None, NOTHING)
+        split = split_segment(segment, None, NOTHING, known_words)
         self.sentence = split.sentences[0] if split.sentences else None
         # Symbols at the edges are not part of the sentence.
         self._text_before, self._text_after = ("".join(map(_text_of, parts))

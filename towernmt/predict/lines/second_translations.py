@@ -11,18 +11,18 @@ whose translation is too long gets a full stop.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import SequenceMatcher
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.letter_case import is_upper_case, upper_case
 from towernmt.dataflow.text.modifiers import without_accents
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.vocabulary.source_text import FINAL_MARK
-from towernmt.documents.segments import Mark, Segment, plain_text
+from towernmt.documents.segments import Mark, Segment, Shielded, plain_text
 from towernmt.documents.shields import Protection
 from towernmt.predict.lines.capitals import (
     UsualForms,
@@ -33,6 +33,7 @@ from towernmt.predict.lines.capitals import (
 )
 from towernmt.predict.lines.faults import worse
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.known_words import KnownWords, TranslateRequests
 from towernmt.predict.lines.line_options import LineRequest
 from towernmt.predict.lines.line_spans import LineSpans, with_small_numbers
 from towernmt.predict.lines.protected_sentences import ProtectedLine, with_placeholders
@@ -56,13 +57,6 @@ _PROGRAM = re.compile(r"(?=.*(?:\w\(|[=<>]|\) ?\{)).*[;{}]\s*|[{}]+\s*|[{}] .*[;
 _FINAL_MARKS = re.compile(r"\s*[.!?…。．｡।！？؟]+\s*$")
 
 
-class TranslateRequests(Protocol):
-    """A function that translates requests with one model."""
-
-    def __call__(self, requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
-        """Yield the translation of each request; `again` is true for lines that were translated before."""
-
-
 class SpecialLineModel(NamedTuple):
     """The properties of a model that decide how its special lines are translated.
 
@@ -73,6 +67,7 @@ class SpecialLineModel(NamedTuple):
         copies: whether lines without words are copied.
         spelling: corrects typos.
         usual_forms: the usual case of words.
+        known_words: names and numbers for placeholders.
     """
 
     settings: SpecialLineSettings
@@ -81,6 +76,7 @@ class SpecialLineModel(NamedTuple):
     copies: bool
     spelling: TypoCorrector
     usual_forms: UsualForms
+    known_words: KnownWords
 
 
 class SpecialLine:
@@ -194,8 +190,13 @@ class SpecialLine:
             return translation
         return _changed(translation, lambda text: self.spans.with_numbers(text, must_be_similar))
 
-    def second_lines(self, first_translation: Translation) -> list[ProtectedLine]:
-        """Return the lines to translate after a first translation; none if that is the only one."""
+    def second_lines(self, first_translation: Translation, translate: TranslateRequests) -> list[ProtectedLine]:
+        """Return the lines to translate after a first translation; none if that is the only one.
+
+        Args:
+            first_translation: translation of the line.
+            translate: translates requests, to find words for placeholders.
+        """
         text = first_translation[0].text
         item = self.spans.lost_item_number(text)
         lost_numbers = list(dict.fromkeys([*self.spans.lost_small_numbers(text), *item]))
@@ -208,31 +209,34 @@ class SpecialLine:
                                   or self.spans.num_changed_units(text)):
             return []
         # In its usual case and without typos, the line may keep the numbers: placeholders for them are a third step.
-        lines = [self._line_with(mark, item if is_changed else lost_numbers) for mark in self._marks()]
+        lines = [self._line_with(mark, item if is_changed else lost_numbers, translate) for mark in self._marks()]
         return [line for line in lines if line.sentence is not None
                 and (line.sentence.names or self._by_sentence or line.sentence.text != self._line)]
 
-    def lines_with_numbers(self, best_translation: Translation) -> list[ProtectedLine]:
+    def lines_with_numbers(self, best_translation: Translation, translate: TranslateRequests) -> list[ProtectedLine]:
         """Return the lines to translate if the best translation lacks small numbers; usually none."""
         protected_numbers = self._numbers_with_placeholders
         lost_numbers = set(self.spans.lost_small_numbers(best_translation[0].text)).difference(protected_numbers)
         if not lost_numbers:
             return []
-        return [self._line_with(mark, [*self._numbers_with_placeholders, *lost_numbers]) for mark in self._marks()]
+        return [self._line_with(mark, [*protected_numbers, *lost_numbers], translate) for mark in self._marks()]
 
-    def _line_with(self, mark: str, lost_numbers: Sequence[int]) -> ProtectedLine:
+    def _line_with(self, mark: str, lost_numbers: Sequence[int], translate: TranslateRequests) -> ProtectedLine:
         """Return the line in its usual case and without typos, with placeholders and a final mark.
 
         Args:
             mark: the final mark, or "".
             lost_numbers: small numbers that get placeholders.
+            translate: translates requests, to find words for placeholders.
         """
         self._numbers_with_placeholders = lost_numbers
         segment = self._segment()
         if self.unknown:
             segment = tuple(self._without_unknown_accents(part) if isinstance(part, str) else part for part in segment)
         segment = with_small_numbers(segment, lost_numbers)
-        return ProtectedLine(self._line, (*segment, mark) if mark else segment)
+        has_placeholders = any(isinstance(part, Shielded) for part in segment)
+        known_words = self._model.known_words.of(translate) if has_placeholders else ()
+        return ProtectedLine(self._line, (*segment, mark) if mark else segment, known_words)
 
     def _segment(self) -> Segment:
         """Return the segment of the line with its texts in the usual case and without typos."""
@@ -337,13 +341,13 @@ def better_translations(lines: Sequence[SpecialLine], first_translations: Sequen
         translate: translates requests.
     """
     translations = [line.with_numbers(translation) for line, translation in zip(lines, first_translations, strict=True)]
-    second_lines = {index: line.second_lines(translations[index]) for index, line in enumerate(lines)}
+    second_lines = {index: line.second_lines(translations[index], translate) for index, line in enumerate(lines)}
     while any(second_lines.values()):
         second_translations = _translations(lines, second_lines, translate)
         second_lines = {}
         for index, translations_of_line in second_translations.items():
             best_translation = lines[index].best(translations[index], translations_of_line)
-            second_lines[index] = lines[index].lines_with_numbers(best_translation)
+            second_lines[index] = lines[index].lines_with_numbers(best_translation, translate)
             translations[index] = best_translation
     # Where no second translation is better, a wrong number is still replaced by the one that is missing.
     return [line.with_numbers(translation, must_be_similar=False) if line.spans.changed(translation[0].text)

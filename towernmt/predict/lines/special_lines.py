@@ -21,13 +21,14 @@ from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.source_text import FINAL_MARK, SourceText
 from towernmt.predict.lines.capitals import UsualForms, may_have_emphasis
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
+from towernmt.predict.lines.known_words import KnownWords, TranslateRequests
 from towernmt.predict.lines.line_options import LineRequest
 from towernmt.predict.lines.spelling import TypoCorrector
 from towernmt.predict.lines.words_of_lines import lacks_sentences
 from towernmt.predict.search.search_settings import SWITCH, SearchSettings, SpecialLineSettings
 
 if TYPE_CHECKING:
-    from towernmt.predict.lines.second_translations import SpecialLine, SpecialLineModel, TranslateRequests
+    from towernmt.predict.lines.second_translations import SpecialLine, SpecialLineModel
 
 _ALIGNED_WORDS = 1_000
 """Maximum number of words of a copied line that gets word alignments: their memory is the square of the length."""
@@ -64,6 +65,7 @@ class SpecialLines:
         looked_up = source_text.words if SWITCH[0] in (settings.spelling, settings.copy_lines) else ()
         self._spelling = TypoCorrector(looked_up, languages[0])
         self._usual_forms = UsualForms(source_text.words, vocabulary, languages[0])
+        self._known_words = KnownWords(source_text.words)
         self._expects_marks = settings.final_marks != SWITCH[1] and source_text.marked >= _MARKED
         self._is_on = vocabulary.streams == 1
         self._ordinary = set(string.ascii_letters + " .,;:!?'\"()-")
@@ -173,7 +175,7 @@ class SpecialLines:
         from towernmt.predict.lines.second_translations import SpecialLineModel
 
         return SpecialLineModel(self._settings, self._search, self._languages, self._copies, self._spelling,
-                                self._usual_forms)
+                                self._usual_forms, self._known_words)
 
     @cached_property
     def _copies(self) -> bool:
