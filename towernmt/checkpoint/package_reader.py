@@ -203,7 +203,8 @@ def _with_scales(value: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, 
 def npy(array: np.ndarray) -> bytes:
     """Return an array in NumPy's format, without pickle."""
     stream = io.BytesIO()
-    np.lib.format.write_array(stream, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
+    # `np.ascontiguousarray` would change the shape of a scalar from [] to [1].
+    np.lib.format.write_array(stream, np.asarray(array, order="C"), version=(1, 0), allow_pickle=False)
     return stream.getvalue()
 
 

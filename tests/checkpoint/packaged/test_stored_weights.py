@@ -39,7 +39,8 @@ def test_bfloat16_is_rounded_as_ml_dtypes_rounds_it() -> None:
 
 
 def test_vectors_and_whole_numbers_are_stored_unchanged() -> None:
-    for value in (np.linspace(0, 1, 7, dtype=np.float32), np.arange(6).reshape(2, 3), np.zeros([4, 0], np.float32)):
+    for value in (np.linspace(0, 1, 7, dtype=np.float32), np.arange(6).reshape(2, 3), np.zeros([4, 0], np.float32),
+                  np.array(0.5, np.float32)):
         for precision in ("float32", "bfloat16", "int8"):
             restored = restore(store(value, precision))  # type: ignore[arg-type]
             assert restored.dtype == value.dtype and np.array_equal(restored, value)
@@ -48,8 +49,9 @@ def test_vectors_and_whole_numbers_are_stored_unchanged() -> None:
 
 def test_arrays_equal_those_that_numpy_reads_and_other_contents_are_refused() -> None:
     value = np.arange(12, dtype=np.float32).reshape(3, 4)
-    assert np.array_equal(np.load(io.BytesIO(npy(value)), allow_pickle=False), value)
-    assert np.array_equal(from_npy(npy(value)), value)
+    for array in (value, value.T, value[:, 1], np.array(0.5, np.float32)):
+        assert np.array_equal(np.load(io.BytesIO(npy(array)), allow_pickle=False), array)
+        assert np.array_equal(from_npy(npy(array)), array) and from_npy(npy(array)).shape == array.shape
     pickled, huge = io.BytesIO(), io.BytesIO()
     np.save(pickled, np.array([{"a": 1}], object), allow_pickle=True)
     np.lib.format.write_array_header_1_0(huge, {"descr": "<f4", "fortran_order": False, "shape": (1 << 40,)})
