@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,40 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence_and_leaves_nothing(
     assert "\n" not in str(error.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "step-4"]
     assert_all_complete(tmp_path)
+
+
+def refuse_to_delete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the deletion of removed checkpoints fail, as on NFS while a process of this machine reads their files."""
+    delete = shutil.rmtree
+
+    def refuse(path, ignore_errors=False, **options):
+        if Path(path).name.startswith(".removing-"):
+            if ignore_errors:
+                return
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(path))
+        delete(path, ignore_errors=ignore_errors, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+
+
+def test_training_continues_if_an_old_checkpoint_cannot_be_deleted(tmp_path, monkeypatch, caplog):
+    for step in (1, 2, 3):
+        write(tmp_path, step)
+    with monkeypatch.context() as patch:
+        refuse_to_delete(patch)
+        keep_last(tmp_path, 1)
+    assert checkpoint_steps(tmp_path) == [3]
+    assert "step-1 could not be removed (Directory not empty)" in caplog.text
+    keep_last(tmp_path, 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint", "step-3"]
+
+
+def test_a_checkpoint_replaces_one_of_its_step_before_that_is_deleted(tmp_path, monkeypatch):
+    write(tmp_path, 4)
+    refuse_to_delete(monkeypatch)
+    write_checkpoint(FakeSaver(), "values 4", tmp_path, 4, state(4, "new"))
+    assert_all_complete(tmp_path)
+    assert read_state(tmp_path / "step-4").position == "new"
 
 
 def test_a_state_is_replaced_completely(tmp_path):

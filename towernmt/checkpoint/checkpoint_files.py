@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,8 @@ from towernmt.core.files import flush_to_disk, write_text
 from towernmt.core.structured_files import Natural, typed_value
 from towernmt.core.tensors import Session
 from towernmt.dataflow.batches.batch import Position
+
+log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"step-(\d+)$")
 _UNFINISHED = ".writing-"
@@ -73,6 +76,7 @@ def write_checkpoint(saver: Any, session: Session, directory: Path, step: int, s
     from towernmt.core.tf_compat import tf  # the import takes seconds, and listing checkpoints does not need it
 
     final, unfinished = checkpoint_path(directory, step), directory / f"{_UNFINISHED}step-{step}"
+    replaced = None
     try:
         directory.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -82,12 +86,14 @@ def write_checkpoint(saver: Any, session: Session, directory: Path, step: int, s
         for entry in (*unfinished.iterdir(), unfinished):
             flush_to_disk(entry)
         if final.exists():
-            _remove(final)
+            replaced = _hide(final)
         unfinished.rename(final)
         flush_to_disk(directory)
     except (OSError, tf.errors.OpError) as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise _not_written(final, error) from error
+    if replaced is not None:
+        _delete(replaced)
     point_at(directory, checkpoint_steps(directory))
     return final
 
@@ -157,28 +163,54 @@ def set_aside(directory: Path) -> Path:
 
 
 def keep_last(directory: Path, count: int) -> None:
-    """Remove all but the last `count` checkpoints, and incomplete ones of killed processes."""
+    """Remove all but the last `count` checkpoints, and incomplete ones of killed processes.
+
+    A checkpoint that cannot be removed, for example because NFS keeps its open files, is logged, and removed later.
+
+    Raises:
+        CheckpointError: TensorFlow's file `checkpoint` cannot be written.
+    """
     steps = checkpoint_steps(directory)
     if steps[:-count]:
         point_at(directory, steps[-count:])
     for step in steps[:-count]:
-        _remove(checkpoint_path(directory, step))
+        checkpoint = checkpoint_path(directory, step)
+        try:
+            _hide(checkpoint)
+        except OSError as error:
+            _warn_of_rest(checkpoint, error)
     remove_unfinished(directory)
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove directories of processes that were killed while they wrote or removed a checkpoint."""
+    """Delete directories of processes that were killed while they wrote or removed a checkpoint."""
     for prefix in (_UNFINISHED, _REMOVED):
         for entry in directory.glob(f"{prefix}*"):
-            shutil.rmtree(entry)
+            _delete(entry)
 
 
-def _remove(checkpoint: Path) -> None:
-    """Rename and remove a checkpoint, so that a killed process leaves no incomplete one under its name."""
-    removed = checkpoint.with_name(_REMOVED + checkpoint.name)
-    shutil.rmtree(removed, ignore_errors=True)
-    checkpoint.rename(removed)
-    shutil.rmtree(removed)
+def _hide(checkpoint: Path) -> Path:
+    """Rename a checkpoint so that `remove_unfinished` deletes it, and return its new path.
+
+    After that, a killed process leaves no incomplete checkpoint under the old name.
+    """
+    hidden = checkpoint.with_name(_REMOVED + checkpoint.name)
+    shutil.rmtree(hidden, ignore_errors=True)
+    return checkpoint.rename(hidden)
+
+
+def _delete(hidden: Path) -> None:
+    """Delete a directory that is no checkpoint any more; log it if that fails."""
+    try:
+        shutil.rmtree(hidden)
+    except OSError as error:
+        _warn_of_rest(hidden, error)
+
+
+def _warn_of_rest(directory: Path, error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):    # another process has removed it
+        log.warning("%s could not be removed (%s), and takes disk space until a later checkpoint removes it.",
+                    directory, error.strerror)
 
 
 def _not_written(checkpoint: Path, error: Exception) -> CheckpointError:
