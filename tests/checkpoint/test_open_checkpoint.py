@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,31 @@ def test_a_missing_checkpoint_is_never_reported_as_damaged(tmp_path):
     with pytest.raises(CheckpointRemoved, match="step-7: the checkpoint does not exist") as error:
         repeat_if_removed(lambda: OpenCheckpoint(tmp_path / "step-7" / "model"))
     assert "remove it" not in str(error.value)
+
+
+def test_a_checkpoint_whose_removal_has_begun_is_removed_and_not_damaged(tmp_path, monkeypatch):
+    """Its removal has deleted the data and `state.json` when the reader lists the open directory."""
+    path = write(tmp_path, 1)
+    list_directory = os.listdir
+
+    def list_after_removal_has_begun(directory):
+        removing = path.rename(tmp_path / ".removing-step-1")
+        (removing / "state.json").unlink()
+        (removing / "model.data-00000-of-00001").unlink()
+        return list_directory(directory)
+
+    monkeypatch.setattr(os, "listdir", list_after_removal_has_begun)
+    with pytest.raises(CheckpointRemoved):
+        OpenCheckpoint(path / "model")
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not list open files")
+def test_a_missing_directory_for_temporary_files_is_reported_with_its_fix(tmp_path, monkeypatch):
+    path = write(tmp_path, 1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(CheckpointError, match=r"step-1: a temporary directory .* \(No such file.*set TMPDIR"):
+        OpenCheckpoint(path / "model")
+    assert not [link for link in Path("/proc/self/fd").iterdir() if str(path) in os.path.realpath(link)]
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not list open files")

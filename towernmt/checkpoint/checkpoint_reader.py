@@ -129,12 +129,14 @@ class OpenCheckpoint:
 
     def _removed_error(self) -> CheckpointRemoved:
         return CheckpointRemoved(f"{self.name}: the checkpoint does not exist; a running training removes its oldest "
-                              "checkpoints. Run the same command again, or choose another checkpoint.")
+                                 "checkpoints. Run the same command again, or choose another checkpoint.")
 
     def _hold(self, path: Path) -> None:
         descriptors: dict[str, int] = {}
         try:
             descriptors = _open_files(path)
+        except _DirectoryMoved:
+            raise self._removed_error() from None
         except (FileNotFoundError, NotADirectoryError) as error:
             if path.name == "model" and path.parent.is_dir():
                 raise self._damaged(error) from None
@@ -142,7 +144,13 @@ class OpenCheckpoint:
         except OSError as error:
             raise CheckpointError(f"{self.name}: the checkpoint cannot be read ({error.strerror}). Fix the "
                                   "cause, or choose another checkpoint.") from error
-        links = tempfile.mkdtemp(prefix="towernmt-")
+        try:
+            links = tempfile.mkdtemp(prefix="towernmt-")
+        except OSError as error:
+            _close_files(list(descriptors.values()))
+            raise CheckpointError(f"{self.name}: a temporary directory for reading the checkpoint cannot be made "
+                                  f"({error.strerror}). Free disk space, or set TMPDIR to a writable "
+                                  "directory.") from error
         self._close = weakref.finalize(self, _close_files, list(descriptors.values()), links)
         for name, descriptor in descriptors.items():
             os.symlink(_DESCRIPTORS / str(descriptor), os.path.join(links, name))
@@ -168,14 +176,25 @@ def repeat_if_removed(action: Callable[[], T]) -> T:
     return action()
 
 
+class _DirectoryMoved(OSError):
+    """A checkpoint's directory was renamed, removed or replaced while its files were opened."""
+
+
 def _open_files(prefix: Path) -> dict[str, int]:
-    """Open all files of a prefix, even if their directory is renamed meanwhile; return descriptors by name."""
+    """Open all files of a prefix, all in the same directory; return descriptors by name.
+
+    Raises:
+        _DirectoryMoved: the directory moved meanwhile, so some files may have been deleted before they were listed.
+        OSError: a file cannot be opened.
+    """
     descriptor_by_name: dict[str, int] = {}
     directory = os.open(prefix.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for name in os.listdir(directory):
             if name == STATE or name.startswith(f"{prefix.name}."):
                 descriptor_by_name[name] = os.open(name, os.O_RDONLY, dir_fd=directory)
+        if not _is_same_directory(directory, prefix.parent):
+            raise _DirectoryMoved
         if f"{prefix.name}.index" not in descriptor_by_name:
             raise FileNotFoundError(errno.ENOENT, f"{prefix.name}.index is missing")
     except BaseException:
@@ -184,6 +203,13 @@ def _open_files(prefix: Path) -> dict[str, int]:
     finally:
         os.close(directory)
     return descriptor_by_name
+
+
+def _is_same_directory(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _close_files(descriptors: list[int], links: str | None = None) -> None:
