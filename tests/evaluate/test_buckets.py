@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from sacrebleu.metrics import CHRF
 
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.evaluate.buckets import bucket_of, by_frequency, by_length, count_words, labels
 from towernmt.evaluate.comparison import System
 from towernmt.evaluate.metrics import MetricSettings
-from towernmt.evaluate.report import pick
+from towernmt.evaluate.report import Report, ReportSettings, pick
 
 
 def test_labels_and_places_of_ranges_agree():
@@ -27,8 +27,17 @@ def test_each_range_of_lengths_is_scored_as_a_corpus_of_its_own():
                         MetricSettings(("chrf",)), bounds=[1, 2, 7])
     assert [(bucket.label, bucket.sentences) for bucket in buckets] == [("1", 1), ("2", 2), ("3-7", 1)]
     assert by_length([0], [System("a", [""])], [[""]], MetricSettings(("chrf",)))[0].label == "0-5"
+    with_range_of_blank_lines = by_length([2], [System("a", ["one too"])], [["one two"]], MetricSettings(("chrf",)),
+                                          ReportSettings(length_bounds=[0, 5]).length_bounds)
+    assert [bucket.label for bucket in with_range_of_blank_lines] == ["1-5"]
     expected = CHRF().corpus_score(["one too", "x"], [["one two", "six seven"]]).score
     assert buckets[1].scores["chrF2"] == pytest.approx([expected, 100])
+
+
+@pytest.mark.parametrize("source", [["a"], ["a", "b", "c"]])
+def test_a_report_refuses_a_source_of_another_number_of_sentences(source):
+    with pytest.raises(DataError, match=f"source has {len(source)} sentences, and the reference has 2"):
+        Report([System("a", ["x", "y"])], [["x", "y"]], source)
 
 
 def test_words_match_once_each_within_their_sentence_and_count_in_the_range_of_their_frequency():

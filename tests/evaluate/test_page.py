@@ -116,6 +116,12 @@ def test_bars_are_as_high_as_their_values_and_the_chart_is_well_formed():
     assert [tick.text for tick in chart.findall("text[@class='tick']")] == ["0", "10", "20", "30", "40"]
 
 
+def test_a_negative_score_of_a_custom_metric_has_no_bar_and_the_chart_is_well_formed():
+    chart = xml.fromstring(bar_chart("t", "u", ["1", "2+"], ["3", "4"], ["a"], [[-0.5, 0.25]]))
+    heights = [float(bar.get("height") or 0) for bar in chart.findall("rect")]
+    assert heights[0] == 0 and heights[1] > 0       # SVG has no negative heights
+
+
 def test_attention_is_encoded_by_36_digits_row_by_row():
     vocabulary = WordVocabulary([*SPECIAL_PIECES, "a", "b"])
     details = TokenDetails([4, 2], [5, 4, 2], None, np.array([[1, 0], [0.5, 0.5], [0.01, 0.99]], np.float32))

@@ -88,7 +88,8 @@ def by_length(lengths: Sequence[int], systems: Sequence[System], references: Seq
     for sentence, length in enumerate(lengths):
         indices[bucket_of(length, bounds)].append(sentence)
     buckets = []
-    for label, bucket_indices in zip(labels(bounds, min(1, *lengths)), indices, strict=True):
+    least = min([1, *bounds[:1], *lengths])     # blank sentences, or a range for them, begin at 0
+    for label, bucket_indices in zip(labels(bounds, least), indices, strict=True):
         if not bucket_indices:
             continue
         subset = [[lines[i] for i in bucket_indices] for lines in references]

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.settings import check_ranges, setting
 from towernmt.core.text_table import align_columns
 from towernmt.dataflow.text.word_segmentation import words
@@ -115,13 +115,17 @@ class Report:
         frequency_text: name of the text in which the frequencies were counted.
 
     Raises:
-        DataError: there are no sentences, or a system has another number of sentences than a reference.
+        DataError: there are no sentences, or the source or a system has another number of sentences than a
+            reference.
     """
 
     def __init__(self, systems: Sequence[System], references: Sequence[Sequence[str]],
                  source: Sequence[str] | None = None, settings: ReportSettings | None = None,
                  frequencies: Counter[str] | None = None, frequency_text: str = "the reference") -> None:
         check_sentences(systems, references)
+        if source is not None and len(source) != len(references[0]):
+            raise DataError(f"The source has {len(source)} sentences, and the reference has {len(references[0])}: pass "
+                            "one source sentence for each.")
         self.systems, self.references, self.source = systems, references, source
         self.settings, self.frequency_text = settings or ReportSettings(), frequency_text
         self._frequencies = frequencies

@@ -32,7 +32,7 @@ def bar_chart(title: str, unit: str, groups: Sequence[str], notes: Sequence[str]
         groups: labels of the ranges.
         notes: the size of each range; shown with a bar's value under the pointer.
         names: names of the systems.
-        values: for each system the value of each range, at least 0.
+        values: for each system the value of each range. A negative value, as of a custom metric, has no bar.
     """
     top = _round_up(max((max(row) for row in values), default=0))
     parts = [f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">',
@@ -50,7 +50,8 @@ def _round_up(value: float) -> float:
 
 
 def _height(value: float, top: float) -> float:
-    return (HEIGHT - TOP - BOTTOM) * min(value / top, 1.0)
+    """Return the height of a bar, in units of the chart; 0 for a negative value, because the axis begins at 0."""
+    return (HEIGHT - TOP - BOTTOM) * min(max(value / top, 0.0), 1.0)
 
 
 def _grid(top: float) -> Iterator[str]:
