@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.callbacks.validation_towers import teacher_forced_batches
-from towernmt.checkpoint.averaging import average_checkpoints, best_checkpoints, checkpoints_between, last_checkpoints
-from towernmt.checkpoint.checkpoint_files import read_state
+from towernmt.checkpoint.averaging import (
+    average_checkpoints,
+    best_checkpoints,
+    checkpoints_between,
+    last_checkpoints,
+    mean_value,
+)
+from towernmt.checkpoint.checkpoint_files import read_state, write_values
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, SettingsError
@@ -63,6 +71,18 @@ def test_an_averaged_checkpoint_holds_the_means_and_no_slots(logdir, tmp_path):
         mean = np.mean([values[name].astype(np.float64) for values in originals], 0)
         np.testing.assert_allclose(value, mean, rtol=1e-6, atol=1e-12)
     assert not np.allclose(originals[0]["transformer/embedding"], originals[2]["transformer/embedding"])
+
+
+def test_the_mean_of_bfloat16_values_is_their_mean_and_not_the_last_value(tmp_path):
+    values = [np.array([1, 2, 100], ml_dtypes.bfloat16), np.array([3, -2, 101], ml_dtypes.bfloat16)]
+    checkpoints = []
+    for step, value in enumerate(values):
+        state = {"step": step, "position": None, "callbacks": {}}
+        checkpoints.append(OpenCheckpoint(
+            write_values({"w": value, "n": np.int32(step)}, tmp_path, step, state) / "model"))
+    mean = mean_value(checkpoints, "w")
+    assert mean.dtype == ml_dtypes.bfloat16 and mean.astype(np.float32).tolist() == [2, 0, 100.5]
+    assert mean_value(checkpoints, "n") == 1
 
 
 @pytest.mark.parametrize("which, path", [

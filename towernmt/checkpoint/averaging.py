@@ -108,7 +108,7 @@ def average_checkpoints(run: SavedRun, checkpoints: Sequence[Path], output: Path
     for name in weights:
         for variable_name in (name, name + AVERAGE_SUFFIX):
             if variable_name == name or all(variable_name in shape for shape in shapes):
-                values[variable_name] = _mean(open_checkpoints, variable_name)
+                values[variable_name] = mean_value(open_checkpoints, variable_name)
     state: dict[str, Any] = {"step": max(steps), "position": None, "callbacks": {},
                              "mean_of": sorted(steps), WEIGHTS: sorted(weights),
                              MADE_FROM: {"vocabulary": vocabulary_fingerprint(run.vocabulary)}}
@@ -116,12 +116,15 @@ def average_checkpoints(run: SavedRun, checkpoints: Sequence[Path], output: Path
         return write_values(values, output, max(steps), state)
 
 
-def _mean(checkpoints: Sequence[OpenCheckpoint], name: str) -> np.ndarray:
-    """Return the mean over the checkpoints, summed in float64; for integers the value of the last checkpoint."""
+def mean_value(checkpoints: Sequence[OpenCheckpoint], name: str) -> np.ndarray:
+    """Return the mean of a variable over checkpoints, summed in float64, with the dtype and shape of the variable.
+
+    The value of integers, booleans and text is that of the last checkpoint.
+    """
     last = checkpoints[-1].value(name)
-    if not np.issubdtype(last.dtype, np.floating):
+    if "float" not in last.dtype.name:      # for NumPy, bfloat16 is no subtype of `np.floating`
         return last
     total = np.zeros(last.shape, np.float64)
     for checkpoint in checkpoints:
-        total += checkpoint.value(name)
+        total += checkpoint.value(name).astype(np.float64)
     return np.asarray(total / len(checkpoints)).astype(last.dtype)
