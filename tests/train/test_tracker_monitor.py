@@ -95,6 +95,21 @@ def test_a_tracker_that_fails_is_left_with_one_warning(tmp_path: Path, monkeypat
     assert warnings == ["Lost records nothing more (no route to host)."]
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"run": 3}'])
+def test_a_damaged_record_of_the_tracker_is_named_with_its_fix(content: str, tmp_path: Path,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unused:
+        def begin(self, identifier: Any, settings: Any) -> str:
+            raise AssertionError("the run to continue is unknown")
+
+    warnings: list[str] = []
+    monkeypatch.setattr("towernmt.train.monitors.logger.warning", warnings.append)
+    (tmp_path / "tracker.json").write_text(content)
+    train(Unused(), tmp_path, steps=1)  # type: ignore[arg-type]
+    warning, = warnings
+    assert f"{tmp_path / 'tracker.json'}: " in warning and "Remove it to begin a new run of the tracker" in warning
+
+
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("towernmt.train.tracker_monitor.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"log\.tracker=mlflow needs .* pip install 'towernmt\[mlflow\]'"):

@@ -11,6 +11,7 @@ import math
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
+from towernmt.core.structured_files import read_json
 from towernmt.train.monitors import StepRecorder
 
 TRACKER_FILE = "tracker.json"
@@ -134,6 +136,13 @@ def make_tracker(library: str, project: str, name: str) -> Tracker:
     return MlflowTracker(project, name) if library == "mlflow" else WandbTracker(library, project, name)
 
 
+@dataclass(frozen=True)
+class _TrackerRecord:
+    """The content of `tracker.json`: the tracker's identifier of the run."""
+
+    run: str
+
+
 class TrackerMonitor(StepRecorder):
     """A monitor that sends all finite scalars of a step to a tracker, together.
 
@@ -151,10 +160,13 @@ class TrackerMonitor(StepRecorder):
         self._write(self._begin)
 
     def _begin(self) -> None:
-        recorded_identifier = json.loads(self._file.read_text(encoding="utf-8"))["run"] if self._file.exists() else None
+        recorded_identifier = None
+        if self._file.exists():
+            advice = "Remove it to begin a new run of the tracker."
+            recorded_identifier = read_json(self._file, _TrackerRecord, advice).run
         identifier = self._tracker.begin(recorded_identifier, self._settings)
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(self._file, json.dumps({"run": identifier}))
+        write_text(self._file, json.dumps(asdict(_TrackerRecord(identifier))))
 
     def _record(self, scalars: dict[str, Any], step: int) -> None:
         finite = {name: float(value) for name, value in scalars.items() if math.isfinite(value)}
