@@ -135,6 +135,26 @@ def test_an_error_comes_after_everything_before_it_in_the_order() -> None:
     assert line.runner.exceptions_raised == [caught.value]
 
 
+def test_a_feeder_whose_thread_cannot_start_is_an_error_and_not_an_endless_wait(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuse_second_feeder(thread: threading.Thread) -> None:
+        if "feeder 1" in thread.name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_second_feeder)
+    line = Line([numbers(0, 2, 3), numbers(1, 2, 3)], in_order=True)
+    with tf1.Session() as sess:
+        thread, = line.runner.create_threads(sess, daemon=True, start=True)
+        thread.join(LONG)
+        assert not thread.is_alive()
+        line.read_all(sess)
+        with pytest.raises(FeederError, match="feeder 1: RuntimeError: can't start new thread"):
+            line.runner.raise_error()
+
+
 def test_an_error_wakes_feeders_that_wait_for_their_turn() -> None:
     second_has_an_item = threading.Event()
 

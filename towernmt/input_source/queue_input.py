@@ -343,9 +343,9 @@ class InputCallback(Callback):
     def _before_train(self) -> None:
         self.counts = InputStatistics(begin=time.perf_counter())
         self._session = tf1.get_default_session()
-        self._input.start(self._session)
         if self._input.staging is not None:
             self._input.staging.start(self._stage)
+        self._input.start(self._session)    # may raise an exception; `_after_train` then stops all of the above
 
     def _before_run(self, context: Any) -> Any:
         self._staged_fetches = None

@@ -182,8 +182,7 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
         feeders = [threading.Thread(target=self._feed, args=(sess, run, index), daemon=True,
                                     name=f"GeneralQueueRunner-{self.name}-{name}")
                    for index, name in enumerate(self._names)]
-        for feeder in feeders:
-            feeder.start()
+        self._start(feeders, run)
         if coord:
             threading.Thread(target=_stop_with, args=(coord, run), daemon=True,
                              name=f"GeneralQueueRunner-{self.name}-coordinator").start()
@@ -194,6 +193,15 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
         finally:
             self._run_quietly(sess, self._cancel_op if run.stopping else self._close_op)
         self._join(feeders)
+
+    def _start(self, feeders: list[threading.Thread], run: FeederRun) -> None:
+        """Start the feeders; if the system refuses a thread, end the run with an error, as training would wait."""
+        for index, feeder in enumerate(feeders):
+            try:
+                feeder.start()
+            except RuntimeError as cause:
+                run.fail(index, _named_error(self._names[index], cause))
+                return
 
     def _report(self, sess: Session, run: FeederRun, error: FeederError, coord: Any) -> None:
         logger.error("%s%s", error, " (Elements enqueued before are delivered first.)" if run.enqueued else "")
@@ -227,7 +235,8 @@ class GeneralQueueRunner(tf1.train.QueueRunner):
     def _join(self, feeders: list[threading.Thread]) -> None:
         deadline = time.monotonic() + STOP_GRACE
         for feeder in feeders:
-            feeder.join(max(0.0, deadline - time.monotonic()))
+            if feeder.ident is not None:    # it was started
+                feeder.join(max(0.0, deadline - time.monotonic()))
         stuck = [name for name, feeder in zip(self._names, feeders, strict=True) if feeder.is_alive()]
         if stuck:
             logger.warning("Stopped without waiting for feeders that are blocked in their sources: %s.",
