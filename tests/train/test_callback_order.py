@@ -14,6 +14,7 @@ from tests.train.plain_model import PlainModel, train_plainly
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.stateful import ScoreWatcher
 from towernmt.callbacks.stopping import StopAtStep
+from towernmt.core.errors import SettingsError
 from towernmt.run import assemble
 from towernmt.run.assemble import Components
 from towernmt.run.directory import RunDirectory
@@ -62,3 +63,30 @@ def test_a_score_watcher_after_the_usual_ones_gets_each_score_at_once(
     assert after.scores == [[1, 1, 10.0], [2, 2, 20.0], [3, 3, 30.0]]
     saved = json.loads((tmp_path / "checkpoints" / "step-2" / "state.json").read_text())
     assert saved["callbacks"]["after"]["scores"] == after.scores[:2]       # it stands before the saver
+
+
+class Refusing(Callback):
+    """Refuses to train, as a saver does whose directory another process uses."""
+
+    def _before_train(self) -> None:
+        raise SettingsError("the directory is in use")
+
+
+class Prepared(Callback):
+    """Ends what it has prepared before training."""
+
+    def _before_train(self) -> None:
+        self.prepared = True
+
+    def _after_train(self) -> None:
+        assert self.prepared
+        self.prepared = False
+
+
+def test_a_callback_whose_training_never_began_is_not_ended() -> None:
+    trainer = SyncMultiGPUTrainer(towers=1)
+    first, last = Prepared(), Prepared()
+    with pytest.raises(SettingsError, match="in use"):
+        train_plainly(lambda: trainer, [first, Refusing(), last], PlainModel())
+    assert trainer._group.error is None
+    assert not first.prepared and not hasattr(last, "prepared")

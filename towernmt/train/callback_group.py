@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from tensorpack.callbacks import Callback
 from tensorpack.callbacks.group import Callbacks
 from tensorpack.train.base import StopTraining
 from tensorpack.utils import logger
@@ -83,6 +84,9 @@ class CallbackGroup(Callbacks):
     If a callback ends training after a step (by a limit, a signal, patience, divergence or a custom rule), training
     ends in every process of the world after the same step: the processes agree once all callbacks have acted.
 
+    If the `before_train` of a callback raises an exception, only the callbacks up to this one have their `after_train`
+    called: the later ones have nothing to end, and would fail for lack of what their `before_train` prepares.
+
     tensorpack prints an exception of `after_train` and ignores it, so a last checkpoint that could not be written would
     look like success. Here the other callbacks still end, and the first exception is kept in `error`.
 
@@ -103,12 +107,19 @@ class CallbackGroup(Callbacks):
         refuse_shared_feeds(self.cbs)
         self.trainer, self._world = callbacks.trainer, world
         self.error: Exception | None = None
+        self._started: list[Callback] = []      # their `before_train` was called
 
     separates_runs = True
 
     def get_hooks(self) -> list[Any]:
         """Return the hooks of the world, then the callbacks as hooks for their own runs."""
         return [*self._world.run_hooks(), *separate_runs([*super().get_hooks(), UpdateMark(self.trainer)])]
+
+    def _before_train(self) -> None:
+        self._started = []
+        for callback in self.cbs:
+            self._started.append(callback)
+            callback.before_train()
 
     def _before_epoch(self) -> None:
         self._act_together(super()._before_epoch)
@@ -132,7 +143,7 @@ class CallbackGroup(Callbacks):
     def _after_train(self) -> None:
         if self._world.processes > 1 and isinstance(sys.exc_info()[1], LOST_PROCESS_ERRORS):
             self.trainer.diverged = True    # the update may be incomplete
-        for callback in self.cbs:
+        for callback in self._started:
             try:
                 callback.after_train()
             except Exception as error:
