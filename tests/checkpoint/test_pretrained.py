@@ -14,7 +14,7 @@ from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 VOCABULARY = WordVocabulary([*SPECIAL_PIECES, "haus", "baum", "tür"])
 
 
-@pytest.mark.parametrize("header", ["", "4 3\n"])
+@pytest.mark.parametrize("header", ["", "4 3\n", "4 3\r\n"])
 def test_a_text_file_gives_the_vectors_of_the_subwords_in_the_vocabulary(tmp_path, header):
     path = tmp_path / "vectors.txt"
     path.write_text(f"{header}tür 1 2 3\nandere 4 5 6\nhaus -0.5 1e-3 2 \ntür 7 8 9\n", encoding="utf-8")

@@ -11,6 +11,8 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 from tests.variables import assign_random
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
+from towernmt.checkpoint.embedding_rows import grow_checkpoint, side_of_table
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.settings import apply_overrides
@@ -136,3 +138,20 @@ def test_the_command_refuses_a_vocabulary_that_is_not_there(run, tmp_path, capsy
     assert main(["grow", "--model", str(run.path), "--output", str(tmp_path / "grown"), "--vocabulary",
                  str(tmp_path / "nowhere")]) == 1
     assert "nowhere: directory not found" in capsys.readouterr().err
+
+
+def test_a_table_whose_rows_are_not_those_of_the_vocabulary_is_refused_with_its_name(run, tmp_path):
+    model = model_from_settings(run.settings())
+    opened = OpenCheckpoint(run.checkpoint())
+    for source in (np.arange(6), np.arange(8), np.array([0, 1, 2, 3, 4, 5, 7])):      # the tables have 7 rows
+        rows = {"source": source, "target": np.arange(7)}
+        with pytest.raises(CheckpointError, match="source_embedding' has shape .* and for these only"):
+            grow_checkpoint(opened, model, rows, tmp_path / "grown", 1, {})
+
+
+@pytest.mark.parametrize("name, side", [
+    ("model/embedding", "source"), ("model/target_embedding", "target"), ("model/softmax_bias", "target"),
+    ("model/source_factor_2_embedding", "source_factor_2"), ("model/gate/source", None), ("model/target", None),
+    ("model/position_embedding", None), ("embedding/kernel", None)])
+def test_only_tables_of_subwords_belong_to_a_vocabulary(name, side):
+    assert side_of_table(name) == side

@@ -5,6 +5,7 @@ Growing copies the rows of subwords that both vocabularies have, and initialises
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,7 @@ from tensorpack.utils import logger
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.records import MADE_FROM
-from towernmt.checkpoint.weights import (
-    KEY as WEIGHTS,
-)
+from towernmt.checkpoint.weights import KEY as WEIGHTS
 from towernmt.checkpoint.weights import (
     read_weight,
     refuse_missing,
@@ -42,6 +41,9 @@ TABLES = {"embedding": "source", "source_embedding": "source", "target_embedding
           "softmax_embedding": "target", "softmax_bias": "target"}
 """The last component of the name of each variable with one row per subword, and the side of its vocabulary. (Tables of
 source factors are named `source_factor_1_embedding` and so on, and their vocabularies `source_factor_1`.)"""
+
+
+_FACTOR_TABLE = re.compile(r"(source_factor_\d+)_embedding")
 
 
 def common_rows(old_vocabulary: Vocabulary, new_vocabulary: Vocabulary) -> np.ndarray:
@@ -102,24 +104,50 @@ def grow_checkpoint(checkpoint: OpenCheckpoint, model: NMTModel, rows: Mapping[s
         return write_checkpoint(tf1.train.Saver(variables), session, output, 0, state)
 
 
+def side_of_table(variable: str) -> str | None:
+    """Return the name of the vocabulary that has a subword for each row of a variable: "source", "target" or a factor.
+
+    Args:
+        variable: the name of the variable.
+
+    Returns:
+        None if the variable is not a table of subwords.
+    """
+    last = variable.split("/")[-1]
+    factor = _FACTOR_TABLE.fullmatch(last)
+    return factor[1] if factor is not None else TABLES.get(last)
+
+
 def _load(variable: Variable, checkpoint: OpenCheckpoint, rows: Mapping[str, np.ndarray], session: Session) -> None:
+    """Assign the value of a variable in the checkpoint; of a table, the rows that `rows` selects.
+
+    Raises:
+        CheckpointError: the shapes differ, or the rows of a table are not those of its vocabulary.
+    """
     name, shape = variable.op.name, variable.shape.as_list()
-    value = read_weight(checkpoint, name)
-    table_name = name.split("/")[-1]
-    side = TABLES.get(table_name, table_name.removesuffix("_embedding"))
-    if list(value.shape[side in rows:]) != shape[side in rows:]:
-        raise CheckpointError(f"{checkpoint.name}: variable '{name}' has shape {list(value.shape)} in this checkpoint "
-                              f"but {shape} in the grown model: choose another checkpoint of the run. In a custom "
-                              f"model, name a table with one row per subword as one of {', '.join(TABLES)}.")
-    if side in rows:
-        session.run(variable.initializer)
-        old_rows, saved_value = rows[side], value
-        value = session.run(variable)
-        value[old_rows >= 0] = saved_value[old_rows[old_rows >= 0]]
+    saved_value = read_weight(checkpoint, name)
+    side = side_of_table(name)
+    old_rows = None if side is None else rows.get(side)
+    if old_rows is None:
+        fits = list(saved_value.shape) == shape
+    else:
+        fits = (list(saved_value.shape[1:]) == shape[1:] and len(old_rows) == shape[0]
+                and len(saved_value) > old_rows.max())
+    if not fits:
+        raise CheckpointError(f"{checkpoint.name}: variable '{name}' has shape {list(saved_value.shape)} in this "
+                              f"checkpoint but {shape} in the grown model: choose another checkpoint of the run. In a "
+                              f"custom model, use the names {', '.join(TABLES)} for tables with one row per subword, "
+                              "and for these only.")
+    if old_rows is None:
+        variable.load(saved_value, session)
+        return
+    session.run(variable.initializer)
+    value = session.run(variable)
+    value[old_rows >= 0] = saved_value[old_rows[old_rows >= 0]]
     variable.load(value, session)
 
 
-_TABLES = {"source": ("embedding", "source_embedding"), "target": ("embedding", "target_embedding")}
+_INPUT_TABLES = {"source": ("embedding", "source_embedding"), "target": ("embedding", "target_embedding")}
 
 
 def read_embeddings(path: str | Path, vocabulary: Vocabulary, depth: int) -> tuple[np.ndarray, np.ndarray]:
@@ -165,7 +193,7 @@ def _read_text(path: str | Path, vocabulary: Vocabulary, depth: int) -> tuple[np
     vectors: dict[int, np.ndarray] = {}
     with open(path, "rb") as stream:
         for line_number, line in enumerate(bounded_lines(stream, str(path)), 1):
-            subword, *values = line.decode("utf-8", errors="surrogateescape").rstrip("\n ").rsplit(" ", depth)
+            subword, *values = line.decode("utf-8", errors="surrogateescape").rstrip("\r\n ").rsplit(" ", depth)
             if line_number == 1 and len(values) == 1 and subword.isdecimal() and values[0].isdecimal():
                 if int(values[0]) != depth:
                     raise SettingsError(f"{path}: the vectors have {values[0]} values, but the model's embeddings have "
@@ -213,7 +241,7 @@ class PretrainedEmbeddings(SessionInit):
     def _setup_graph(self) -> None:
         self._vectors = []
         for side, path in self._files.items():
-            tables = [v for v in tf1.trainable_variables() if v.op.name.split("/")[-1] in _TABLES[side]]
+            tables = [v for v in tf1.trainable_variables() if v.op.name.split("/")[-1] in _INPUT_TABLES[side]]
             if len(tables) != 1:
                 raise SettingsError(f"{path}: the model has {len(tables)} {side} embedding tables; these vectors need "
                                     "exactly one.")
