@@ -193,12 +193,23 @@ def forms(_: Path) -> None:
     def sum_by_product(x: Any) -> Any:
         return tf.matmul(tf.ones([1, rows], x.dtype), x)
 
+    words = np.random.default_rng(1).zipf(1.2, rows) % 8000
+    words[: rows // 6] = 0      # padding
+
+    def gradient_without_padding(x: Any) -> Any:
+        padding = tf.constant(words[:, None] == 0, x.dtype)
+        others = tf.math.unsorted_segment_sum(x, np.where(words == 0, -1, words), 8000)     # leaves out -1
+        return others + tf.pad(tf.matmul(padding, x, transpose_a=True), [[0, 7999], [0, 0]])
+
     by_heads = (rows // 32, heads, 32, depth // heads)
     _compare("product with bias", half, [x, kernel, bias], {
         "2 columns": columns(2), "32 columns": columns(32),
         "addition": lambda x, kernel, bias: tf.nn.bias_add(tf.matmul(x, kernel), bias)})
     _compare("heads", half, [by_heads], {
         "elements": lambda x: tf.transpose(x, [0, 2, 1, 3]), "16 bytes": merge_heads})
+    _compare("gradient of an embedding", tf.float32, [x], {
+        "rows of words": lambda x: tf.math.unsorted_segment_sum(x, words, 8000),
+        "padding by a product": gradient_without_padding})
     for dtype, width in ((half, filters), (tf.float32, depth)):
         _compare(f"sum of columns in {dtype.name}", dtype, [(rows, width)], {
             "reduction": lambda x: tf.reduce_sum(x, 0), "product": sum_by_product,
