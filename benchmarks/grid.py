@@ -1,6 +1,7 @@
-"""Compare settings by BLEU on a test set: train one trial per processor at a time.
+"""Compare settings by BLEU on a test set: train one trial per processor at a time, or several on a GPU.
 
     python benchmarks/grid.py trials.yaml --work grid --cpus 0,1
+    python benchmarks/grid.py trials.yaml --work grid --gpu 0 --at-once 14
 
 trials.yaml, for example:
 
@@ -9,7 +10,7 @@ trials.yaml, for example:
       - {name: pieces-4000, data: data/de-en-4000, source: test.de, reference: test.en}
       - {name: dropout-0.3, data: data/de-en-4000, source: test.de, reference: test.en,
          settings: [model.residual_dropout=0.3, model.embedding_dropout=0.3]}
-      - {name: japanese, data: data/en-ja, source: test.en, reference: test.ja, tokenize: char}
+      - {name: japanese, data: data/en-ja, source: test.en, reference: test.ja, tokenize: char, preset: mini}
 
 Settings that neither `common` nor `settings` specifies are automatic, as in `towernmt train`. With a limit in updates,
 the result does not depend on the load of the machine. Each trial is a run in WORK/runs and adds one line to
@@ -50,6 +51,7 @@ class Trial:
         source, reference: files of the test set.
         settings: key=value, applied after the common settings.
         tokenize: tokeniser of sacreBLEU; "" means 13a.
+        preset: preset of the model; "" means automatic, which on a GPU is a larger one than on a processor.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Trial:
     reference: str
     settings: list[str] = field(default_factory=list)
     tokenize: str = ""
+    preset: str = ""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -68,8 +71,8 @@ def main(arguments: list[str] | None = None) -> None:
         file = options.work / "results.jsonl"
         done = read_results(file)
         check_same(trials, common, done)
-        run_trials([trial for trial in trials if trial.name not in done], common, options.work,
-                   options.cpus.split(","))
+        cpus = options.cpus.split(",") if options.gpu is None else [""] * options.at_once
+        run_trials([trial for trial in trials if trial.name not in done], common, options.work, cpus, options.gpu)
         print(table(trials, read_results(file)))
     except TowerNMTError as error:
         raise SystemExit(str(error)) from error
@@ -81,6 +84,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("trials", type=Path, metavar="FILE", help="YAML")
     parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder of runs and results")
     parser.add_argument("--cpus", default="0", metavar="N,N", help="processors; each trains one trial at a time")
+    parser.add_argument("--gpu", type=int, metavar="N", help="train on this GPU instead")
+    parser.add_argument("--at-once", type=int, default=4, metavar="K", help="trials that train on the GPU at a time")
     return parser
 
 
@@ -108,6 +113,7 @@ def read_trials(path: Path) -> tuple[list[Trial], list[str]]:
 def made_from(trial: Trial, common: Sequence[str]) -> dict[str, Any]:
     """Return the inputs that the scores of a trial depend on, in the form of its result."""
     return {"data": trial.data, "source": trial.source, "reference": trial.reference, "tokenize": trial.tokenize,
+            "preset": trial.preset,
             "settings": [*common, *trial.settings]}
 
 
@@ -130,8 +136,9 @@ def _written(value: str | Sequence[str]) -> str:
     return (value if isinstance(value, str) else " ".join(value)) or "(none)"
 
 
-def run_trials(trials: Sequence[Trial], common: Sequence[str], work: Path, cpus: Sequence[str]) -> None:
-    """Train and test the trials, one at a time on each processor."""
+def run_trials(trials: Sequence[Trial], common: Sequence[str], work: Path, cpus: Sequence[str],
+               gpu: int | None = None) -> None:
+    """Train and test the trials: one at a time on each processor, or as many at a time on a GPU as `cpus` has items."""
     waiting: queue.SimpleQueue[Trial] = queue.SimpleQueue()
     for trial in trials:
         waiting.put(trial)
@@ -140,7 +147,7 @@ def run_trials(trials: Sequence[Trial], common: Sequence[str], work: Path, cpus:
     def work_off(cpu: str) -> None:
         while not waiting.empty() and not failed:
             try:
-                run_trial(waiting.get_nowait(), common, work, cpu)
+                run_trial(waiting.get_nowait(), common, work, cpu, gpu)
             except queue.Empty:
                 return
             except TowerNMTError as error:
@@ -158,10 +165,12 @@ def run_trials(trials: Sequence[Trial], common: Sequence[str], work: Path, cpus:
 _WRITING = threading.Lock()
 
 
-def run_trial(trial: Trial, common: Sequence[str], work: Path, cpu: str) -> None:
-    """Train and test one trial and append its result."""
+def run_trial(trial: Trial, common: Sequence[str], work: Path, cpu: str, gpu: int | None) -> None:
+    """Train and test one trial and append its result. The test uses the CPU."""
     run = work / "runs" / trial.name
-    towernmt("train", "--data", trial.data, "--logdir", str(run), "--towers", "1", "--set", *common, *trial.settings,
+    preset = ["--preset", trial.preset] if trial.preset else []
+    device = ["--towers", "1"] if gpu is None else ["--gpu", str(gpu)]
+    towernmt("train", "--data", trial.data, "--logdir", str(run), *preset, *device, "--set", *common, *trial.settings,
              cpu=cpu)
     towernmt("average", "--model", str(run), "--last", str(AVERAGED), cpu=cpu)
     mean = next((run / "averages" / f"last-{AVERAGED}").glob("step-*"))
@@ -176,13 +185,13 @@ def run_trial(trial: Trial, common: Sequence[str], work: Path, cpu: str) -> None
 
 
 def towernmt(*arguments: str, cpu: str) -> str:
-    """Run a towernmt command on one processor and return its output.
+    """Run a towernmt command on one processor, or on all if `cpu` is empty, and return its output.
 
     Raises:
         SettingsError: the command failed.
     """
     done = subprocess.run([sys.executable, "-m", "towernmt", *arguments], text=True, capture_output=True,
-                          preexec_fn=lambda: os.sched_setaffinity(0, {int(cpu)}))
+                          preexec_fn=(lambda: os.sched_setaffinity(0, {int(cpu)})) if cpu else None)
     if done.returncode:
         raise SettingsError(f"towernmt {' '.join(arguments)} failed: {done.stderr.strip()[-500:]}")
     return done.stdout

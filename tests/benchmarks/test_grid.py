@@ -50,6 +50,15 @@ def test_each_trial_is_trained_and_tested_once(tmp_path, commands, capsys):
     assert len(commands) == 2 * 5
 
 
+def test_trials_on_a_gpu_are_not_bound_to_a_processor(tmp_path, commands):
+    file = tmp_path / "trials.yaml"
+    file.write_text(TRIALS.replace("tokenize: char", "preset: mini"))
+    grid.main([str(file), "--work", str(tmp_path), "--gpu", "2", "--at-once", "1"])
+    assert {cpu for cpu, _ in commands} == {""} and len(commands) == 2 * 5
+    first, second = ([*words[5:words.index("--set")]] for _, words in commands if words[0] == "train")
+    assert first == ["--gpu", "2"] and second == ["--preset", "mini", "--gpu", "2"]
+
+
 def test_a_result_that_was_written_by_half_is_made_again(tmp_path, commands):
     file, results = tmp_path / "trials.yaml", tmp_path / "results.jsonl"
     file.write_text(TRIALS)
