@@ -310,6 +310,9 @@ def test_deep_stacks_begin_with_the_kernels_of_their_papers():
     for name, kernel in by_depth.items():
         layer = int(name.split("/")[1].removeprefix("layer_"))
         np.testing.assert_allclose(kernel, glorot[name] / math.sqrt(layer + 1), rtol=1e-6)
+    for name, kernel in first_kernels(initialization="zero_outputs").items():
+        expected = np.zeros_like(kernel) if name.split("/")[-2] in ("output", "outer") else glorot[name]
+        np.testing.assert_array_equal(kernel, expected)
     deepnorm = first_kernels(initialization="deepnorm", preprocess="", postprocess="drn")
     for name, kernel in deepnorm.items():
         beta = 0.87 * (4 ** 4 * 2) ** (-1 / 16) if "encoder" in name else (12 * 2) ** (-1 / 4)

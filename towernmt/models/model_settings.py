@@ -99,7 +99,7 @@ def check_vocabulary_sizes(source: int, target: int, tie: str) -> None:
                             "--shared-vocab, or set model.tie_embeddings=target.")
 
 
-INITIALIZATIONS = ("glorot", "depth_scaled", "deepnorm")
+INITIALIZATIONS = ("glorot", "zero_outputs", "depth_scaled", "deepnorm")
 
 
 class Gains(NamedTuple):
@@ -107,12 +107,14 @@ class Gains(NamedTuple):
 
     Attributes:
         logits: factor of the initial kernels of queries and keys.
-        values: factor of the initial kernels of values, outputs and feed-forward layers.
+        values: factor of the initial kernels of values and of the first kernels of feed-forward layers.
+        outputs: factor of the initial kernels of the outputs of attention and of feed-forward layers.
         residual: factor of the residual connection.
     """
 
     logits: float = 1.0
     values: float = 1.0
+    outputs: float = 1.0
     residual: float = 1.0
 
 
@@ -132,12 +134,16 @@ def layer_gains(initialization: str, stack: str, layer: int, encoder_layers: int
     """
     if initialization == "depth_scaled":
         gain = (layer + 1) ** -0.5
-        return Gains(gain, gain)
+        return Gains(gain, gain, gain)
+    if initialization == "zero_outputs":
+        return Gains(outputs=0.0)
     if initialization == "deepnorm":
         if stack == "encoder":
             size = (encoder_layers ** 4 * decoder_layers) ** (1 / 16)
-            return Gains(values=0.87 / size, residual=0.81 * size)
-        return Gains(values=(12 * decoder_layers) ** -0.25, residual=(3 * decoder_layers) ** 0.25)
+            gain, residual = 0.87 / size, 0.81 * size
+        else:
+            gain, residual = (12 * decoder_layers) ** -0.25, (3 * decoder_layers) ** 0.25
+        return Gains(values=gain, outputs=gain, residual=residual)
     return PLAIN
 
 
@@ -186,8 +192,9 @@ class TransformerSettings(CommonSettings):
         "attention", "how a target word sees the earlier target words: by self-attention, or by an SSRU, which decodes "
                      "faster", choices=DECODER_CELLS)
     initialization: str = setting(
-        "glorot", "for deep stacks: depth_scaled divides the first kernels of layer l by sqrt(l); deepnorm is for "
-                  "postprocess=drn", choices=INITIALIZATIONS)
+        "glorot", "with zero_outputs, each layer at first adds nothing to its input; for deep stacks: depth_scaled "
+                  "divides the first kernels of layer l by sqrt(l); deepnorm is for postprocess=drn",
+        choices=INITIALIZATIONS)
     guided_alignment_layer: int = setting(
         0, "decoder layer, from 1, whose first head of cross-attention learns the alignments of the data; 0 for the "
            "last but one", at_least=0)

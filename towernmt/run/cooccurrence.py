@@ -277,14 +277,15 @@ class CooccurrenceEmbeddings(SessionInit):
                     f"{time.monotonic() - begin:.1f} s.")
 
     def _let_outputs_invert_values(self, sess: Session) -> None:
-        """Make values and output of each cross-attention a random rotation and its inverse, both as large as before."""
+        """Make values and output of each cross-attention a random rotation and its inverse, as large as the values."""
         random = np.random.default_rng(self._seed)
         for copies in self._attentions:         # the weights, and their averages
             depth = int(copies[0][1].shape[0])
             with threadpool_limits(1):
                 rotation = np.linalg.qr(random.standard_normal((depth, depth), np.float32))[0]
             for keys_and_values, output in copies:
-                kernel, old_output = sess.run([keys_and_values, output])
-                kernel[:, depth:] = rotation * (np.linalg.norm(kernel[:, depth:]) / depth ** 0.5)
+                kernel = sess.run(keys_and_values)
+                size = np.linalg.norm(kernel[:, depth:]) / depth ** 0.5
+                kernel[:, depth:] = rotation * size
                 keys_and_values.load(kernel, sess)
-                output.load(rotation.T * (np.linalg.norm(old_output) / depth ** 0.5), sess)
+                output.load(rotation.T * size, sess)

@@ -147,7 +147,7 @@ def feed_forward(x: Tensor, filter_size: int, dropout_rate: float, kind: str = "
             packed = linear_layer(x, filter_size, "inner", parts=2, gains=[gains.values] * 2)
             gate, value = tf.split(to_float32(packed), 2, -1)
             hidden = GATES[kind](gate) * value
-        return linear_layer(dropout(hidden, dropout_rate, "inner"), int(x.shape[-1]), "outer", gains=[gains.values])
+        return linear_layer(dropout(hidden, dropout_rate, "inner"), int(x.shape[-1]), "outer", gains=[gains.outputs])
 
 
 def checkpointed(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

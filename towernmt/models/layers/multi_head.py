@@ -93,7 +93,7 @@ class SelfAttention(Attention):
         return query + tf.cast(tf.reshape(bias, [self.heads, 1, self.depth // self.heads]), query.dtype)
 
     def _output(self, context: Tensor) -> Tensor:
-        return linear_layer(context, self.depth, "output", use_bias=self.biases, gains=[self.gains.values])
+        return linear_layer(context, self.depth, "output", use_bias=self.biases, gains=[self.gains.outputs])
 
 
 class CrossAttention(Attention):
@@ -143,7 +143,8 @@ class CrossAttention(Attention):
         return linear_layer(x, int(x.shape[-1]), "query", use_bias=self.biases, gains=[self.gains.logits])
 
     def _output(self, context: Tensor) -> Tensor:
-        return linear_layer(context, int(context.shape[-1]), "output", use_bias=self.biases, gains=[self.gains.values])
+        return linear_layer(context, int(context.shape[-1]), "output", use_bias=self.biases,
+                            gains=[self.gains.outputs])
 
     def _mean_attention(self, query: Tensor, inputs: AttentionInputs) -> Tensor:
         """Return the weights of the shown heads, `[batch, queries, source length]`."""
