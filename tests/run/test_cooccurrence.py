@@ -14,6 +14,7 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.preparation.shards import PairBlock
 from towernmt.models.layers.attention import AttentionInputs
 from towernmt.models.layers.multi_head import CrossAttention
+from towernmt.models.model_settings import Gains
 from towernmt.optim.optimizer import AVERAGE_SUFFIX
 from towernmt.run import cooccurrence
 from towernmt.run.cooccurrence import SMOOTHING, WINDOW, CooccurrenceEmbeddings, cooccurrence_vectors
@@ -147,7 +148,7 @@ def test_cross_attention_begins_as_a_mean_of_the_source_vectors_that_it_attends_
         tf1.get_variable("embedding", [18, 8])
         kernels = []
         with tf1.variable_scope("decoder/layer_0/source_attention"):
-            attention = CrossAttention(2)
+            attention = CrossAttention(2, gains=Gains(outputs=0.0))
             inputs = AttentionInputs(source=attention.prepare(tf.constant(source)), source_bias=tf.zeros([1, 1, 1, 5]))
             # equal weights for all positions
             attended = attention.attend_sequence(tf.zeros([1, 3, 8]), inputs).output
@@ -162,8 +163,7 @@ def test_cross_attention_begins_as_a_mean_of_the_source_vectors_that_it_attends_
         after = {v.op.name: session.run(v) for v in tf1.global_variables()}
         found = session.run(attended)
     keys_and_values = "decoder/layer_0/source_attention/kv/kernel"
-    scale = np.prod([np.linalg.norm(kernel) / 8 ** 0.5 for kernel in (
-        before[keys_and_values][:, 8:], before["decoder/layer_0/source_attention/output/kernel"])])
+    scale = np.linalg.norm(before[keys_and_values][:, 8:]) ** 2 / 8
     np.testing.assert_allclose(found, np.repeat(scale * source.mean(1, keepdims=True), 3, 1), atol=1e-5)
     np.testing.assert_array_equal(after[keys_and_values][:, :8], before[keys_and_values][:, :8])
     for kernel in kernels:
