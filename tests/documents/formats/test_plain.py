@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
-from towernmt.documents.formats.plain import open_text
+from towernmt.documents.formats.plain import Lines, open_text
+from towernmt.documents.formats.text_files import Pieces
 from towernmt.documents.segments import Segment
 
 WRAPPED = """Das ist ein Absatz, der nach ungefähr siebzig Zeichen umgebrochen wurde,
@@ -48,6 +51,13 @@ def test_lines_that_were_not_wrapped_stay_lines() -> None:
     document = open_text(text.encode())
     assert document.segments == [("Rosen sind rot",), ("Veilchen sind blau",), ("Zucker ist süß",), ("1. Mai",)]
     assert document.written(capitals(document.segments)).decode() == text.upper()
+
+
+@pytest.mark.parametrize("open_as", [lambda text: open_text(text.encode()), Lines])
+def test_the_cells_of_a_line_with_tabs_are_segments(open_as: Callable[[str], Pieces]) -> None:
+    document = open_as("Hund\tKatze\t\n\tEin Haus. Eine Tür.\n")
+    assert document.segments == [("Hund",), ("Katze",), ("Ein Haus. Eine Tür.",)]
+    assert document.text(capitals(document.segments)) == "HUND\tKATZE\t\n\tEIN HAUS. EINE TÜR.\n"
 
 
 @settings(deadline=None)

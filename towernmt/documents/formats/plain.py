@@ -1,4 +1,4 @@
-"""Plain text (`.txt`): each line or wrapped paragraph is a segment.
+"""Plain text (`.txt`): each line, each cell of a line with tabs, or each wrapped paragraph is a segment.
 
 A text is wrapped at the width of its longest line if nearly all its lines end where the first word of the next line
 does not fit. The translation of a wrapped paragraph is wrapped at the same width. Other line ends are kept, and so
@@ -25,19 +25,20 @@ from towernmt.documents.formats.text_files import (
 )
 from towernmt.documents.segments import Segment, plain_text
 
-_LINES = re.compile(r"(\r?\n)")
+_LINES_AND_CELLS = re.compile(r"(\r?\n|\t)")
 
 
 class Lines(Pieces):
-    """The text of a request; line ends and blank lines are kept.
+    """The text of a request; line ends, tabs and blank lines are kept.
 
     Args:
         text: the text.
-        by_line: whether each line is a segment; otherwise the complete text is one segment.
+        by_line: whether each line, or each cell of a line with tabs, is a segment; otherwise the complete text is one
+            segment.
     """
 
     def __init__(self, text: str, by_line: bool = True) -> None:
-        pieces = _LINES.split(text) if by_line else [text]
+        pieces = _LINES_AND_CELLS.split(text) if by_line else [text]
         super().__init__([_line_slot(piece) if piece.strip() else piece for piece in pieces],
                          lambda written: written.encode("utf-8", "surrogatepass"))
 
@@ -91,7 +92,8 @@ def text_pieces(text: str) -> list[str | Slot]:
             end += 1
         paragraph = lines[begin:end]
         if has_words(paragraph[0].core) or len(paragraph) > 1:
-            pieces += [paragraph[0].before, _place(paragraph, width), paragraph[-1].after + paragraph[-1].end]
+            slots = [_place(paragraph, width)] if len(paragraph) > 1 else _cells(paragraph[0].core)
+            pieces += [paragraph[0].before, *slots, paragraph[-1].after + paragraph[-1].end]
         else:
             pieces.append("".join(paragraph[0]))
         begin = end
@@ -125,9 +127,12 @@ def _continues(line: _Line, after: _Line, width: int) -> bool:
     return _are_of_one_block(line, after) and was_wrapped(" " * len(line.before) + line.core, after.core, width)
 
 
+def _cells(line: str) -> list[str | Slot]:
+    """Return the cells of a line, and the tabs between them."""
+    return [_line_slot(piece) if has_words(piece) else piece for piece in re.split(r"(\t)", line)]
+
+
 def _place(paragraph: Sequence[_Line], width: int) -> Slot:
-    if len(paragraph) == 1:
-        return _line_slot(paragraph[0].core)
     first, second = paragraph[:2]
     between = first.end + second.before
     room = width - len(second.before)
