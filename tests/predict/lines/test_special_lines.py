@@ -327,7 +327,10 @@ def test_numbers_that_must_stay(line: str, numbers: list[str]) -> None:
     ("CO2 and H2O on A4 at 12a, no 3x, 8h, 1st, 90s, 5 km", ["CO2", "H2O", "A4", "12a"]),
     ("2 + 2 = 4, x > 5, a = b and 3×10⁸", ["2 + 2 = 4", "x > 5", "a = b", "3×10⁸"]),
     ("half: ½ or 2 ½ l", ["½", "2 ½"]), ("a - b, 3 - 4, a b, I + you", []), ("Hi <Name>, so", ["<Name>"]),
-    ("the page (https://x.de) and <a@b.de>", ["(https://x.de)", "<a@b.de>"])])
+    ("the page (https://x.de) and <a@b.de>", ["(https://x.de)", "<a@b.de>"]),
+    ("Hi [Name], so in [City]. [Music]", ["[Name]", "[City]"]),
+    ("{Your Name} and ___ [12]", ["{Your Name}", "___", "[12]"]),
+    ("so [here] or [the Name], a[Name] _x __y", [])])
 def test_names_with_digits_and_equations_are_words_that_must_stay(line: str, words: list[str]) -> None:
     assert LineSpans(line, EVERYTHING).words == words
 
@@ -438,9 +441,19 @@ def test_the_number_of_a_list_item_stays_at_the_beginning_if_the_model_is_surer(
     assert model.texts == ["1. open the door", "open the door"]
 
 
+@pytest.mark.parametrize(("line", "inner"), [
+    ("the [device here] is", "device here"), ("[Music] the device", "Music"), ("it is. [Music]", "Music"),
+    ("it [is] so", "is"), ("it is [at Here's 5].", "at Here's 5")])
+def test_square_brackets_around_ordinary_words_are_marks(line: str, inner: str) -> None:
+    marks = LineMarks(line)
+    [(start, _, _), (end, _, _)] = marks.spans
+    assert (line[start + 1:end], marks.lost(line), marks.lost(inner)) == (inner, 0, 2)
+
+
 @pytest.mark.parametrize("line", [
     "5 * 3 * 2 is", "Lehrer*innen and Schüler_innen", "snake_case_name is", "a [ b ] c", "x < y > z", "am 3. Mai so",
-    "the - is -", "f(x) is", "a|b is", "C:\\Neu is"])
+    "the - is -", "f(x) is", "a|b is", "C:\\Neu is",
+    "see [12] or [ ]", "the [Name] is", "f[x] is"])
 def test_signs_of_other_uses_are_not_marks(line: str) -> None:
     assert LineMarks(line).spans == []
 
@@ -453,7 +466,7 @@ def test_program_text_and_patterns_contain_no_marks() -> None:
 
 
 def test_the_time_to_find_marks_grows_with_the_length() -> None:
-    for text in ("**a** ", "*", "<b>", "[a](b) ", "- ", "_a ", "[", "(", "{\\i1}"):
+    for text in ("**a** ", "*", "<b>", "[a](b) ", "- ", "_a ", "[", "[a b] ", "(", "{\\i1}"):
         short, long = (processor_seconds(lambda line=text * n: LineMarks(line).spans) for n in (1_000, 4_000))
         assert long < 10 * short + 1, text
 
@@ -481,7 +494,7 @@ def test_words_in_mixed_case_are_translated_in_their_usual_case_but_not_names() 
     model = Model(lambda text: (text.upper(), -0.1 if text == "Der Berlin ist wichtig, eBay." else -0.9))
     known_words = SourceText((*GERMAN.words, "eBay"))
     assert translate(model, ["dEr BeRLin iST wICHTIG, eBay."], ["spelling"], Letters(), source_text=known_words) == [
-        "DER BERLIN IST WICHTIG, EBAY."]
+        "DER BERLIN IST WICHTIG, eBay."]
 
 
 def test_names_that_the_training_text_lacks_are_kept() -> None:
@@ -494,7 +507,29 @@ def test_names_that_the_training_text_lacks_are_kept() -> None:
     assert len(numbers.texts) == 1
 
 
-TRAINED_NAMES = SourceText((*TRAINED.words, "USA"))
+TRAINED_NAMES = SourceText((*TRAINED.words, "USA", "eBay", "YouTube", "TeachersInnen", "berlin"))
+
+
+@pytest.mark.parametrize(("line", "spans"), [
+    ("the eBay is YouTube.", ["eBay", "YouTube"]), ("the USA is berLin, TeachersInnen.", []),
+    ("hahaha, the Mmmm is hmmm", ["hahaha", "Mmmm"]), ("the Brrrr is oooh", ["Brrrr"]), ("the theeeee is heree", []),
+    ("haha mama bananas", [])])
+def test_names_with_capitals_inside_and_sounds_are_spans(line: str, spans: list[str]) -> None:
+    special = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings(), source_text=TRAINED_NAMES)
+    special_line = special.special_line(LineRequest(line))
+    assert (special_line.spans.words if special_line else []) == spans
+
+
+def test_lines_of_sounds_are_copied() -> None:
+    lines = ["aaaaaaa", "Hahahaha!", "hahaha hahaha", "lalalala", "Mmm"]
+    model = Model(lambda text: "damaged")
+    assert translate(model, lines) == translate(model, lines, source_text=TRAINED) == lines
+    assert translate(model, ["Brrrrrr!", "haha"], source_text=TRAINED) == ["Brrrrrr!", "damaged"]
+
+
+def test_the_correction_of_a_word_with_a_repeated_letter_is_used_though_the_model_is_less_sure() -> None:
+    model = Model(lambda text: (text.upper(), -0.1 if "eeee" in text else -0.9))
+    assert translate(model, ["heeeere"], source_text=TRAINED) == ["HERE"]
 
 
 def test_lines_of_programs_are_copied() -> None:

@@ -18,7 +18,7 @@ from functools import cached_property
 from towernmt.documents.emoticons import emoticons_in
 from towernmt.documents.segments import Part, Segment
 from towernmt.documents.shields import Attached, PlainShielded, Protection
-from towernmt.predict.lines.mark_spans import LineMarks, item_number
+from towernmt.predict.lines.mark_spans import FILL_IN, LineMarks, item_number
 from towernmt.predict.lines.number_spans import (
     are_similar,
     equations_in,
@@ -34,8 +34,9 @@ from towernmt.predict.lines.number_spans import (
     values_with_units,
 )
 
-_IN_ANGLES = re.compile(r"<[^\W\d_][\w -]{0,30}>")
-"""A placeholder such as `<Name>`, unless it is a tag."""
+_FILL_IN = re.compile(r"<[^\W\d_][\w -]{0,30}>|\{[^\W\d_][\w -]{0,30}\}|(?<![^\s(])_{2,40}(?!\w)|\[\d{1,3}\]"
+                      rf"|{FILL_IN}")
+"""A placeholder such as `<Name>`, unless it is a tag, a blank such as `___`, and the number of a note."""
 _BETWEEN_NUMBERS = re.compile(r",? (?:[-–] )?")
 
 
@@ -177,7 +178,7 @@ def _with_spans(text: str, protection: Protection, marks: LineMarks, has_numbers
         word_spans = sorted([*word_spans, *_apart_from(word_spans, equations_in(unmarked_text))])
         number_spans = _joined(_apart_from(word_spans, numbers_in(unmarked_text)), unmarked_text)
         name_spans = [*names_with_digits_in(unmarked_text),
-                      *(match.span() for match in _IN_ANGLES.finditer(unmarked_text))]
+                      *(match.span() for match in _FILL_IN.finditer(unmarked_text))]
         word_spans = sorted([*word_spans, *_apart_from(sorted([*word_spans, *number_spans]), name_spans)])
         word_spans, number_spans = ([_with_brackets(span, unmarked_text) for span in spans_of_kind]
                                     for spans_of_kind in (word_spans, number_spans))

@@ -1,6 +1,7 @@
 r"""Find the marks of a line that the model should not see: of Markdown, HTML, forums, subtitles, lists and tables.
 
-- Pairs surround words: `**bold**`, `_x_`, `~~x~~`, `[text](address)`, `<b>x</b>`, `[b]x[/b]`, and rare quotes (`»x«`).
+- Pairs surround words: `**bold**`, `_x_`, `~~x~~`, `[text](address)`, `<b>x</b>`, `[b]x[/b]`, `[x]`, and rare quotes
+  (`»x«`).
 - Single marks are tags without a partner (`<br/>`), the codes of subtitles (`{\i1}`, `\N`), entities such as `&nbsp;`,
   and the signs between the cells of a table.
 - Marks at the edges are those of lists, quotations and headings (`- `, `a) `, `> `, `## `), and lines such as `---`.
@@ -38,6 +39,9 @@ _BEGIN = re.compile(r"\s*(?:(?:[-*+–—•‣◦▪·]|>{1,9}|#{1,6}|//|\||[-*
                     r"\s+(?:\[[ xX]?\]\s+)?)+(?=\S)")
 _END = re.compile(r"(?<=\S)\s+(?:[-*=~#|]{3,80}|\||-->|\*/)\s*$")
 _BRACKETS = re.compile(r"(?P<open>[(\[])[^()\[\]]*[^\W\d_][^()\[\]]*(?P<close>[)\]])(?=[.!?…]*$)")
+FILL_IN = r"(?<=[^.!?…\s] )\[[^\W\d_a-zß-ÿ][\w-]{1,30}\](?![\w(])"
+"""Regular expression of a word in square brackets that stays: it has a capital and is inside a sentence: `[Name]`."""
+_SQUARE_BRACKETS = re.compile(rf"(?!{FILL_IN})(?<!\w)\[(?=[^\W\d_])[^\[\]\n]{{1,60}}\](?![\w(])")
 _QUOTES = re.compile("|".join(
     rf"(?<!\w){opening}(?=\S)[^{opening}{closing}\n]{{1,300}}(?<=\S){closing}(?!\w)" for opening, closing in (
         ("»", "«"), ("«", "»"), ("‚", "‘"), ("‹", "›"), ("›", "‹"), ("``", "''"))))
@@ -86,7 +90,8 @@ class LineMarks:
             self.end = match[0].strip()
             self._add("single", -1, *match.span())
         key = 0
-        for key, pair in enumerate([*self._links(), *self._tags(), *self._quoted(), *self._emphasis()]):
+        for key, pair in enumerate([*self._links(), *self._tags(), *self._square(), *self._quoted(),
+                                     *self._emphasis()]):
             if all(map(self._is_free, pair)):
                 for span, kind in zip(pair, ("open", "close") if len(pair) == 2 else ("single",), strict=True):
                     self._occupy(span)
@@ -159,6 +164,10 @@ class LineMarks:
                     yield from ([tag.span()] for tag in opened[index + 1:] if _is_html(tag))
                     del opened[index:]
         yield from ([tag.span()] for tag in opened if _is_html(tag))
+
+    def _square(self) -> Iterator[list[tuple[int, int]]]:
+        for match in _SQUARE_BRACKETS.finditer(self._text):
+            yield [(match.start(), match.start() + 1), (match.end() - 1, match.end())]
 
     def _quoted(self) -> Iterator[list[tuple[int, int]]]:
         for match in _QUOTES.finditer(self._text):

@@ -21,6 +21,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.letter_case import is_upper_case, upper_case
 from towernmt.dataflow.text.modifiers import without_accents
 from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.word_segmentation import is_unspaced
 from towernmt.dataflow.vocabulary.source_text import FINAL_MARK
 from towernmt.documents.segments import Mark, Segment, Shielded, plain_text
 from towernmt.documents.shields import Protection
@@ -50,9 +51,13 @@ _FOREIGN = -0.5
 _WORSE = 0.5
 """Maximum loss of the mean log-probability of a token, in nats, by placeholders for small numbers and units."""
 _NAME = re.compile(r"(?<![\w-])(?:(?<!\d )(?![IVXLCDM]+\b)[A-Z]{2,6}(?! \d)|[a-z]{1,30}[A-Z][A-Za-z0-9]{0,40}"
-                   r"|(?:[A-Z][a-z]{1,30}){2,6})(?![\w-])")
-"""Abbreviations, except units and currencies next to a number and Roman numerals; and names such as `userName`."""
+                   r"|(?!\w{1,60}Innen)(?:[A-Z][a-z]{1,30}){2,6})(?![\w-])")
+"""Abbreviations, except units and currencies next to a number and Roman numerals; and names such as `userName`, but no
+German words for persons such as `LehrerInnen`."""
 _WORD = re.compile(r"\w+")
+_REPETITION = re.compile(r"([^\W\d_]{1,3}?)\1{2,}", re.IGNORECASE)
+_LONG_RUN = re.compile(r"([^\W\d_])\1{3,}", re.IGNORECASE)
+"""A letter that is repeated for emphasis. Three equal letters may be those of a compound, such as `Schifffahrt`."""
 _PROGRAM = re.compile(r"(?=.*(?:\w\(|[=<>]|\) ?\{)).*[;{}]\s*|[{}]+\s*|[{}] .*[;{]\s*")
 _FINAL_MARKS = re.compile(r"\s*[.!?…。．｡।！？؟]+\s*$")
 
@@ -110,7 +115,7 @@ class SpecialLine:
         is_without_words = not any(map(str.isalpha, "".join(texts))) or is_program_line(self._line)
         self.is_copied = model.copies and is_without_words and self._may_be_copied
         self._is_unmarked = needs_mark and not self._has_final_mark
-        self.case, self.is_corrected, self._texts = "", False, texts
+        self.case, self.is_corrected, self._is_shortened, self._texts = "", False, False, texts
         self._numbers_with_placeholders: Sequence[int] = ()
         self._by_sentence = self._is_item = False
         self._is_foreign = model.spelling.is_foreign(texts)
@@ -120,16 +125,22 @@ class SpecialLine:
             self._correct()
 
     def _names(self) -> list[str]:
-        """Return regular expressions of words that the training text and the vocabulary lack.
+        """Return regular expressions of words that stay as they are.
 
-        These are abbreviations in capitals and names such as `userName`, and words of unknown letters without accents.
+        These are abbreviations in capitals that the training text lacks, names such as `userName` unless the training
+        text has them in another case, sounds such as `hahaha` and `Hmmmm`, and words of unknown letters without
+        accents.
         """
-        usual_forms = self._model.usual_forms
+        usual_forms, spelling = self._model.usual_forms, self._model.spelling
         patterns = [] if is_upper_case(self._line) else [
-            rf"(?<!\w){word}(?!\w)" for word in dict.fromkeys(_NAME.findall(self._line))
-            if usual_forms.has_words and usual_forms.most_frequent_form(word) is None]
+            rf"(?<!\w){word}(?!\w)" for word in dict.fromkeys(_NAME.findall(self._line)) if usual_forms.has_words
+            and usual_forms.most_frequent_form(word) in ((None,) if word.isupper() else (None, word))]
+        words = list(dict.fromkeys(_WORD.findall(self._line)))
+        patterns += [rf"(?<!\w){word}(?!\w)" for word in words if not is_unspaced(word) and (
+            _REPETITION.fullmatch(word)
+            or usual_forms.has_words and _LONG_RUN.search(word) and spelling.corrected(word) == word)]
         letters = {c for c in self.unknown if without_accents(c) == c}
-        words = [word for word in _WORD.findall(self._line) if letters.intersection(word)]
+        words = [word for word in words if letters.intersection(word)]
         unreadable = "|".join(map(re.escape, sorted(usual_forms.unreadable(words), key=len, reverse=True)))
         return [*patterns, rf"(?<!\w)(?:{unreadable})(?: (?:{unreadable}))*(?!\w)"] if unreadable else patterns
 
@@ -162,7 +173,9 @@ class SpecialLine:
         terminology = self.request.options.terminology
         terms = [] if terminology is None else [term.source for term in terminology.terms_in(self.request.text)]
         corrected = [self._model.spelling.corrected(with_spaces(text), terms) for text in self._texts]
-        self.is_corrected, self._texts = self.is_corrected or corrected != self._texts, corrected
+        self.is_corrected = self.is_corrected or corrected != self._texts
+        self._is_shortened = any(map(_LONG_RUN.search, self._texts)) and not any(map(_LONG_RUN.search, corrected))
+        self._texts = corrected
 
     @property
     def _may_be_copied(self) -> bool:
@@ -291,6 +304,8 @@ class SpecialLine:
         num_restored_spans = self.spans.changed(first_hypothesis.text) - self.spans.changed(second_hypothesis.text)
         if num_restored_spans:
             return second_translation if num_restored_spans > 0 else first_translation
+        if self._is_shortened:      # models are sure of repeated letters
+            return second_translation
         search = self._model.search
         num_regained = self._num_lost(first_hypothesis.text) - self._num_lost(second_hypothesis.text)
         if num_regained > 0 and (
