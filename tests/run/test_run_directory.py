@@ -47,7 +47,7 @@ def test_the_last_checkpoint_is_meant_where_there_is_no_best(run):
 
 
 def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run):
-    with pytest.raises(CheckpointError, match="the checkpoint 'step-3' does not exist; available: step-2, step-4"):
+    with pytest.raises(CheckpointError, match="'step-3' does not exist; available: step-1, step-2, step-4"):
         run.checkpoint("step-3")
     with pytest.raises(CheckpointError, match="none yet, train first"):
         RunDirectory(run.path.parent / "other").checkpoint()

@@ -255,12 +255,18 @@ _DAMAGED = (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, Val
 
 
 def is_package(location: str | Path) -> bool:
-    """Return whether a path is a file with the first bytes of a zip file, which may be a package."""
+    """Return whether a path is a file with the first bytes of a zip file, which may be a package.
+
+    A file that cannot be read is not known to be a package; `Package` and `open_run` report the reason.
+    """
     path = Path(location)
-    if not path.is_file():
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(4) == b"PK\x03\x04"
+    except OSError:
         return False
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\x03\x04"
 
 
 class Package:

@@ -147,7 +147,11 @@ class PackagedRun(SavedRun):
         return path
 
     def _write_checkpoint(self, step: int) -> None:
-        """Write the weights as TensorFlow's files with checksums, unless an undamaged checkpoint exists."""
+        """Write the weights as TensorFlow's files with checksums, unless an undamaged checkpoint exists.
+
+        Raises:
+            CheckpointError: the package is damaged, or its folder cannot be written.
+        """
         if self.checkpoints.exists():   # checked once: another process may complete it at any moment
             if is_undamaged(self.checkpoints):
                 return
@@ -156,9 +160,13 @@ class PackagedRun(SavedRun):
         values = dict(self._package.weights())
         state: dict[str, Any] = {"step": step, "position": None, "callbacks": {},
                                  "weights": sorted(values), MADE_FROM: {"vocabulary": self.manifest.vocabulary}}
-        with complete_directory(self.checkpoints, f"unpacking the weights of {self.file.name}") as unfinished:
-            write_values(values, unfinished, step, state)
-            write_checksums(unfinished)
+        try:
+            with complete_directory(self.checkpoints, f"unpacking the weights of {self.file.name}") as unfinished:
+                write_values(values, unfinished, step, state)
+                write_checksums(unfinished)
+        except OSError as error:
+            raise CheckpointError(f"{self.file}: the weights cannot be unpacked in {self.path} ({error.strerror}). "
+                                  f"Free disk space there, or set {CACHE_VARIABLE} to a writable folder.") from error
 
 
 FOLDER = "packages"

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 DEFINE_IN_FILE = "define it in a file, outside of functions and of what runs when the file is loaded"
 
 
@@ -220,7 +222,8 @@ class SavedRun:
             for candidate in (self.checkpoints / str(which), self.best / str(which), Path(str(which))):
                 if (candidate / "model.index").is_file():
                     return candidate
-        available = [f"step-{s}" for s in checkpoint_steps(self.checkpoints)]
+        steps = {*checkpoint_steps(self.checkpoints), *checkpoint_steps(self.best)}
+        available = [f"step-{step}" for step in sorted(steps)]
         raise CheckpointError(f"{self.path}: the checkpoint '{which or 'last'}' does not exist; available: "
                               f"{', '.join(available) or 'none yet, train first'}.")
 
@@ -261,9 +264,6 @@ def open_run_checkpoint(run: SavedRun, which: str | OpenCheckpoint | None = None
     return repeat_if_removed(lambda: OpenCheckpoint(prefix or run.checkpoint(which)))
 
 
-log = logging.getLogger(__name__)
-
-
 class RunFiles:
     """A copy of the settings, records, vocabularies and code of a run in memory.
 
@@ -277,7 +277,7 @@ class RunFiles:
         if self._run.exists():
             records = (file for pattern in ("*.yaml", "*.json") for file in run.glob(pattern))
             copied_files = (file for folder in (self._run.vocabulary, self._run.code) for file in folder.rglob("*")
-                   if "__pycache__" not in file.parts)
+                            if "__pycache__" not in file.parts)
             self._contents = {file: file.read_bytes() for file in (*records, *copied_files) if file.is_file()}
 
     def restore(self) -> None:

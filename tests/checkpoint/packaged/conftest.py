@@ -1,4 +1,4 @@
-"""A package of three weights, made without TensorFlow."""
+"""A package of four weights, made without TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from towernmt.interop.package_build import files_below, weight_members, write_ar
 def weights() -> dict[str, np.ndarray]:
     random = np.random.default_rng(5)
     return {"model/embedding": random.normal(0, 1, [12, 8]).astype(np.float32),
-            "model/kernel": random.normal(0, 1, [8, 6]).astype(np.float32), "model/count": np.array([3, 4], np.int64)}
+            "model/kernel": random.normal(0, 1, [8, 6]).astype(np.float32), "model/count": np.array([3, 4], np.int64),
+            "model/gate": np.array(0.25, np.float32)}
 
 
 @pytest.fixture(scope="session")

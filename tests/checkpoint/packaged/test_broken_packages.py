@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from towernmt.checkpoint.package_reader import MANIFEST
-from towernmt.checkpoint.packaged_run import PackagedRun, open_run
-from towernmt.core.errors import SettingsError, TowerNMTError
+from towernmt.checkpoint.packaged_run import PackagedRun, is_package, open_run
+from towernmt.core.errors import CheckpointError, SettingsError, TowerNMTError
 
 KERNEL = "weights/model/kernel.npy"
 
@@ -161,3 +161,10 @@ def test_a_package_refuses_the_name_of_another_checkpoint(package: Path) -> None
     for which in ("best", "last", "step-8", "/etc"):
         with pytest.raises(TowerNMTError, match="contains only the checkpoint step-7"):
             open_run(package).checkpoint(which)
+
+
+def test_a_package_that_cannot_be_read_is_refused_with_the_reason() -> None:
+    unreadable = "/proc/self/mem"       # a file whose first bytes are an error, for root as well
+    assert not is_package(unreadable)
+    with pytest.raises(CheckpointError, match=r"/proc/self/mem"):
+        open_run(unreadable)

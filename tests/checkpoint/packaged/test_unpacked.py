@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -137,6 +139,17 @@ def test_without_a_writable_cache_the_package_is_unpacked_temporarily(
     del run
     gc.collect()
     assert not directory.exists()
+
+
+def test_a_full_cache_is_reported_with_its_fix_when_the_weights_are_unpacked(
+        package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**options: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(options["dir"]))
+
+    run = PackagedRun(package)
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    with pytest.raises(CheckpointError, match=r"\(No space left on device\).*set TOWERNMT_CACHE to a writable folder"):
+        run.checkpoint()
 
 
 def test_its_checkpoint_has_the_weights_dequantised(package: Path, weights: dict[str, np.ndarray]) -> None:
