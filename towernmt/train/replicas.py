@@ -35,11 +35,14 @@ class Replicas:
         collectives: sums the gradients of the towers.
         make_optimizer: makes the optimizer of the first tower.
         make_another: makes the optimizer of another tower, which has separate slots.
+
+    Attributes:
+        collectives: sums the gradients of the towers.
     """
 
     def __init__(self, devices: Sequence[str], collectives: Collectives, make_optimizer: Callable[[], Optimizer],
                  make_another: Callable[[], Optimizer]) -> None:
-        self._devices, self._collectives = list(devices), collectives
+        self._devices, self.collectives = list(devices), collectives
         self._make_optimizer, self._make_another = make_optimizer, make_another
         self._tower = 0     # which is being built
         self._optimizers: list[Optimizer] = []
@@ -125,7 +128,7 @@ class Replicas:
         """
         _refuse_missing(towers)
         updates = []
-        sums = self._collectives.sums(towers, with_rows=not updates_all_rows(self._optimizers[0]))
+        sums = self.collectives.sums(towers, with_rows=not updates_all_rows(self._optimizers[0]))
         for tower, gradients in enumerate(sums):
             with tf1.device(self._devices[tower]), self._state_of(tower):
                 if tower == 0:

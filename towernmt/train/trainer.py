@@ -153,27 +153,32 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         count_step = graph_state().count_step = get_global_step_var().assign_add(1, read_value=False)
         count_flush = get_global_step_var().assign_add(1, read_value=False)
         self.watch.attach(self.tower_func)
-        make_another = outside_towers(uncached(get_opt_fn), count_flush)
-        get_opt_fn = outside_towers(get_opt_fn, count_flush)
-        transport = chosen_transport(self.collectives, self.tower_devices, self.reducer, self.world)
-        collectives = None if transport is None else Collectives(self.tower_devices, transport)
-        replicas = None if collectives is None else Replicas(self.tower_devices, collectives, get_opt_fn, make_another)
-        get_opt_fn = memoized(get_opt_fn) if replicas is None else replicas.optimizer
-        count = self.world.tower(0, len(self.devices)).total
-        tower_fn = self._make_get_grad_fn(input, share_of_cost(get_cost_fn, count), get_opt_fn)
+        replicas = self._make_replicas(get_opt_fn, count_flush)
+        make_optimizer: Callable[[], Optimizer] = (
+            memoized(outside_towers(get_opt_fn, count_flush)) if replicas is None else replicas.optimizer)
+        cost_fn = share_of_cost(get_cost_fn, towers=self.world.tower(0, len(self.devices)).total)
+        tower_fn = self._make_get_grad_fn(input, cost_fn, make_optimizer)
         before = len(tf1.get_default_graph().get_operations())
         towers = self._trained(build_training_towers(tower_fn, self.tower_devices, self.world,
-                                                     *([] if replicas is None else [replicas.getter])))
+                                                     getter=None if replicas is None else replicas.getter))
         count_after_reading(count_step, before)
         add_means_of_towers(list(self.tower_func.towers.training()))
-        if replicas is not None and collectives is not None:
-            collectives.order_by_backward_pass(towers[0])
+        if replicas is not None:
             self._make_updates_of_replicas(replicas, towers, count_flush)
             return []
-        optimizer = get_opt_fn()
+        optimizer = make_optimizer()
         with tf1.device(device_if_gpu(self.tower_devices[0])):
             self._make_updates(towers, optimizer, count_flush)
         return []
+
+    def _make_replicas(self, get_opt_fn: Callable[[], Optimizer], count_flush: Operation) -> Replicas | None:
+        """Return copies of the weights for the towers after the first; None if the towers share the weights."""
+        transport = chosen_transport(self.collectives, self.tower_devices, self.reducer, self.world)
+        if transport is None:
+            return None
+        return Replicas(self.tower_devices, Collectives(self.tower_devices, transport),
+                        make_optimizer=outside_towers(get_opt_fn, count_flush),
+                        make_another=outside_towers(uncached(get_opt_fn), count_flush))
 
     def _make_updates(self, towers: list[GradsAndVars], optimizer: Optimizer, count_flush: Operation) -> None:
         """Build the operations that reduce the gradients and update the variables, on the first tower's device."""
@@ -191,6 +196,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
 
     def _make_updates_of_replicas(self, replicas: Replicas, towers: list[GradsAndVars], count_flush: Operation) -> None:
         """Build the operations that update the weights and their copies, each on its device."""
+        replicas.collectives.order_by_backward_pass(towers[0])
         if self.update_cycle == 1:
             self.train_op = replicas.update(towers, "train_op")
         else:

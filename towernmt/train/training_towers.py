@@ -94,7 +94,7 @@ class WorldTowerContext(TrainTowerContext):
 
 
 def build_training_towers(tower_fn: Callable[[], GradsAndVars], devices: Sequence[str], world: World,
-                          getter: Callable[[int], Any] = lambda index: None) -> list[GradsAndVars]:
+                          getter: Callable[[int], Any] | None = None) -> list[GradsAndVars]:
     """Return the gradients of each tower of this process, each built on its device by `tower_fn`.
 
     Variables are on the first device, under names that do not depend on the number of towers.
@@ -103,9 +103,11 @@ def build_training_towers(tower_fn: Callable[[], GradsAndVars], devices: Sequenc
         tower_fn: builds a tower and returns its gradients.
         devices: the device of each tower.
         world: the processes that train together.
-        getter: called before each tower; returns the custom getter of its variables, or None.
+        getter: called with the index of each tower in this process before it is built; returns the custom getter of
+            its variables for `tf1.variable_scope`, or None. None: the towers share the variables of the first one.
     """
-    return [_build_tower(tower_fn, index, devices, world, getter(index)) for index in range(len(devices))]
+    return [_build_tower(tower_fn, index, devices, world, None if getter is None else getter(index))
+            for index in range(len(devices))]
 
 
 def _build_tower(tower_fn: Callable[[], GradsAndVars], index: int, devices: Sequence[str], world: World,
