@@ -80,8 +80,11 @@ def table(args: argparse.Namespace, texts: Mapping[str, RobustnessText], control
 
 
 def scored(run: Path, forms: list[RobustnessText], settings: SpecialLineSettings) -> list[RobustnessScore]:
-    """Translate forms of the test set with a run, and return their scores."""
-    translator = Translator(str(run), special_lines=settings)
+    """Translate forms of the test set with the last checkpoint of a run, and return their scores.
+
+    The best checkpoint by validation may be the starting model.
+    """
+    translator = Translator(str(run), checkpoint="last", special_lines=settings)
     return robustness_scores(forms, [translator.translate(form.source) for form in forms], MetricSettings())
 
 
