@@ -4,8 +4,7 @@ Jordan et al. (2024), "Muon: An optimizer for hidden layers in neural networks".
 the weights are those of Liu et al. (2025), "Muon is scalable for LLM training": a step has about the root mean square
 of an Adam step, so one learning rate serves both kinds of variables. The polynomials that make a matrix orthogonal are
 those of Amsel et al. (2025), "The Polar Express: Optimal matrix sign methods and their application to the Muon
-algorithm". A step moves only the elements for which it agrees with the gradient (Liang et al. 2024, "Cautious
-optimizers: Improving training with one line of code").
+algorithm".
 
 A hidden matrix is a variable named `.../kernel` with two dimensions, or with three (the windows of a convolution, whose
 first two dimensions are its rows). Embeddings, the projection to the vocabulary, biases and scales are not: their rows
@@ -43,9 +42,6 @@ class Muon(AdamW):
 
     For the gradient g of a matrix: `momentum = m * momentum + (1 - m) * g`, `direction = m * momentum + (1 - m) * g`
     (Nesterov), and `variable -= rate * (scale * sqrt(max(rows, columns)) * orthogonal(direction) + decay * variable)`.
-    A cautious step is zero where the signs of the orthogonal direction and g differ, and the rest grows by the inverse
-    of its share of the elements.
-
     Slots: `VARIABLE/Muon`, the momentum; `VARIABLE/Adam` and `VARIABLE/Adam_1` of the other variables.
 
     Args:
@@ -61,15 +57,14 @@ class Muon(AdamW):
             one, because the momentum changes slowly; it is then kept in the slot `VARIABLE/Muon_direction`, and the
             updates are counted in `muon_step`.
         dtype: type of the products that make a direction orthogonal; bfloat16 is precise enough.
-        cautious: whether a step moves only the elements for which it agrees with the gradient.
     """
 
     def __init__(self, learning_rate: float | Tensor, weight_decay: float, beta1: float, beta2: float, epsilon: float,
                  momentum: float = 0.95, scale: float = 0.2, iterations: int = 3, interval: int = 1,
-                 dtype: DType = tf.float32, cautious: bool = True) -> None:
+                 dtype: DType = tf.float32) -> None:
         super().__init__(learning_rate, weight_decay, beta1, beta2, epsilon)
         self._momentum, self._scale, self._iterations, self._dtype = momentum, scale, iterations, dtype
-        self._interval, self._cautious = interval, cautious
+        self._interval = interval
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Tensor | None, Variable]],
                         global_step: Variable | None = None, name: str | None = None) -> Operation:
@@ -105,8 +100,6 @@ class Muon(AdamW):
         else:
             steps = self._steps(directions, variables)
         for (gradient, variable), step in zip(pairs, steps, strict=True):
-            if self._cautious:
-                step = agreeing(step, gradient)
             if self._weight_decay:
                 with tf1.control_dependencies([gradient]):      # not before the step has read the weights
                     step += self._weight_decay * variable.read_value()
@@ -167,16 +160,6 @@ def _maps(direction: Tensor, variable: Variable) -> list[_Map]:
     name = str(variable.op.name)
     matrix = tf.reshape(direction, [-1, variable.shape[-1]])
     return [_Map(name, part) for part in tf.split(matrix, graph_state().maps_in_kernel.get(name, 1), axis=1)]
-
-
-LEAST_SHARE = 1e-3
-"""Smallest share of agreeing elements by which `agreeing` divides."""
-
-
-def agreeing(step: Tensor, gradient: Tensor) -> Tensor:
-    """Return `step` without the elements whose sign is not that of `gradient`, divided by the share of the others."""
-    mask = tf.cast(step * gradient > 0, tf.float32)
-    return step * (mask / tf.maximum(tf.reduce_mean(mask), LEAST_SHARE))
 
 
 def orthogonal(matrices: Tensor, iterations: int = 3, dtype: DType = tf.float32) -> Tensor:

@@ -45,7 +45,7 @@ MAKERS: dict[str, Callable[[OptimizerSettings, Variable], Optimizer]] = {
     "lamb": lambda s, rate: Lamb(rate, s.weight_decay, s.beta1, s.beta2, s.epsilon),
     "muon": lambda s, rate: Muon(rate, s.weight_decay, s.beta1, s.beta2, s.epsilon, s.muon_momentum, s.muon_scale,
                                  s.muon_iterations, s.muon_interval,
-                                 compute_dtype() if compute_dtype() == tf.bfloat16 else tf.float32, s.muon_cautious),
+                                 compute_dtype() if compute_dtype() == tf.bfloat16 else tf.float32),
     "sgd": lambda s, rate: tf1.train.MomentumOptimizer(rate, s.momentum, use_nesterov=s.nesterov),
 }
 """Functions from the settings and the learning rate to a `tf1.train.Optimizer`, by the name of the optimizer."""

@@ -26,7 +26,6 @@ class OptimizerSettings:
         3, "Muon: steps that make a direction orthogonal; fewer are faster and less exact", at_least=1)
     muon_interval: int = setting(
         2, "Muon: number of updates from one direction to the next; the updates between them repeat it", at_least=1)
-    muon_cautious: bool = setting(True, "Muon: move only the elements for which the step agrees with the gradient")
     momentum: float = setting(0.9, "SGD: momentum", at_least=0, below=1)
     nesterov: bool = setting(False, "SGD: Nesterov's momentum")
     adafactor_relative: bool = setting(True, "Adafactor: scale a variable's step by its root mean square")
