@@ -99,6 +99,19 @@ def test_muon_trains_a_transformer_that_normalises_the_inputs_of_its_layers(mode
     assert chosen(TATOEBA, model, preset, **given)["optimizer.name"] == name
 
 
+@pytest.mark.parametrize(("model", "preset", "given", "decay", "initialization"), [
+    ("transformer", "mini", {}, 0.1, "zero_outputs"),
+    ("transformer", "mini", {"optimizer__name": "adam"}, 0.01, "glorot"),
+    ("transformer", "mini", {"optimizer__name": "adamw"}, 0.01, "glorot"),
+    ("transformer", "mini", {"optimizer__weight_decay": 0.02}, 0.02, "zero_outputs"),
+    ("transformer", "mini", {"model__initialization": "depth_scaled"}, 0.1, "depth_scaled"),
+    ("transformer", "deep", {}, 0.01, "deepnorm"), ("transformer", "student", {}, 0.01, "glorot"),
+    ("transformer", "student", {"optimizer__name": "muon"}, 0.01, "glorot"), ("rnnsearch", None, {}, 0.01, None)])
+def test_only_muon_changes_the_weight_decay_and_the_initial_outputs(model, preset, given, decay, initialization):
+    found = chosen(TATOEBA, model, preset, **given)
+    assert (found["optimizer.weight_decay"], found.get("model.initialization")) == (decay, initialization)
+
+
 @pytest.mark.parametrize(("at", "model", "given", "share"), [
     (TATOEBA, "transformer", {}, 0.15), (TATOEBA, "transformer", {"model__r_drop_alpha": 1.0}, 0.0),
     (TATOEBA, "transformer", {"train__xla": True}, 0.0), (TATOEBA, "rnnsearch", {}, 0.0),
