@@ -29,7 +29,8 @@ def test_each_step_prints_a_measured_beside_the_expected_figure(library: Path, t
     logs = "\n".join(f"{log.name}: {log.read_text()[-2000:]}" for log in tmp_path.glob("*.log"))
     assert done.returncode == 0, done.stdout + logs
     for figure in ("1 GPU(s): fake GPU 9.0", "equal bits", "400 tokens, bfloat16:", "Muon: ", "rnnsearch: ",
-                   "transformer: float32 ", "product with bias: 2 columns", "by cuDNN:", "8 sentences a batch:",
+                   "transformer: float32 ", "product with bias: 2 columns",
+                   "gradient of an embedding: rows of words", "by cuDNN:", "8 sentences a batch:",
                    "is the largest that fits into 1 GiB", "1 batch skipped, 3 updates", " copies to the card"):
         assert figure in done.stdout
     assert done.stdout.count("expected: ") == 12
