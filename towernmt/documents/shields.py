@@ -340,6 +340,12 @@ def make_placeholders(shielded: Sequence[str], text: str, known_words: Sequence[
     return [next(numbers if _QUANTITY.fullmatch(word) else names, None) or next(usual) for word in shielded]
 
 
+def number_of_usual_placeholder(name: str) -> str | None:
+    """Return the digits of a placeholder such as `X1`; None for a known name or number."""
+    match = _USUAL_PLACEHOLDER.fullmatch(name)
+    return None if match is None else match[1]
+
+
 def placeholder_pattern(placeholders: Iterable[str]) -> re.Pattern[str]:
     """Return a regular expression that matches placeholders, in any case, and further words like them.
 
@@ -348,7 +354,7 @@ def placeholder_pattern(placeholders: Iterable[str]) -> re.Pattern[str]:
     Args:
         placeholders: the placeholders of a sentence.
     """
-    return _pattern_with(tuple(word for word in placeholders if not _USUAL_PLACEHOLDER.fullmatch(word)))
+    return _pattern_with(tuple(word for word in placeholders if number_of_usual_placeholder(word) is None))
 
 
 @lru_cache(256)

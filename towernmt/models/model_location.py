@@ -170,7 +170,8 @@ def load_attribute(location: ModelLocation) -> Any:
     value: Any = module
     for name in location.attribute.split("."):
         if not hasattr(value, name):
-            names = [name for name, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__]
+            names = [defined for defined, content in vars(module).items()
+                     if getattr(content, "__module__", "") == module.__name__]
             raise SettingsError(f"{location.file} has no '{location.attribute}': name a class or function of this "
                                 f"file.{suggestion(name, names, 'classes and functions of this file')}")
         value = getattr(value, name)

@@ -90,7 +90,8 @@ class _Preparation:
         self._stage, self._passes = passes.stage, passes
         self._report, self._corpus, self._name = partial(_report, stream), corpus, name or settings.output
         passes.check_texts()
-        source, target = (passes.summaries()[side] for side in ("source", "target"))
+        summaries = passes.summaries()
+        source, target = summaries["source"], summaries["target"]
         if not source.lines:
             raise DataError(f"{corpus} are empty: there is nothing to prepare.")
         if source.sha256 == target.sha256:

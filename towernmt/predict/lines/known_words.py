@@ -7,33 +7,24 @@ translates `Tom, Tom.` as `Tom, Tom.`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from typing import Protocol
 
-from towernmt.predict.lines.hypotheses import Translation
-from towernmt.predict.lines.line_options import LineRequest
+from towernmt.documents.shields import make_placeholders
+from towernmt.predict.lines.line_options import LineRequest, TranslateRequests
 
 _NUM_CANDIDATES = 48
 """Number of words that are translated to find names."""
 _CANDIDATE = re.compile(r"[A-Z][a-z]{2,9}")
 _NUMBERS = ("25", "45", "60", "15", "35", "200", "30", "20", "50")
 _TEST = "{0}, {0}."
-_USUAL_PLACEHOLDER = "X1"
-
-
-class TranslateRequests(Protocol):
-    """A function that translates requests with one model."""
-
-    def __call__(self, requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
-        """Yield the translation of each request; `again` is true for lines that were translated before."""
 
 
 class KnownWords:
     """The names and numbers that a model copies. They are found when they are needed for the first time.
 
     Args:
-        words: words of the training text, the most frequent first; if there are none, no words are found.
+        words: words of the training text, the most frequent first. If it is empty, the model has no known words.
     """
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -48,10 +39,11 @@ class KnownWords:
         """
         if self._known_words is None:
             names = list(islice(filter(_CANDIDATE.fullmatch, self._words), _NUM_CANDIDATES))
-            candidates = [_USUAL_PLACEHOLDER, *names, *_NUMBERS] if self._words else []
+            usual_placeholders = make_placeholders([""], "")
+            candidates = [*usual_placeholders, *names, *_NUMBERS] if self._words else []
             tests = [_TEST.format(word) for word in candidates]
             translations = list(translate(map(LineRequest, tests), again=True)) if tests else []
             copied_words = [word for word, test, translation in zip(candidates, tests, translations, strict=True)
                             if translation[0].text == test]
-            self._known_words = [] if _USUAL_PLACEHOLDER in copied_words else copied_words
+            self._known_words = [] if copied_words[:1] == usual_placeholders else copied_words
         return self._known_words

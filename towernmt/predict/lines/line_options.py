@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from towernmt.core.errors import DataError, SettingsError, suggestion
 from towernmt.dataflow.text.text_lines import clean_line, clean_lines
@@ -163,6 +163,13 @@ class LineRequest:
     options: LineOptions = PLAIN
     answer_fields: Mapping[str, Any] = field(default_factory=dict)
     by_sentence: bool = False
+
+
+class TranslateRequests(Protocol):
+    """A function that translates requests with one model."""
+
+    def __call__(self, requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
+        """Yield the translation of each request; `again` is true for lines that were translated before."""
 
 
 def line_requests(lines: Iterable[str | bytes | LineRequest], name: str = "input", first: int = 1,

@@ -91,7 +91,7 @@ class LineMarks:
             self._add("single", -1, *match.span())
         key = 0
         for key, pair in enumerate([*self._links(), *self._tags(), *self._square(), *self._quoted(),
-                                     *self._emphasis()]):
+                                    *self._emphasis()]):
             if all(map(self._is_free, pair)):
                 for span, kind in zip(pair, ("open", "close") if len(pair) == 2 else ("single",), strict=True):
                     self._occupy(span)
@@ -166,14 +166,13 @@ class LineMarks:
         yield from ([tag.span()] for tag in opened if _is_html(tag))
 
     def _square(self) -> Iterator[list[tuple[int, int]]]:
-        for match in _SQUARE_BRACKETS.finditer(self._text):
-            yield [(match.start(), match.start() + 1), (match.end() - 1, match.end())]
+        yield from map(_edges, _SQUARE_BRACKETS.finditer(self._text))
 
     def _quoted(self) -> Iterator[list[tuple[int, int]]]:
         for match in _QUOTES.finditer(self._text):
             size = 1 + match[0].startswith("``")
             self._quotes |= {match[0][:size], match[0][-size:]}
-            yield [(match.start(), match.start() + size), (match.end() - size, match.end())]
+            yield _edges(match, size)
 
     def _emphasis(self) -> Iterator[list[tuple[int, int]]]:
         """Yield the pairs of Markdown, the outer ones first."""
@@ -199,3 +198,8 @@ def _starts_with(translation: str, begin: str) -> bool:
     """Return whether a translation begins with a mark that is not a part of a longer sign."""
     text = translation.lstrip()
     return text.startswith(begin) and not text[len(begin):len(begin) + 1].isalnum()
+
+
+def _edges(match: re.Match[str], size: int = 1) -> list[tuple[int, int]]:
+    """Return the spans of the first and of the last `size` characters of a match."""
+    return [(match.start(), match.start() + size), (match.end() - size, match.end())]

@@ -12,7 +12,7 @@ import numpy as np
 from towernmt.documents.atom_alignment import TargetAtom, align_atoms
 from towernmt.documents.mark_placement import place_marks
 from towernmt.documents.segments import Mark, Part, Segment
-from towernmt.documents.shields import NOTHING, Attached
+from towernmt.documents.shields import NOTHING, Attached, number_of_usual_placeholder
 from towernmt.documents.source_sentences import SourceSentence, split_segment
 from towernmt.documents.translation import with_all_shields
 from towernmt.documents.writing import written_atoms
@@ -81,8 +81,8 @@ def _with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[Targ
     It may also join the number to a word, as in `costs111`, from which it is removed.
     """
     present = {atom.stands_for for atom in atoms}
-    missing = {name[1:]: source for name, source in sentence.names.items()
-               if source not in present and name[0] == "X" and name[1:].isdigit()}
+    missing = {number: source for name, source in sentence.names.items()
+               if source not in present and (number := number_of_usual_placeholder(name))}
     known_texts = numbers.union(atom.text for atom in sentence.atoms if atom.shield is None)
     joined_indices = {index for index, atom in enumerate(atoms) if missing and atom.stands_for is None
                       and atom.text not in known_texts and _NUMBER_AFTER_WORD.fullmatch(atom.text)}

@@ -2,7 +2,7 @@
 
 The translation with the smaller fault is returned; if both have the same, the one that keeps more of the protected
 spans; otherwise the model's scores decide. A model copies unknown text with confidence. So the score of a copied line
-in capitals is no evidence, and the translation of the line in the usual case is preferred to the copy. The mean
+in capitals does not count, and the translation of the line in the usual case is preferred to the copy. The mean
 log-probability of the tokens shows whether a correction of typos or a final mark is right, because a model is uncertain
 about text that it was not trained on. After a word without a full stop, many models write more words, so a fragment
 whose translation is too long gets a full stop.
@@ -34,8 +34,8 @@ from towernmt.predict.lines.capitals import (
 )
 from towernmt.predict.lines.faults import worse
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
-from towernmt.predict.lines.known_words import KnownWords, TranslateRequests
-from towernmt.predict.lines.line_options import LineRequest
+from towernmt.predict.lines.known_words import KnownWords
+from towernmt.predict.lines.line_options import LineRequest, TranslateRequests
 from towernmt.predict.lines.line_spans import LineSpans, with_small_numbers
 from towernmt.predict.lines.protected_sentences import ProtectedLine, with_placeholders
 from towernmt.predict.lines.spelling import TypoCorrector, with_spaces
@@ -125,7 +125,7 @@ class SpecialLine:
             self._correct()
 
     def _names(self) -> list[str]:
-        """Return regular expressions of words that stay as they are.
+        """Return regular expressions of words that a translation must not change.
 
         These are abbreviations in capitals that the training text lacks, names such as `userName` unless the training
         text has them in another case, sounds such as `hahaha` and `Hmmmm`, and words of unknown letters without
@@ -364,7 +364,7 @@ def better_translations(lines: Sequence[SpecialLine], first_translations: Sequen
             best_translation = lines[index].best(translations[index], translations_of_line)
             second_lines[index] = lines[index].lines_with_numbers(best_translation, translate)
             translations[index] = best_translation
-    # Where no second translation is better, a wrong number is still replaced by the one that is missing.
+    # If no second translation is better, a wrong number is still replaced by the missing one.
     return [line.with_numbers(translation, must_be_similar=False) if line.spans.changed(translation[0].text)
             else translation for line, translation in zip(lines, translations, strict=True)]
 

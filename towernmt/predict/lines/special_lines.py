@@ -21,8 +21,8 @@ from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.source_text import FINAL_MARK, SourceText
 from towernmt.predict.lines.capitals import UsualForms, may_have_emphasis
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
-from towernmt.predict.lines.known_words import KnownWords, TranslateRequests
-from towernmt.predict.lines.line_options import LineRequest
+from towernmt.predict.lines.known_words import KnownWords
+from towernmt.predict.lines.line_options import LineRequest, TranslateRequests
 from towernmt.predict.lines.spelling import TypoCorrector
 from towernmt.predict.lines.words_of_lines import lacks_sentences
 from towernmt.predict.search.search_settings import SWITCH, SearchSettings, SpecialLineSettings
@@ -35,8 +35,8 @@ _ALIGNED_WORDS = 1_000
 _SIGN_OF_SPANS = re.compile(r"[\d@#`*_\[|=>+^»«‚‹›\uff03/\\%{$&<~£€¥"
                             r"\u00a7\u00a9\u00ae\u00b2-\u00b9\u2020-\u2bff\u3030\u303d"
                             r"\u3297\u3299\ufe0f\U0001f000-\U0001faff]")
-_SIGN_IN_WORDS = re.compile(r"[.,:;!?]\w|[:;][-'’()]|\(\)|x[dD]|XD|^\W*(?:[-–—•‣◦▪·]\s|\(?[A-Za-z]\))"
-                            r"|(?:^|\s)--?[A-Za-z]|^\(|([^\W\d_]{1,3}?)\1\1", re.IGNORECASE)
+_SIGN_IN_WORDS = re.compile(r"[.,:;!?]\w|[:;][-'’()]|\(\)|xd|^\W*(?:[-–—•‣◦▪·]\s|\(?[a-z]\))"
+                            r"|(?:^|\s)--?[a-z]|^\(|([^\W\d_]{1,3}?)\1\1", re.IGNORECASE)
 """Signs of protected spans in a line of letters and common punctuation, and letters that are repeated."""
 _MARKED = 0.9
 """Minimum share of the lines of the training text with a final mark, at which lines without one are special."""
