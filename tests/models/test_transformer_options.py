@@ -42,7 +42,7 @@ STYLES = {
     "post-norm and the other GELU": {"feed_forward": "gelu_tanh", "preprocess": "", "postprocess": "drn"},
 }
 CACHES = ("relative positions", "rotary positions and SwiGLU", "SSRU", "biases and swish")
-"""The styles whose stepwise decoding keeps something of its own."""
+"""The styles whose stepwise decoding has a special cache."""
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

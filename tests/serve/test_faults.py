@@ -159,7 +159,7 @@ TABLE: dict[str, tuple[list[bytes | Drip], int, str]] = {
     "HEAD": ([post(b"", path="/health", method="HEAD", kind="")], 200, ""),
     "an offer to wait for 100": ([post(GOOD, "Expect: 100-continue")], 100, "GUTEN TAG"),
 }
-"""What is sent, the status of the first answer, and what is in it."""
+"""The parts of a request, the status of the first answer, and a text in the answer."""
 
 
 @pytest.mark.parametrize("case", TABLE)

@@ -122,7 +122,7 @@ def mean_value(checkpoints: Sequence[OpenCheckpoint], name: str) -> np.ndarray:
     The value of integers, booleans and text is that of the last checkpoint.
     """
     last = checkpoints[-1].value(name)
-    if "float" not in last.dtype.name:      # for NumPy, bfloat16 is no subtype of `np.floating`
+    if "float" not in last.dtype.name:      # bfloat16 is not a subtype of `np.floating`
         return last
     total = np.zeros(last.shape, np.float64)
     for checkpoint in checkpoints:

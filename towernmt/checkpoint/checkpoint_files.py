@@ -163,7 +163,7 @@ def set_aside(directory: Path) -> Path:
 
 
 def keep_last(directory: Path, count: int) -> None:
-    """Remove all but the last `count` checkpoints, and incomplete ones of killed processes.
+    """Keep the last `count` checkpoints, and remove older ones and incomplete ones of killed processes.
 
     A checkpoint that cannot be removed, for example because NFS keeps its open files, is logged, and removed later.
 
@@ -200,7 +200,7 @@ def _hide(checkpoint: Path) -> Path:
 
 
 def _delete(hidden: Path) -> None:
-    """Delete a directory that is no checkpoint any more; log it if that fails."""
+    """Delete the directory of a removed or incomplete checkpoint; log it if that fails."""
     try:
         shutil.rmtree(hidden)
     except OSError as error:

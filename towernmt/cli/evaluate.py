@@ -102,7 +102,7 @@ def _parse(text: str) -> SystemArgument:
 def read_systems(systems: Iterable[SystemArgument], args: argparse.Namespace,
                  check_lines: Callable[[str, list[str]], None],
                  translate: Callable[[argparse.Namespace, str], System]) -> list[System]:
-    """Read the files, translate with the runs one after the other, and return the systems in order.
+    """Read the files, translate with each run in turn, and return the systems in order.
 
     Args:
         systems: arguments of `--system`; the first is the baseline.

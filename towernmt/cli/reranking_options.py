@@ -26,8 +26,8 @@ def add_mbr_options(parser: Any) -> None:
                         help="minimum Bayes risk: output the translation that is most similar to all others of its "
                              "line by this utility: chrf, bleu, or a custom function, FILE.py:FUNCTION")
     parser.add_argument("--mbr-aggregate", action="store_true",
-                        help="compare each translation with the mean of the others: faster if they are many; only for "
-                             "--mbr chrf")
+                        help="compare each translation with the mean of all translations of its line, which is faster "
+                             "for many translations; only for --mbr chrf")
 
 
 def mbr_reranker(args: argparse.Namespace) -> Reranker | None:

@@ -98,7 +98,7 @@ def settings_sources(options: argparse.Namespace, open_data: Callable[[], Traini
 
 
 def existing_run(logdir: str | None) -> RunDirectory | None:
-    """Return the run in a directory; None if there is none, or without a directory."""
+    """Return the run in a directory; None without a directory or if it contains no run."""
     if not logdir:
         return None
     from towernmt.run.directory import RunDirectory

@@ -33,8 +33,8 @@ class SourceSentence:
 
     Attributes:
         atoms: the atoms of the sentence.
-        gaps: white space and marks before each atom and after the last one. Of those between two sentences, only marks
-            whose partner is inside the sentence belong to it.
+        gaps: white space and marks before each atom and after the last one. A mark between two sentences belongs to the
+            sentence that contains its partner.
         known_words: names and numbers that the model copies, for placeholders.
     """
 

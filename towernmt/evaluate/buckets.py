@@ -113,8 +113,8 @@ def by_frequency(counts: Counter[str], systems: Sequence[System], references: Se
                  lowercase: bool = False, bounds: Sequence[int] = FREQUENCIES) -> list[FrequencyBucket]:
     """Return precision and recall of words for each range of frequencies; empty ranges are left out.
 
-    Each word of a translation matches at most one word of the reference of the same sentence. Of several references,
-    the one that shares most words with the translation counts.
+    Each word of a translation matches at most one word of the reference of the same sentence. If a sentence
+    has several references, the one that shares most words with the translation counts.
 
     Args:
         counts: the frequency of each word, in the training data or in the reference.

@@ -110,7 +110,7 @@ Outcomes = Mapping[str, ValidationOutcome]
 _BEST, _AVERAGE, _LAST = "best", "average", "last"
 """The candidates: the checkpoint that translates so far, the average, and the last checkpoint."""
 _RESULTS = {_BEST: "not kept", _AVERAGE: "kept", _LAST: "the last one is taken"}
-"""What happens with the average, by the best candidate, for the log."""
+"""The fate of the average in the log, by the best candidate."""
 
 
 class _FinishedRun:

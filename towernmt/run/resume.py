@@ -35,7 +35,7 @@ def check_resumable(run: RunDirectory, settings: Settings) -> None:
 
 
 def check_run_vocabulary(run: RunDirectory, data: TrainingData) -> None:
-    """Refuse to resume a run on data with another vocabulary, in which the same ids are other words.
+    """Refuse to resume a run on data with another vocabulary, in which an id may stand for a different word.
 
     Raises:
         SettingsError: the vocabularies differ.

@@ -153,5 +153,5 @@ class CallbackGroup(Callbacks):
                     self.log(error)
 
     def log(self, error: Exception) -> None:
-        """Log an error that is not raised, because another one is."""
+        """Log an error that cannot be raised, because an earlier error is raised."""
         logger.error(f"At the end of training: {error}")

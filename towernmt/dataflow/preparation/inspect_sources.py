@@ -75,7 +75,7 @@ class SourceReport:
 
 
 class SourceInspector:
-    """Reads sources, one after the other, and reports on each.
+    """Reads sources in turn, and reports on each.
 
     Args:
         limit: maximum number of inspected pairs of each source; the count of pairs is not limited.

@@ -144,7 +144,7 @@ class RepetitionPenalty(LogitsProcessor):
 
 
 class Temperature(LogitsProcessor):
-    """Processor that divides the logits: a temperature below 1 favours probable tokens, above 1 the others.
+    """Processor that divides the logits: a temperature below 1 favours probable tokens, above 1 improbable ones.
 
     The result is normalised over the complete vocabulary, so the scores of a beam are log-probabilities of the new
     distribution. Processors that forbid tokens come after it, so forbidden tokens keep their share of the probability.

@@ -46,7 +46,7 @@ class SearchSettings:
     patience: float = setting(
         1.0, "With stopping=first: a higher value prolongs the search (Kasai et al. 2022).", above=0)
     temperature: float = setting(
-        1.0, "Divisor of the logits: below 1 it favours probable tokens, above 1 the others.", above=0)
+        1.0, "Divisor of the logits: below 1 it favours probable tokens, above 1 improbable ones.", above=0)
     top_k: int = setting(0, "Sampling: draw from this number of most probable tokens; 0 for all tokens.", at_least=0)
     top_p: float = setting(
         1.0, "Sampling: draw from the smallest set of tokens with this share of the probability (Holtzman et al. "
