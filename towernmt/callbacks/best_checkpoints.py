@@ -153,7 +153,7 @@ class BestCheckpoints(ScoreWatcher):
             if path.is_dir():
                 existing.append(entry)
             else:
-                logger.warning(f"{path} was removed, so the list of best checkpoints no longer contains it.")
+                logger.warning(f"{path} was removed, so it is no longer listed among the best checkpoints.")
         return existing
 
     def _restore_removed(self) -> None:
