@@ -53,7 +53,7 @@ def run_import(args: argparse.Namespace) -> int:
     from towernmt.interop.imported_run import write_imported_run  # imports TensorFlow
 
     request = ImportRequest(Path(args.path), _pair(args.vocabularies), _pair(args.pieces), args.heads)
-    model = system.reader()(request)
+    model = system.read(request)
     write_imported_run(model, args.output)
     s = model.settings
     print(f"{args.output}: {model.origin}, {s.encoder_layers} + {s.decoder_layers} layers of {s.hidden_size}, "

@@ -36,10 +36,15 @@ class ForeignPieceModel:
         from sentencepiece import sentencepiece_model_pb2
 
         self._file = file
-        self.content = _read_file(file)
+        self.content = read_vocabulary_file(file)
         SentencePieceVocabulary(self.content, str(file))    # raises DataError if the content is not a model
         self._model = sentencepiece_model_pb2.ModelProto.FromString(self.content)
         self._by_piece = {piece.piece: piece for piece in self._model.pieces if piece.type not in (_UNKNOWN, _CONTROL)}
+
+    @property
+    def all_pieces(self) -> list[str]:
+        """All pieces in the order of the model's ids."""
+        return [piece.piece for piece in self._model.pieces]
 
     @property
     def pieces(self) -> list[str]:
@@ -167,7 +172,7 @@ def vocabularies_of(files: tuple[Path, Path] | None, tables: Sequence[PieceTable
     if files is None:
         return WordVocabulary(tables[0].pieces), WordVocabulary(tables[1].pieces), list(tables)
     if files[0].suffix in CODES:
-        vocabularies = [BpeCodesVocabulary(_read_file(codes), table.pieces, str(codes))
+        vocabularies = [BpeCodesVocabulary(read_vocabulary_file(codes), table.pieces, str(codes))
                         for codes, table in zip(files, tables, strict=True)]
         return vocabularies[0], vocabularies[1], list(tables)
     models = [ForeignPieceModel(file) for file in files]
@@ -182,8 +187,27 @@ def vocabularies_of(files: tuple[Path, Path] | None, tables: Sequence[PieceTable
     return source, models[1].reordered(target_table.pieces, unused=unknown), [source_table, target_table]
 
 
-def _read_file(file: Path) -> bytes:
+def read_vocabulary_file(file: Path) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
     try:
         return file.read_bytes()
     except OSError as error:
         raise DataError(f"{file}: cannot read the file ({error.strerror}).") from error
+
+
+def vocabulary_lines(file: Path) -> list[str]:
+    """Return the lines of a vocabulary in UTF-8, without line ends and byte order mark.
+
+    Raises:
+        DataError: the file cannot be read, or is not UTF-8.
+    """
+    try:
+        text = read_vocabulary_file(file).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file}: not UTF-8 text ({error.reason} at byte {error.start}): pass the vocabulary of the "
+                        "model.") from error
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")

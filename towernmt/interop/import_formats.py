@@ -26,10 +26,19 @@ class ForeignFormat(NamedTuple):
     help: str
     function: str
 
-    def reader(self) -> Callable[[ImportRequest], ForeignModel]:
-        """Import the reader's module and return the reader."""
+    def read(self, request: ImportRequest) -> ForeignModel:
+        """Read a model of this system.
+
+        Raises:
+            TowerNMTError: see `function`.
+            SettingsError: the request contradicts the files of the model.
+        """
         reader: Callable[[ImportRequest], ForeignModel] = resolve_name(self.function)
-        return reader
+        model = reader(request)
+        if request.heads not in (None, model.settings.heads):
+            raise SettingsError(f"--heads {request.heads}: the model has {model.settings.heads} attention heads: leave "
+                                "out --heads.")
+        return model
 
 
 FORMATS: dict[str, ForeignFormat] = {

@@ -14,10 +14,23 @@ import numpy as np
 import yaml
 
 from towernmt.core.errors import CheckpointError, DataError, SettingsError
-from towernmt.core.structured_files import load_strict
+from towernmt.core.structured_files import load_strict, read_yaml_text
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK
-from towernmt.interop.foreign_model import AttentionProjections, ForeignModel, ForeignParameters, ImportRequest, Weights
-from towernmt.interop.foreign_vocabularies import WORDS_NOTE, PieceTable, vocabularies_of
+from towernmt.interop.foreign_model import (
+    AttentionProjections,
+    ForeignModel,
+    ForeignParameters,
+    ImportRequest,
+    Weights,
+    transformer_weights,
+)
+from towernmt.interop.foreign_vocabularies import (
+    WORDS_NOTE,
+    ForeignPieceModel,
+    PieceTable,
+    vocabularies_of,
+    vocabulary_lines,
+)
 from towernmt.interop.marian_files import (
     FEED_FORWARDS,
     INPUT_SCALE_SUFFIX,
@@ -67,12 +80,12 @@ def find_marian_files(request: ImportRequest) -> MarianFiles:
     folder = path if path.is_dir() else path.parent
     decoder = _decoder_options(folder / DECODER) or _decoder_options(folder / BROWSER_DECODER)
     model = [path] if path.is_file() else (
-        _existing_files(folder, decoder.get("models"))[:1] or sorted(folder.glob("*.npz"))
+        _existing_files(folder, decoder.get("models")) or sorted(folder.glob("*.npz"))
         or [file for file in sorted(folder.glob("*.bin")) if is_binary_file(file)])
     if len(model) != 1:
         kind = model[0].suffix if model else ".npz"
-        raise SettingsError(f"{path} contains {len(model)} {kind} files, and no {DECODER} that names the model: pass "
-                            f"the path of the {kind} file.")
+        raise SettingsError(f"{path} contains {len(model)} {kind} files, and no {DECODER} that names one of them: "
+                            f"pass the path of the {kind} file.")
     vocabularies = request.vocabularies or _vocabularies(folder, decoder)
     copied_files = {file for pattern in _COPIED_FILES for file in folder.iterdir()
                     if file.is_file() and not file.is_symlink() and file.stat().st_size <= _MAX_COPIED_BYTES
@@ -115,7 +128,7 @@ def _decoder_options(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        content = load_strict(file.read_text(encoding="utf-8"))
+        content = load_strict(read_yaml_text(file))
     except (OSError, UnicodeDecodeError, yaml.MarkedYAMLError) as error:
         raise DataError(f"{file}: cannot read the file ({str(error).splitlines()[0]}); pass the .npz file and "
                         "--vocabularies instead.") from error
@@ -230,7 +243,7 @@ _RULES: Sequence[OptionRule] = (
     _must_be_off("input-types", "towernmt supports only sentences as input"),
     _must_be_off("ulr", "towernmt does not support universal language representations"),
     _must_be_off("right-left", "towernmt does not decode from right to left"),
-    (lambda o: len(o.get("dim-vocabs") or []) == 2,
+    (lambda o: isinstance(o.get("dim-vocabs"), list) and len(o["dim-vocabs"]) == 2,
      lambda o: f"dim-vocabs is {o.get('dim-vocabs')}: towernmt supports one source and one target"),
 )
 """The rules that the options of an importable model fulfil."""
@@ -258,35 +271,6 @@ def table_names(parameters: ForeignParameters) -> tuple[str, str]:
     return ("Wemb", "Wemb") if "Wemb" in parameters else ("encoder_Wemb", "decoder_Wemb")
 
 
-def convert_marian_weights(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable,
-                    target: PieceTable) -> Weights:
-    """Return the values of towernmt's variables for the parameters of a model.
-
-    Raises:
-        CheckpointError: a parameter is missing or unknown.
-    """
-    weights = _tables(parameters, s, source, target)
-    for number in range(s.encoder_layers):
-        scope, foreign = f"encoder/layer_{number}", f"encoder_l{number + 1}"
-        weights |= _attention(parameters, s.hidden_size, f"{foreign}_self").self_attention(f"{scope}/self_attention")
-        weights |= _norm(parameters, s, f"{scope}/self_attention", f"{foreign}_self_Wo")
-        weights |= _feed_forward(parameters, s, f"{scope}/feed_forward", f"{foreign}_ffn")
-    for number in range(s.decoder_layers):
-        scope, foreign = f"decoder/layer_{number}", f"decoder_l{number + 1}"
-        if s.decoder_cell == "ssru":
-            weights |= _ssru(parameters, s, f"{scope}/ssru", f"{foreign}_rnn")
-        else:
-            attention = _attention(parameters, s.hidden_size, f"{foreign}_self")
-            weights |= attention.self_attention(f"{scope}/self_attention")
-            weights |= _norm(parameters, s, f"{scope}/self_attention", f"{foreign}_self_Wo")
-        attention = _attention(parameters, s.hidden_size, f"{foreign}_context")
-        weights |= attention.cross_attention(f"{scope}/source_attention")
-        weights |= _norm(parameters, s, f"{scope}/source_attention", f"{foreign}_context_Wo")
-        weights |= _feed_forward(parameters, s, f"{scope}/feed_forward", f"{foreign}_ffn")
-    parameters.check_all_taken()
-    return {f"transformer/{name}": value for name, value in weights.items()}
-
-
 def _tables(parameters: ForeignParameters, s: TransformerSettings, source: PieceTable, target: PieceTable) -> Weights:
     names, depth = table_names(parameters), s.hidden_size
     tables = [parameters.take(name, parameters.shape(name)[0], depth) for name in names]
@@ -301,6 +285,21 @@ def _tables(parameters: ForeignParameters, s: TransformerSettings, source: Piece
                    else parameters.take(f"{LOGITS}_W", depth, rows).T)
         weights["softmax_embedding"] = target.reorder_rows(softmax)
     return weights
+
+
+def _layer(parameters: ForeignParameters, s: TransformerSettings, stack: str, number: int) -> Weights:
+    scope, foreign = f"{stack}/layer_{number}", f"{stack}_l{number + 1}"
+    if stack == "decoder" and s.decoder_cell == "ssru":
+        weights = _ssru(parameters, s, f"{scope}/ssru", f"{foreign}_rnn")
+    else:
+        attention = _attention(parameters, s.hidden_size, f"{foreign}_self")
+        weights = attention.self_attention(f"{scope}/self_attention")
+        weights |= _norm(parameters, s, f"{scope}/self_attention", f"{foreign}_self_Wo")
+    if stack == "decoder":
+        attention = _attention(parameters, s.hidden_size, f"{foreign}_context")
+        weights |= attention.cross_attention(f"{scope}/source_attention")
+        weights |= _norm(parameters, s, f"{scope}/source_attention", f"{foreign}_context_Wo")
+    return weights | _feed_forward(parameters, s, f"{scope}/feed_forward", f"{foreign}_ffn")
 
 
 def _attention(parameters: ForeignParameters, depth: int, foreign: str) -> AttentionProjections:
@@ -344,7 +343,7 @@ def read_marian_pieces(file: Path, rows: int) -> PieceTable:
     Raises:
         DataError: the file cannot be read, or its first pieces are not Marian's.
     """
-    pieces = _pieces_of_model(file) if file.suffix == ".spm" else _pieces_of_list(file)
+    pieces = ForeignPieceModel(file).all_pieces if file.suffix == ".spm" else _pieces_of_list(file)
     if pieces[_EOS_ID:_UNK_ID + 1] != [SPECIAL_PIECES[EOS], SPECIAL_PIECES[UNK]]:
         raise DataError(f"{file}: the first pieces are {pieces[:2]}, but Marian's are </s> and <unk>: this is not a "
                         "Marian vocabulary, or it belongs to another model.")
@@ -356,26 +355,16 @@ def read_marian_pieces(file: Path, rows: int) -> PieceTable:
     return PieceTable.of({id: row for id, row in special.items() if row < rows}, words + unnamed)
 
 
-def _pieces_of_model(file: Path) -> list[str]:
-    from sentencepiece import SentencePieceProcessor
-
-    processor = SentencePieceProcessor()
-    try:
-        if not processor.LoadFromSerializedProto(file.read_bytes()):
-            raise RuntimeError("empty")
-    except (OSError, RuntimeError) as error:
-        raise DataError(f"{file}: not a SentencePiece model, or the file is damaged.") from error
-    return [str(processor.id_to_piece(id)) for id in range(processor.get_piece_size())]
-
-
 def _pieces_of_list(file: Path) -> list[str]:
+    lines = vocabulary_lines(file)
+    if file.suffix == ".txt":
+        if len(set(lines)) < len(lines) or "" in lines:
+            raise DataError(f"{file}: a piece occurs twice or is empty: the file is damaged.")
+        return lines
     try:
-        text = file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-        if file.suffix == ".txt":
-            return text.removesuffix("\n").split("\n")
-        ids = dict(json.loads(text)) if file.suffix == ".json" else _ids_of_yaml(text)
+        ids = dict(json.loads("\n".join(lines))) if file.suffix == ".json" else _ids_of_yaml(lines)
         by_id = {int(id): str(piece) for piece, id in ids.items()}
-    except (OSError, UnicodeDecodeError, ValueError, TypeError, yaml.YAMLError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError, yaml.YAMLError) as error:
         raise DataError(f"{file}: not a Marian vocabulary, or the file is damaged: each line must have a piece, a "
                         "colon and a number.") from error
     if len(by_id) != len(ids) or sorted(by_id) != list(range(len(by_id))) or len(by_id) < _UNK_ID + 1:
@@ -384,11 +373,11 @@ def _pieces_of_list(file: Path) -> list[str]:
     return [by_id[id] for id in range(len(by_id))]
 
 
-def _ids_of_yaml(text: str) -> dict[str, int]:
+def _ids_of_yaml(lines: Sequence[str]) -> dict[str, int]:
     """Return pieces and their ids, parsed by lines, since YAML would read some pieces as line ends, numbers or null."""
     ids: dict[str, int] = {}
     long_key: str | None = None     # a long piece, whose number is on the next line
-    for line in text.split("\n"):
+    for line in lines:
         if long_key is not None and line.startswith(":"):
             key, number, long_key = long_key, line[1:], None
         elif line.startswith("? "):
@@ -418,7 +407,7 @@ def _unquoted(key: str) -> str:
         return str(yaml.load(key, Loader=yaml.BaseLoader))  # for escapes that JSON does not have
 
 
-_DAMAGED = (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+_DAMAGED = (OSError, ValueError, OverflowError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
 
 def read_marian(request: ImportRequest) -> ForeignModel:
@@ -441,7 +430,7 @@ def read_marian(request: ImportRequest) -> ForeignModel:
     source, target, tables = vocabularies_of(pieces, tables, tie == "all")
     settings = settings_from_marian(options, str(files.model), tie_embeddings=tie, source_vocab_size=source.size,
                                     target_vocab_size=target.size)
-    weights = convert_marian_weights(parameters, settings, *tables)
+    weights = transformer_weights(parameters, settings, _tables(parameters, settings, *tables), _layer, _norm)
     return ForeignModel(f"marian {files.model.name}", settings, weights, source, target,
                         marian_search_settings(files.decoder), files.copied_files, () if pieces else (WORDS_NOTE,))
 
@@ -451,7 +440,7 @@ def _open(file: Path) -> tuple[ForeignParameters, Mapping[str, Any]]:
     try:
         values, text = _read_binary(file) if file.suffix == ".bin" else _read_npz(file)
         options = load_strict(text)
-    except (*_DAMAGED, yaml.MarkedYAMLError, AttributeError) as error:
+    except (*_DAMAGED, yaml.MarkedYAMLError) as error:
         raise CheckpointError(f"{file}: not a Marian model with {MODEL_OPTIONS}, or the file is damaged "
                               f"({str(error).splitlines()[0] if str(error) else type(error).__name__}).") from error
     if not isinstance(options, dict):
@@ -462,9 +451,15 @@ def _open(file: Path) -> tuple[ForeignParameters, Mapping[str, Any]]:
 
 def _read_npz(file: Path) -> tuple[dict[str, np.ndarray], str]:
     """Return the parameters and the text of `special:model.yml`."""
-    with np.load(file, allow_pickle=False) as arrays:
-        text = arrays[MODEL_OPTIONS].tobytes().rstrip(b"\0").decode("utf-8")
-        return {name: arrays[name] for name in arrays.files if name != MODEL_OPTIONS}, text
+    archive = np.load(file, allow_pickle=False)
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise ValueError("one array, not an archive")
+    with archive:
+        values = {name: archive[name] for name in archive.files}
+    for name, value in values.items():
+        if not isinstance(value, np.ndarray):
+            raise ValueError(f"{name} is not an array")
+    return values, values.pop(MODEL_OPTIONS).tobytes().rstrip(b"\0").decode("utf-8")
 
 
 def _read_binary(file: Path) -> tuple[dict[str, np.ndarray], str]:

@@ -22,7 +22,7 @@ from towernmt.interop.foreign_model import (
     Weights,
     transformer_weights,
 )
-from towernmt.interop.foreign_vocabularies import WORDS_NOTE, PieceTable, vocabularies_of
+from towernmt.interop.foreign_vocabularies import WORDS_NOTE, PieceTable, vocabularies_of, vocabulary_lines
 from towernmt.interop.imported_run import checkpoint_prefix, open_checkpoint
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.predict.search.search_settings import SearchSettings
@@ -57,7 +57,7 @@ def find_opennmt_tf_files(request: ImportRequest) -> OpenNMTFiles:
         request: the path is a configuration (.yml), a directory of checkpoints, or the prefix of a checkpoint.
 
     Raises:
-        SettingsError: a file is missing or not named.
+        SettingsError: a file is missing or not named, or towernmt does not support the tokens around sentences.
         DataError: the configuration cannot be read.
     """
     path = request.path
@@ -65,9 +65,7 @@ def find_opennmt_tf_files(request: ImportRequest) -> OpenNMTFiles:
     if path.suffix in (".yml", ".yaml"):
         config, path = _read(path), path.parent
         path = _find(path, [path], config.get("model_dir"), "model_dir") if config.get("model_dir") else path
-    data = config.get("data") or {}
-    if not isinstance(data, dict):
-        raise DataError(f"{request.path}: `data` is not a mapping: pass a configuration of OpenNMT-tf.")
+    data = _mapping(request.path, config, "data")
     folders = [request.path.parent, path]
     names = [data.get(f"{side}_vocabulary") for side in ("source", "target")]
     if request.vocabularies is None and not all(names):
@@ -75,7 +73,7 @@ def find_opennmt_tf_files(request: ImportRequest) -> OpenNMTFiles:
                             "model, or --vocabularies SOURCE TARGET.")
     vocabularies = request.vocabularies or tuple(_find(request.path, folders, name, f"the vocabulary {name}")
                                                  for name in names)
-    beam = (config.get("params") or {}).get("beam_width")
+    beam = _mapping(request.path, config, "params").get("beam_width")
     return OpenNMTFiles(checkpoint_prefix(path, "OpenNMT-tf"), (vocabularies[0], vocabularies[1]),
                         request.pieces or _pieces(request.path, folders, data), _source_end(request.path, data),
                         beam if isinstance(beam, int) and beam > 0 else None)
@@ -89,6 +87,14 @@ def _read(file: Path) -> Mapping[str, Any]:
     if not isinstance(content, dict):
         raise DataError(f"{file}: not a configuration of OpenNMT-tf, which has `model_dir` and `data`.")
     return content
+
+
+def _mapping(origin: Path, options: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an option that is a mapping; an empty mapping if the option is missing."""
+    value = options.get(name) or {}
+    if not isinstance(value, dict):
+        raise DataError(f"{origin}: `{name}` is not a mapping: pass a configuration of OpenNMT-tf.")
+    return value
 
 
 def _find(origin: Path, folders: list[Path], name: Any, what: str) -> Path:
@@ -113,7 +119,7 @@ def _pieces(origin: Path, folders: list[Path], data: Mapping[str, Any]) -> tuple
 
 
 def _source_end(origin: Path, data: Mapping[str, Any]) -> bool:
-    source, target = (data.get(f"{side}_sequence_controls") or {} for side in ("source", "target"))
+    source, target = (_mapping(origin, data, f"{side}_sequence_controls") for side in ("source", "target"))
     if source.get("start"):
         raise SettingsError(f"{origin}: source_sequence_controls has start: true, but encoders of towernmt do not read "
                             "<s>: the model cannot be imported.")
@@ -257,11 +263,7 @@ def _layers(parameters: ForeignParameters, stack: str) -> int:
 
 def _table(file: Path, rows: int) -> PieceTable:
     """Read a vocabulary: a word on each line, `<blank>`, `<s>` and `</s>` first; `<unk>` follows the last line."""
-    try:
-        lines = file.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot read the vocabulary, or it is not UTF-8.") from error
-    words = list(dict.fromkeys(line.rstrip("\r") for line in lines))  # OpenNMT-tf skips repeated words
+    words = list(dict.fromkeys(vocabulary_lines(file)))     # OpenNMT-tf skips repeated words
     if words[:len(_SPECIAL)] != _SPECIAL:
         raise DataError(f"{file} does not begin with <blank>, <s> and </s>: pass a vocabulary of OpenNMT-tf (convert "
                         "a SentencePiece vocabulary with onmt-build-vocab).")

@@ -132,7 +132,7 @@ def read_foreign_model(location: str, option: str) -> ForeignModel:
                             "package, or a model of Marian (OPUS-MT), OpenNMT-tf or THUMT.")
     system, path = detected
     try:
-        return foreign_format(system).reader()(ImportRequest(path))
+        return foreign_format(system).read(ImportRequest(path))
     except SettingsError as error:
         if not any(name in str(error) for name in ("--vocabularies", "--pieces", "--heads")):
             raise

@@ -21,7 +21,7 @@ from towernmt.interop.foreign_model import (
     Weights,
     transformer_weights,
 )
-from towernmt.interop.foreign_vocabularies import WORDS_NOTE, PieceTable, vocabularies_of
+from towernmt.interop.foreign_vocabularies import WORDS_NOTE, PieceTable, vocabularies_of, vocabulary_lines
 from towernmt.interop.imported_run import checkpoint_prefix, open_checkpoint
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.predict.search.search_settings import SearchSettings
@@ -169,7 +169,7 @@ def thumt_search_settings(values: HyperParameters) -> SearchSettings:
 def _read(file: Path) -> Mapping[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{file}: cannot read the hyper-parameters ({str(error).splitlines()[0]}).") from error
     if not isinstance(content, dict):
         raise DataError(f"{file} contains no hyper-parameters of THUMT: use the file that THUMT's training wrote.")
@@ -292,7 +292,7 @@ def read_thumt_pieces(file: Path, rows: int, values: HyperParameters) -> PieceTa
     Raises:
         DataError: the vocabulary cannot be read or belongs to another model.
     """
-    words = _words(file)
+    words = [line.strip() for line in vocabulary_lines(file)]
     if values.get("append_eos", False):
         words.append(str(values.get("eos", "<eos>")))
     if len(words) != rows:
@@ -316,13 +316,6 @@ def read_thumt_pieces(file: Path, rows: int, values: HyperParameters) -> PieceTa
     return PieceTable.of(special, named)
 
 
-def _words(file: Path) -> list[str]:
-    try:
-        return [line.strip() for line in file.read_bytes().decode("utf-8").removesuffix("\n").split("\n")]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot read the vocabulary, or it is not UTF-8.") from error
-
-
 _KINDS = ("matrix", "bias", "scale", "offset", "rpr_k", "rpr_v", "weights", "source_embedding", "target_embedding",
           "softmax")
 """Last components of the model's variable names; variables of the optimizer have others."""
@@ -341,7 +334,6 @@ def read_thumt(request: ImportRequest) -> ForeignModel:
                             "only models of its TensorFlow branch can be imported.")
     prefix = checkpoint_prefix(request.path, "THUMT")
     values = find_hyper_parameters(prefix)
-    _check_heads(request, values)
     parameters = open_checkpoint(prefix, _parameter_name)
     scaled = embeddings_are_scaled(values)
     settings = replace(settings_from_thumt(values, parameters.shape(RELATIVE)[0] if RELATIVE in parameters else 0),
@@ -362,9 +354,3 @@ def _parameter_name(name: str) -> str:
     scope, _, inside = name.partition("/")
     is_model_parameter = scope == "transformer" and inside.rpartition("/")[2] in _KINDS and "losses_avg" not in inside
     return inside if is_model_parameter else ""
-
-
-def _check_heads(request: ImportRequest, values: HyperParameters) -> None:
-    if request.heads is not None and request.heads != values.number("num_heads"):
-        raise SettingsError(f"--heads {request.heads} contradicts num_heads={values.number('num_heads')} in "
-                            f"{values.file}: leave out --heads.")

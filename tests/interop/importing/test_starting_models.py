@@ -17,7 +17,7 @@ from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.files import CACHE_VARIABLE
 from towernmt.interop.foreign_model import ImportRequest
-from towernmt.interop.import_formats import detect_system
+from towernmt.interop.import_formats import detect_system, foreign_format
 from towernmt.interop.marian_files import FLOAT16, INTGEMM8, MarianItem, binary_file, float_value, int8_items
 from towernmt.interop.marian_import import read_marian
 from towernmt.interop.starting_models import open_starting_model, read_foreign_model, vocabulary_of_model
@@ -140,6 +140,25 @@ def test_a_binary_file_that_is_cut_off_is_refused(make_opus: Make) -> None:
     file.write_bytes(file.read_bytes()[:-300])
     with pytest.raises(CheckpointError, match="or the file is damaged .the file ends within"):
         read_foreign_model(str(file), "--start")
+
+
+def test_a_binary_file_with_an_impossible_number_of_parameters_is_refused(make_opus: Make) -> None:
+    file = write_bin(make_opus())
+    content = bytearray(file.read_bytes())
+    content[15] = 0xFF
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError, match="not a Marian model .* or the file is damaged"):
+        read_foreign_model(str(file), "--start")
+
+
+def test_other_heads_than_those_of_the_model_are_refused(make_opus: Make, tmp_path: Path) -> None:
+    config = opennmt_tf.write_model(tmp_path / "onmt", opennmt_tf.random_values(True, relative=True))
+    train = thumt.write_model(tmp_path / "thumt", thumt.random_values({}), {})
+    for system, path, heads in (("marian", make_opus(), opus.OPTIONS["transformer-heads"]),
+                                ("opennmt-tf", config, opennmt_tf.HEADS), ("thumt", train, thumt.HEADS)):
+        assert foreign_format(system).read(ImportRequest(path, heads=heads)).settings.heads == heads
+        with pytest.raises(SettingsError, match=f"--heads 4: the model has {heads} attention heads: leave out --heads"):
+            foreign_format(system).read(ImportRequest(path, heads=4))
 
 
 def test_what_is_not_a_model_is_refused_with_what_it_is(tmp_path: Path, prepare_pairs: Callable[[Path], Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,7 @@ def test_a_vocabulary_without_a_model_beside_it_is_one_of_words(make_opus: Make)
     ({"transformer-train-positions": True}, "transformer-train-positions"),
     ({"transformer-tied-layers": [1, 1]}, "transformer-tied-layers"),
     ({"lemma-dim-emb": 8}, "factors"), ({"ulr": True}, "ulr"), ({"right-left": True}, "right-left"),
-    ({"dim-vocabs": [5, 5, 5]}, "dim-vocabs")])
+    ({"dim-vocabs": [5, 5, 5]}, "dim-vocabs"), ({"dim-vocabs": 5}, "dim-vocabs is 5")])
 def test_what_ours_does_not_have_is_refused_by_name(changed: dict[str, Any], named: str) -> None:
     fits = {**opus.OPTIONS, "dim-vocabs": [9, 9]}
     assert not unsupported_marian_options(fits)
@@ -179,6 +180,12 @@ def broken(path: Path, how: str) -> Path:
         file.write_bytes(file.read_bytes()[:900])
     elif how == "text":
         file.write_text("no archive\n")
+    elif how == "one array":
+        with file.open("wb") as content:
+            np.save(content, parameters["Wemb"])
+    elif how == "member":
+        with zipfile.ZipFile(file, "a") as archive:
+            archive.writestr("notes", "no array")
     elif how == "pickle":
         np.savez(file, **{"special:model.yml": np.array([{"type": "transformer"}], object)})
     elif how == "flipped":
@@ -204,6 +211,7 @@ def broken(path: Path, how: str) -> Path:
 
 @pytest.mark.parametrize(("how", "said"), [
     ("cut", "not a Marian model"), ("text", "not a Marian model"), ("pickle", "not a Marian model"),
+    ("one array", "one array, not an archive"), ("member", "notes is not an array"),
     ("flipped", "opus.model1.npz"), ("no options", "special:model.yml"), ("lacking", "encoder_l1_self_Wq is missing"),
     ("more", "decoder_lex_W"), ("shape", "[16, 24]"), ("infinite", "encoder_l1_ffn_b1"), ("nothing", "does not exist")])
 def test_a_damaged_or_foreign_file_is_one_sentence(make_opus: Make, how: str, said: str) -> None:
@@ -222,6 +230,20 @@ def test_a_vocabulary_that_is_not_marians_is_one_sentence(make_opus: Make, conte
     with pytest.raises(DataError) as caught:
         read_marian(ImportRequest(path))
     assert said in str(caught.value) and "opus.vocab.yml" in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "content", "said"), [
+    ("a.txt", "</s>\n<unk>\na\nb\na\n", "a piece occurs twice or is empty"),
+    ("a.txt", "</s>\n<unk>\n\n", "a piece occurs twice or is empty"),
+    ("a.json", '{"</s>": 0, "<unk>": 1e999}', "each line must have a piece, a colon and a number"),
+    ("a.yml", None, "cannot read the file (No such file"), ("a.spm", None, "cannot read the file (No such file")])
+def test_a_named_vocabulary_that_cannot_be_used_is_one_sentence(
+        make_opus: Make, tmp_path: Path, name: str, content: str | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(DataError) as caught:
+        read_marian(ImportRequest(make_opus(), (tmp_path / name, tmp_path / name)))
+    assert said in str(caught.value) and str(tmp_path / name) in str(caught.value)
 
 
 def test_pieces_of_a_vocabulary_may_be_written_in_all_ways_of_yaml(make_opus: Make) -> None:
@@ -245,6 +267,10 @@ def test_a_folder_must_say_which_file_is_the_model(make_opus: Make) -> None:
     with pytest.raises(SettingsError, match="contains 2 .npz files"):
         read_marian(ImportRequest(path))
     assert isinstance(read_marian(ImportRequest(path / "other.npz")), ForeignModel)
+    (path / "decoder.yml").write_text("models: [opus.model1.npz, other.npz]\n")
+    with pytest.raises(SettingsError, match="contains 2 .npz files, and no decoder.yml that names one of them"):
+        read_marian(ImportRequest(path))
+    (path / "folder.bin").mkdir()
     (path / "model.bin").write_bytes(b"x")
     with pytest.raises(CheckpointError, match="binary format"):
         read_marian(ImportRequest(path / "model.bin"))

@@ -169,15 +169,21 @@ def test_the_settings_follow_from_shapes_and_configuration(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("damage", "said"), [
     ("heads", "--heads"), ("lacking", "is missing"), ("more", "attention/1"), ("cut", "checkpoint"),
-    ("vocabulary", "vocabulary"), ("start", "source_sequence_controls"), ("none", "no OpenNMT-tf checkpoint")])
+    ("vocabulary", "vocabulary"), ("start", "source_sequence_controls"), ("none", "no OpenNMT-tf checkpoint"),
+    ("controls", "`source_sequence_controls` is not a mapping"), ("params", "`params` is not a mapping"),
+    ("bytes", "source.vocab: not UTF-8 text")])
 def test_what_cannot_be_imported_is_one_sentence(tmp_path: Path, damage: str, said: str) -> None:
     values = random_values(False)
     if damage == "lacking":
         del values["encoder/layers/1/ffn/layer/inner/bias"]
     if damage == "more":
         values["decoder/layers/0/attention/1/layer/linear_keys/bias"] = np.zeros(DEPTH, np.float32)
-    controls = {"source_sequence_controls": {"start": True}} if damage == "start" else {}
-    config = write_model(tmp_path / "model", values, **controls)
+    controls = {"start": {"start": True}, "controls": ["start"]}.get(damage)
+    config = write_model(tmp_path / "model", values, **({"source_sequence_controls": controls} if controls else {}))
+    if damage == "params":
+        config.write_text(config.read_text().replace("params:\n  beam_width: 3", "params: 3"))
+    if damage == "bytes":
+        (tmp_path / "model/source.vocab").write_bytes(b"<blank>\n<s>\n</s>\n\xff\n")
     if damage == "cut":
         file = next((tmp_path / "model/run").glob("*.index"))
         file.write_bytes(file.read_bytes()[:50])

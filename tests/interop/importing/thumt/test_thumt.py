@@ -250,7 +250,7 @@ def test_hyper_parameters_that_do_not_fit_are_named(tmp_path: Path, damage: dict
     ("lacking", "is missing"), ("cut", "checkpoint"), ("words", "12 words"), ("twice", "s1 occurs twice"),
     ("no vocabulary", "--vocabularies"), ("not told", "--vocabularies"), ("json", "cannot read"),
     ("rnnsearch", "rnnsearch.json"), ("no json", "does not contain transformer.json"), ("none", "no THUMT checkpoint"),
-    ("torch", "PyTorch"), ("heads", "--heads 4")])
+    ("torch", "PyTorch")])
 def test_what_cannot_be_imported_is_one_sentence(tmp_path: Path, damage: str, said: str) -> None:
     values = random_values({})
     if damage == "lacking":
@@ -278,5 +278,5 @@ def test_what_cannot_be_imported_is_one_sentence(tmp_path: Path, damage: str, sa
     elif damage == "torch":
         path = model / "model-7.pt"
     with pytest.raises(TowerNMTError) as caught:
-        read_thumt(ImportRequest(path, heads=4 if damage == "heads" else None))
+        read_thumt(ImportRequest(path))
     assert said in str(caught.value) and "\n" not in str(caught.value)
