@@ -169,11 +169,7 @@ def run_litert(model: bytes, inputs: Mapping[str, np.ndarray]) -> dict[str, np.n
         SettingsError: `ai-edge-litert` is not installed.
         RuntimeError: LiteRT cannot run the model.
     """
-    try:
-        from ai_edge_litert.interpreter import Interpreter
-    except ImportError:
-        raise SettingsError("LiteRT needs the package ai-edge-litert: pip install 'towernmt[litert]'.") from None
-    interpreter = Interpreter(model_content=model)
+    interpreter = _interpreter_class()(model_content=model)
     index_of = {detail["name"]: detail["index"] for detail in interpreter.get_input_details()}
     for name, array in inputs.items():
         interpreter.resize_tensor_input(index_of[name], array.shape)
@@ -182,6 +178,15 @@ def run_litert(model: bytes, inputs: Mapping[str, np.ndarray]) -> dict[str, np.n
         interpreter.set_tensor(index_of[name], array)
     interpreter.invoke()
     return {detail["name"]: interpreter.get_tensor(detail["index"]) for detail in interpreter.get_output_details()}
+
+
+def _interpreter_class() -> Any:
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ImportError as error:
+        raise SettingsError(f"LiteRT cannot be loaded ({error}): install it with `pip install 'towernmt[litert]'`."
+                            ) from error
+    return Interpreter
 
 
 def check_scores(model: bytes, search: SearchGraph, architecture: NMTModel) -> None:
@@ -260,6 +265,7 @@ def write(job: ExportJob) -> dict[str, Any]:
     if job.search.selection == "sampling":
         raise SettingsError("selection=sampling: LiteRT lacks the 64-bit operations of the random numbers; export a "
                             "beam search, or choose --format savedmodel.")
+    _interpreter_class()    # before the conversion, which takes minutes for a large model
     search = search_graph(job)
     with without_noise():
         frozen = frozen_graph(search)

@@ -31,6 +31,7 @@ from towernmt.interop.marian_files import (
 )
 from towernmt.interop.marian_model import MARIAN_EOS, MarianModel
 from towernmt.models.model_settings import TransformerSettings, layer_gains
+from towernmt.predict.lines.text_io import check_readable
 from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.trained_model import TrainedModel
 
@@ -276,7 +277,7 @@ def write(job: ExportJob) -> dict[str, Any]:
     """
     trained, directory, int8 = job.trained, job.directory, job.precision == "int8"
     settings = check_marian_support(trained, job.precision)
-    calibration = calibration_text(job) if int8 else ""
+    calibration = calibration_file(job) if int8 else ""
     source, target = map(MarianVocabulary.of, (trained.source_vocabulary, trained.target_vocabulary))
     options = model_options(settings, [len(source.pieces), len(target.pieces)])
     parameters = marian_parameters(settings, trained.weights(), source, target)
@@ -333,13 +334,15 @@ def _write_shortlist(job: ExportJob, source: MarianVocabulary, target: MarianVoc
     return SHORTLIST
 
 
-def calibration_text(job: ExportJob) -> str:
+def calibration_file(job: ExportJob) -> str:
     """Return the file of calibration sentences: the one of the job, or the validation text of the run's data.
 
     Raises:
-        SettingsError: both are missing.
+        SettingsError: the job has no file, and the validation text is missing.
+        DataError: the file of the job cannot be read.
     """
     if job.calibration:
+        check_readable(job.calibration)
         return str(job.calibration)
     data = job.trained.run.saved_settings().get("made_from.data_path")
     file = Path(str(data)) / VALIDATION if data else None

@@ -61,7 +61,7 @@ def int8_items(parameters: Mapping[str, np.ndarray], largest: Mapping[str, float
              for name, value in parameters.items()]
     output = "Wemb" if "Wemb" in parameters else "decoder_Wemb"
     for name, value in largest.items():
-        scale = np.full([1, 1], INT8_RANGE / value, np.float32)
+        scale = np.full([1, 1], _int8_scale(value))
         for item_name in ((output, SHORTLISTED_OUTPUT) if name == output else (name,)):
             items.append(_float_item(f"{item_name}{INPUT_SCALE_SUFFIX}", scale))
     text = options.encode() + b"\0"
@@ -70,10 +70,15 @@ def int8_items(parameters: Mapping[str, np.ndarray], largest: Mapping[str, float
 
 def quantised(name: str, matrix: np.ndarray) -> MarianItem:
     """Return an 8-bit matrix; its shape in the file is the one before the transposition."""
-    scale = np.float32(INT8_RANGE) / np.abs(matrix).max()
+    scale = _int8_scale(np.abs(matrix).max())
     stored = matrix if name.endswith("Wemb") else matrix.T
     values = np.clip(np.rint(stored * scale), -INT8_RANGE, INT8_RANGE).astype(np.int8)
     return MarianItem(name, INTGEMM8, matrix.shape, values.tobytes() + np.array([scale], "<f4").tobytes())
+
+
+def _int8_scale(largest: float) -> np.float32:
+    """Return the factor that maps the largest absolute value to `INT8_RANGE`; 1 if all values are 0."""
+    return np.float32(INT8_RANGE) / np.float32(largest) if largest else np.float32(1.0)
 
 
 FLOAT16 = 0x0402
@@ -85,6 +90,8 @@ whose largest value is up to 44 standard deviations are below it."""
 
 def is_binary_file(file: Path) -> bool:
     """Return whether a file begins like Marian's binary format; a shortlist, which is also named `.bin`, does not."""
+    if not file.is_file():
+        return False
     with file.open("rb") as content:
         return content.read(8) == np.array([BINARY_VERSION], "<u8").tobytes()
 
@@ -134,7 +141,7 @@ def float_value(item: MarianItem) -> np.ndarray:
     values = np.frombuffer(item.data, np.int8, elements).astype(np.float32)
     scale = np.frombuffer(item.data, "<f4", 1, elements)[0]
     rounding_error = math.sqrt(1 / 12) / max(float(values.std()), 1e-9)
-    if rounding_error > MAX_ROUNDING_ERROR:
+    if values.any() and rounding_error > MAX_ROUNDING_ERROR:
         raise ValueError(f"the 8 bits of {item.name} have a rounding error of {rounding_error:.0%} of its standard "
                          f"deviation, more than {MAX_ROUNDING_ERROR:.0%}")
     values /= scale

@@ -74,7 +74,7 @@ def _install(directory: str) -> None:
                             f"{_MANUAL_INSTALLATION}") from error
     if done.returncode:
         messages = [line for line in done.stderr.splitlines() if line.strip()] or ["(no error message)"]
-        raise SettingsError(f"npm could not fetch {PACKAGE} {VERSION}: {messages[0]} {_MANUAL_INSTALLATION}")
+        raise SettingsError(f"npm could not fetch {PACKAGE} {VERSION}: {messages[0]}. {_MANUAL_INSTALLATION}")
 
 
 def _read_engine(folder: Path) -> dict[str, bytes]:
@@ -205,9 +205,9 @@ def _json(value: Any) -> str:
 MODEL, ENGINE = "model", "bergamot"
 """Folders of the export."""
 README = """\
-This folder is a site that translates in the browser, with nothing to install and without a server program.
+This folder is a web site that translates in the browser. It needs no installation and no server program.
 Run `python -m http.server 8000` in it, and open http://localhost:8000/ ; or copy it to any static host.
-Over https it works offline after the first visit. `{engine}/` holds Bergamot {version} ({licence}), of {source}.
+Over https it works offline after the first visit. `{engine}/` contains Bergamot {version} ({licence}) from {source}.
 """
 
 
@@ -223,9 +223,9 @@ def write(job: ExportJob) -> dict[str, Any]:
         DataError: the calibration sentences or the shortlist cannot be read.
     """
     check_marian_support(job.trained, "int8")
-    marian.calibration_text(job)
+    marian.calibration_file(job)
     source, target = (Language("", "Text"), Language("", "Translation")) if job.languages is None else (
-        _language(job.languages[0]), _language(job.languages[1]))
+        Language(*code_and_name(job.languages[0])), Language(*code_and_name(job.languages[1])))
     engine = bergamot_files(job.bergamot)
     folder = job.directory / MODEL
     folder.mkdir()
@@ -262,8 +262,3 @@ def _engine_options() -> str:
     for name in ("relative-paths", "models", "vocabs"):
         del options[name]
     return str(yaml.safe_dump(options, sort_keys=False))
-
-
-def _language(text: str) -> Language:
-    code, name = code_and_name(text)
-    return Language(code.replace("_", "-"), name)

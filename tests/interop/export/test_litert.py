@@ -50,6 +50,14 @@ def test_a_converted_search_gives_the_hypotheses_of_the_translator(
         np.testing.assert_allclose(found["scores"], scores, rtol=1e-4)
 
 
+def test_a_missing_package_is_reported_before_the_conversion(
+        run_on_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    monkeypatch.setattr(litert, "search_graph", lambda job: pytest.fail("the graph was built"))
+    with TrainedModel(run_on_disk, "step-1") as trained, pytest.raises(SettingsError, match=r"towernmt\[litert\]"):
+        export_model(trained, "litert", tmp_path / "lite")
+
+
 def test_sampling_is_refused(run_on_disk: Path, tmp_path: Path) -> None:
     with TrainedModel(run_on_disk, "step-1") as trained, pytest.raises(SettingsError, match="selection=sampling"):
         export_model(trained, "litert", tmp_path / "lite", search=SearchSettings(selection="sampling"))

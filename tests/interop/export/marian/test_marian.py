@@ -25,7 +25,7 @@ from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.interop.export import export_model
 from towernmt.interop.marian_export import to_marian, unsupported_by_marian
-from towernmt.interop.marian_files import NO_PIECE, MarianVocabulary
+from towernmt.interop.marian_files import NO_PIECE, MarianVocabulary, float_value, int8_items
 from towernmt.interop.marian_model import MarianModel
 from towernmt.models.interface import shift_right
 from towernmt.models.model_settings import TRANSFORMER_PRESETS, TransformerSettings
@@ -50,7 +50,7 @@ class Trained:
         self.model = Transformer(TransformerSettings(**{**STUDENT, **size, **settings}))
         self.source_vocabulary = self.target_vocabulary = vocabulary
         self.run = SimpleNamespace(architecture=lambda: "transformer", vocabulary=run, saved_settings=dict)
-        self.checkpoint, self.averaged = str(run / "step-7" / "model"), True
+        self.checkpoint, self.uses_averages = str(run / "step-7" / "model"), True
 
     @property
     def logits(self) -> np.ndarray:
@@ -199,6 +199,14 @@ def test_the_8_bit_file_holds_the_model_with_what_each_product_is_scaled_by(make
     assert (told["model"], told["vocabularies"]) == ("model.intgemm.alphas.bin", ["vocab.spm", "vocab.spm"])
 
 
+def test_zeros_are_written_in_8_bits_and_read_back():
+    """Inputs are zeros if the activations of a layer are never positive."""
+    parameters = {"decoder_Wemb": np.ones([2, 4], np.float32), "encoder_l1_ffn_W2": np.zeros([4, 2], np.float32)}
+    items = {item.name: item for item in int8_items(parameters, {"encoder_l1_ffn_W2": 0.0}, "type: transformer\n")}
+    np.testing.assert_array_equal(float_value(items["encoder_l1_ffn_W2"]), np.zeros([4, 2]))
+    assert np.frombuffer(items["encoder_l1_ffn_W2_QuantMultA"].data, "<f4").tolist() == [1.0]
+
+
 @pytest.mark.parametrize("kind", ["unigram", pytest.param("bpe", marks=pytest.mark.thorough)])
 def test_the_sentencepiece_model_has_marians_ids_and_cuts_as_ours(make_trained, tmp_path, kind):
     vocabulary = learn_sentence_piece(SENTENCES, kind, 31)
@@ -271,6 +279,8 @@ def test_int8_asks_for_sentences_and_for_sentencepiece(make_trained, tmp_path, s
     trained = make_trained()
     with pytest.raises(SettingsError, match="--calibration"):
         export_model(trained, "marian", tmp_path / "out", **options)
+    with pytest.raises(DataError, match="nowhere"):
+        export_model(trained, "marian", tmp_path / "out", calibration=tmp_path / "nowhere", **options)
     sentences.write_text("\n \n")
     with pytest.raises(DataError, match="no sentence"):
         export_model(trained, "marian", tmp_path / "out", calibration=sentences, **options)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.interop import web_export
 from towernmt.interop.export import export_model
 from towernmt.models.model_settings import TransformerSettings
@@ -109,6 +109,8 @@ def test_without_calibration_the_validation_text_of_the_runs_data_is_taken(
         monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingsError, match="--calibration"):
         export_page(tmp_path / "none", bergamot=other_engine, calibration=None)
+    with pytest.raises(DataError, match="nowhere"):     # before the engine is installed
+        export_page(tmp_path / "none", bergamot=tmp_path / "no engine", calibration=tmp_path / "nowhere")
     (tmp_path / "data").mkdir()
     (tmp_path / "data/valid.source").write_text(lines[-1], encoding="utf-8")
     saved = trained.run.saved_settings()
