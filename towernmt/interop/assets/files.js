@@ -1,25 +1,25 @@
 "use strict";
-// The files of the export: how they are fetched, checked and kept in this browser. For the worker and the service worker.
-// A file is {path, bytes, sha256, type}; paths are relative to the folder of the page.
+// Functions that fetch, check and store the files of the export, for the worker and the service worker.
+// A file is {path, bytes, sha256, type}. Paths are relative to the folder of the page.
 
-// Each export has a store of its own, and so has each folder of a host.
+// Each export and each folder of a host has a separate store.
 const folder = new URL("./", self.location).pathname;
 const storePrefix = `towernmt ${folder} `;
 const storeOf = version => storePrefix + version;
-// The checksum in the address keeps caches on the way from giving the file of an older export.
+// Because of the checksum in the address, no cache of a proxy returns the file of an older export.
 const addressOf = file => new URL(`${file.path}?v=${file.sha256.slice(0, 16)}`, self.location).href;
 
-// What the browser keeps is there on secure pages only (https, or this machine).
+// Browsers store files only for secure pages (https, or this machine).
 const canKeep = () => "caches" in self && "crypto" in self && "subtle" in self.crypto;
 
-// The file as kept, of this export or an older one that has the same; null where it is not.
+// Returns the stored file, of this export or of an older export with the same file; null if it is not stored.
 async function kept(file) {
   if (!canKeep()) return null;
   const response = await caches.match(addressOf(file), {ignoreVary: true}).catch(() => null);     // a private window
   return response ? new Uint8Array(await response.arrayBuffer()) : null;
 }
 
-// The file from the network, checked; `progress` is told the bytes that have come.
+// Returns the file from the network after a check. `progress` is called with the number of bytes received so far.
 async function fetched(file, progress = () => {}) {
   let response;
   try {
@@ -43,7 +43,7 @@ async function fetched(file, progress = () => {}) {
   return content;
 }
 
-const damaged = file => new Error(`${file.path} is not the file of this export: reload the page, or copy the folder anew.`);
+const damaged = file => new Error(`${file.path} is not the file of this export: reload the page, or copy the folder again.`);
 
 async function fits(file, content) {
   if (!canKeep()) return true;

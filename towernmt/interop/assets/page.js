@@ -1,16 +1,19 @@
 "use strict";
-// The page: hands the text to the worker while one types, and shows what it says.
+// The page: sends the text to the worker while the user types, and shows the translations.
 
-const told = JSON.parse(document.getElementById("export").textContent);
+const exported = JSON.parse(document.getElementById("export").textContent);
 const element = id => document.getElementById(id);
 const source = element("source"), target = element("target"), html = element("html");
-const WAIT = 250;                   // milliseconds without a key, before the text is translated
-const DRAFT = `towernmt draft ${location.pathname}`;        // the text, over a reload for a new version
+const WAIT = 250;                   // milliseconds after the last key until the text is translated
+const DRAFT = `towernmt draft ${location.pathname}`;        // key of the text while the page reloads for a new version
 
-let worker, ready = false, asked = 0, answered = 0, began = 0, timer;
-let refused = null;                 // the text that the engine failed on
-let before = "";                    // what stands before an HTML document, which the engine does not take
-let lines = [];                     // the translation so far: a line each, with its sentences
+let worker, ready = false, requestId = 0, shownId = 0, startTime = 0, timer;
+let requestedInput = "";            // the input of the last request; see `input`
+let failedInput = null;             // the input that the engine could not translate
+let doctype = "";                   // the document type of an HTML document, which the engine does not accept
+let lines = [];                     // the translated lines, each with its sentences
+
+const input = () => `${html.checked} ${source.value}`;
 
 function fail(message) {
   element("error").textContent = message;
@@ -23,22 +26,22 @@ const megabytes = bytes => (bytes / 1e6).toFixed(1);
 
 function start() {
   if (location.protocol === "file:")
-    return fail("Browsers run no programs of pages that are opened as files: serve this folder, as by "
+    return fail("Browsers do not run the programs of a page that is opened as a file. Serve this folder, for example with "
                 + "“python -m http.server”, and open its address.");
   if (!("Worker" in window && "WebAssembly" in window))
-    return fail("This browser cannot run the translator, for it lacks WebAssembly: take a newer one.");
+    return fail("This browser does not support WebAssembly, which the translator needs. Use a newer browser.");
   ready = false;
-  worker = new Worker(told.worker);
-  worker.onmessage = ({data}) => heard(data);
-  worker.onerror = event => fail(`The translator could not be started: ${event.message || "a file of it is missing"}.`);
-  worker.postMessage({load: told});
+  worker = new Worker(exported.worker);
+  worker.onmessage = ({data}) => receive(data);
+  worker.onerror = event => fail(`The translator could not be started: ${event.message || "one of its files is missing"}.`);
+  worker.postMessage({load: exported});
 }
 
-function heard(data) {
+function receive(data) {
   if (data.error) {
     fail(data.error);
     if (!data.id) return;
-    refused = source.value;
+    failedInput = requestedInput;
     worker.terminate();
     start();
   } else if ("progress" in data) {
@@ -48,34 +51,35 @@ function heard(data) {
   } else if (data.ready) {
     ready = true;
     element("loading").hidden = true;
-    if (refused === null) keepOffline();
+    if (failedInput === null) keepOffline();
     if (!data.kept) element("offline").textContent = reasonNotKept();
     translate();
-  } else if (data.id === asked) {
+  } else if (data.id === requestId) {
     show(data);
   }
 }
 
 const reasonNotKept = () => window.isSecureContext
-  ? "This browser had no room to keep the translator: it needs the connection each time."
-  : "Needs the connection each time: browsers keep pages of https addresses only.";
+  ? "Needs a connection each time: this browser has no space to store the translator."
+  : "Needs a connection each time: browsers store only pages from https addresses.";
 
 function translate() {
   clearTimeout(timer);
-  if (!ready || source.value === refused) return;
-  asked += 1;
-  began = performance.now();
+  if (!ready || input() === failedInput) return;
+  requestId += 1;
+  requestedInput = input();
+  startTime = performance.now();
   target.setAttribute("aria-busy", "true");
   element("figures").textContent = source.value ? "Translating …" : "";
-  worker.postMessage({id: asked, text: html.checked ? wellFormed(source.value) : source.value, html: html.checked});
+  worker.postMessage({id: requestId, text: html.checked ? wellFormed(source.value) : source.value, html: html.checked});
 }
 
-// HTML as a browser understands it: each tag closed, each `<` that is none an entity. The engine takes no other.
+// Returns HTML as a browser understands it: tags are closed, and `<` outside of tags is an entity. The engine needs this.
 function wellFormed(text) {
-  const found = new DOMParser().parseFromString(text, "text/html");
-  before = found.doctype ? `<!DOCTYPE ${found.doctype.name}>\n` : "";
-  const whole = /<(!doctype|html|head|body)\b/iu.test(text);
-  return whole ? found.documentElement.outerHTML : found.head.innerHTML + found.body.innerHTML;
+  const parsed = new DOMParser().parseFromString(text, "text/html");
+  doctype = parsed.doctype ? `<!DOCTYPE ${parsed.doctype.name}>\n` : "";
+  const isDocument = /<(!doctype|html|head|body)\b/iu.test(text);
+  return isDocument ? parsed.documentElement.outerHTML : parsed.head.innerHTML + parsed.body.innerHTML;
 }
 
 function changed() {
@@ -87,13 +91,13 @@ function changed() {
 }
 
 function show(data) {
-  if (answered !== data.id) lines = [];
-  answered = data.id;
-  refused = null;
+  if (shownId !== data.id) lines = [];
+  shownId = data.id;
+  failedInput = null;
   element("error").hidden = true;
   if (data.first === 0) {
     target.replaceChildren();
-    if (html.checked && data.lines.length) data.lines[0].text = before + data.lines[0].text;
+    if (html.checked && data.lines.length) data.lines[0].text = doctype + data.lines[0].text;
   }
   lines.push(...data.lines);
   target.append(...data.lines.map((line, number) => paragraph(line, data.first + number)));
@@ -102,41 +106,41 @@ function show(data) {
   target.removeAttribute("aria-busy");
   for (const id of ["copy", "save"]) element(id).disabled = !lines.length;
   const sentences = lines.reduce((sum, line) => sum + line.sentences.length, 0);
-  const seconds = ((performance.now() - began) / 1000).toFixed(2);
+  const seconds = ((performance.now() - startTime) / 1000).toFixed(2);
   element("figures").textContent = sentences ? `${sentences} ${sentences === 1 ? "sentence" : "sentences"} in ${seconds} s` : "";
 }
 
-// A line of the translation: a span for each sentence, and what stands between them.
+// Returns the paragraph of a translated line, with a span for each sentence.
 function paragraph({text, sentences}, number) {
   const line = document.createElement("p");
   line.dir = "auto";
-  let at = 0;
-  sentences.forEach(([, , begin, end], which) => {
+  let position = 0;
+  sentences.forEach(([, , begin, end], index) => {
     if (end <= begin) return;
     const span = document.createElement("span");
     span.textContent = text.slice(begin, end);
     span.dataset.line = number;
-    span.dataset.sentence = which;
-    line.append(text.slice(at, begin), span);
-    at = end;
+    span.dataset.sentence = index;
+    line.append(text.slice(position, begin), span);
+    position = end;
   });
-  line.append(text.slice(at));
+  line.append(text.slice(position));
   return line;
 }
 
-// Marks the sentence of the translation that belongs to where the cursor is in the text.
+// Highlights the translation of the sentence under the cursor.
 function markSentence() {
   target.querySelectorAll(".here").forEach(span => span.classList.remove("here"));
   if (document.activeElement !== source || source.selectionStart !== source.selectionEnd || lines.length < 1) return;
-  const before = source.value.slice(0, source.selectionStart).split("\n");
-  const number = before.length - 1, place = before[number].length;
-  const all = lines[number]?.sentences ?? [];
-  if (all.length + lines.length < 3) return;          // the only sentence needs no mark
-  const which = all.findIndex(([begin, end]) => begin <= place && place <= end);
-  target.querySelector(`[data-line="${number}"][data-sentence="${which}"]`)?.classList.add("here");
+  const linesBefore = source.value.slice(0, source.selectionStart).split("\n");
+  const number = linesBefore.length - 1, column = linesBefore[number].length;
+  const sentences = lines[number]?.sentences ?? [];
+  if (sentences.length + lines.length < 3) return;    // the only sentence needs no mark
+  const index = sentences.findIndex(([begin, end]) => begin <= column && column <= end);
+  target.querySelector(`[data-line="${number}"][data-sentence="${index}"]`)?.classList.add("here");
 }
 
-// Selects the sentence of the text that a sentence of the translation comes from.
+// Selects the source of a translated sentence.
 function selectSource(span) {
   const number = Number(span.dataset.line), [begin, end] = lines[number].sentences[Number(span.dataset.sentence)];
   const first = source.value.split("\n").slice(0, number).reduce((sum, line) => sum + line.length + 1, 0);
@@ -152,7 +156,7 @@ async function copy() {
     element("figures").textContent = "Copied.";
   } catch {
     getSelection().selectAllChildren(target);
-    element("figures").textContent = "This browser lets no page copy: the translation is selected, press Ctrl+C.";
+    element("figures").textContent = "This browser does not let pages copy. The translation is selected: press Ctrl+C.";
   }
 }
 
@@ -164,13 +168,13 @@ function save() {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-async function open(file) {
+async function openFile(file) {
   if (!file) return;
-  const text = new TextDecoder("utf-8", {fatal: true});
+  const decoder = new TextDecoder("utf-8", {fatal: true});
   try {
-    source.value = text.decode(await file.arrayBuffer());
+    source.value = decoder.decode(await file.arrayBuffer());
   } catch {
-    return fail(`${file.name} is no text in UTF-8: save it as such, and open it again.`);
+    return fail(`${file.name} is not text in UTF-8: save it in UTF-8, and open it again.`);
   }
   element("error").hidden = true;
   html.checked = /\.html?$/iu.test(file.name);
@@ -178,7 +182,7 @@ async function open(file) {
   source.focus();
 }
 
-// Keeps the page for use without a connection, and tells of new versions.
+// Stores the page for use without a connection, and offers new versions.
 async function keepOffline() {
   if (!("serviceWorker" in navigator)) return;
   try {
@@ -198,7 +202,7 @@ async function keepOffline() {
     await navigator.serviceWorker.ready;
     element("offline").textContent = "Works without a connection.";
   } catch (error) {
-    element("offline").textContent = `Needs the connection each time (${error.message}).`;
+    element("offline").textContent = `Needs a connection each time (${error.message}).`;
   }
 }
 
@@ -214,7 +218,7 @@ element("clear").addEventListener("click", () => { source.value = ""; changed();
 element("copy").addEventListener("click", copy);
 element("save").addEventListener("click", save);
 element("open").addEventListener("click", () => element("file").click());
-element("file").addEventListener("change", event => { open(event.target.files[0]); event.target.value = ""; });
+element("file").addEventListener("change", event => { openFile(event.target.files[0]); event.target.value = ""; });
 const box = source.parentElement;
 box.addEventListener("dragover", event => { event.preventDefault(); box.classList.add("dropping"); });
 box.addEventListener("dragleave", () => box.classList.remove("dropping"));
@@ -222,7 +226,7 @@ box.addEventListener("drop", event => {
   box.classList.remove("dropping");
   if (!event.dataTransfer.files.length) return;
   event.preventDefault();
-  open(event.dataTransfer.files[0]);
+  openFile(event.dataTransfer.files[0]);
 });
 source.value = sessionStorage.getItem(DRAFT) ?? source.value;
 sessionStorage.removeItem(DRAFT);

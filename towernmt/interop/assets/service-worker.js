@@ -1,12 +1,12 @@
-// Keeps all files of the export, so that the page works without a connection. The first line above is written by the
-// export: with any other export this program is another, which browsers notice, and fetch the new files beside the old.
+// Stores all files of the export, so that the page works without a connection. The export writes the line above, so each
+// export has a different service worker. Browsers notice this, and fetch the new files next to the old ones.
 importScripts("files.js");
 
 const byPath = new Map(EXPORT.files.map(file => [file.path, file]));
 
 self.addEventListener("install", event => event.waitUntil(fill()));
 
-// All or nothing: with one file missing or damaged the old export stays.
+// Stores all files or fails. If a file is missing or damaged, the old export stays.
 async function fill() {
   const store = await caches.open(storeOf(EXPORT.version));
   for (const file of EXPORT.files) {
@@ -23,7 +23,7 @@ async function takeOver() {
   await self.clients.claim();
 }
 
-// The page asks for it when its user wants the new export now.
+// The page sends this message when its user wants the new export at once.
 self.addEventListener("message", event => { if (event.data === "activate") self.skipWaiting(); });
 
 self.addEventListener("fetch", event => {

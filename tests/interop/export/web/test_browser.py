@@ -291,11 +291,21 @@ def translate_html(page: Any, text: str, tags: list[str]) -> None:
 
 def test_after_a_text_that_the_engine_fails_on_another_is_translated(page, site):
     before = translated(opened(page, site), TEXT)
-    page.evaluate("worker.postMessage({id: asked, text: '<p>', html: true})")
+    page.evaluate("worker.postMessage({id: requestId, text: '<p>', html: true})")
     expect(page.get_by_role("alert")).to_contain_text("The engine could not translate this text")
     page.get_by_label("German").fill("")
     expect(page.get_by_role("alert")).to_be_hidden()
     assert translated(page, TEXT) == before
+
+
+def test_a_text_that_was_typed_while_the_engine_failed_is_translated(page, site):
+    translated(opened(page, site), TEXT)
+    page.evaluate("""() => {
+      worker.postMessage({id: requestId, text: '<p>', html: true});
+      source.value = 'der hund schläft';
+    }""")
+    expect(page.locator("#figures")).to_contain_text("1 sentence in")
+    expect(page.get_by_role("alert")).to_be_hidden()
 
 
 def test_a_click_on_a_sentence_selects_where_it_comes_from(page, site):
@@ -335,7 +345,7 @@ def test_files_are_opened_and_translations_copied_and_saved(page, site):
     expect(page.locator("#figures")).to_have_text("Copied.")
     file = {"name": "a.txt", "mimeType": "text/plain", "buffer": b"\xff\xfe\x00"}
     page.locator("#file").set_input_files([file])
-    expect(page.get_by_role("alert")).to_contain_text("a.txt is no text in UTF-8")
+    expect(page.get_by_role("alert")).to_contain_text("a.txt is not text in UTF-8")
     page.locator("#file").set_input_files([{**file, "name": "a.html", "buffer": "<p>der hund schläft</p>".encode()}])
     expect(page.locator("#target")).to_contain_text("<p>")
     assert page.get_by_label("HTML").is_checked() and not page.get_by_role("alert").is_visible()
@@ -344,7 +354,7 @@ def test_files_are_opened_and_translations_copied_and_saved(page, site):
 def test_from_an_address_that_browsers_keep_nothing_of_it_translates_and_says_so(page, site):
     site.url = site.url.replace("127.0.0.1", "far.example")
     assert any(translated(opened(page, site), TEXT))
-    expect(page.locator("#offline")).to_contain_text("Needs the connection each time")
+    expect(page.locator("#offline")).to_contain_text("Needs a connection each time")
 
 
 def test_long_text_comes_in_portions_and_a_change_stops_it(page, site):
