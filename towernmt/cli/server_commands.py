@@ -19,7 +19,6 @@ from towernmt.cli.translation_options import (
     add_search_options,
     add_special_line_options,
     add_trust_option,
-    check_precision,
     check_search_options,
     device_of,
     search_options,
@@ -27,6 +26,7 @@ from towernmt.cli.translation_options import (
 )
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
+from towernmt.predict.engine_choice import check_precision
 from towernmt.predict.search.search_settings import BATCH_ON_GPU, StreamSettings
 from towernmt.predict.stream import batching_for, uses_gpu
 from towernmt.serve.glossaries import Glossaries

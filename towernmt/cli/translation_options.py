@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 from towernmt.core.directories import is_export
 from towernmt.core.errors import SettingsError
 from towernmt.core.gpus import missing_without_tensorflow
-from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.engine_choice import ENGINES as TRANSLATOR_ENGINES
-from towernmt.predict.engine_choice import GRAPH
+from towernmt.predict.engine_choice import check_precision
 from towernmt.predict.search.search_settings import (
     MEANS,
     SAMPLING_ONLY,
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 
 ENGINES = (*TRANSLATOR_ENGINES, "ctranslate2")
 """Values of `--engine`; the first is the default."""
-WEIGHT_PRECISIONS = ("int16", "int8")
-"""Precisions of weights that only CTranslate2 has."""
 
 
 def add_engine_options(parser: Any) -> None:
@@ -94,21 +91,6 @@ def engine_of(args: argparse.Namespace) -> str:
         return engine
     check_precision(args.precision, engine)
     return engine
-
-
-def check_precision(precision: str | None, engine: str) -> None:
-    """Check that auto or graph supports a precision; CTranslate2 itself checks its precision.
-
-    Args:
-        precision: value of `--precision`; None by default.
-        engine: one of `ENGINES`.
-
-    Raises:
-        SettingsError: the engine does not support the precision.
-    """
-    precisions = PRECISIONS if engine == GRAPH else (*PRECISIONS, *WEIGHT_PRECISIONS)
-    if engine in TRANSLATOR_ENGINES and precision not in (None, *precisions):
-        raise SettingsError(f"--precision {precision}: --engine {engine} supports {', '.join(precisions)}.")
 
 
 def add_model_options(parser: argparse.ArgumentParser, required: bool) -> None:

@@ -1,4 +1,4 @@
-"""The machine and this process: processor, peak memory, parent process, forks, and signals.
+"""The machine and this process: processor, names of devices, peak memory, parent process, forks, and signals.
 
 TensorFlow is not imported. Its threads do not survive a fork, so using it in a forked process is refused.
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -54,6 +55,21 @@ def is_processor_limited() -> bool:
 
 
 _share: int | None = None
+
+
+def parse_device(device: str) -> tuple[str, int]:
+    """Return the kind of a device, "cpu" or "gpu", and its number.
+
+    Args:
+        device: "cpu", "gpu" or "gpu:N", perhaps with a slash before it, as in TensorFlow's names.
+
+    Raises:
+        SettingsError: the text is not a device.
+    """
+    match = re.fullmatch(r"/?(cpu|gpu)(?::(\d+))?", device.lower())
+    if match is None:
+        raise SettingsError(f"device '{device}': choose cpu, gpu or gpu:N.")
+    return match[1], int(match[2] or 0)
 
 
 def peak_memory(pid: int | str = "self") -> int:

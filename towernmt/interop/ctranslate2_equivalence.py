@@ -15,7 +15,7 @@ from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, DirectoryInUseError, SettingsError
 from towernmt.interop.ctranslate2_engine import CTranslate2Scorer
 from towernmt.interop.ctranslate2_limits import unsupported_by_ctranslate2
-from towernmt.interop.ctranslate2_models import FORMAT, ExportedModel
+from towernmt.interop.ctranslate2_models import FORMAT, ExportedModel, import_ctranslate2
 from towernmt.interop.ctranslate2_requests import difference
 from towernmt.interop.ctranslate2_search import CTranslate2Search
 from towernmt.interop.export_cache import CACHE, ExportSpec, cached_export, exported_run
@@ -80,9 +80,9 @@ class CTranslate2Engine(Generic[T]):
         if problem := unsupported_by_ctranslate2(self._run.group("model", settings_and_presets(architecture)[0])):
             return problem
         try:
-            import ctranslate2  # noqa: F401
-        except (ImportError, OSError) as error:
-            return f"CTranslate2 cannot be loaded ({error})"
+            import_ctranslate2()
+        except SettingsError as error:
+            return str(error).removesuffix(".")
         return ""
 
     def with_precision(self, precision: str) -> CTranslate2Engine[T]:

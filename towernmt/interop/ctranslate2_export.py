@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,9 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.files import fixed_entry
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.interop.ctranslate2_limits import check_ctranslate2_support
-from towernmt.interop.ctranslate2_models import pieces_of_vocabulary
+from towernmt.interop.ctranslate2_models import import_ctranslate2, pieces_of_vocabulary
 from towernmt.interop.export import ExportJob, code_and_name
 from towernmt.predict.trained_model import TrainedModel
-
-MISSING = "The format ctranslate2 needs CTranslate2: install it with `pip install ctranslate2`."
 
 
 def write_ctranslate2(job: ExportJob) -> dict[str, Any]:
@@ -29,19 +28,14 @@ def write_ctranslate2(job: ExportJob) -> dict[str, Any]:
         unlimited.
 
     Raises:
-        SettingsError: CTranslate2 is not installed, or cannot express the model.
+        SettingsError: CTranslate2 cannot be loaded, or cannot express the model.
     """
-    return write_model(job.trained, job.precision, job.directory)
+    import_ctranslate2()
+    from ctranslate2.specs.model_spec import visit_spec
 
+    from towernmt.interop.ctranslate2_model import position_rows, transformer_spec
 
-def write_model(trained: TrainedModel, precision: str, directory: Path) -> dict[str, Any]:
-    """Write a CTranslate2 model into an existing directory; see `write_ctranslate2`."""
-    try:
-        from ctranslate2.specs.model_spec import visit_spec
-
-        from towernmt.interop.ctranslate2_model import position_rows, transformer_spec
-    except ImportError:
-        raise SettingsError(MISSING) from None
+    trained, precision = job.trained, job.precision
     settings = check_ctranslate2_support(trained)
     spec = transformer_spec(settings, trained.weight)
     if precision == "bfloat16":
@@ -51,7 +45,7 @@ def write_model(trained: TrainedModel, precision: str, directory: Path) -> dict[
     spec.register_target_vocabulary(pieces_of_vocabulary(trained.target_vocabulary))
     spec.validate()
     spec.optimize(quantization=precision)
-    spec.save(str(directory))
+    spec.save(str(job.directory))
     return {"positions": position_rows(settings)}
 
 
@@ -86,7 +80,7 @@ def write_argos(job: ExportJob) -> dict[str, Any]:
     metadata = {"package_version": "1.0", "argos_version": ARGOS_VERSION, "type": "translate",
                 "from_code": source, "from_name": source_name, "to_code": target, "to_name": target_name}
     with tempfile.TemporaryDirectory(dir=job.directory) as model:
-        details = write_model(job.trained, job.precision, Path(model))
+        details = write_ctranslate2(replace(job, directory=Path(model)))
         with zipfile.ZipFile(job.directory / f"{name}.argosmodel", "w", zipfile.ZIP_DEFLATED) as package:
             files = {"sentencepiece.model": pieces,
                      **{f"model/{file.name}": file for file in sorted(Path(model).iterdir())}}

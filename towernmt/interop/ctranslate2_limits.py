@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def pre_norm(settings: TransformerSettings) -> bool:
-    """Return whether the stacks are pre-norm rather than post-norm, for settings that `refusal` accepts."""
+    """Return whether the stacks are pre-norm rather than post-norm, for settings that CTranslate2 can express."""
     return "n" in settings.preprocess
 
 

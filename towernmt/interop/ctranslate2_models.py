@@ -6,15 +6,17 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from towernmt.core.directories import EXPORT_DESCRIPTION
 from towernmt.core.errors import SettingsError
-from towernmt.core.machine import processors, refuse_forked
-from towernmt.core.structured_files import read_json
+from towernmt.core.machine import parse_device, processors, refuse_forked
+from towernmt.core.structured_files import JSONError, read_json, typed_value
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
@@ -22,7 +24,6 @@ from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.search.surfaces import Surfaces
 
 FORMAT = "ctranslate2"
-MISSING = "--engine ctranslate2 needs CTranslate2: install it with `pip install ctranslate2`."
 FACTOR_SEPARATOR = "\uffe8"
 """Separates a source token from its factors in CTranslate2."""
 
@@ -48,16 +49,21 @@ class Description:
         """Read the description of an export.
 
         Raises:
-            SettingsError: the description is missing, or the export has another format.
+            SettingsError: the description is missing or damaged, or the export has another format.
         """
-        content: dict[str, Any] = read_json(directory / EXPORT_DESCRIPTION, dict[str, Any], "Export the model again.",
-                                            SettingsError)
+        file, advice = directory / EXPORT_DESCRIPTION, "Export the model again."
+        content: dict[str, Any] = read_json(file, dict[str, Any], advice, SettingsError)
         if content.get("format") != FORMAT:
             raise SettingsError(f"{directory} is an export in the format {content.get('format')}: --engine ctranslate2 "
                                 "reads exports with --format ctranslate2, and runs.")
-        known = {field.name for field in fields(SearchSettings)}
-        search = SearchSettings(**{name: value for name, value in content["search"].items() if name in known})
-        return cls(content["precision"], content["averaged"], search, content["positions"])
+        used = {field.name: content[field.name] for field in fields(cls) if field.name in content}
+        if isinstance(search := used.get("search"), dict):      # another version of towernmt may have other settings
+            known = {field.name for field in fields(SearchSettings)}
+            used["search"] = {name: value for name, value in search.items() if name in known}
+        try:
+            return typed_value(used, cls)
+        except JSONError as error:
+            raise SettingsError(f"{file}: {error}. {advice}") from None
 
 
 class ExportedModel:
@@ -74,15 +80,12 @@ class ExportedModel:
         name: name, version and precision of the engine.
 
     Raises:
-        SettingsError: the directory is not a CTranslate2 export, or CTranslate2 is not installed or cannot load it.
+        SettingsError: the directory is not a CTranslate2 export, or CTranslate2 cannot be loaded or cannot load it.
         DataError: the vocabularies cannot be read.
     """
 
     def __init__(self, directory: str | Path, device: str | None = None, threads: int = 0) -> None:
-        try:
-            import ctranslate2
-        except ImportError:
-            raise SettingsError(MISSING) from None
+        ctranslate2 = import_ctranslate2()
         directory = Path(directory)
         self.description = Description.read(directory)
         self.name = f"CTranslate2 {ctranslate2.__version__} {self.description.precision}"
@@ -157,6 +160,19 @@ class ExportedModel:
         return f"the export has {positions:,} positions" if positions is not None and tokens > positions else ""
 
 
+def import_ctranslate2() -> ModuleType:
+    """Return the module `ctranslate2`.
+
+    Raises:
+        SettingsError: the module is not installed, or its library cannot be loaded.
+    """
+    try:
+        return import_module("ctranslate2")
+    except (ImportError, OSError) as error:
+        raise SettingsError(f"CTranslate2 cannot be loaded ({error}): install it with `pip install ctranslate2`."
+                            ) from error
+
+
 def pieces_of_vocabulary(vocabulary: Vocabulary) -> list[str]:
     """Return the text of each id, in order."""
     return [vocabulary.id_to_piece(id) for id in range(vocabulary.size)]
@@ -166,11 +182,11 @@ def _device(device: str | None, gpus: int) -> tuple[str, int]:
     """Return CTranslate2's name of a device, and its number.
 
     Raises:
-        SettingsError: the GPU does not exist.
+        SettingsError: the text is not a device, or the GPU does not exist.
     """
-    if device == "cpu" or (device is None and not gpus):
+    kind, number = ("gpu" if gpus else "cpu", 0) if device is None else parse_device(device)
+    if kind == "cpu":
         return "cpu", 0
-    number = int((device or "gpu").partition(":")[2] or 0)
     if number >= gpus:
         raise SettingsError(f"device '{device}': CTranslate2 sees {gpus} GPUs on this machine. Leave the device out to "
                             "translate on the CPU.")

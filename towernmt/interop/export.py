@@ -104,8 +104,8 @@ def export_model(trained: TrainedModel, format_name: str, output: str | Path, *,
         shutil.copytree(trained.run.vocabulary, unfinished / "vocabulary")
         description = {
             "format": format_name, "precision": precision, "architecture": trained.run.architecture(),
-            "checkpoint": Path(trained.checkpoint).parent.name, "averaged": trained.averaged, "made_with": versions(),
-            "search": asdict(search), **details}
+            "checkpoint": Path(trained.checkpoint).parent.name, "averaged": trained.uses_averages,
+            "made_with": versions(), "search": asdict(search), **details}
         write_text(unfinished / EXPORT_DESCRIPTION, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
         unfinished.replace(path)
     flush_to_disk(path.parent)

@@ -112,14 +112,20 @@ def default_on_processors(losses: Iterable[Int8Loss]) -> Literal["float32", "int
     return INT8 if all(loss.is_small for loss in losses) else FLOAT32
 
 
-def mean_reference_log_prob(scorer: PairScorer, sources: Sequence[str], references: Sequence[str]) -> float:
+def mean_reference_log_prob(scorer: PairScorer, sources: Sequence[str], references: Sequence[str],
+                            max_length: int | None) -> float:
     """Return the mean log-probability of a reference token, EOS included, in nats.
 
-    Pairs that are longer than the scorer supports are left out.
+    Args:
+        scorer: the scorer.
+        sources: source sentences.
+        references: reference of each sentence.
+        max_length: pairs with a longer sentence are left out, in tokens, EOS included; None to score all pairs.
+            Means that are compared need the same pairs.
     """
     pairs = zip(scorer.source_vocabulary.encode_batch(list(sources)),
                 scorer.target_vocabulary.encode_batch(list(references)), strict=True)
-    scorable = [pair for pair in pairs if scorer.max_length is None or max(map(len, pair)) < scorer.max_length]
+    scorable = [pair for pair in pairs if max_length is None or max(map(len, pair)) < max_length]
     scores = scorer.score_ids([source for source, _ in scorable], [target for _, target in scorable])
     return sum(log_prob for log_prob, _ in scores) / max(1, sum(len(log_probs) for _, log_probs in scores))
 
@@ -242,7 +248,7 @@ class MeasuredCheckpoint:
 
     def _log_prob(self, text: ValidationSet, precision: str, is_stopped: Callable[[], bool]) -> float:
         scorer = self._open(precision, CTranslate2Scorer, is_stopped)
-        return mean_reference_log_prob(scorer, text.source, text.references[0])
+        return mean_reference_log_prob(scorer, text.source, text.references[0], scorer.max_length)
 
     def _open(self, precision: str, kind: Callable[..., T], is_stopped: Callable[[], bool]) -> T:
         """Return a `CTranslate2Translator` or a `CTranslate2Scorer` of the checkpoint in a precision."""

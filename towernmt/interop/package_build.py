@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import math
 import shutil
 import tempfile
@@ -18,7 +19,6 @@ import numpy as np
 import yaml
 
 from towernmt import __version__
-from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.package_reader import (
     CARD,
     CARD_TEXT,
@@ -40,7 +40,6 @@ from towernmt.checkpoint.package_reader import (
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.checkpoint.records import versions, vocabulary_fingerprint, without_provenance
 from towernmt.checkpoint.saved_run import SavedRun
-from towernmt.checkpoint.weights import saved_name
 from towernmt.core.directories import EXPORT_DESCRIPTION
 from towernmt.core.errors import CheckpointError, DataError, SettingsError
 from towernmt.core.files import fixed_entry, replacing
@@ -49,6 +48,7 @@ from towernmt.dataflow.text.validation_set import check_has_text
 from towernmt.evaluate.metrics import corpus_scores
 from towernmt.interop.ctranslate2_engine import CTranslate2Scorer, CTranslate2Translator
 from towernmt.interop.ctranslate2_models import FORMAT
+from towernmt.interop.ctranslate2_requests import difference
 from towernmt.interop.export import export_model
 from towernmt.interop.int8_measurement import (
     INT8,
@@ -72,10 +72,12 @@ from towernmt.models.architectures import ARCHITECTURES
 from towernmt.predict.engine_choice import GRAPH
 from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.lines.text_io import read_text
-from towernmt.predict.pair_scorer import PairScorer
 from towernmt.predict.scorer import Scorer
+from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
+
+log = logging.getLogger(__name__)
 
 _CHUNK = 1 << 20
 
@@ -286,18 +288,24 @@ def _evaluate(package: Path, trained: TrainedModel, contents: _PackageContents, 
     translations = [translator.translate(test.source) for test in tests]
     subject = f"this package ({options.precision})"
     scores = _translation_scores(translations, tests, target_language, subject, translator)
-    export = _int8_export(trained, package.parent) if options.int8 else None
-    if export is None:
+    int8 = _open_in_int8(trained, translator.search, package.parent / "int8") if options.int8 else None
+    if int8 is None:
         return {"scores": scores}
-    int8_results, int8_scores = _evaluate_int8(export, tests, target_language)
-    float32_results = _score_texts(Scorer(run, device="cpu"), tests, translations)
+    int8_translator, int8_scorer = int8
+    int8_translations = [int8_translator.translate(test.source) for test in tests]
+    scores += _translation_scores(int8_translations, tests, target_language, "this package, CTranslate2 in int8",
+                                  int8_translator)
+    float32_results, int8_results = (
+        [TextResult(lines, mean_reference_log_prob(scorer, test.source, test.reference, int8_scorer.max_length))
+         for test, lines in zip(tests, texts, strict=True)]
+        for scorer, texts in ((Scorer(run, device="cpu"), translations), (int8_scorer, int8_translations)))
     losses = [int8_loss(float32, int8, [test.reference], target_language)
               for float32, int8, test in zip(float32_results, int8_results, tests, strict=True)]
     default = default_on_processors(losses)
     contents.manifest = dataclasses.replace(contents.manifest, processor_precision=default)
     if default == INT8:
-        contents.add_export(export, FORMAT, INT8)
-    return {"scores": scores + int8_scores, "int8": {
+        contents.add_export(Path(int8_translator.checkpoint), FORMAT, INT8)
+    return {"scores": scores, "int8": {
         "bleu_loss": max(loss.bleu for loss in losses), "default_on_processors": default == INT8,
         "losses": [{"test": test.name, **dataclasses.asdict(loss)}
                    for test, loss in zip(tests, losses, strict=True)]}}
@@ -325,14 +333,9 @@ def check_run(run: SavedRun) -> None:
 
 def _collect_contents(trained: TrainedModel, settings: dict[str, Any], precision: Precision) -> _PackageContents:
     weights, files = weight_members(trained.weights(), precision, trained.checkpoint)
-    checkpoint = OpenCheckpoint(trained.checkpoint)
-    saved_shapes = checkpoint.shapes()
-    step = checkpoint.state()
-    averaged = trained.averaged and any(saved_name(name, saved_shapes) != name for name in weights)
-    checkpoint.close()
     manifest = PackageManifest(
-        format="towernmt-package", version=1, towernmt=__version__, step=0 if step is None else step.step,
-        precision=precision, averaged=averaged, weights=weights, members={},
+        format="towernmt-package", version=1, towernmt=__version__, step=trained.step,
+        precision=precision, averaged=trained.uses_averages, weights=weights, members={},
         vocabulary=vocabulary_fingerprint(trained.run.vocabulary))
     return _PackageContents(manifest, {**run_members(trained.run, settings), **files})
 
@@ -379,22 +382,6 @@ def _translation_scores(translations: Sequence[Sequence[str]], tests: Sequence[_
     return entries
 
 
-def _evaluate_int8(export: Path, tests: Sequence[_TestSet], target_language: str
-                   ) -> tuple[list[TextResult], list[dict[str, Any]]]:
-    """Return the results and the scores of all tests by an export in int8."""
-    translator = CTranslate2Translator(export, device="cpu")
-    translations = [translator.translate(test.source) for test in tests]
-    scores = _translation_scores(translations, tests, target_language, "this package, CTranslate2 in int8", translator)
-    return _score_texts(CTranslate2Scorer(export, device="cpu"), tests, translations), scores
-
-
-def _score_texts(scorer: PairScorer, tests: Sequence[_TestSet],
-                 translations: Sequence[Sequence[str]]) -> list[TextResult]:
-    """Return the results of all tests, with the log-probabilities that a scorer gives to their references."""
-    return [TextResult(lines, mean_reference_log_prob(scorer, test.source, test.reference))
-            for test, lines in zip(tests, translations, strict=True)]
-
-
 def _sha256(lines: Sequence[str]) -> str:
     """Return the checksum of a text in UTF-8 with a line feed after each line."""
     return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
@@ -410,9 +397,21 @@ def _add_export(contents: _PackageContents, trained: TrainedModel, temporary: Pa
         raise SettingsError(f"--include {format_name}:{written} was passed twice: leave out one of them.")
 
 
-def _int8_export(trained: TrainedModel, temporary: Path) -> Path | None:
-    """Return the directory of an export in int8; None if CTranslate2 cannot express the model."""
+def _open_in_int8(trained: TrainedModel, search: SearchSettings, directory: Path
+                  ) -> tuple[CTranslate2Translator, CTranslate2Scorer] | None:
+    """Export a model in int8 and open the export; if the package would not use it by default, log why and return None.
+
+    Args:
+        trained: run and checkpoint.
+        search: search settings of the package.
+        directory: directory of the export.
+    """
     try:
-        return export_model(trained, FORMAT, temporary / "int8", precision=INT8)
-    except SettingsError:
-        return None
+        problem = difference(search)
+        if not problem:
+            export_model(trained, FORMAT, directory, precision=INT8)
+            return CTranslate2Translator(directory, device="cpu"), CTranslate2Scorer(directory, device="cpu")
+    except SettingsError as error:
+        problem = str(error)
+    log.info("%s: translation in int8 is not measured: %s", trained.run.name, problem)
+    return None

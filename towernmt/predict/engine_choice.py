@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -22,6 +21,7 @@ from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 from towernmt.checkpoint.records import check_vocabulary_of
 from towernmt.checkpoint.saved_run import SavedRun, open_run_checkpoint
 from towernmt.core.errors import SettingsError, TowerNMTError
+from towernmt.core.machine import parse_device
 from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.line_translator import DividingSearch, Search, SearchArguments, TrainedSearch
 from towernmt.predict.lines.batch_inputs import LinePiece
@@ -38,6 +38,8 @@ ENGINES = ("auto", "graph")
 """Engines of a `Translator` and a scorer; the first is the default."""
 GRAPH = "graph"
 """Name of TensorFlow's graph as an engine."""
+WEIGHT_PRECISIONS = ("int16", "int8")
+"""Precisions of weights that only CTranslate2 has."""
 _ENGINE_LOCATION = "towernmt.interop.ctranslate2_equivalence:{}"
 
 log = logging.getLogger(__name__)
@@ -101,16 +103,17 @@ def _why_only_graph(members: Sequence[Sequence[Any]], models: Sequence[Any], dev
         members: lists with an element for each member of an ensemble, or one for all.
         models: models as Python objects; None for those of the runs.
         device: "cpu", "gpu", "gpu:N" or None.
+
+    Raises:
+        SettingsError: `device` is not a device.
     """
+    if device is not None:
+        parse_device(device)
     if max(map(len, members)) > 1:
         return "the model is an ensemble"
     if any(model is not None for model in models):
         return "the model is a Python object"
-    if uses_gpu(device):
-        return "it runs on a GPU"
-    if device is not None and not re.fullmatch(r"/?cpu(:\d+)?", device.lower()):
-        return f"the device is {device}"
-    return ""
+    return "it runs on a GPU" if uses_gpu(device) else ""
 
 
 def open_engines(arguments: SearchArguments, stream: StreamSettings, engine: str = ENGINES[0],
@@ -127,7 +130,7 @@ def open_engines(arguments: SearchArguments, stream: StreamSettings, engine: str
         CheckpointError: the checkpoint does not exist, or does not match the run's settings.
         SettingsError: an invalid value, not a run, or a missing GPU.
     """
-    _check_engine(engine)
+    _check_engine(engine, arguments.precision)
     if engine == GRAPH:
         return _graph(arguments)
     reason = "the search has custom processors" if arguments.processors else _why_only_graph(
@@ -143,14 +146,30 @@ def open_engines(arguments: SearchArguments, stream: StreamSettings, engine: str
 
 def default_precision(runs: Sequence[SavedRun], engine: str) -> str:
     """Return the precision for models without a requested precision: that of a package, or float32."""
-    run = runs[0]
-    measured = len(runs) == 1 and engine != GRAPH and isinstance(run, PackagedRun)
-    return run.manifest.processor_precision if measured else PRECISIONS[0]  # type: ignore[attr-defined]
+    if len(runs) == 1 and isinstance(runs[0], PackagedRun) and engine != GRAPH:
+        return runs[0].manifest.processor_precision
+    return PRECISIONS[0]
 
 
-def _check_engine(engine: str) -> None:
+def _check_engine(engine: str, precision: str) -> None:
     if engine not in ENGINES:
         raise SettingsError(f"engine '{engine}': choose one of {', '.join(ENGINES)}.")
+    check_precision(precision, engine)
+
+
+def check_precision(precision: str | None, engine: str) -> None:
+    """Check that auto or graph supports a precision; CTranslate2 itself checks its precision.
+
+    Args:
+        precision: requested precision; None by default.
+        engine: one of `ENGINES`, or "ctranslate2".
+
+    Raises:
+        SettingsError: the engine does not support the precision.
+    """
+    precisions = PRECISIONS if engine == GRAPH else (*PRECISIONS, *WEIGHT_PRECISIONS)
+    if engine in ENGINES and precision not in (None, *precisions):
+        raise SettingsError(f"--precision {precision}: --engine {engine} supports {', '.join(precisions)}.")
 
 
 def _graph(arguments: SearchArguments) -> TrainedSearch:
@@ -364,7 +383,7 @@ def open_scorer(run_dir: Any, checkpoint: Any = None, *, engine: str = ENGINES[0
         CheckpointError: the checkpoint does not exist, or does not match the run's settings.
         SettingsError: an invalid value, not a run, or a missing GPU.
     """
-    _check_engine(engine)
+    _check_engine(engine, precision)
     runs = [open_run(path, trust_code) for path in as_list(run_dir)]
     common: dict[str, Any] = {"device": device, "averaged": averaged, "batch_tokens": batch_tokens}
 

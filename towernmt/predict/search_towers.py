@@ -115,7 +115,7 @@ MANY_SEARCHES = 20
 
 
 class GraphSearch:
-    """GraphSearch by the inputs and settings of a search, built on demand, so that plain lines cost nothing extra.
+    """A search with towers for other inputs and settings, built on demand, so that plain lines cost nothing extra.
 
     Args:
         predictor: the plain search; all towers share its graph and session.

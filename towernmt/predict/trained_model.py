@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -15,7 +14,7 @@ from tensorpack.predict import OfflinePredictor, PredictConfig
 from tensorpack.tfutils.sessinit import SessionInit
 
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
-from towernmt.checkpoint.packaged_run import open_run
+from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 from towernmt.checkpoint.records import check_vocabulary_of
 from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.checkpoint.saved_run import SavedRun, open_run_checkpoint
@@ -23,7 +22,7 @@ from towernmt.checkpoint.weights import read_weight, weights_of_model
 from towernmt.core.errors import SettingsError
 from towernmt.core.gpus import chosen_gpus
 from towernmt.core.graph_state import BUILDING
-from towernmt.core.machine import refuse_forked
+from towernmt.core.machine import parse_device, refuse_forked
 from towernmt.core.session import SessionCreator, count_gpus, missing_gpu, use_gpus, use_no_gpu
 from towernmt.core.standard_streams import without_noise
 from towernmt.core.tensors import Tensor, TensorSpec
@@ -32,6 +31,7 @@ from towernmt.core.tf_compat import tf1
 from towernmt.models.interface import NMTModel
 from towernmt.models.kernels import set_precision
 from towernmt.models.model_settings import PRECISIONS
+from towernmt.optim.optimizer import AVERAGE_SUFFIX
 
 
 class TrainedModel:
@@ -53,7 +53,7 @@ class TrainedModel:
         run: the run of the model.
         model: the untrained model, a tower function.
         checkpoint: the checkpoint in use (TensorFlow's prefix).
-        averaged: whether the moving averages of the weights are used, if the checkpoint has them.
+        averaged: whether the moving averages of the weights are used, if the checkpoint has them; see `uses_averages`.
         device: TensorFlow's name of the device of predictors; None on a machine without a GPU.
         precision: dtype of matrix products of predictors.
         source_vocabulary, target_vocabulary: the run's vocabularies.
@@ -108,6 +108,19 @@ class TrainedModel:
             scope: variable scope of the model; other variables are unchanged. "" for no scope.
         """
         return RestoreCheckpoint(self._held, averaged=self.averaged, scope=scope, model=self.model)
+
+    @property
+    def step(self) -> int:
+        """Number of updates of the checkpoint; 0 if another program wrote it."""
+        state = self._held.state()
+        return 0 if state is None else state.step
+
+    @property
+    def uses_averages(self) -> bool:
+        """Whether the weights are moving averages: they were requested, and the checkpoint has them."""
+        has_averages = self.run.manifest.averaged if isinstance(self.run, PackagedRun) else any(
+            name.endswith(AVERAGE_SUFFIX) for name in self._held.shapes())
+        return self.averaged and has_averages
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the value of every variable that predicting uses, by name; its moving average if `averaged` is true.
@@ -221,10 +234,7 @@ def device_name(device: str | None) -> str | None:
     """
     if device is None:
         return use_gpus(chosen_gpus()[:1] or [0])[0] if count_gpus() else None
-    match = re.fullmatch(r"/?(cpu|gpu)(?::(\d+))?", device.lower())
-    if match is None:
-        raise SettingsError(f"device '{device}': choose cpu, gpu or gpu:N.")
-    kind, index = match[1], int(match[2] or 0)
+    kind, index = parse_device(device)
     if kind == "cpu":
         use_no_gpu()
         return f"/cpu:{index}"

@@ -263,6 +263,18 @@ def test_the_graph_translates_if_ctranslate2_cannot(
     assert line.startswith(f"{run.path}: TensorFlow's graph is used, because ") and reason in line
 
 
+@pytest.mark.parametrize(("options", "message"), [
+    ({"precision": "float8"}, "--precision float8: --engine auto supports float32, bfloat16, float16, int16, int8"),
+    ({"precision": "int8", "engine": "graph"}, "--precision int8: --engine graph supports float32, bfloat16, float16"),
+    ({"device": "tpu"}, "device 'tpu': choose cpu, gpu or gpu:N")])
+def test_an_unknown_precision_or_device_is_refused(
+        exported_run: Path, built: list[TrainedSearch], options: dict[str, Any], message: str) -> None:
+    for use in (Translator, open_scorer):
+        with pytest.raises(SettingsError, match=message):
+            use(exported_run, **{"device": "cpu", **options})
+    assert not built
+
+
 def test_an_unknown_engine_is_refused(run_on_disk: Path) -> None:
     with pytest.raises(SettingsError, match="engine 'tensorflow': choose one of auto, graph"):
         Translator(run_on_disk, engine="tensorflow")

@@ -101,20 +101,19 @@ def test_the_loss_of_a_text_is_that_of_its_bleu_and_its_log_probability() -> Non
 
 
 class _UnigramScorer(PairScorer):
-    """A scorer that gives each token the probability 1/2, and whose sentences have at most 4 tokens."""
-
-    max_length = 4
+    """A scorer that gives each token the probability 1/2, times exp(-1) for each source token of its sentence."""
 
     def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
         log_probs = [np.full(len(target) + 1, -math.log(2.0)) for target in targets]
         return [(float(one.sum()) - len(source), one) for source, one in zip(sources, log_probs, strict=True)]
 
 
-def test_the_mean_log_probability_is_that_of_the_pairs_that_the_scorer_supports(run: SavedRun) -> None:
+def test_the_mean_log_probability_is_that_of_the_pairs_that_are_short_enough(run: SavedRun) -> None:
     scorer = _UnigramScorer(*run.vocabularies(), "", 1)
     pairs = ["w1 w2", "w3", "w1 w1 w1 w1"], ["w1", "w2 w3 w1", "w1"]
-    assert mean_reference_log_prob(scorer, *pairs) == pytest.approx(-math.log(2.0) - (2 + 1) / (2 + 4))
-    assert mean_reference_log_prob(scorer, ["w1"], ["w1 w1 w1 w1"]) == 0.0
+    assert mean_reference_log_prob(scorer, *pairs, 4) == pytest.approx(-math.log(2.0) - (2 + 1) / (2 + 4))
+    assert mean_reference_log_prob(scorer, *pairs, None) == pytest.approx(-math.log(2.0) - (2 + 1 + 4) / (2 + 4 + 2))
+    assert mean_reference_log_prob(scorer, ["w1"], ["w1 w1 w1 w1"], 4) == 0.0
 
 
 @pytest.mark.parametrize(("problem", "words"), [

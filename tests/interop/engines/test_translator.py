@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from tests.interop.export.conftest import LINES, random_run
 from towernmt.cli.main import main
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.interop.ctranslate2_engine import CTranslate2Translator
+from towernmt.interop.ctranslate2_models import Description
 from towernmt.interop.export import export_model
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import LineOptions
@@ -108,11 +110,33 @@ def test_an_export_translates_as_its_run_does_and_is_of_one_precision(run: Path,
     assert (translator.search.beam_size, translator.checkpoint) == (2, str(path))
     other = CTranslate2Translator(run, 2, precision="int8", device="cpu")
     assert translator.translate(lines) == other.translate(lines)
+    assert CTranslate2Translator(path, device="cpu", averaged=False).translate(lines[0])    # the run has no averages
+    description = json.loads((path / "towernmt.json").read_text())
+    (path / "towernmt.json").write_text(json.dumps({**description, "averaged": True}))
     for wrong, text in (({"precision": "float32"}, "is an export in int8"),
                         ({"checkpoint": "step-1"}, "has one checkpoint"),
-                        ({"averaged": False}, "--last-weights")):
+                        ({"averaged": False}, "--last-weights"),
+                        ({"device": "gpu:x"}, "device 'gpu:x': choose cpu, gpu or gpu:N")):
         with pytest.raises(SettingsError, match=text):
-            CTranslate2Translator(path, device="cpu", **wrong)  # type: ignore[arg-type]
+            CTranslate2Translator(path, **{"device": "cpu", **wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("changed", "text"), [
+    ({"search": None}, "the field `search` holds null where an object is expected. Export the model again"),
+    ({"search": {"beam_size": "wide"}}, '`search.beam_size` holds "wide" where a whole number is expected'),
+    ({"positions": "many"}, "`positions` holds \"many\""), ({"format": "litert"}, "an export in the format litert")])
+def test_a_damaged_description_of_an_export_is_one_sentence(tmp_path: Path, changed: dict[str, Any], text: str) -> None:
+    content = {"format": "ctranslate2", "precision": "int8", "averaged": False, "search": {}, "positions": None}
+    (tmp_path / "towernmt.json").write_text(json.dumps({**content, **changed}))
+    with pytest.raises(SettingsError, match=text):
+        CTranslate2Translator(tmp_path, device="cpu")
+
+
+def test_an_export_with_a_setting_of_another_version_is_read(tmp_path: Path) -> None:
+    content = {"format": "ctranslate2", "precision": "int8", "averaged": False, "positions": 9,
+               "search": {"beam_size": 3, "of_another_version": 1}}
+    (tmp_path / "towernmt.json").write_text(json.dumps(content))
+    assert Description.read(tmp_path) == Description("int8", False, SearchSettings(beam_size=3), 9)
 
 
 @pytest.mark.parametrize("search", BEAMS.values(), ids=BEAMS)

@@ -38,7 +38,7 @@ def trained(tmp_path: Path) -> Any:
     (run / "vocabulary").mkdir(parents=True)
     (run / "vocabulary/source.words").write_text("some words")
     (run / "settings.yaml").write_text("architecture: seq2seq\nsearch:\n  beam_size: 7\n")
-    return SimpleNamespace(run=SavedRun(run), checkpoint=str(run / "best/step-12/model"), averaged=True)
+    return SimpleNamespace(run=SavedRun(run), checkpoint=str(run / "best/step-12/model"), uses_averages=True)
 
 
 def test_an_export_holds_files_vocabularies_and_its_description(trained: Any, tmp_path: Path) -> None:

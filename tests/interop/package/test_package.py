@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
+import logging
 import os
 import shutil
 import zipfile
@@ -20,6 +22,7 @@ from towernmt.cli import exchange_commands as command
 from towernmt.core.errors import CheckpointError, DataError, SettingsError
 from towernmt.dataflow.text.language_codes import Direction
 from towernmt.evaluate.metrics import corpus_scores
+from towernmt.interop.export import export_model
 from towernmt.interop.model_card import CardText, card_date
 from towernmt.interop.package_build import PackageOptions, package_run
 from towernmt.predict.lines.output_file import check_apart
@@ -159,6 +162,37 @@ def test_a_test_set_is_translated_with_what_is_packed(run_on_disk: Path, tmp_pat
     assert bleu_in_int8["of"] == "this package, CTranslate2 in int8, beam 4"
     assert card["int8"]["bleu_loss"] == round(bleu["score"] - bleu_in_int8["score"], 4)
     assert bleu["source_sha256"] == hashlib.sha256((tmp_path / "test.de").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize(("search", "reason"), [
+    ({"coverage_penalty": 0.2}, "coverage_penalty=0.2: its coverage penalty is computed differently"),
+    ({"min_length": 2}, "min_length=2: it compares hypotheses by probabilities without the forbidden tokens"),
+    ({"max_length_factor": 5.0}, "the export has 1,024 positions")])
+def test_int8_is_not_measured_if_the_graph_translates_all_lines(
+        original_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, search: dict[str, Any], reason: str
+        ) -> None:
+    caplog.set_level(logging.INFO, "towernmt")
+    run = Path(shutil.copytree(original_run, tmp_path / "run"))
+    settings = yaml.safe_load((run / "settings.yaml").read_text())
+    settings["search"] |= search
+    (run / "settings.yaml").write_text(yaml.safe_dump(settings))
+    (tmp_path / "text").write_text("w1 w2\n")
+    card = pack(run, tmp_path / "x.zip", "--test", str(tmp_path / "text"), str(tmp_path / "text"))
+    assert "int8" not in card and [score["metric"] for score in card["scores"]] == ["BLEU", "chrF2"]
+    [line] = [message for message in caplog.messages if "translation in int8 is not measured" in message]
+    assert reason in line
+
+
+def test_a_model_uses_averages_if_they_are_requested_and_exist(
+        averaged_run: Path, run_on_disk: Path, tmp_path: Path) -> None:
+    pack(averaged_run, tmp_path / "x.zip")
+    cases = ((averaged_run, True, True), (averaged_run, False, False), (run_on_disk, True, False),
+             (tmp_path / "x.zip", True, True))
+    for number, (path, averaged, expected) in enumerate(cases):
+        with TrainedModel(path, averaged=averaged) as trained:
+            assert trained.uses_averages is expected
+            export = export_model(trained, "ctranslate2", tmp_path / f"export-{number}")
+        assert json.loads((export / "towernmt.json").read_text())["averaged"] is expected
 
 
 def test_without_a_licence_nothing_is_packed(run_on_disk: Path, tmp_path: Path) -> None:
