@@ -135,14 +135,17 @@ def _export_into_cache(spec: ExportSpec, fallback: Path) -> tuple[Path, str]:
 def _export(trained: TrainedModel, spec: ExportSpec, directory: Path) -> Path:
     """Export a model with checksums; a complete directory replaces a missing or damaged one."""
     directory.parent.mkdir(parents=True, exist_ok=True)
+    if directory.exists() and not is_undamaged(directory):
+        shutil.rmtree(directory, ignore_errors=True)
     with temporary_directory("export to CTranslate2", directory.parent) as new:
         export = export_model(trained, spec.format, new / "export", precision=spec.precision)
         write_checksums(export)
-        if is_undamaged(directory):     # another process was faster
-            return directory
-        if directory.exists():
-            shutil.rmtree(directory)
-        return export.rename(directory)
+        try:
+            return export.rename(directory)
+        except OSError:
+            if not is_undamaged(directory):
+                raise
+            return directory    # another process was faster, and may use its export already
 
 
 def _remove_old_exports(newest: Path) -> None:

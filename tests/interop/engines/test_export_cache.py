@@ -16,6 +16,7 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import CheckpointError
+from towernmt.core.files import is_undamaged, write_checksums
 from towernmt.core.temporary_directories import temporary_directory
 from towernmt.core.tf_compat import tf1
 from towernmt.interop import export_cache
@@ -138,6 +139,34 @@ def test_of_two_that_export_at_once_one_is_kept_and_both_go_on(run: SavedRun, mo
     with exported_run(export_spec(run)) as (directory, _):
         assert sorted(path.name for path in (run.path / "exports").iterdir()) == [directory.name]
         assert (directory / "model.bin").is_file()
+
+
+def test_an_export_that_another_process_completes_at_the_last_moment_is_kept(
+        run: SavedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other process may have loaded its export already."""
+    waiting, others = [True], list[int]()
+
+    def other_process() -> None:
+        if waiting and waiting.pop():
+            with ThreadPoolExecutor(1) as other:
+                directory, _ = other.submit(lambda: exported_run(export_spec(run)).__enter__()).result()
+            others.append(directory.stat().st_ino)
+
+    def write_checksums_before_the_other(directory: Path) -> None:
+        write_checksums(directory)
+        if waiting:
+            monkeypatch.setattr(export_cache, "is_undamaged", undamaged_before_the_other)
+            monkeypatch.setattr(Path, "rename", lambda path, to: (other_process(), rename(path, to))[1])
+
+    def undamaged_before_the_other(directory: Path) -> bool:
+        undamaged = is_undamaged(directory)
+        other_process()
+        return undamaged
+
+    rename = Path.rename
+    monkeypatch.setattr(export_cache, "write_checksums", write_checksums_before_the_other)
+    with exported_run(export_spec(run)) as (directory, _):
+        assert [directory.stat().st_ino] == others
 
 
 @pytest.mark.processes
