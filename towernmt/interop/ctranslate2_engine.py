@@ -51,7 +51,7 @@ class CTranslate2Scorer(PairScorer):
     def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
         model = self._model
         sizes = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
-        model.check_lengths(*sizes)
+        model.check_length(max(sizes, default=0), "Leave out --engine to score them with TensorFlow's graph.")
         started = [(batch, model.engine.score_batch(
             [model.source_tokens(sources[i]) for i in batch], [model.target_tokens(targets[i]) for i in batch],
             max_input_length=0, asynchronous=True)) for batch in token_batches(sizes, self._batch_tokens)]

@@ -141,18 +141,19 @@ class ExportedModel:
         """Return the ids of a translation's tokens."""
         return [self._target_ids[token] for token in tokens]
 
-    def check_lengths(self, *tokens: int) -> None:
-        """Check that sentences are not longer than the positions of the export.
+    def check_length(self, tokens: int, advice: str) -> None:
+        """Check that a sentence is not longer than the positions of the export.
 
         Args:
-            tokens: lengths of sentences, EOS included.
+            tokens: length of the sentence, EOS included.
+            advice: the last sentence of the error message.
 
         Raises:
-            SettingsError: a sentence is longer.
+            SettingsError: the sentence is longer.
         """
-        if problem := self.why_too_long(max(tokens, default=0)):
-            raise SettingsError(f"Sentences of {max(tokens):,} tokens are too long for --engine ctranslate2: "
-                                f"{problem}. Choose a smaller --max-source-length or --max-tokens.")
+        if problem := self.why_too_long(tokens):
+            raise SettingsError(f"Sentences of {tokens:,} tokens are too long for --engine ctranslate2: {problem}. "
+                                f"{advice}")
 
     def why_too_long(self, tokens: int) -> str:
         """Return why a sentence of this length, EOS included, cannot be translated, a clause; "" if it can."""

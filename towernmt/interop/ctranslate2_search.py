@@ -26,6 +26,7 @@ from towernmt.predict.pair_scorer import token_batches
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 
 NO_PENALTY = 1e-9
+_SHORTER = "Choose a smaller --max-source-length or --max-tokens."
 
 
 class _Hypothesis(NamedTuple):
@@ -69,7 +70,7 @@ class CTranslate2Search:
                  log_probs: bool = False, attention: bool = False) -> None:
         check_search(search)
         longest = stream.max_source_length + 1
-        model.check_lengths(longest, limits_of(search, longest).maximum)
+        model.check_length(max(longest, limits_of(search, longest).maximum), _SHORTER)
         self._model, self._search, self._stream = model, search, stream
         self._log_probs, self._attention, self.engine = log_probs, attention, model.name
 
@@ -87,7 +88,7 @@ class CTranslate2Search:
         """
         check_search(self._search, inputs)
         sentences = sentence_requests(inputs, self._search)
-        self._model.check_lengths(*(sentence.limits.maximum for sentence in sentences))
+        self._model.check_length(max((sentence.limits.maximum for sentence in sentences), default=0), _SHORTER)
         hypotheses = self._run_search(sentences, range(len(sentences)))
         self._forbid_occurrences(sentences, hypotheses)
         forbidding_rows = [row for row, sentence in enumerate(sentences) if sentence.forbidden or self._forbids_tokens]

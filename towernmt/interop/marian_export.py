@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.text_lines import read_lines
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, Vocabulary
+from towernmt.interop.ctranslate2_sentences import limits_of
 from towernmt.interop.export import ExportJob
 from towernmt.interop.marian_files import (
     FEED_FORWARDS,
@@ -361,8 +362,8 @@ def _largest_inputs(model: MarianModel, job: ExportJob, text: str, source: Maria
     if not encoded:
         raise DataError(f"{text} contains no sentences: pass a file of source sentences, one a line.")
     for ids in encoded:
-        ids = ids[:MAX_CALIBRATION_TOKENS]
-        model.greedy(to_marian(ids, source), int(search.max_length_factor * len(ids)) + search.max_length_constant)
+        source_ids = to_marian(ids[:MAX_CALIBRATION_TOKENS], source)
+        model.greedy(source_ids, limits_of(search, len(source_ids)).maximum)
     return {name: max(values) for name, values in model.largest_inputs.items()}
 
 

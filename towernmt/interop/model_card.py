@@ -118,11 +118,12 @@ def card_text_of_package(card: Mapping[str, Any], options: Mapping[str, Any]) ->
     """
     names = {field.name for field in dataclasses.fields(CardText)} - {"languages", "data"}
     content = {name: value for name, value in card.items() if name in names}
-    languages, sources = card.get("languages"), (card.get("training_data") or {}).get("sources", [])
-    if languages:
-        content["languages"] = f"{languages.get('source')}-{languages.get('target')}"
     try:
-        text = typed_value({**content, "data": sources}, CardText)
+        languages, training_data = (typed_value(card.get(name) or {}, dict[str, Any], name)
+                                    for name in ("languages", "training_data"))
+        if languages:
+            content["languages"] = f"{languages.get('source')}-{languages.get('target')}"
+        text = typed_value({**content, "data": training_data.get("sources", [])}, CardText)
     except JSONError as error:
         raise SettingsError(f"The model card of the package is damaged: {error}.") from None
     text = dataclasses.replace(text, **{name: value for name, value in options.items() if value is not None})

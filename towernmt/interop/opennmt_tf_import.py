@@ -64,7 +64,7 @@ def find_opennmt_tf_files(request: ImportRequest) -> OpenNMTFiles:
     config: Mapping[str, Any] = {}
     if path.suffix in (".yml", ".yaml"):
         config, path = _read(path), path.parent
-        path = _find(path, [path], config.get("model_dir"), "model_dir") if config.get("model_dir") else path
+        path = _find(request.path, [path], config["model_dir"], "model_dir") if config.get("model_dir") else path
     data = _mapping(request.path, config, "data")
     folders = [request.path.parent, path]
     names = [data.get(f"{side}_vocabulary") for side in ("source", "target")]

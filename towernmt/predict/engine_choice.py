@@ -442,14 +442,16 @@ class FastOrGraphScorer(PairScorer):
 
     def _current(self) -> PairScorer:
         fast = self._export.result
-        return self._graph() if fast is None else _ScorerByLength(fast, self._graph, self._batch_tokens)
+        if fast is None:
+            return self._graph()
+        return _ScorerByLength(fast, self._graph, self.checkpoint, self._batch_tokens)
 
 
 class _ScorerByLength(PairScorer):
     """A fast scorer of pairs that are short enough for it, and the graph for the others."""
 
-    def __init__(self, fast: PairScorer, graph: Callable[[], PairScorer], batch_tokens: int) -> None:
-        super().__init__(fast.source_vocabulary, fast.target_vocabulary, fast.checkpoint, batch_tokens)
+    def __init__(self, fast: PairScorer, graph: Callable[[], PairScorer], checkpoint: str, batch_tokens: int) -> None:
+        super().__init__(fast.source_vocabulary, fast.target_vocabulary, checkpoint, batch_tokens)
         self._fast, self._graph = fast, graph
 
     def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:

@@ -19,7 +19,7 @@ import yaml
 
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import DirectoryLock
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import DivergenceError, SettingsError
 from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 from towernmt.interop.ctranslate2_requests import difference
 from towernmt.predict import engine_choice
@@ -303,6 +303,15 @@ def test_an_export_scores_as_the_graph_does_and_the_graph_scores_longer_pairs(
     monkeypatch.setattr(scorer._export.result, "max_length", 6)  # type: ignore[attr-defined]
     compare()
     assert len(built) == 1
+
+
+def test_a_model_that_has_diverged_is_named_by_its_checkpoint(
+        exported_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer = open_scorer(exported_run, device="cpu")
+    monkeypatch.setattr(scorer._export.result, "score_ids",  # type: ignore[attr-defined]
+                        lambda sources, targets: [(np.nan, np.zeros(1))] * len(sources))
+    with pytest.raises(DivergenceError, match=f"^{SavedRun(exported_run).checkpoint()}: the model's output is not"):
+        scorer.score(("w1", "w2"))
 
 
 @pytest.mark.processes

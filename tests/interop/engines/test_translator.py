@@ -19,7 +19,7 @@ from tests.interop.conftest import WORDS, write_run
 from tests.interop.export.conftest import LINES, random_run
 from towernmt.cli.main import main
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.interop.ctranslate2_engine import CTranslate2Translator
+from towernmt.interop.ctranslate2_engine import CTranslate2Scorer, CTranslate2Translator
 from towernmt.interop.ctranslate2_models import Description
 from towernmt.interop.export import export_model
 from towernmt.predict.lines.hypotheses import Translation
@@ -274,6 +274,11 @@ def test_a_search_that_ctranslate2_does_not_have_is_refused_by_name(run: Path, s
                                                                      ) -> None:
     with pytest.raises(SettingsError, match=text):
         CTranslate2Translator(run, 4, device="cpu", **search)
+
+
+def test_a_pair_that_is_too_long_is_refused_with_the_engine_that_scores_it(run: Path) -> None:
+    with pytest.raises(SettingsError, match="1,101 tokens are too long .* 1,024 positions. Leave out --engine to"):
+        CTranslate2Scorer(run, device="cpu").score([("w1 w2", "w3 " * 1100)])
 
 
 def test_what_is_refused_is_refused_before_the_run_is_exported(run_on_disk: Path) -> None:

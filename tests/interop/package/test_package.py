@@ -23,7 +23,7 @@ from towernmt.core.errors import CheckpointError, DataError, SettingsError
 from towernmt.dataflow.text.language_codes import Direction
 from towernmt.evaluate.metrics import corpus_scores
 from towernmt.interop.export import export_model
-from towernmt.interop.model_card import CardText, card_date
+from towernmt.interop.model_card import CardText, card_date, card_text_of_package
 from towernmt.interop.package_build import PackageOptions, package_run
 from towernmt.predict.lines.output_file import check_apart
 from towernmt.predict.scorer import Scorer
@@ -214,6 +214,13 @@ def test_a_card_that_cannot_be_understood_is_refused(card: str, message: str, ru
     (tmp_path / "card.yaml").write_text(card)
     with pytest.raises(SettingsError, match=message):
         pack(run_on_disk, tmp_path / "x.zip", "--card", str(tmp_path / "card.yaml"))
+
+
+@pytest.mark.parametrize("changed", [{"languages": "de-en"}, {"training_data": ["Tatoeba"]}, {"name": 3}])
+def test_a_card_of_a_package_with_other_fields_is_one_sentence(changed: dict[str, Any]) -> None:
+    name, = changed
+    with pytest.raises(SettingsError, match=f"The model card of the package is damaged: the field `{name}` holds"):
+        card_text_of_package({"licence": "MIT", **changed}, {})
 
 
 def test_what_cannot_be_packed_is_refused_before_work_is_done(run_on_disk: Path, package: Path, tmp_path: Path) -> None:

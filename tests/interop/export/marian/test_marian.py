@@ -192,11 +192,19 @@ def test_the_8_bit_file_holds_the_model_with_what_each_product_is_scaled_by(make
     model = MarianModel(whole, options)
     for text in SENTENCES:
         ids = VOCABULARY.encode(text)
-        model.greedy(to_marian(ids, MarianVocabulary.of(VOCABULARY)), 2 * len(ids) + 10)
+        model.greedy(to_marian(ids, MarianVocabulary.of(VOCABULARY)), 2 * (len(ids) + 1) + 10)
     largest = model.largest_inputs["decoder_l2_context_Wq"]
     assert alphas["decoder_l2_context_Wq"] == pytest.approx(127 / max(largest), rel=1e-5)
     told = json.loads((path / "towernmt.json").read_text())
     assert (told["model"], told["vocabularies"]) == ("model.intgemm.alphas.bin", ["vocab.spm", "vocab.spm"])
+
+
+def test_each_product_has_a_scale_if_translations_may_have_no_tokens(make_trained, tmp_path, sentences):
+    path = export_model(make_trained(), "marian", tmp_path / "out", precision="int8", calibration=sentences,
+                         search=SearchSettings(max_length_factor=0.0, max_length_constant=0))
+    items = read_binary((path / "model.intgemm.alphas.bin").read_bytes())
+    matrices = {name for name, (kind, _, _) in items.items() if kind == 0x4101}
+    assert {f"{name}_QuantMultA" for name in matrices} < set(items)
 
 
 def test_zeros_are_written_in_8_bits_and_read_back():
