@@ -20,7 +20,9 @@ from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, Vocabulary
 from towernmt.interop.ctranslate2_sentences import limits_of
 from towernmt.interop.export import ExportJob
 from towernmt.interop.marian_files import (
+    DECODER,
     FEED_FORWARDS,
+    INT8_DECODER,
     MODEL_OPTIONS,
     MarianVocabulary,
     binary_file,
@@ -260,7 +262,6 @@ CALIBRATION_LINES = 100
 MAX_CALIBRATION_TOKENS = 256
 """Maximum number of source tokens in each of these sentences."""
 MODEL, INT8_MODEL, SHORTLIST = "model.npz", "model.intgemm.alphas.bin", "lex.s2t.bin"
-DECODER, INT8_DECODER = "decoder.yml", "config.bergamot.yml"
 VALIDATION = "valid.source"
 """File name of the validation text in prepared data."""
 

@@ -16,6 +16,8 @@ from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, UNK, Vocabula
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.predict.search.search_settings import SearchSettings
 
+DECODER, INT8_DECODER = "decoder.yml", "config.bergamot.yml"
+"""Files with the options of the search: for Marian, and for Bergamot."""
 BINARY_VERSION = 1
 ALIGNMENT = 256
 INT8, FLOAT32, INTGEMM8 = 0x0101, 0x0404, 0x4101

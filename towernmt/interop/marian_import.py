@@ -32,8 +32,10 @@ from towernmt.interop.foreign_vocabularies import (
     vocabulary_lines,
 )
 from towernmt.interop.marian_files import (
+    DECODER,
     FEED_FORWARDS,
     INPUT_SCALE_SUFFIX,
+    INT8_DECODER,
     MODEL_OPTIONS,
     float_value,
     is_binary_file,
@@ -42,7 +44,6 @@ from towernmt.interop.marian_files import (
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.predict.search.search_settings import SearchSettings
 
-DECODER, BROWSER_DECODER = "decoder.yml", "config.bergamot.yml"
 _COPIED_FILES = ("readme*", "license*", "licence*", "copying*", DECODER, "preprocess.sh", "postprocess.sh")
 _MAX_COPIED_BYTES = 1_000_000
 
@@ -78,7 +79,7 @@ def find_marian_files(request: ImportRequest) -> MarianFiles:
     if not path.exists():
         raise SettingsError(f"{path} does not exist: pass the .npz or .bin file, or the folder of a Marian model.")
     folder = path if path.is_dir() else path.parent
-    decoder = _decoder_options(folder / DECODER) or _decoder_options(folder / BROWSER_DECODER)
+    decoder = _decoder_options(folder / DECODER) or _decoder_options(folder / INT8_DECODER)
     model = [path] if path.is_file() else (
         _existing_files(folder, decoder.get("models")) or sorted(folder.glob("*.npz"))
         or [file for file in sorted(folder.glob("*.bin")) if is_binary_file(file)])
