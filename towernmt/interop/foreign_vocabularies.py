@@ -39,6 +39,8 @@ class ForeignPieceModel:
         self.content = read_vocabulary_file(file)
         SentencePieceVocabulary(self.content, str(file))    # raises DataError if the content is not a model
         self._model = sentencepiece_model_pb2.ModelProto.FromString(self.content)
+        if not all(isinstance(piece.piece, str) for piece in self._model.pieces):   # bytes if they are not UTF-8
+            raise DataError(f"{file}: a piece of this SentencePiece model is not UTF-8: the file is damaged.")
         self._by_piece = {piece.piece: piece for piece in self._model.pieces if piece.type not in (_UNKNOWN, _CONTROL)}
 
     @property

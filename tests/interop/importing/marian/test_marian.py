@@ -246,6 +246,15 @@ def test_a_named_vocabulary_that_cannot_be_used_is_one_sentence(
     assert said in str(caught.value) and str(tmp_path / name) in str(caught.value)
 
 
+def test_a_sentencepiece_model_with_a_damaged_piece_is_one_sentence(make_opus: Make) -> None:
+    path = make_opus()
+    content, piece = (path / "source.spm").read_bytes(), "▁haus".encode()
+    assert content.count(piece) == 1
+    (path / "source.spm").write_bytes(content.replace(piece, b"\x80" + piece[1:]))
+    with pytest.raises(DataError, match="source.spm: a piece of this SentencePiece model is not UTF-8"):
+        read_marian(ImportRequest(path))
+
+
 def test_pieces_of_a_vocabulary_may_be_written_in_all_ways_of_yaml(make_opus: Make) -> None:
     path = make_opus()
     numbers = opus.read_numbers(path / "opus.vocab.yml")
