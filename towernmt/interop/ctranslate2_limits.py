@@ -9,6 +9,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.interop.ctranslate2_models import FACTOR_SEPARATOR, pieces_of_vocabulary
+from towernmt.interop.export import transformer_settings
 from towernmt.models.model_settings import TransformerSettings
 
 if TYPE_CHECKING:
@@ -26,13 +27,7 @@ def check_ctranslate2_support(trained: TrainedModel) -> TransformerSettings:
     Raises:
         SettingsError: CTranslate2 cannot express the model; the message names the setting.
     """
-    from towernmt.models.transformer import Transformer
-
-    architecture = trained.run.architecture()
-    if type(trained.model) is not Transformer:
-        raise SettingsError(f"architecture={architecture}: CTranslate2 supports only the architecture `transformer`; "
-                            "choose another --format.")
-    settings = trained.model.settings
+    settings = transformer_settings(trained, "CTranslate2")
     if problem := unsupported_by_ctranslate2(settings):
         raise SettingsError(f"{problem}; choose another --format.")
     for vocabulary in (trained.source_vocabulary, trained.target_vocabulary):

@@ -19,6 +19,7 @@ from towernmt.dataflow.text.language_codes import bcp47_code, is_code
 from towernmt.predict.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
+    from towernmt.models.model_settings import TransformerSettings
     from towernmt.predict.trained_model import TrainedModel
 
 
@@ -110,6 +111,24 @@ def export_model(trained: TrainedModel, format_name: str, output: str | Path, *,
         unfinished.replace(path)
     flush_to_disk(path.parent)
     return path
+
+
+def transformer_settings(trained: TrainedModel, program: str) -> TransformerSettings:
+    """Return the settings of a Transformer, for a format that supports only this architecture.
+
+    Args:
+        trained: run and checkpoint.
+        program: the program that reads the format, for the message.
+
+    Raises:
+        SettingsError: the model has another architecture.
+    """
+    from towernmt.models.transformer import Transformer
+
+    if type(trained.model) is not Transformer:
+        raise SettingsError(f"architecture={trained.run.architecture()}: {program} supports only the architecture "
+                            "`transformer`; choose another --format.")
+    return trained.model.settings
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.text_lines import read_lines
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, Vocabulary
 from towernmt.interop.ctranslate2_sentences import limits_of
-from towernmt.interop.export import ExportJob
+from towernmt.interop.export import ExportJob, transformer_settings
 from towernmt.interop.marian_files import (
     DECODER,
     FEED_FORWARDS,
@@ -54,12 +54,7 @@ def check_marian_support(trained: TrainedModel, precision: str) -> TransformerSe
     Raises:
         SettingsError: Marian cannot express the model in this precision; the message names the setting.
     """
-    from towernmt.models.transformer import Transformer
-
-    if type(trained.model) is not Transformer:
-        raise SettingsError(f"architecture={trained.run.architecture()}: Marian supports only the architecture "
-                            "`transformer`; choose another --format.")
-    settings = trained.model.settings
+    settings = transformer_settings(trained, "Marian")
     if problem := unsupported_by_marian(settings, precision):
         raise SettingsError(f"{problem}. Train with the preset `student`, or choose another --format.")
     if precision == "int8" and any(vocabulary.kind != "sentencepiece" for vocabulary in (
