@@ -72,15 +72,15 @@ This page lists the engine for each option of a request.
 
 ## Search settings
 
-| setting | engine | reason, about CTranslate2 |
+| setting | engine | why not CTranslate2 |
 |---|---|---|
 """
 LINES_HEAD = """
 ## Options of a line
 
-A line without the option does not change its engine if other lines have the option.
+An option of a line does not change the engine of other lines.
 
-| option | meaning | engine | reason, about CTranslate2 |
+| option | meaning | engine | why not CTranslate2 |
 |---|---|---|---|
 """
 TAIL = """
