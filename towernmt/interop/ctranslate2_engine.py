@@ -21,7 +21,7 @@ from towernmt.interop.ctranslate2_requests import check_line, check_requests, ch
 from towernmt.interop.ctranslate2_search import CTranslate2Search
 from towernmt.interop.export import export_format
 from towernmt.interop.export_cache import ExportSpec, exported_run
-from towernmt.predict.line_translator import LineTranslator, languages_of, search_settings
+from towernmt.predict.line_translator import LineTranslator, languages_of, limit_hypotheses, search_settings
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.lines.unknown_words import UnknownWords
 from towernmt.predict.pair_scorer import PairScorer, token_batches
@@ -97,6 +97,7 @@ class CTranslate2Translator(LineTranslator):
         settings = search_settings(saved, beam_size, n_best, search)
         check_search(settings)      # before the export, which takes longer
         check_line(options, settings)
+        stream = limit_hypotheses(stream, settings)
         self.model, checkpoint = load_exported_model(opened, checkpoint, precision, settings.averaged, device,
                                                      threads=1 if stream.window == 1 else stream.threads)
         self.engine = self.model.name

@@ -12,7 +12,14 @@ from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.core.machine import processors
 from towernmt.predict.engine_choice import ENGINES, GRAPH, EngineChoice, default_precision, open_engines
-from towernmt.predict.line_translator import LineTranslator, Search, SearchArguments, languages_of, search_settings
+from towernmt.predict.line_translator import (
+    LineTranslator,
+    Search,
+    SearchArguments,
+    languages_of,
+    limit_hypotheses,
+    search_settings,
+)
 from towernmt.predict.lines.batch_inputs import LineInputs
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
@@ -33,9 +40,6 @@ if TYPE_CHECKING:
     from tensorpack.predict import OfflinePredictor, PredictConfig
 
     from towernmt.predict.search.decoding_interfaces import LogitsProcessor
-
-MAX_HYPOTHESES = 1 << 14
-"""Maximum number of hypotheses of a batch, so that batches have fewer sentences with wide beams or many samples."""
 
 
 class Translator(LineTranslator):
@@ -101,9 +105,7 @@ class Translator(LineTranslator):
         runs = [open_run(path, trust_code) for path in as_list(run_dir)]
         settings = search_settings(runs[0].group("search", SearchSettings()), beam_size, n_best, search)
         stream = stream or batching_for(device, batch_tokens, batch_sentences)
-        stream = _with_threads(stream, device)
-        stream = dataclasses.replace(stream, batch_sentences=max(1, min(
-            stream.batch_sentences, MAX_HYPOTHESES // settings.beam_size)))
+        stream = limit_hypotheses(_with_threads(stream, device), settings)
         _check_texts(runs[0], settings, options)
         self._trained_search = trained_search = open_engines(SearchArguments(
             runs, as_list(checkpoint), as_list(model), ensemble, device, settings, processors, log_probs,

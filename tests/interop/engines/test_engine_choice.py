@@ -263,6 +263,13 @@ def test_the_graph_translates_if_ctranslate2_cannot(
     assert line.startswith(f"{run.path}: TensorFlow's graph is used, because ") and reason in line
 
 
+@pytest.mark.parametrize("search", [{"beam_size": 1000}, {"beam_size": 1, "n_best": 1000, "selection": "sampling"}])
+def test_batches_with_many_hypotheses_of_a_sentence_have_fewer_sentences(
+        exported_run: Path, built: list[TrainedSearch], search: dict[str, Any]) -> None:
+    for use in (Translator, CTranslate2Translator):
+        assert use(exported_run, device="cpu", **search).stream.batch_sentences == 16
+
+
 @pytest.mark.parametrize(("options", "message"), [
     ({"precision": "float8"}, "--precision float8: --engine auto supports float32, bfloat16, float16, int16, int8"),
     ({"precision": "int8", "engine": "graph"}, "--precision int8: --engine graph supports float32, bfloat16, float16"),
