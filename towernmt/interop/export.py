@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -103,10 +103,12 @@ def export_model(trained: TrainedModel, format_name: str, output: str | Path, *,
     with temporary_directory("towernmt export", path.parent) as unfinished:
         details = kind.writer()(ExportJob(trained, search, precision, unfinished, calibration, languages, bergamot))
         shutil.copytree(trained.run.vocabulary, unfinished / "vocabulary")
+        # An export goes to other machines, so it does not contain the path of a shortlist on this one.
+        search_without_path = replace(search, shortlist=Path(search.shortlist).name)
         description = {
             "format": format_name, "precision": precision, "architecture": trained.run.architecture(),
             "checkpoint": Path(trained.checkpoint).parent.name, "averaged": trained.uses_averages,
-            "made_with": versions(), "search": asdict(search), **details}
+            "made_with": versions(), "search": asdict(search_without_path), **details}
         write_text(unfinished / EXPORT_DESCRIPTION, json.dumps(description, indent=1, ensure_ascii=False) + "\n")
         unfinished.replace(path)
     flush_to_disk(path.parent)

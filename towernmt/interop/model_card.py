@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from towernmt.checkpoint.checkpoint_files import STATE
+from towernmt.checkpoint.package_reader import SHORTLIST
 from towernmt.checkpoint.records import MADE_FROM, MADE_WITH, read_average_record
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import DataError, SettingsError
@@ -166,9 +167,14 @@ _DATA_PATH = f"{MADE_FROM}.data_path"
 
 
 def settings_for_card(run: SavedRun) -> dict[str, Any]:
-    """Return the content of `settings.yaml` by groups, without paths on the machine of the training."""
+    """Return the content of `settings.yaml` by groups, without paths on the machine of the training.
+
+    The path of a shortlist is that of its file in the package.
+    """
     flat = {key: value for key, value in load_yaml(run.settings_file).items()
             if key.split(".")[0] not in _MACHINE_SPECIFIC_GROUPS and key != _DATA_PATH}
+    if flat.get("search.shortlist"):
+        flat["search.shortlist"] = SHORTLIST
     nested: dict[str, Any] = {}
     for key, value in flat.items():
         *groups, name = key.split(".")

@@ -129,19 +129,16 @@ def run_members(run: SavedRun, settings: Mapping[str, Any]) -> dict[str, bytes |
         settings: result of `model_card.settings_for_card`.
 
     Raises:
-        SettingsError: the shortlist that the settings name is missing.
+        SettingsError: the shortlist that the run's settings name is missing.
     """
-    settings = {**settings}
-    members: dict[str, bytes | Path] = {}
-    shortlist = settings.get("search", {}).get("shortlist")
-    if shortlist:
+    members: dict[str, bytes | Path] = {
+        SETTINGS: yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True).encode()}
+    if shortlist := run.saved_settings().get("search.shortlist"):
         if not Path(shortlist).is_file():
             raise SettingsError(f"search.shortlist={shortlist} does not exist, and the package needs this file: put it "
                                 f"back, or remove the setting from {run.settings_file}.")
-        settings["search"] = {**settings["search"], "shortlist": SHORTLIST}
         members[SHORTLIST] = Path(shortlist)
-    text = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
-    members = {SETTINGS: text.encode(), **members, **files_below(run.vocabulary, VOCABULARY)}
+    members |= files_below(run.vocabulary, VOCABULARY)
     return members if run.architecture() in ARCHITECTURES else {**members, **files_below(run.code, CODE)}
 
 

@@ -18,8 +18,10 @@ import yaml
 
 from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 from towernmt.checkpoint.restore import initial_checkpoint
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.cli import exchange_commands as command
 from towernmt.core.errors import CheckpointError, DataError, SettingsError
+from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.text.language_codes import Direction
 from towernmt.evaluate.metrics import corpus_scores
 from towernmt.interop.export import export_model
@@ -27,6 +29,7 @@ from towernmt.interop.model_card import CardText, card_date, card_text_of_packag
 from towernmt.interop.package_build import PackageOptions, package_run
 from towernmt.predict.lines.output_file import check_apart
 from towernmt.predict.scorer import Scorer
+from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
 from towernmt.serve.model_loading import EngineSettings, load_served_model, recorded_direction
@@ -143,6 +146,25 @@ def test_a_card_is_written_by_the_program_and_completed_by_the_user(
     everything = (tmp_path / "x.zip").read_bytes()
     assert b"/home/me" not in everything and str(tmp_path).encode() not in everything
     assert "BLEU = 29.50 on validation" in capsys.readouterr().out
+
+
+def test_a_shortlist_is_packed_without_its_path(original_run: Path, tmp_path: Path, lines: list[str]) -> None:
+    run = Path(shutil.copytree(original_run, tmp_path / "run"))
+    vocabulary = SavedRun(run).vocabularies()[0]
+    frequency = np.arange(vocabulary.size, dtype=float)
+    entries = Entries(np.array([6, 7]), np.array([11, 8]), np.array([0.7, 0.3]), frequency)
+    Lexicon.of(entries, vocabulary, vocabulary).save(tmp_path / "lexicon")
+    settings = yaml.safe_load((run / "settings.yaml").read_text())
+    settings["search"] |= {"shortlist": str(tmp_path / "lexicon"), "shortlist_frequent": 5}
+    (run / "settings.yaml").write_text(yaml.safe_dump(settings))
+    card = pack(run, tmp_path / "x.zip", "--include", "ctranslate2")
+    assert card["settings"]["search"]["shortlist"] == "shortlist.lexicon"
+    assert str(tmp_path).encode() not in (tmp_path / "x.zip").read_bytes()
+    moved = (tmp_path / "lexicon").rename(tmp_path / "moved")
+    packed = Translator(tmp_path / "x.zip", device="cpu", engine="graph").translate(lines[:3])
+    assert packed == Translator(run, device="cpu", engine="graph", shortlist=str(moved)).translate(lines[:3])
+    with pytest.raises(SettingsError, match="search.shortlist=.*lexicon does not exist, and the package needs this"):
+        pack(run, tmp_path / "y.zip")
 
 
 @pytest.mark.thorough
