@@ -96,14 +96,16 @@ def find_vocabularies(request: ImportRequest, values: HyperParameters) -> tuple[
     if not isinstance(names, list) or len(names) != 2 or not all(isinstance(name, str) and name for name in names):
         raise SettingsError(f"{values.file.parent} has no {TRAINING} that names the vocabularies: pass --vocabularies "
                             "SOURCE TARGET.")
-    folder = values.file.parent
-    paths = [next((path for path in (Path(name), folder / name, folder.parent / name, folder / Path(name).name,
-                                       folder.parent / Path(name).name) if path.is_file()), None) for name in names]
-    for name, path in zip(names, paths, strict=True):
-        if path is None:
-            raise SettingsError(f"{folder / TRAINING}: the vocabulary {name} is missing: pass --vocabularies SOURCE "
-                                "TARGET.")
-    return paths[0], paths[1]  # type: ignore[return-value]
+    return _find_vocabulary(values.file.parent, names[0]), _find_vocabulary(values.file.parent, names[1])
+
+
+def _find_vocabulary(folder: Path, name: str) -> Path:
+    """Return the path of a vocabulary, whose name may contain directories of the machine of the training."""
+    folders = (folder, folder.parent)
+    for path in (Path(name), *(other / name for other in folders), *(other / Path(name).name for other in folders)):
+        if path.is_file():
+            return path
+    raise SettingsError(f"{folder / TRAINING}: the vocabulary {name} is missing: pass --vocabularies SOURCE TARGET.")
 
 
 def settings_from_thumt(values: HyperParameters, relative_rows: int) -> TransformerSettings:
