@@ -102,7 +102,9 @@ def export_model(trained: TrainedModel, format_name: str, output: str | Path, *,
     path.parent.mkdir(parents=True, exist_ok=True)
     with temporary_directory("towernmt export", path.parent) as unfinished:
         details = kind.writer()(ExportJob(trained, search, precision, unfinished, calibration, languages, bergamot))
-        shutil.copytree(trained.run.vocabulary, unfinished / "vocabulary")
+        (unfinished / "vocabulary").mkdir()
+        for file in trained.run.vocabulary.iterdir():
+            shutil.copyfile(file, unfinished / "vocabulary" / file.name)
         # An export goes to other machines, so it does not contain the path of a shortlist on this one.
         search_without_path = replace(search, shortlist=Path(search.shortlist).name)
         description = {

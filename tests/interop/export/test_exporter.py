@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.cli.main import run_command
 from towernmt.core.errors import SettingsError
 from towernmt.interop import export
 from towernmt.interop.export import ExportFormat, ExportJob, export_model
@@ -64,6 +66,14 @@ def test_an_export_that_fails_leaves_nothing(trained: Any, tmp_path: Path) -> No
     with pytest.raises(SettingsError, match="model.something=odd"):
         export_model(trained, "fail_halfway", tmp_path / "exports/one")
     assert list((tmp_path / "exports").iterdir()) == []
+
+
+def test_a_vocabulary_file_that_cannot_be_copied_is_named(
+        trained: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (trained.run.vocabulary / "target.words").symlink_to(tmp_path / "nowhere")
+    assert run_command(lambda: 0 if export_model(trained, "write_one_file", tmp_path / "export") else 1) == 1
+    assert re.search("target.words: No such file or directory; fix that", capsys.readouterr().err)
+    assert not (tmp_path / "export").exists()
 
 
 def test_what_is_there_already_is_not_written_over(trained: Any, tmp_path: Path) -> None:
