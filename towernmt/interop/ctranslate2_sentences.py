@@ -76,7 +76,7 @@ NOTHING_AVOIDED = AvoidedIds((), {}, frozenset())
 
 
 class SentenceRequest(NamedTuple):
-    """A sentence of a batch, and what its translation must and must not contain.
+    """A sentence of a batch, with the restrictions of its translation.
 
     Attributes:
         source: ids without EOS.

@@ -18,7 +18,7 @@ class ForeignFormat(NamedTuple):
     """A system whose models can be imported.
 
     Attributes:
-        help: one line that says what to pass as the model.
+        help: one line that describes the path of a model.
         function: "module:function" of the reader, which takes an `ImportRequest` and returns a `ForeignModel`. If a
             model cannot be imported, it raises a `TowerNMTError` that names the cause.
     """

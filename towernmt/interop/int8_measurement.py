@@ -40,13 +40,13 @@ from towernmt.predict.pair_scorer import PairScorer
 T = TypeVar("T")
 
 MAX_INT8_BLEU_LOSS = 0.2
-"""Loss of BLEU that int8 must not be shown to exceed to be the default precision on processors."""
+"""Limit of the loss of BLEU: int8 is not the default precision on processors if its loss is significantly larger."""
 MAX_INT8_LOG_PROB_LOSS = 0.01
-"""Maximum loss of log-probability of a reference token, in nats, with which int8 is that default: about 0.2 BLEU."""
+"""Limit of the loss of log-probability of a reference token, in nats, which is about 0.2 BLEU."""
 MAX_SENTENCES, MAX_SECONDS = 3_000, 300.0
 """Maximum number of validation sentences on which a run is measured, and of seconds for their translations."""
 CHUNK_SENTENCES = 200
-"""Number of sentences between two looks at the clock."""
+"""Number of sentences between two checks of the time limit."""
 FLOAT32: Final = "float32"
 INT8: Final = "int8"
 _RESULT = "int8_measurement.json"
