@@ -123,6 +123,8 @@ CASES = [   # source, translation, links, expected
     ((*pair(1, *pair(2, "a"), " b ", *pair(3, "c")), " d e"), "c d a e b", [(0, 2), (1, 4), (2, 0), (3, 1), (4, 3)],
      "<1><3>c</3> <2>d</2> </1>a e b"),
     (("a ", *pair(1), "b"), "b a", [(0, 1), (1, 0)], "<1></1>b a"),
+    (("Das ", Shielded("f()", "f()"), " im ", *pair(1, "Buch")), "X1 X1 X1 of the book", [(0, 4), (1, 0), (3, 5)],
+     "f() of the <1>book</1>"),
 ]
 
 

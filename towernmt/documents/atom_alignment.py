@@ -186,7 +186,7 @@ def _split_copies(sentence: SourceSentence, source: Sequence[_Word], atoms: list
         originals = source[source_words[word_index][0]].inner if len(source_words[word_index]) == 1 else []
         texts = [sentence.seen[index] for index in originals]
         copied = "".join(texts)
-        if len(texts) != len(inner) and copied.casefold() == text.casefold() and len(copied) == len(text):
+        if len(texts) != len(inner) and text and copied.casefold() == text.casefold() and len(copied) == len(text):
             split_atoms, start = [], 0
             for index, text_of_atom in zip(originals, texts, strict=True):
                 atom = sentence.atoms[index]
