@@ -283,9 +283,36 @@ def test_any_text_comes_back(texts: list[str]) -> None:
     assert [(entry.msgid, entry.msgstr) for entry in found] == [(text, text) for text in texts if text]
 
 
+def test_flags_belong_to_the_entry_that_polib_reads_them_for() -> None:
+    text = HEADER + '''#, fuzzy
+#~ msgid "obsolete"
+#~ msgstr "veraltet"
+
+msgid "done"
+msgstr "fertig"
+
+#, c-format
+#, fuzzy
+msgid "%d files of %s"
+msgstr "alt"
+
+#, python-format
+#, no-wrap
+msgid "%(n)s more"
+msgstr ""
+'''
+    found = {entry.msgid: entry for entry in polib.pofile(translated(text)) if not entry.obsolete}
+    before = {entry.msgid: entry for entry in polib.pofile(text) if not entry.obsolete}
+    assert {msgid: (entry.msgstr, set(entry.flags)) for msgid, entry in found.items()} == {
+        "done": ("fertig", set(before["done"].flags)),
+        "%d files of %s": ("%d FILES OF %s", {"c-format", "fuzzy"}),
+        "%(n)s more": ("%(n)s MORE", {"python-format", "no-wrap", "fuzzy"})}
+
+
 @pytest.mark.parametrize(("content", "sentence"), [
     (b"hello\n", "not a valid gettext catalogue: line 1"),
-    (HEADER.replace("UTF-8", "KLINGON-1").encode(), "encoding KLINGON-1 in the header is unknown"),
+    *((HEADER.replace("UTF-8", name).encode(), f"declares the encoding {name}, which is unknown, or is not")
+      for name in ("KLINGON-1", "rot13", "undefined", "idna", "utf-16")),
     (HEADER.encode() + b'msgid "a\nmsgstr ""\n', "line 7 is not a comment"),
     (HEADER.encode() + b'msgid "\xff"\nmsgstr ""\n', "not encoded as UTF-8")])
 def test_what_is_broken_is_refused(content: bytes, sentence: str) -> None:

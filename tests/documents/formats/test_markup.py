@@ -213,6 +213,13 @@ def test_a_file_keeps_its_encoding() -> None:
     assert document.written(document.segments) == content
     other = [tuple("ж" if isinstance(part, str) else part for part in segment) for segment in document.segments]
     assert document.written(other) == b"<meta charset=iso-8859-1><p>&#1078;"
+
+
+@pytest.mark.parametrize("name", ["klingon", "utf-16", "rot13", "undefined"])
+def test_an_encoding_that_cannot_be_that_of_its_declaration_is_refused(name: str) -> None:
+    page = f"<meta charset={name}><p>schön"
+    with pytest.raises(DataError, match=f"declares the encoding {name}, which is unknown, or is not"):
+        open_html((page + "!" * (len(page.encode()) % 2)).encode())
     with pytest.raises(DataError, match="encoding utf-8"):
         open_html(b"\xff\xfe")
 

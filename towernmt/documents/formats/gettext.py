@@ -5,7 +5,6 @@ Everything else is unchanged: translated entries, comments, contexts, obsolete e
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from gettext import c2py
 
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.catalogue_text import CatalogueText, format_strings
-from towernmt.documents.formats.text_files import Pieces, Slot, decode_file
+from towernmt.documents.formats.text_files import Pieces, Slot, declared_encoding, decode_file
 from towernmt.documents.segments import Segment
 
 _WIDTH = 78
@@ -38,20 +37,20 @@ class _Entry:
     Attributes:
         texts: the texts by keyword.
         begin: first line that is neither a comment nor a previous msgid.
-        flags: line of flags; None if the entry has none.
+        flags: lines of flags.
         translation: first line of msgstr.
         after: line after the last one of msgstr.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
     begin: int = -1
-    flags: int | None = None
+    flags: list[int] = field(default_factory=list)
     translation: int = -1
     after: int = -1
 
     def named_flags(self, lines: Sequence[str]) -> list[str]:
         """Return the flags of the entry."""
-        return [] if self.flags is None else re.split(r"[,\s]+", lines[self.flags].lstrip("#"))
+        return [flag for number in self.flags for flag in re.split(r"[,\s]+", lines[number].lstrip("#"))]
 
     def wants_translation(self, lines: Sequence[str]) -> bool:
         """Return whether the entry has no translation, or a fuzzy one."""
@@ -121,9 +120,9 @@ def open_po(content: bytes) -> Pieces:
     for entry in entries:
         if entry.wants_translation(lines):
             end = re.sub(r"[^\r\n]", "", lines[entry.translation]) or "\n"
-            flags = entry.begin if entry.flags is None else entry.flags
+            flags = entry.flags[0] if entry.flags else entry.begin
             pieces += ["".join(lines[index:flags]), _fuzzy(lines, entry, end),
-                       "".join(lines[flags + (entry.flags is not None):entry.translation]),
+                       "".join(lines[flags + bool(entry.flags):entry.translation]),
                        _translation(entry, forms, accelerators, entry.named_flags(lines), end)]
             index = entry.after
     return Pieces([*pieces, "".join(lines[index:])], encode)
@@ -132,12 +131,7 @@ def open_po(content: bytes) -> Pieces:
 def _charset(content: bytes) -> str:
     match = _CHARSET.search(content[:20_000])
     charset = match[1].decode("ascii") if match else "CHARSET"
-    if charset == "CHARSET":                    # the placeholder of templates
-        return "utf-8"
-    try:
-        return codecs.lookup(charset).name
-    except LookupError:
-        raise DataError(f"The encoding {charset[:40]} in the header is unknown: save the file as UTF-8.") from None
+    return "utf-8" if charset == "CHARSET" else declared_encoding(charset)  # CHARSET: in a template
 
 
 def _entries(lines: Sequence[str]) -> Iterator[_Entry]:
@@ -155,7 +149,9 @@ def _entries(lines: Sequence[str]) -> Iterator[_Entry]:
             entry, keyword = _Entry(), ""
         if line.lstrip().startswith("#"):
             if line.startswith("#,"):
-                entry.flags = number
+                entry.flags.append(number)
+            elif line.startswith("#~") and not entry.texts:
+                entry = _Entry()        # the flags before an obsolete entry are not those of the next entry
             elif line.startswith("#|") and entry.begin < 0:
                 entry.begin = number
             continue
@@ -179,11 +175,11 @@ def _entries(lines: Sequence[str]) -> Iterator[_Entry]:
 
 
 def _fuzzy(lines: Sequence[str], entry: _Entry, end: str) -> str:
-    """Return the line of flags of an entry, with the flag fuzzy."""
-    if entry.flags is None:
+    """Return the first line of flags of an entry, with the flag fuzzy unless the entry has it."""
+    if not entry.flags:
         return f"#, fuzzy{end}"
-    line = lines[entry.flags]
-    return line if "fuzzy" in re.split(r"[,\s]+", line) else line.replace("#,", "#, fuzzy,", 1)
+    line = lines[entry.flags[0]]
+    return line if "fuzzy" in entry.named_flags(lines) else line.replace("#,", "#, fuzzy,", 1)
 
 
 def _translation(entry: _Entry, forms: _Forms, accelerators: str, flags: Sequence[str], end: str) -> Slot:

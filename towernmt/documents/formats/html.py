@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.markup import Attribute, MarkupDocument, Piece, Spelling, Token, Tokens
+from towernmt.documents.formats.text_files import declared_encoding
 
 BLOCKS = frozenset("""address article aside base blockquote body button caption center col colgroup dd details dialog
     dir div dl dt fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html
@@ -172,13 +173,14 @@ def open_html(content: bytes) -> HtmlDocument:
     """Return an HTML file as a document; its encoding is the one that it declares, or UTF-8.
 
     Raises:
-        DataError: the file is not in this encoding, or has too many tags.
+        DataError: the encoding is unknown, the file is not in this encoding, or it has too many tags.
     """
     named = _XML_ENCODING.match(content) or _CHARSET.search(content[:4096])
-    encoding = "utf-8-sig" if content.startswith(b"\xef\xbb\xbf") else named[1].decode() if named else "utf-8"
+    encoding = ("utf-8-sig" if content.startswith(b"\xef\xbb\xbf")
+                else declared_encoding(named[1].decode()) if named else "utf-8")
     try:
         return HtmlDocument(content.decode(encoding), encoding=encoding)
-    except (UnicodeDecodeError, LookupError):
+    except UnicodeDecodeError:
         raise DataError(f"The file is not valid text in the encoding {encoding}: save it as UTF-8.") from None
 
 

@@ -64,6 +64,25 @@ def decode_file(content: bytes, encoding: str | None = None) -> tuple[str, Encod
     return text, encode
 
 
+_PROBE = "charset=".ljust(80, "a")
+
+
+def declared_encoding(name: str) -> str:
+    """Return the encoding that a file declares in ASCII characters.
+
+    Raises:
+        DataError: the encoding is unknown, or does not encode the declaration as ASCII, as UTF-16.
+    """
+    try:
+        is_possible = _PROBE.encode(name) == _PROBE.encode("ascii")
+    except (LookupError, UnicodeError):
+        is_possible = False
+    if not is_possible:
+        raise DataError(f"The file declares the encoding {name[:40]}, which is unknown, or is not the encoding of the "
+                        "declaration: save the file as UTF-8, and declare UTF-8.")
+    return codecs.lookup(name).name
+
+
 _LETTER = re.compile(r"[^\W\d_]")
 
 
