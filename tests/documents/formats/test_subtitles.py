@@ -147,7 +147,8 @@ def test_any_cues_translated_by_themselves_are_the_same_text(cues: list[list[str
 @pytest.mark.parametrize(("opener", "content", "sentence"), [
     (open_srt, b"Just some text.\n", "no subtitles"), (open_vtt, b"1\n00:01.000 --> 00:02.000\nHi\n", "not a WebVTT"),
     (open_vtt, b"", "not a WebVTT"), (open_srt, "Zürich".encode("latin-1"), "not encoded as UTF-8"),
-    (open_srt, b"PK\x03\x04\x00", "not text")])
+    (open_srt, b"PK\x03\x04\x00", "not text"),
+    (open_srt, b"9" * 5000 + b":00:01,000 --> 00:00:02,000\nHi\n", "no subtitles")])
 def test_what_is_broken_is_refused(opener, content, sentence) -> None:
     with pytest.raises(DataError, match=sentence):
         opener(content)

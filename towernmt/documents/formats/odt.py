@@ -14,7 +14,7 @@ from lxml import etree
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.office import Archive, Item, OfficeDocument, Path, Shell, nest
 
-_MEMBERS = ("content.xml", "styles.xml")
+_MEMBERS, _MANIFEST = ("content.xml", "styles.xml"), "META-INF/manifest.xml"
 _NAMES = {name: f"{{urn:oasis:names:tc:opendocument:xmlns:{name}:1.0}}" for name in ("text", "style", "office")}
 _TEXT, _STYLE, _OFFICE = _NAMES["text"], _NAMES["style"], _NAMES["office"]
 _AROUND = tuple(_TEXT + name for name in ("span", "a", "meta"))
@@ -24,6 +24,7 @@ _FIELDS = ("date", "time", "page-number", "page-count", "file-name", "author-nam
            "sequence-ref", "reference-ref", "bookmark-ref", "note-ref", "variable-get", "variable-set",
            "user-field-get", "expression", "subject", "creator", "database-display", "ruby")
 _WHITE = re.compile("[ \t\r\n]+")
+_COUNT = re.compile(r"\d{1,9}")
 _RAISED = re.compile(r"text-position (?!0)\S")
 """A property of `_look` that raises or lowers text."""
 _REVISION = "rsid"
@@ -86,7 +87,8 @@ class OpenDocumentParagraphs:
             if child.tag in _AROUND:
                 yield from self._items(child, (*path, *self._container(child)))
             elif child.tag == f"{_TEXT}s":
-                yield Item(" " * min(int(child.get(f"{_TEXT}c", "1")), MOST_SPACES), path)
+                count = child.get(f"{_TEXT}c", "1")
+                yield Item(" " * min(int(count) if _COUNT.fullmatch(count) else 1, MOST_SPACES), path)
             else:
                 yield Item(child, path, _shown(child), child.tag in _DIVIDES)
             if child.tail:
@@ -107,9 +109,11 @@ def open_odt(content: bytes) -> OfficeDocument:
     """Return an OpenDocument text.
 
     Raises:
-        DataError: the content is not an OpenDocument text, is damaged, or too large.
+        DataError: the content is not an OpenDocument text, is damaged or encrypted, or too large.
     """
     archive = Archive(content, ".odt")
+    if _MANIFEST in archive.names and b":encryption-data" in archive.read(_MANIFEST):
+        raise DataError("The file is encrypted: save it without a password.")
     if "content.xml" not in archive.names:
         raise DataError("The file is not a valid .odt file: the member content.xml is missing.")
     return OfficeDocument(archive, [name for name in _MEMBERS if name in archive.names], OpenDocumentParagraphs)

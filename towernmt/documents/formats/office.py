@@ -32,6 +32,8 @@ MOST_XML = 32_000_000
 """Maximum size of a member with text, in bytes."""
 MOST_TAGS = 1_000_000
 """Maximum number of elements in a member, since an element needs far more memory than its bytes."""
+_OLD_FORMAT = b"\xd0\xcf\x11\xe0"
+"""Beginning of files of old programs such as `.doc`, and of files with a password."""
 
 
 class Archive:
@@ -54,26 +56,35 @@ class Archive:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 members = archive.infolist()
         except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
-            raise DataError(f"The file is not a valid {kind} file: it cannot be opened as a ZIP archive."
-                            ) from error
+            problem = ("it has a password, or the format of old programs: save it again without these"
+                       if content.startswith(_OLD_FORMAT) else "it cannot be opened as a ZIP archive")
+            raise DataError(f"The file is not a valid {kind} file: {problem}.") from error
         self.names = [member.filename for member in members]
         self._check(members)
 
-    def xml(self, name: str) -> etree._ElementTree:
-        """Parse a member as XML.
+    def read(self, name: str) -> bytes:
+        """Return the content of a member.
 
         Raises:
-            DataError: the member is missing, damaged or not XML, or has a document type, which is a security risk.
+            DataError: the member is missing, damaged or too large.
         """
         try:
             with zipfile.ZipFile(io.BytesIO(self._content)) as archive:
                 if archive.getinfo(name).file_size > MOST_XML:
                     raise DataError(f"{name} has more than {MOST_XML // 1_000_000} MB: divide the document.")
-                content = archive.read(name)
+                return archive.read(name)
         except KeyError:
             raise DataError(f"The file is not a valid {self._kind} file: the member {name} is missing.") from None
         except _BROKEN as error:
             raise self._damaged(name) from error
+
+    def xml(self, name: str) -> etree._ElementTree:
+        """Parse a member as XML.
+
+        Raises:
+            DataError: the member cannot be read, is not XML, or has a document type, which is a security risk.
+        """
+        content = self.read(name)
         if b"<!DOCTYPE" in content or b"<\0!\0D\0O\0C\0T\0Y\0P\0E" in content:
             raise DataError(f"{name} has a document type, which {self._kind} files do not have: the file is not read.")
         if content.count(b"<") > 2 * MOST_TAGS:

@@ -249,7 +249,8 @@ def _wrapped(text: str, source: JoinedLines, widest: int) -> list[str]:
     return [line for line in lines if line] or [""]
 
 
-_SRT_CUE = re.compile(r"\s*(\d+):(\d{1,2}):(\d{1,2}(?:[.,]\d{1,3})?)\s*-->\s*(\d+):(\d{1,2}):(\d{1,2}(?:[.,]\d{1,3})?)")
+_SRT_TIME = r"(\d{1,4}):(\d{1,2}):(\d{1,2}(?:[.,]\d{1,3})?)"
+_SRT_CUE = re.compile(rf"\s*{_SRT_TIME}\s*-->\s*{_SRT_TIME}")
 
 
 def open_srt(content: bytes) -> Pieces:
@@ -278,7 +279,7 @@ def open_srt(content: bytes) -> Pieces:
     return subtitle_document(lines, cues, has_entities=False, encode=encode)
 
 
-_TIME = r"(?:(\d+):)?(\d{1,2}):(\d{1,2}\.\d{1,3})"
+_TIME = r"(?:(\d{1,4}):)?(\d{1,2}):(\d{1,2}\.\d{1,3})"
 _VTT_CUE = re.compile(rf"\s*{_TIME}\s*-->\s*{_TIME}")
 
 

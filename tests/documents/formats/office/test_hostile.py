@@ -36,6 +36,7 @@ GOOD = zipped(both(b"<a/>"))
 CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "no archive": (lambda: b"hello", "not a valid .* file: it cannot be opened"),
     "cut": (lambda: GOOD[:len(GOOD) // 2], "not a valid .* file: it cannot be opened"),
+    "old": (lambda: b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504), "has a password, or the format of old programs"),
     "empty": (lambda: b"", "not a valid .* file: it cannot be opened"),
     "nothing in it": (lambda: zipped({"a": b""}), "the member .* is missing"),
     "entities": (lambda: zipped(both(LAUGHS)), "has a document type"),
@@ -65,6 +66,13 @@ def test_a_damaged_member_is_refused() -> None:
     index = GOOD.index(b"d.xml") + 5
     with pytest.raises(DataError, match="damaged"):
         opener_of("x.docx")(GOOD[:index] + b"\xff\xff\xff" + GOOD[index + 3:])
+
+
+def test_an_odt_with_a_password_is_refused() -> None:
+    manifest = b'<manifest:file-entry><manifest:encryption-data/></manifest:file-entry>'
+    members = {"META-INF/manifest.xml": manifest, "content.xml": b"\x8f"}
+    with pytest.raises(DataError, match="The file is encrypted: save it without a password"):
+        opener_of("x.odt")(zipped(members))
 
 
 def test_two_members_of_one_name_are_refused() -> None:

@@ -82,6 +82,8 @@ def test_spaces_tabs_and_breaks() -> None:
             '<text:s/>unten </text:p>')
     assert segments(body) == [("Zwei    Worte",), ("rechts",), ("unten",)]
     assert written(body) == body
+    for count in ("zwei", "-1", "9" * 5000):
+        assert segments(f'<text:p>Ein<text:s text:c="{count}"/>Wort</text:p>') == [("Ein Wort",)]
     assert written("<text:p>Umbrochen\n   im XML</text:p>") == "<text:p>Umbrochen im XML</text:p>"
 
 
