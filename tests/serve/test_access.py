@@ -53,7 +53,8 @@ def test_no_key_and_a_wrong_one_are_refused(make_client, keys):
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    (b"damaged\n", "line 1"), (b"\xff\n", "not UTF-8 text"), (None, "No such file")])
+    (b"damaged\n", "line 1"), (b"\xff\n", "not UTF-8 text"), (None, "No such file"),
+    (b'{"name": "anna", "id": "1", "salt": "zz", "hash": "00"}\n', "line 1")])
 def test_a_changed_file_counts_at_once_and_an_unreadable_one_is_logged_and_changes_nothing(
         make_client, keys, caplog, content, message):
     add_key(keys, "anna")

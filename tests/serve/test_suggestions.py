@@ -44,6 +44,14 @@ def test_a_suggestion_is_a_line_of_the_file_with_time_model_and_texts(client: An
     assert client.get("/frontend/settings").json()["suggestions"] is True
 
 
+def test_a_suggestion_begins_a_line_after_a_last_line_without_an_end(client: Any, file: Path) -> None:
+    file.write_text("t\tm\ta\tb\tc")
+    client.post("/suggest", json=ASKED)
+    client.post("/suggest", json=ASKED)
+    assert [line.split("\t")[2:] for line in file.read_text().splitlines()] == [
+        ["a", "b", "c"], *[["guten morgen", "", "Good day!"]] * 2]
+
+
 def test_suggestions_are_off_by_default(make_client: Any) -> None:
     client = make_client()
     answer = client.post("/suggest", json=ASKED)

@@ -70,6 +70,8 @@ class Suggestions:
                 descriptor = self._open(self._file)
                 try:
                     size = os.fstat(descriptor).st_size
+                    if size and os.pread(descriptor, 1, size - 1) != b"\n":    # an editor removed the last line end
+                        content = b"\n" + content
                     if size + len(content) > MAX_BYTES:
                         raise unavailable("The file of suggestions is full.", 3600.0)
                     if os.write(descriptor, content) < len(content):
@@ -84,7 +86,7 @@ class Suggestions:
     @staticmethod
     def _open(file: Path) -> int:
         """Open the file for appending; a new file is readable by its owner only."""
-        return os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        return os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
 
 
 def suggestion_rows(source: str, translation: str, suggestion: str) -> list[tuple[str, str, str]]:

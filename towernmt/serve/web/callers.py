@@ -234,7 +234,9 @@ def read_keys(path: Path) -> list[KeyEntry]:
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             try:
-                entries.append(typed_value(json.loads(line), KeyEntry))
+                entry: KeyEntry = typed_value(json.loads(line), KeyEntry)
+                bytes.fromhex(entry.salt + entry.hash)
+                entries.append(entry)
             except (JSONError, ValueError) as error:
                 raise DataError(f"{path} line {number}: {error}: remove the line and create a new key.") from None
     return entries
