@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -27,6 +28,15 @@ def test_the_file_holds_no_key_and_is_its_owners_alone(keys):
     assert add_key(keys, "bert") != key
     hashes = [json.loads(line)["hash"] for line in keys.read_text().splitlines()]
     assert len(set(hashes)) == 2
+
+
+def test_keys_that_are_added_at_the_same_time_are_all_stored(keys):
+    names = [f"caller {number}" for number in range(12)]
+    with ThreadPoolExecutor(4) as threads:
+        added = list(threads.map(lambda name: add_key(keys, name), names))
+    file = KeysFile(keys)
+    assert [file.find(key).name for key in added] == names  # type: ignore[union-attr]
+    assert [path.name for path in keys.parent.iterdir()] == [keys.name]
 
 
 def test_a_key_comes_as_each_client_sends_it(make_client, keys):

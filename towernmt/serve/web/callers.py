@@ -20,12 +20,14 @@ import os
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
+from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import write_text
 from towernmt.core.structured_files import JSONError, typed_value
@@ -143,6 +145,8 @@ class Rates:
 
 
 PREFIX = "tnmt"
+LOCK_SECONDS = 30.0
+"""Seconds to wait for another process that changes a file of keys."""
 
 
 @dataclass(frozen=True)
@@ -252,11 +256,11 @@ def add_key(path: Path, name: str, rate: float = 0.0, characters: float = 0.0, a
         SettingsError: a key of this name exists.
         DataError: the file is damaged.
     """
-    entries = read_keys(path) if path.is_file() else []
-    if any(entry.name == name for entry in entries):
-        raise SettingsError(f"{path}: a key of {name} already exists; remove it first, or use a different name.")
     id, secret, salt = secrets.token_hex(6), secrets.token_urlsafe(32), secrets.token_hex(16)
-    write_keys(path, [*entries, KeyEntry(name, id, salt, _hash(salt, secret), rate, characters, admin)])
+    with _changed_keys(path) as entries:
+        if any(entry.name == name for entry in entries):
+            raise SettingsError(f"{path}: a key of {name} already exists; remove it first, or use a different name.")
+        entries.append(KeyEntry(name, id, salt, _hash(salt, secret), rate, characters, admin))
     return f"{PREFIX}_{id}_{secret}"
 
 
@@ -267,19 +271,28 @@ def remove_key(path: Path, name: str) -> None:
         SettingsError: no key has this name.
         DataError: the file is damaged.
     """
-    entries = read_keys(path) if path.is_file() else []
-    if all(entry.name != name for entry in entries):
-        raise SettingsError(f"{path} has no key of {name}: `towernmt serve-keys list` lists the names.")
-    write_keys(path, [entry for entry in entries if entry.name != name])
+    with _changed_keys(path) as entries:
+        if all(entry.name != name for entry in entries):
+            raise SettingsError(f"{path} has no key of {name}: `towernmt serve-keys list` lists the names.")
+        entries[:] = [entry for entry in entries if entry.name != name]
 
 
-def write_keys(path: Path, entries: list[KeyEntry]) -> None:
-    """Write the file atomically, readable only by its owner."""
+@contextmanager
+def _changed_keys(path: Path) -> Iterator[list[KeyEntry]]:
+    """Yield the entries of a file, and write the changed list atomically, readable only by its owner.
+
+    The lock keeps another process from reading the file meanwhile, whose change would otherwise undo this one.
+    """
+    lock = DirectoryLock(path.parent, "towernmt serve-keys")
+    lock.acquire(LOCK_SECONDS)
     previous = os.umask(0o077)
     try:
+        entries = read_keys(path) if path.is_file() else []
+        yield entries
         write_text(path, "".join(json.dumps(asdict(entry)) + "\n" for entry in entries))
     finally:
         os.umask(previous)
+        lock.release()
 
 
 def _hash(salt: str, secret: str) -> str:
