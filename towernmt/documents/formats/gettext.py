@@ -12,7 +12,7 @@ from gettext import c2py
 
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.catalogue_text import CatalogueText, format_strings
-from towernmt.documents.formats.text_files import Pieces, Slot, declared_encoding, decode_file
+from towernmt.documents.formats.text_files import Pieces, Slot, declared_encoding, decode_file, lines_with_ends
 from towernmt.documents.segments import Segment
 
 _WIDTH = 78
@@ -109,7 +109,7 @@ def open_po(content: bytes) -> Pieces:
         DataError: the content is not a valid catalogue.
     """
     text, encode = decode_file(content, _charset(content))
-    lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)
+    lines = lines_with_ends(text)
     entries = list(_entries(lines))
     header = next((entry.texts.get("msgstr", "") for entry in entries if entry.texts.get("msgid") == ""), "")
     forms = _Forms(header)

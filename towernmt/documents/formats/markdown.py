@@ -31,6 +31,7 @@ from towernmt.documents.formats.text_files import (
     divide,
     has_words,
     join_lines,
+    lines_with_ends,
     was_wrapped,
     wrapped_lines,
 )
@@ -39,7 +40,6 @@ from towernmt.documents.segments import Mark, Part, Segment, Shielded, plain_tex
 LONGEST = 10_000
 """Maximum length of a paragraph in characters, because the parser's time grows with the square of the length."""
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(?:.*?\r?\n)?\1[ \t]*(?:\r?\n|$)", re.DOTALL)
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _TASK = re.compile(r"\[[ xX]\][ \t]+")
 _DEFINITION = re.compile(r":[ \t]+")
 _SPECIAL = re.compile(r"([\\`*_\[\]<>~&|$])")
@@ -73,7 +73,7 @@ class _MarkdownBlocks:
     """The blocks of a text."""
 
     def __init__(self, text: str, is_mdx: bool) -> None:
-        self._lines = _LINE.findall(text)
+        self._lines = lines_with_ends(text)
         self._check(self._lines)
         self._parser = keep_extensions(
             MarkdownIt("commonmark").enable(["table", "strikethrough"]).disable("text_join"))
@@ -94,9 +94,9 @@ class _MarkdownBlocks:
     def pieces(self) -> Iterator[str | Slot]:
         """Yield the slots, and the text between them."""
         line = column = 0
-        for index, (first, begin), (last, end) in self._places():
+        for slot, (first, begin), (last, end) in self._slots():
             yield self._between((line, column), (first, begin))
-            yield index
+            yield slot
             line, column = last, end
         yield self._between((line, column), (len(self._lines), 0))
 
@@ -106,7 +106,7 @@ class _MarkdownBlocks:
         middle = "".join(self._lines[begin[0] + 1:end[0]])
         return self._lines[begin[0]][begin[1]:] + middle + (self._lines[end[0]][:end[1]] if end[1] else "")
 
-    def _places(self) -> Iterator[tuple[Slot, tuple[int, int], tuple[int, int]]]:
+    def _slots(self) -> Iterator[tuple[Slot, tuple[int, int], tuple[int, int]]]:
         """Yield each slot with its start and end, as line and column."""
         row, column = 0, 0
         for before, token in zip([None, *self._tokens], self._tokens, strict=False):
@@ -122,8 +122,8 @@ class _MarkdownBlocks:
                 groups = self._definitions(
                     self._spans(token, before.type == "heading_open" and before.markup.startswith("#")))
             for spans in groups:
-                if (index := self._place(spans, before.type in ("th_open", "td_open"))) is not None:
-                    yield index, (spans[0][0], spans[0][1]), (spans[-1][0], spans[-1][2])
+                if (slot := self._slot(spans, before.type in ("th_open", "td_open"))) is not None:
+                    yield slot, (spans[0][0], spans[0][1]), (spans[-1][0], spans[-1][2])
 
     def _definitions(self, spans: Sequence[tuple[int, int, int]]) -> list[list[tuple[int, int, int]]]:
         """Return the lines of a block, a list for each definition in it, without the colon before it."""
@@ -164,7 +164,7 @@ class _MarkdownBlocks:
             begin = line.find(core, begin + 1)
         return None
 
-    def _place(self, spans: Sequence[tuple[int, int, int]], is_cell: bool) -> Slot | None:
+    def _slot(self, spans: Sequence[tuple[int, int, int]], is_cell: bool) -> Slot | None:
         """Return the slot of a block; None if its source is not understood."""
         texts = [self._lines[number][begin:end] for number, begin, end in spans]
         ends = [self._lines[number][end:] + self._lines[after][:begin]
@@ -175,7 +175,7 @@ class _MarkdownBlocks:
             inline = Inline(self._parser, self._env, source.replace("\\|", "|") if is_cell else source)
         except Unknown:
             return None
-        return _Written(inline, ends, self._reads, is_cell).index()
+        return _Written(inline, ends, self._reads, is_cell).slot()
 
     def _reads(self, source: str) -> str:
         """Return the words and names of marks that the parser reads in a source, without white space."""
@@ -190,7 +190,7 @@ class _Written:
         self._inline, self._ends, self._reads, self._is_cell = inline, ends, reads, is_cell
         self._special = re.compile(_SPECIAL.pattern.replace("|", "")) if is_cell else _SPECIAL
 
-    def index(self) -> Slot | None:
+    def slot(self) -> Slot | None:
         """Return a slot for the texts between hard breaks and the words of images; None if it has no words."""
         segments = [self._inline.marks.segment(join_lines(unit).text) for unit in self._inline.units]
         images: list[Segment] = [(words,) for words in self._inline.images]

@@ -92,7 +92,7 @@ def text_pieces(text: str) -> list[str | Slot]:
             end += 1
         paragraph = lines[begin:end]
         if has_words(paragraph[0].core) or len(paragraph) > 1:
-            slots = [_place(paragraph, width)] if len(paragraph) > 1 else _cells(paragraph[0].core)
+            slots = [_slot(paragraph, width)] if len(paragraph) > 1 else _cells(paragraph[0].core)
             pieces += [paragraph[0].before, *slots, paragraph[-1].after + paragraph[-1].end]
         else:
             pieces.append("".join(paragraph[0]))
@@ -132,12 +132,12 @@ def _cells(line: str) -> list[str | Slot]:
     return [_line_slot(piece) if has_words(piece) else piece for piece in re.split(r"(\t)", line)]
 
 
-def _place(paragraph: Sequence[_Line], width: int) -> Slot:
+def _slot(paragraph: Sequence[_Line], width: int) -> Slot:
     first, second = paragraph[:2]
     between = first.end + second.before
-    room = width - len(second.before)
+    width_of_text = width - len(second.before)
 
     def write(translated: Sequence[Segment]) -> str:
-        return between.join(wrapped_lines(plain_text(translated[0]), room))
+        return between.join(wrapped_lines(plain_text(translated[0]), width_of_text))
 
     return Slot([(join_lines([line.core for line in paragraph]).text,)], write)

@@ -29,6 +29,7 @@ from towernmt.documents.formats.text_files import (
     divide,
     has_words,
     join_lines,
+    lines_with_ends,
     pair_tags,
 )
 from towernmt.documents.segments import Mark, Segment
@@ -188,7 +189,7 @@ def subtitle_document(lines: Sequence[str], cues: Sequence[Cue], has_entities: b
             index, rest = after, lines[after - 1][len(text[-1]):]
     pieces: list[str | Slot] = []
     for group in _groups(speeches):
-        pieces += [group[0].between, _place(group)]
+        pieces += [group[0].between, _slot(group)]
     return Pieces([*pieces, rest + "".join(lines[index:])], encode)
 
 
@@ -220,7 +221,7 @@ def _continues(one: _Speech, after: _Speech) -> bool:
             and not _ENDS.search(first.words) and not _BEGINS.match(second.words))
 
 
-def _place(group: Sequence[_Speech]) -> Slot:
+def _slot(group: Sequence[_Speech]) -> Slot:
     """Return the slot of a group of captions."""
     texts = [join_lines(one.caption.lines) for one in group]
     marks = group[0].caption.marks              # a group of several captions has no marks
@@ -253,6 +254,14 @@ _SRT_TIME = r"(\d{1,4}):(\d{1,2}):(\d{1,2}(?:[.,]\d{1,3})?)"
 _SRT_CUE = re.compile(rf"\s*{_SRT_TIME}\s*-->\s*{_SRT_TIME}")
 
 
+def _times(match: re.Match[str]) -> tuple[float, float]:
+    """Return begin and end of a cue in seconds; the groups are hours, minutes and seconds of each."""
+    groups = match.groups(default="0")
+    begin, end = (int(hours) * 3600 + int(minutes) * 60 + float(seconds.replace(",", "."))
+                  for hours, minutes, seconds in (groups[:3], groups[3:]))
+    return begin, end
+
+
 def open_srt(content: bytes) -> Pieces:
     """Return a SubRip file as a document.
 
@@ -260,7 +269,7 @@ def open_srt(content: bytes) -> Pieces:
         DataError: the file is not text, or contains no cues.
     """
     text, encode = decode_file(content)
-    lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)
+    lines = lines_with_ends(text)
     times = [(number, match) for number, line in enumerate(lines) if (match := _SRT_CUE.match(line))]
     if lines and any(line.strip() for line in lines) and not times:
         raise DataError("The file has no subtitles: no line has times such as 00:00:01,000 --> 00:00:02,000.")
@@ -268,8 +277,7 @@ def open_srt(content: bytes) -> Pieces:
     for (number, match), after in zip(times, [*(number for number, _ in times), len(lines)][1:], strict=True):
         if after < len(lines) and after - 1 > number and lines[after - 1].strip().isdecimal():
             after -= 1                         # the number of the next cue
-        begin, end = (int(match[index]) * 3600 + int(match[index + 1]) * 60 + float(match[index + 2].replace(",", "."))
-                      for index in (1, 4))
+        begin, end = _times(match)
         first = number + 1
         for index in range(first, after + 1):  # a blank line within a cue divides it
             if index == after or not lines[index].strip():
@@ -290,7 +298,7 @@ def open_vtt(content: bytes) -> Pieces:
         DataError: the file is not a WebVTT file.
     """
     text, encode = decode_file(content)
-    lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", text)
+    lines = lines_with_ends(text)
     if not lines or not re.match(r"WEBVTT(?:\s|$)", lines[0]):
         raise DataError("The file is not a WebVTT file: the first line must begin with WEBVTT.")
     cues, number = [], 0
@@ -303,7 +311,5 @@ def open_vtt(content: bytes) -> Pieces:
         while number < len(lines) and lines[number].strip() and not _VTT_CUE.match(lines[number]):
             number += 1
         if number > first:
-            begin, end = (int(match[index] or 0) * 3600 + int(match[index + 1]) * 60 + float(match[index + 2])
-                          for index in (1, 4))
-            cues.append(Cue(first, number, begin, end))
+            cues.append(Cue(first, number, *_times(match)))
     return subtitle_document(lines, cues, has_entities=True, encode=encode)

@@ -83,6 +83,14 @@ def declared_encoding(name: str) -> str:
     return codecs.lookup(name).name
 
 
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+
+
+def lines_with_ends(text: str) -> list[str]:
+    r"""Return the lines of a text with their ends (`\n`, `\r\n` or `\r`), which together are the text."""
+    return _LINE.findall(text)
+
+
 _LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -198,7 +206,7 @@ def divide(text: str, source: JoinedLines, may_begin: Callable[[str], bool] = bo
     Returns:
         The lines; the last ones are empty if the text has too few words.
     """
-    indices = [index for index in _places(text) if may_begin(text[index[1]:index[1] + _BEGINNING])]
+    indices = [index for index in _line_bounds(text) if may_begin(text[index[1]:index[1] + _BEGINNING])]
     lines: list[str] = []
     begin = first = 0
     for number, wanted in enumerate(source.ends):
@@ -216,7 +224,7 @@ def divide(text: str, source: JoinedLines, may_begin: Callable[[str], bool] = bo
     return [*lines, text[begin:], *[""] * (len(source.ends) - len(lines))]
 
 
-def _places(text: str) -> list[tuple[int, int]]:
+def _line_bounds(text: str) -> list[tuple[int, int]]:
     """Return the indices at which a line may end, each with the index at which the next line begins."""
     found = [(space.start(), space.end()) for space in _SPACE.finditer(text) if 0 < space.start() and
              space.end() < len(text)]
