@@ -22,7 +22,8 @@ import pytest
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.cli.main import main
-from towernmt.core.errors import DataError
+from towernmt.core.directories import DirectoryLock
+from towernmt.core.errors import DataError, DirectoryInUseError
 from towernmt.core.tf_compat import tf
 from towernmt.interop.model_card import CardText, DataSource, card_text_of_package, make_card
 from towernmt.jobs import adaptation
@@ -33,6 +34,7 @@ from towernmt.jobs.adaptation import (
     SetResult,
     _directory_name,
     _rejection,
+    adapt_model,
     check_pairs,
     read_corrections,
     split_corrections,
@@ -121,6 +123,17 @@ def test_a_model_that_was_replaced_is_not_compared_with_the_run_of_the_old_one(t
         index.write_bytes(content)
         keys.append(_directory_name(job))
     assert keys[0] == keys[2] != keys[1]
+
+
+def test_two_adaptations_do_not_write_the_same_package(tmp_path: Path) -> None:
+    file = write_corrections(tmp_path / "a.tsv", [(f"source {number}", "s") for number in range(200)])
+    (tmp_path / "test").write_text("a\n")
+    model: Any = SimpleNamespace(name="m", weights_checksum=str)
+    job = AdaptationJob(model, file, (str(tmp_path / "test"), str(tmp_path / "test")), tmp_path / "o", tmp_path / "w",
+                        CardText(), text_check=False)
+    in_use = pytest.raises(DirectoryInUseError, match=r"w is in use: .*\(towernmt adapt\)")
+    with DirectoryLock(job.work, "towernmt adapt"), in_use:
+        adapt_model(job, lambda line: None)
 
 
 def run_command(*arguments: Any) -> int:

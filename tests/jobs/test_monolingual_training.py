@@ -29,7 +29,7 @@ from towernmt.jobs.monolingual_job import (
     translated_share,
 )
 from towernmt.jobs.monolingual_text import are_nearly_all_faulty, check_side, text_facts
-from towernmt.jobs.monolingual_training import train_with_monolingual_text
+from towernmt.jobs.monolingual_training import _Stages, train_with_monolingual_text
 from towernmt.run.resolve import Overrides, SettingsSources
 from towernmt.run.run_settings import default_settings
 
@@ -102,6 +102,17 @@ def test_text_in_another_language_is_refused_and_text_in_the_language_is_not(dat
     with pytest.raises(DataError, match="--a: 100% of its tokens are unknown to the target vocabulary .* pass text in "
                                         "the target language, or --no-text-check if it is in that language"):
         check_side(data, "target", ["Да нет", "не знаю"], "--a")
+
+
+@pytest.mark.parametrize(("translations", "message"), [
+    (["", " "], "--teacher m: its translations of the first 2 lines of .*text are empty: pass another model"),
+    (translated(sentences(100, 3)), "--teacher m does not translate into the source language of .*: pass a model of")])
+def test_the_error_about_a_teacher_says_what_is_wrong_with_its_translations(
+        make_job: Callable[..., MonolingualJob], translations: list[str], message: str) -> None:
+    stages: Any = SimpleNamespace(_job=make_job(models=[SimpleNamespace(name="m")]))
+    with pytest.raises(SettingsError, match=message):
+        _Stages._check_translations(stages, translations)
+    _Stages._check_translations(stages, ["", *sentences(100, 3)])
 
 
 LOOPS = ["", "ab " * 20, "ha" * 20]

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.checkpoint.packaged_run import PackagedRun
+from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError
 from towernmt.core.files import sha256_of, write_text
 from towernmt.dataflow.batches.training_data import TrainingData, with_general_data
@@ -24,7 +25,7 @@ from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.text.language_codes import written_language
 from towernmt.dataflow.text.text_lines import clean, read_lines
-from towernmt.dataflow.text.validation_set import ValidationFiles, read_lines_of_set
+from towernmt.dataflow.text.validation_set import ValidationFiles, ValidationSet, read_lines_of_set
 from towernmt.evaluate.comparison import SIGNIFICANCE_LEVEL, SignificanceSettings, System, compare
 from towernmt.evaluate.metrics import MetricSettings
 from towernmt.interop.model_card import CardText
@@ -247,6 +248,7 @@ def adapt_model(job: AdaptationJob, report: Callable[[str], None]) -> Adaptation
 
     Raises:
         TowerNMTError: a file cannot be read, the corrections do not fit the model, or a setting is invalid.
+        DirectoryInUseError: another process adapts a model in `work`.
     """
     splits = split_corrections(read_corrections(job.corrections, job.direction), job.corrections)
     test = read_lines_of_set(ValidationFiles("test", job.test[0], [job.test[1]]), _read_test_lines, _TEST_ADVICE)
@@ -255,6 +257,13 @@ def adapt_model(job: AdaptationJob, report: Callable[[str], None]) -> Adaptation
             pair for pair in zip(test.source, test.references[0], strict=True) if all(pair)]})
     report(f"Corrections: {len(splits['train'])} for training, {len(splits['valid'])} for validation, "
            f"{len(splits['test'])} held out.")
+    with DirectoryLock(job.work, "towernmt adapt"):
+        return _train_and_compare(job, splits, test, report)
+
+
+def _train_and_compare(job: AdaptationJob, splits: Mapping[str, Sequence[Correction]], test: ValidationSet,
+                       report: Callable[[str], None]) -> AdaptationResult:
+    """Train the model, compare it with the old one, and write the package if it is better; see `adapt_model`."""
     directory = job.work / _directory_name(job)
     run = RunDirectory(directory / "run")
     status = _train(job, with_general_data(_prepare_corrections(job.model, splits, directory), job.general), run)

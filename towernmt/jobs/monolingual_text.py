@@ -80,14 +80,12 @@ def check_side(data: PreparedData, side: str, text: Sequence[str], option: str) 
     Args:
         data: the true pairs.
         side: "source" or "target", the language that the text should have.
-        text: lines of the text.
+        text: lines of the text, not all of them blank.
         option: the option that names the text, with its value, for messages.
 
     Raises:
-        DataError: the text is empty, or seems to be in another language.
+        DataError: the text seems to be in another language.
     """
-    if not text:
-        raise DataError(f"{option}: there is no text.")
     block = data.read_block(0)
     sides = {"source": _PairSide(data.source_vocabulary, block.source_ids, block.source_offsets),
              "target": _PairSide(data.target_vocabulary, block.target_ids, block.target_offsets)}

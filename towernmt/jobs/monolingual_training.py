@@ -156,7 +156,7 @@ class _Stages:
     def _translate(self) -> None:
         job = self._job
         self._begin_stage(self._count - 2, f"translate {self._facts.lines:,} lines of {job.text}",
-                          self._minutes_left(0.0))
+                          self._seconds_left(0.0))
         translator = self._open_translator()
         translator.faults = faults = FaultCounts(str(job.text))
         task = {"engine": translator.engine, "weights": weight_fingerprints(translator.checkpoint),
@@ -194,7 +194,7 @@ class _Stages:
         """Return the translator, greedy for back-translation, which takes the least time.
 
         Raises:
-            SettingsError: the models of the user translate into another language.
+            SettingsError: the models of the user translate into another language, or translate nothing.
         """
         job = self._job
         checkpoints: Any = [model.checkpoint for model in job.models] or None
@@ -208,19 +208,23 @@ class _Stages:
 
     def _check_translations(self, lines: Sequence[str]) -> None:
         job = self._job
+        teacher = f"--teacher {' '.join(model.name for model in job.models)}"
+        if not any(map(str.strip, lines)):
+            raise SettingsError(f"{teacher}: its translations of the first {len(lines)} lines of {job.text} are empty: "
+                                "pass another model.")
         try:
             check_side(job.data, job.other_side, [line for line in lines if line.strip()], "--teacher")
         except DataError:
-            raise SettingsError(f"--teacher {' '.join(model.name for model in job.models)} does not translate into "
-                                f"the {job.other_side} language of {job.data.directory}: pass a model of the other "
-                                "direction, or --no-text-check if the direction is right.") from None
+            raise SettingsError(f"{teacher} does not translate into the {job.other_side} language of "
+                                f"{job.data.directory}: pass a model of the other direction, or --no-text-check if the "
+                                "direction is right.") from None
 
     def _report_lines(self, number: int, seconds_left: float) -> None:
-        after = self._minutes_left(seconds_left)
+        after = self._seconds_left(seconds_left)
         self._report(f"Translated {number:,} of {self._facts.lines:,} lines; {_minutes(seconds_left)} left for the "
                      f"translation{'' if after is None else f', about {_minutes(after)} for all stages'}.")
 
-    def _minutes_left(self, translation: float) -> float | None:
+    def _seconds_left(self, translation: float) -> float | None:
         """Return the seconds until the end of all stages, from those of the translation; None if unknown."""
         trained = self._model_seconds()
         if minutes := self._limits.get("train.minutes"):
@@ -236,7 +240,7 @@ class _Stages:
 
     def _prepare(self) -> None:
         if not (self._prepared / MANIFEST).is_file():
-            self._begin_stage(self._count - 1, "prepare the translated pairs", self._minutes_left(0.0))
+            self._begin_stage(self._count - 1, "prepare the translated pairs", self._seconds_left(0.0))
             self._prepare_pairs()
         if not PreparedData(self._prepared).pairs:
             shutil.rmtree(self._prepared)
@@ -293,7 +297,7 @@ class _Stages:
         mixed = MixedData(job.data, translated, BOS if job.side == "target" else None)
         share = translated_share(job.data.pairs, translated.pairs)
         self._begin_stage(self._count, f"train on {job.data.pairs:,} true pairs and {translated.pairs:,} translated "
-                          f"pairs, which are {share:.0%} of each epoch", self._minutes_left(0.0))
+                          f"pairs, which are {share:.0%} of each epoch", self._seconds_left(0.0))
         limits = final_limits(self._limits, self._record.spent_minutes or 0.0)
         return self._train(dataclasses.replace(job.sources, overrides=(
             Overrides(job.option, {"data.general_share": share}), *job.sources.overrides,
