@@ -215,6 +215,14 @@ def test_a_file_keeps_its_encoding() -> None:
     assert document.written(other) == b"<meta charset=iso-8859-1><p>&#1078;"
 
 
+def test_a_page_in_latin_1_has_the_characters_that_browsers_read() -> None:
+    content = "<meta charset=iso-8859-1><p>Er sagte „Hallo“ – 5 €".encode("cp1252")
+    document = open_html(content)
+    assert document.segments == [("Er sagte „Hallo“ – 5 €",)] and document.written(document.segments) == content
+    assert document.written([("He said “hello” ж",)]) == (
+        b"<meta charset=iso-8859-1><p>He said \x93hello\x94 &#1078;")
+
+
 @pytest.mark.parametrize("name", ["klingon", "utf-16", "rot13", "undefined"])
 def test_an_encoding_that_cannot_be_that_of_its_declaration_is_refused(name: str) -> None:
     page = f"<meta charset={name}><p>schön"

@@ -31,6 +31,9 @@ _XHTML = re.compile(r"\s*<\?xml\s|[^<]{0,100}<(?:!DOCTYPE\s[^>]{0,100}XHTML|html
 _XML_ENCODING = re.compile(rb"<\?xml\s[^>]{0,100}?encoding\s*=\s*[\"']([\w-]{1,40})")
 _CHARSET = re.compile(rb"<meta[^>]{1,200}?charset\s*=\s*[\"']?([\w-]{1,40})", re.IGNORECASE)
 
+_WEB_ENCODINGS = {"iso8859-1": "cp1252", "ascii": "cp1252"}
+"""Encodings that browsers read as others, which have more characters (Encoding Standard of the WHATWG)."""
+
 
 class HtmlDocument(MarkupDocument):
     """An HTML page or fragment.
@@ -175,9 +178,14 @@ def open_html(content: bytes) -> HtmlDocument:
     Raises:
         DataError: the encoding is unknown, the file is not in this encoding, or it has too many tags.
     """
-    named = _XML_ENCODING.match(content) or _CHARSET.search(content[:4096])
-    encoding = ("utf-8-sig" if content.startswith(b"\xef\xbb\xbf")
-                else declared_encoding(named[1].decode()) if named else "utf-8")
+    encoding = "utf-8"
+    if content.startswith(b"\xef\xbb\xbf"):
+        encoding = "utf-8-sig"
+    elif in_xml := _XML_ENCODING.match(content):
+        encoding = declared_encoding(in_xml[1].decode())
+    elif in_html := _CHARSET.search(content[:4096]):
+        encoding = declared_encoding(in_html[1].decode())
+        encoding = _WEB_ENCODINGS.get(encoding, encoding)
     try:
         return HtmlDocument(content.decode(encoding), encoding=encoding)
     except UnicodeDecodeError:
