@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from towernmt.callbacks.validation_metrics import METRICS
+from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
+from towernmt.farm.ray_workers import Resources
 from towernmt.jobs import training_process
 from towernmt.jobs.trials import FAILED, FINISHED, STOPPED, TrialKilled, TrialReport, TrialRow, TrialRun, TrialTable
-from towernmt.jobs.tune_search import SearchLimits, Trial, search
+from towernmt.jobs.tune_search import SearchLimits, Trial, search, trial_processors
 
 SCALAR = METRICS["bleu"].scalar()
 
@@ -66,6 +69,23 @@ def test_a_training_that_cannot_begin_ends_with_its_last_words(tmp_path: Path) -
     assert report.ended and report.score is None and "transformr" in report.reason
 
 
+@pytest.mark.parametrize(("machines", "trials", "gpus", "expected"), [
+    ([(8, 0), (8, 0)], 1, 0, 8), ([(8, 0), (8, 0)], 4, 0, 4), ([(8, 0)], 3, 0, 2), ([(2, 0)], 5, 0, 1),
+    ([(16, 0), (4, 1)], 1, 1, 4), ([(8, 2)], 4, 1, 4)])
+def test_a_trial_has_as_many_processors_as_one_machine_can_give(
+        machines: list[tuple[int, int]], trials: int, gpus: int, expected: int) -> None:
+    limits = SearchLimits(30, 10, max_concurrent=trials, gpus=gpus)
+    assert trial_processors([Resources(*machine) for machine in machines], limits) == expected
+
+
+def test_more_gpus_than_a_machine_has_are_one_clear_sentence() -> None:
+    with pytest.raises(SettingsError) as caught:
+        trial_processors([Resources(8, 1), Resources(4, 0)], SearchLimits(30, 10, gpus=2))
+    assert str(caught.value) == (
+        "--gpus 2: no machine has as many GPUs for a trial (the machines: 8 processors, 1 GPU; 4 "
+        "processors): pass fewer.")
+
+
 @pytest.mark.processes
 def test_the_better_trials_go_on_and_one_that_fails_is_a_row(tmp_path: Path) -> None:
     ray = pytest.importorskip("ray")
@@ -77,6 +97,9 @@ def test_the_better_trials_go_on_and_one_that_fails_is_a_row(tmp_path: Path) -> 
         directory.mkdir() if not scores else trained(directory, scores)
         table.rows.append(TrialRow(number, {"n": number}))
         trials.append(Trial(table.rows[-1], directory, ["no-such-command"]))
+    table.rows.append(TrialRow(5, {"n": 5}))
+    trials.append(Trial(table.rows[-1], tmp_path / "file", ["no-such-command"]))
+    (tmp_path / "file").touch()
     said: list[int] = []
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
     try:
@@ -84,7 +107,8 @@ def test_the_better_trials_go_on_and_one_that_fails_is_a_row(tmp_path: Path) -> 
     finally:
         ray.shutdown()
     assert [(row.state, row.step, row.score) for row in table.rows] == [
-        (FINISHED, 30, 5.0), (STOPPED, 10, 1.0), (FAILED, 0, None), (FINISHED, 30, 8.0)]
-    assert "no-such-command" in table.rows[2].reason and set(said) == {1, 2, 3, 4}
+        (FINISHED, 30, 5.0), (STOPPED, 10, 1.0), (FAILED, 0, None), (FINISHED, 30, 8.0), (FAILED, 0, None)]
+    assert "no-such-command" in table.rows[2].reason and set(said) == {1, 2, 3, 4, 5}
+    assert re.fullmatch("it failed more than 3 times; the last time: .*NotADirectoryError.*", table.rows[4].reason)
     best = table.best()
     assert best is not None and best.number == 4 and not (tmp_path / "ray").exists()

@@ -25,7 +25,7 @@ from towernmt.core.standard_streams import redirect_to_null_device
 
 OUTPUT, ERRORS = 0, 1
 """Standard output and standard error."""
-_READ_SECONDS = 1.0          # maximum seconds of `read`
+_READ_SECONDS = 1.0     # maximum seconds of `read`
 _CHUNK = 1 << 16        # bytes
 _LOCK_TIMEOUT = 60      # seconds for a previous process to save and to end
 

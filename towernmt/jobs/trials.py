@@ -346,11 +346,14 @@ class TrialRun:
             return self._last._replace(ended=True)
         if ended_by_signal(status):
             raise TrialKilled(f"signal {-status if status < 0 else status - 128}")
-        return self._last._replace(ended=True, reason=self._last_line() or f"it ended with status {status}")
+        reason = last_line(self._directory / OUTPUT) or f"it ended with status {status}"
+        return self._last._replace(ended=True, reason=reason)
 
-    def _last_line(self) -> str:
-        lines = (self._directory / OUTPUT).read_text(encoding="utf-8", errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+def last_line(file: Path) -> str:
+    """Return the last line of a file that is not blank, or ""."""
+    lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def trial_run_directory(trial: Path) -> Path:

@@ -11,9 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.core.errors import SettingsError
-from towernmt.jobs.trials import FAILED, FINISHED, INTERRUPTED, RUNNING, STOPPED, TrialRow, TrialRun, TrialTable
+from towernmt.farm.ray_workers import Resources, cluster_machines, max_worker_resources
+from towernmt.jobs.trials import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    RUNNING,
+    STOPPED,
+    TrialRow,
+    TrialRun,
+    TrialTable,
+    last_line,
+)
 
-_MAX_RESTARTS = 3       # maximum number of restarts of a trial whose process or machine was lost
+_MAX_RESTARTS = 3       # maximum number of restarts of a trial that failed or whose process or machine was lost
 
 
 @dataclass(frozen=True)
@@ -72,13 +83,15 @@ def search(trials: Sequence[Trial], table: TrialTable, limits: SearchLimits, wor
         limits: limits of the search.
         work: directory for Ray, which is removed at the end.
         report: called with each row that has changed.
+
+    Raises:
+        SettingsError: no machine of the cluster has enough GPUs for a trial.
     """
     # No output of Ray Tune on the terminal, and no error for a trial that fails before its first score.
     os.environ.update(TUNE_WARN_THRESHOLD_S="3600", RAY_AIR_NEW_OUTPUT="0", TUNE_DISABLE_STRICT_METRIC_CHECKING="1")
-    import ray
     from ray import tune
 
-    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)) // limits.max_concurrent)
+    cpus = trial_processors(cluster_machines(), limits)
     arguments = {trial.row.number: (trial.directory, list(trial.arguments)) for trial in trials}
     trainable = tune.with_resources(_trainable(arguments, table.metric.scalar()), {"cpu": cpus, "gpu": limits.gpus})
     scheduler = _scheduler(limits)
@@ -98,6 +111,27 @@ def search(trials: Sequence[Trial], table: TrialTable, limits: SearchLimits, wor
         for row in rows.values():
             if row.state == RUNNING:
                 row.state = INTERRUPTED
+
+
+def trial_processors(machines: Sequence[Resources], limits: SearchLimits) -> int:
+    """Return the number of processors of each trial: as many as all simultaneous trials can have.
+
+    Ray would wait for ever for a trial that fits into no machine.
+
+    Args:
+        machines: the machines of the cluster.
+        limits: limits of the search.
+
+    Raises:
+        SettingsError: no machine has enough GPUs for a trial.
+    """
+    trials = limits.max_concurrent
+    if limits.gpus:
+        trials = min(trials, sum(machine.gpus // limits.gpus for machine in machines))
+    if not trials:
+        raise SettingsError(f"--gpus {limits.gpus}: no machine has as many GPUs for a trial (the machines: "
+                            f"{'; '.join(map(str, machines))}): pass fewer.")
+    return max_worker_resources(machines, trials, limits.gpus).processors
 
 
 def _trainable(arguments: dict[int, tuple[Path, list[str]]], scalar: str) -> Any:
@@ -175,7 +209,8 @@ def _callback(rows: dict[int, TrialRow], table: TrialTable, scheduler: Any, repo
                 self._set_state(trial, STOPPED if row.number in scheduler.stopped else INTERRUPTED)
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            rows[trial.config["number"]].reason = f"its process was lost more than {_MAX_RESTARTS} times"
+            error = last_line(Path(trial.error_file))       # a stack trace, or Ray's reason for the loss of a process
+            rows[trial.config["number"]].reason = f"it failed more than {_MAX_RESTARTS} times; the last time: {error}"
             self._set_state(trial, FAILED)
 
         def _set_state(self, trial: Any, state: str) -> None:
