@@ -145,6 +145,32 @@ def test_a_word_that_is_used_as_soon_as_it_is_typed_is_not_lost_while_the_server
     expect(page.locator("#target")).to_have_text("sleeps castle the")
 
 
+def test_the_menu_of_a_word_never_offers_the_words_of_another(page, toys):
+    opened(page, toys, "Das haus ist klein. der hund")
+    held: dict[bool, Any] = {}
+
+    def hold(route: Any) -> None:
+        asked = json.loads(route.request.post_data)
+        if asked["text"].startswith("Das") and not asked.get("avoid"):
+            route.continue_()
+        else:       # the further words of the first menu, and the words of the second one
+            held[bool(asked.get("avoid"))] = route
+
+    page.route("**/api/v1/translate", hold)
+    menu = page.get_by_role("dialog", name="Other words")
+    with page.expect_request(lambda request: "avoid" in (request.post_data or "")):
+        word(page, "small").click()
+    expect(menu.locator("#continuations button")).to_have_text(["small", "little"])
+    with page.expect_request("**/api/v1/translate"):
+        word(page, "dog").click()
+    page.evaluate("new Promise(requestAnimationFrame)")
+    assert menu.locator("#continuations button").count() == 0 and held[True] is not None
+    held[False].continue_()
+    expect(menu.locator("#continuations button")).to_have_text(["dog", "hound", "doggy"])
+    menu.get_by_role("button", name="hound", exact=True).click()
+    expect(page.locator("#target")).to_have_text("small is house the hound the")
+
+
 @pytest.mark.parametrize("key", ["Escape", "Tab", "Shift+Tab"])
 def test_keys_close_the_menu_of_a_word(page, toys, key):
     opened(page, toys, "das haus schläft")
@@ -391,6 +417,10 @@ def test_files_are_dropped_or_chosen_translated_and_saved(page, toys, tmp_path):
     assert download.value.suggested_filename == "brief.en.txt"
     download.value.save_as(tmp_path / "brief")
     assert (tmp_path / "brief").read_text() == "dog the\n\nhouse the"
+    address = page.get_by_role("link", name="Save brief.en.txt").get_attribute("href")
+    page.evaluate("() => { URL.revokeObjectURL = address => { window.revoked = address; }; }")
+    page.get_by_role("button", name="Remove brief.txt").click()
+    assert page.evaluate("window.revoked") == address      # the browser keeps the file in memory until then
     expect(page.locator("#files .failed")).to_contain_text("png")
     page.evaluate("""() => {
       const data = new DataTransfer();

@@ -1,4 +1,4 @@
-// The card of the model: what it is, what it may be used for, and what it was trained on.
+// The card of the model: its name, licence, intended use, limitations and training data.
 
 const dialog = document.getElementById("card"), facts = document.getElementById("facts"), line = document.getElementById("model");
 const NOT_STATED = "not stated";
@@ -6,16 +6,16 @@ let shown = null;       // {model, languages, limit}
 
 /** Show the model's name in the footer, and its card on demand.
  *
- * @param {object} model what the server says of it
+ * @param {object} model the server's description of the model
  * @param {string} languages the names of its languages
- * @param {number} limit characters of a request
+ * @param {number} limit maximum number of characters of a request
  */
 export function showModel(model, languages, limit) {
   shown = {model, languages, limit};
   line.textContent = `About the model: ${model.card?.name ?? model.model}`;
 }
 
-/** Make the dialog work. */
+/** Open the dialog on demand. */
 export function watchCard() {
   line.addEventListener("click", () => { if (shown) { draw(shown); dialog.showModal(); } });
   document.getElementById("close-card").addEventListener("click", () => dialog.close());
@@ -28,18 +28,18 @@ function draw({model, languages, limit}) {
     card.description ? ["Description", card.description] : null,
     ["Licence", card.licence ?? NOT_STATED], card.authors ? ["Authors", card.authors.join(", ")] : null,
     card.date ? ["Date", card.date] : null, card.intended_use ? ["Intended use", card.intended_use] : null,
-    ["Limitations", card.limitations ?? NOT_STATED], ["Training data", data(card.training_data)],
+    ["Limitations", card.limitations ?? NOT_STATED], ["Training data", trainingData(card.training_data)],
     card.citation ? ["Citation", card.citation] : null, card.homepage ? ["Homepage", card.homepage] : null,
     card.contact ? ["Contact", card.contact] : null,
     ["Length of a text", `${limit.toLocaleString("en")} characters a line, as many lines as you like`],
   ].filter(Boolean).flatMap(([name, text]) => [made("dt", name), made("dd", String(text).trim())]));
 }
 
-function data(told) {
-  const sources = (told?.sources ?? []).map(one => [
+function trainingData(data) {
+  const sources = (data?.sources ?? []).map(one => [
     [one.name, one.licence && `(${one.licence})`].filter(Boolean).join(" "),
     one.pairs && `${one.pairs.toLocaleString("en")} sentence pairs`, one.url, one.note].filter(Boolean).join(", "));
-  if (told?.pairs && sources.length !== 1) sources.push(`${told.pairs.toLocaleString("en")} sentence pairs in all`);
+  if (data?.pairs && sources.length !== 1) sources.push(`${data.pairs.toLocaleString("en")} sentence pairs in all`);
   return sources.join("\n") || NOT_STATED;
 }
 

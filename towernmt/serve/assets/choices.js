@@ -1,4 +1,4 @@
-// What else a translation could say: other words at a place, after which the rest is new, and other whole sentences.
+// The menu of a word: other words at its position, after which the rest is translated again, and other translations.
 
 import {Refused, translateSentence} from "./server.js";
 import {before, nextWords, wordsOf} from "./texts.js";
@@ -8,46 +8,46 @@ const word = document.getElementById("word");
 const note = document.getElementById("choices-note");
 const onlyWord = document.getElementById("only-word");
 const lists = {continuations: document.getElementById("continuations"), alternatives: document.getElementById("alternatives")};
-const PAUSE = 250;      // milliseconds without a key after which a word is asked for
-let timer = 0;          // asks for continuations after PAUSE
-let open = null;        // what the menu is for: {sentence, number, element, model, languages, changed, asked}
+const PAUSE = 250;      // milliseconds after the last key until continuations are requested
+let timer = 0;          // requests continuations after PAUSE
+let open = null;        // of the open menu: {sentence, number, element, model, languages, changed, controller}
 
 /** Open the menu at a word.
  *
  * @param {HTMLElement} element the word
- * @param {object} sentence of which it is
- * @param {object} model what the server says of its model
+ * @param {object} sentence its sentence
+ * @param {object} model the server's description of the model
  * @param {object} languages {source, target}
- * @param {(sentence: object, number: number) => void} changed told when another translation is shown
+ * @param {(sentence: object, number: number) => void} changed called when another translation is selected
  */
 export function openChoices(element, sentence, model, languages, changed) {
   closeChoices();
-  open = {sentence, number: element.number, element, model, languages, changed, asked: null};
+  open = {sentence, number: element.number, element, model, languages, changed, controller: null};
   element.classList.add("chosen");
   word.value = "";
   word.placeholder = element.textContent;
   lists.continuations.replaceChildren();
   document.getElementById("continuations-part").hidden = !model.constraints;
-  say(model.constraints ? "" : "This engine cannot go on from a word: only the word itself is changed.");
+  say(model.constraints ? "" : "This engine cannot continue from a word: only the word itself is changed.");
   showAlternatives();
   box.hidden = false;
-  place(element);
+  moveTo(element);
   word.focus();
-  if (model.constraints) askContinuations("");
+  if (model.constraints) showContinuations("");
 }
 
 /** Close the menu, if it is open. */
 export function closeChoices(focus = false) {
   if (!open) return;
-  const {element, asked} = open;
-  asked?.abort();
+  const {element, controller} = open;
+  controller?.abort();
   element.classList.remove("chosen");
   open = null;
   box.hidden = true;
   if (focus) element.focus();
 }
 
-function place(element) {
+function moveTo(element) {
   const field = box.parentElement.getBoundingClientRect(), at = element.getBoundingClientRect();
   box.style.top = `${at.bottom - field.top + 6}px`;
   box.style.left = `${Math.max(0, Math.min(at.left - field.left - 8, field.width - box.offsetWidth))}px`;
@@ -80,16 +80,17 @@ function show(translation) {
   changed(sentence, number);
 }
 
-/** The fields of a request for this sentence with a beginning. */
+/** Return the fields of a request for this sentence with a prefix of the translation. */
 function fields(prefix, more = {}) {
   const {sentence, model, languages} = open;
   return {...languages, text: sentence.source, prefix, alignments: model.alignments, confidence: model.alignments, ...more};
 }
 
-async function asked(body) {
-  open.asked?.abort();
+/** Return the translations of a request of the open menu; null if it was refused, or the menu needs them no longer. */
+async function requested(body) {
+  open.controller?.abort();
   const mine = open, controller = new AbortController();
-  open.asked = controller;
+  open.controller = controller;
   try {
     const found = await translateSentence(body, controller.signal);
     return open === mine && !controller.signal.aborted ? found : null;
@@ -102,36 +103,37 @@ async function asked(body) {
   }
 }
 
-/** Words with which the translation could go on, which begin as what is typed. */
-async function askContinuations(typed) {
+/** Show words with which the translation can continue, and which begin with the typed letters. */
+async function showContinuations(typed) {
   const {sentence, number, model} = open;
   const beginning = before(sentence.shown, number);
   const prefix = [beginning, typed].filter(Boolean).join(" ");
   const all = model.alternatives;
-  const found = await asked(fields(prefix, {n_best: all, partial_word: Boolean(typed)}));
+  const found = await requested(fields(prefix, {n_best: all, partial_word: Boolean(typed)}));
   if (!found) return;
   const words = nextWords(found, beginning);
-  if (!typed && words.size && words.size < 3) {       // what a beam finds often differs only further behind
-    const others = await asked(fields(prefix, {n_best: all, avoid: [...words.keys()]}));
-    for (const [text, one] of nextWords(others ?? [], beginning)) if (!words.has(text)) words.set(text, one);
-    if (!open) return;
-  }
-  lists.continuations.replaceChildren(...[...words].map(([text, one]) => button(text, () => show(one))));
+  const draw = () => lists.continuations.replaceChildren(...[...words].map(([text, one]) => button(text, () => show(one))));
+  draw();
+  if (typed || !words.size || words.size > 2) return;
+  const others = await requested(fields(prefix, {n_best: all, avoid: [...words.keys()]}));     // most hypotheses of a beam differ later
+  if (!others) return;        // perhaps another menu is open by now
+  for (const [text, one] of nextWords(others, beginning)) if (!words.has(text)) words.set(text, one);
+  draw();
 }
 
-/** The word that was typed, and what the model goes on with. */
+/** Use the typed word, and let the model translate the rest. */
 async function useTyped() {
   const typed = word.value.trim(), {sentence, number, model} = open;
   if (!typed) return;
   clearTimeout(timer);        // a request for continuations would abort this one
   if (!model.constraints) { changeWord(); return; }
   say("Translating …");
-  const found = await asked(fields([before(sentence.shown, number), typed].filter(Boolean).join(" ")));
+  const found = await requested(fields([before(sentence.shown, number), typed].filter(Boolean).join(" ")));
   if (found?.length) show(found[0]);
   else if (found) say("The model has no translation with this word.", true);
 }
 
-/** The word that was typed in its place, and nothing else changed: where the model cannot continue from it. */
+/** Replace only the word by the typed one, because the model cannot continue from it. */
 function changeWord() {
   const typed = word.value.trim(), {sentence, number} = open;
   if (!typed) return;
@@ -148,18 +150,18 @@ function say(text, failed = false) {
 
 word.addEventListener("input", () => {
   clearTimeout(timer);
-  if (note.classList.contains("failed") || open?.model.constraints) say("");      // it was about another word
-  if (open?.model.constraints) timer = setTimeout(() => { if (open) askContinuations(word.value.trim()); }, PAUSE);
+  if (note.classList.contains("failed") || open?.model.constraints) say("");      // the message was about another word
+  if (open?.model.constraints) timer = setTimeout(() => { if (open) showContinuations(word.value.trim()); }, PAUSE);
 });
 document.getElementById("word-form").addEventListener("submit", event => { event.preventDefault(); useTyped(); });
 onlyWord.addEventListener("click", changeWord);
 document.addEventListener("keydown", event => {
   if (!open) return;
   if (event.key === "Escape") { event.preventDefault(); closeChoices(true); }
-  if (event.key === "Tab" && leaves(event.shiftKey)) closeChoices(true);      // from the word on the browser moves on
+  if (event.key === "Tab" && leaves(event.shiftKey)) closeChoices(true);      // the browser moves the focus on from the word
 });
 
-/** Whether the tab key leaves the menu. */
+/** Return whether the tab key leaves the menu. */
 function leaves(backwards) {
   const stops = [...box.querySelectorAll("input, button")].filter(one => one.offsetParent && !one.disabled);
   const edge = backwards ? stops[0] : stops[stops.length - 1];

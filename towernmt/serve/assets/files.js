@@ -1,18 +1,18 @@
-// Files, dropped or chosen: sent to the server one after the other, followed while they are translated, and fetched.
+// Files that are dropped or selected: sent to the server one after the other, polled while they are translated, and fetched.
 
 import {Refused, documentResult, documentState, forgetDocument, sendDocument} from "./server.js";
 
 const input = document.getElementById("file"), list = document.getElementById("files");
-const POLL = 1000, TRIES = 5;       // milliseconds between two looks at a document, and attempts without an answer
-const sent = new Set();             // documents that the server has
-let last = Promise.resolve();       // when the files before are over
+const POLL = 1000, TRIES = 5;       // milliseconds between two polls of a document, and attempts without an answer
+const sent = new Set();             // documents on the server
+let last = Promise.resolve();       // resolves when all earlier files are finished
 let nameOf = code => code;
 
-/** Make dropping and choosing work.
+/** Translate files that are dropped on the page or selected.
  *
- * @param {string[]} formats the ends of names that the server takes
+ * @param {string[]} formats suffixes of the names that the server accepts
  * @param {() => {source: string, target: string}} languages
- * @param {(code: string) => string} names of languages
+ * @param {(code: string) => string} names returns the name of a language
  */
 export function watchFiles(formats, languages, names) {
   nameOf = names;
@@ -42,23 +42,23 @@ function send(files, languages) {
   }
 }
 
-/** Translate a file, and show how far it is. */
+/** Translate a file, and show its progress. */
 async function translated(file, {source, target}, row) {
   if (row.signal.aborted) return;
   let one = null;
   try {
     row.say("sending …");
-    one = await patient(() => sendDocument(file, source, target, row.signal), row);
+    one = await withRetries(() => sendDocument(file, source, target, row.signal), row);
     sent.add(one);
     let state = one;
     while (!["done", "error"].includes(state.status)) {
       row.progress(state);
       await pause(POLL, row.signal);
-      state = await patient(() => documentState(one, row.signal), row);
+      state = await withRetries(() => documentState(one, row.signal), row);
     }
     if (state.status === "error") throw new Refused(state.error, 400);
     row.progress(state);
-    row.done(await patient(() => documentResult(one, row.signal), row), target);
+    row.done(await withRetries(() => documentResult(one, row.signal), row), target);
   } catch (error) {
     if (!row.signal.aborted && !(error instanceof Refused)) { row.failed("The page failed."); throw error; }
     row.failed(row.signal.aborted ? "cancelled" : error.message);
@@ -67,8 +67,8 @@ async function translated(file, {source, target}, row) {
   }
 }
 
-/** The answer of a request, which is made again where waiting helps. */
-async function patient(request, row) {
+/** Send a request, again after a temporary error, and return its answer. */
+async function withRetries(request, row) {
   for (let tries = 1; ; tries += 1) {
     try {
       return await request();
@@ -80,7 +80,7 @@ async function patient(request, row) {
   }
 }
 
-/** Wait; an aborted wait throws. */
+/** Wait for some time; throws if the signal aborts the wait. */
 function pause(milliseconds, signal) {
   return new Promise((resolve, reject) => {
     const stop = () => { clearTimeout(timer); reject(signal.reason); };
@@ -105,7 +105,7 @@ class Row {
     this.button.type = "button";
     this.label("Cancel");
     this.button.addEventListener("click", () => {
-      if (this.over) this.item.remove(); else { control.abort(); this.failed("cancelled"); }
+      if (this.over) this.remove(); else { control.abort(); this.failed("cancelled"); }
     });
     this.item.append(title, this.bar, this.state, this.button);
     list.append(this.item);
@@ -129,10 +129,15 @@ class Row {
 
   done(blob, target) {
     const link = document.createElement("a"), dot = this.name.lastIndexOf(".");
-    link.href = URL.createObjectURL(blob);
+    this.address = link.href = URL.createObjectURL(blob);
     link.download = dot > 0 ? `${this.name.slice(0, dot)}.${target}${this.name.slice(dot)}` : `${this.name}.${target}`;
     link.textContent = `Save ${link.download}`;
     this.end(link);
+  }
+
+  remove() {
+    this.item.remove();
+    if (this.address) URL.revokeObjectURL(this.address);     // or the browser keeps the file in memory
   }
 
   failed(text) {

@@ -1,19 +1,19 @@
-// What was translated, in this browser alone.
+// The history of translations, which only this browser stores.
 
 const NAME = "towernmt.history", OFF = "towernmt.history.off";
-const MOST = 100, LONGEST = 20000;      // entries, and letters of one
+const MOST = 100, LONGEST = 20000;      // maximum number of entries, and of characters of an entry
 const dialog = document.getElementById("history"), list = document.getElementById("entries");
 const keep = document.getElementById("keep-history");
-let current = null;     // the entry that grows while one types
+let current = null;     // time of the entry that grows while the user types
 
 function read() {
   try {
     const found = JSON.parse(localStorage.getItem(NAME) ?? "[]");
     return Array.isArray(found) ? found.filter(one => typeof one?.text === "string") : [];
-  } catch { return []; }      // the browser forbids it, or somebody else wrote there
+  } catch { return []; }      // the browser forbids it, or another program wrote the item
 }
 
-/** Keep as many entries as there is room for. */
+/** Store as many entries as fit into the storage of the browser. */
 function write(entries) {
   for (let count = entries.length; count >= 0; count = Math.floor(count / 2)) {
     try {
@@ -26,7 +26,7 @@ function write(entries) {
 
 const off = () => { try { return localStorage.getItem(OFF) === "1"; } catch { return true; } };
 
-/** Note a translation; one that grows out of the last takes its place. */
+/** Store a translation; it replaces the last entry if the user has continued to type its text. */
 export function remember(entry) {
   if (off() || !entry.text.trim() || entry.text.length > LONGEST) return;
   const others = read().filter(one => !(one.text === entry.text && one.source === entry.source && one.target === entry.target));
@@ -36,7 +36,7 @@ export function remember(entry) {
   write([entry, ...others].slice(0, MOST));
 }
 
-/** What is typed next is an entry of its own. */
+/** Store the next text as a separate entry. */
 export function beginEntry() { current = null; }
 
 function show(restore) {
@@ -56,13 +56,13 @@ function show(restore) {
     open.addEventListener("click", () => { dialog.close(); beginEntry(); restore(entry); });
     remove.textContent = "Delete";
     remove.setAttribute("aria-label", `Delete “${entry.text.slice(0, 40)}”`);
-    remove.addEventListener("click", () => { write(read().filter((_, place) => place !== number)); show(restore); });
+    remove.addEventListener("click", () => { write(read().filter((_, index) => index !== number)); show(restore); });
     item.append(open, remove);
     return item;
   }));
 }
 
-/** Make the dialog work. @param {(entry: object) => void} restore shows an entry again */
+/** Open the dialog on demand. @param {(entry: object) => void} restore shows an entry again */
 export function watchHistory(restore) {
   keep.checked = !off();
   document.getElementById("open-history").addEventListener("click", () => { show(restore); dialog.showModal(); });

@@ -1,4 +1,4 @@
-// The page of a server: text is translated while it is typed.
+// The page of a server, which translates text while the user types.
 
 import {showModel, watchCard} from "./about.js";
 import {closeChoices, openChoices} from "./choices.js";
@@ -13,13 +13,13 @@ import {located, wordsOf} from "./texts.js";
 
 const element = id => document.getElementById(id);
 const source = element("source"), from = element("from"), to = element("to"), html = element("html");
-const PAUSE = 300;          // milliseconds without a key after which is translated
-const LINES = 50;           // of a request; the server's limit of characters may make it fewer
-const REMEMBERED = 5000;    // lines that are not asked for again
+const PAUSE = 300;          // milliseconds after the last key until the text is translated
+const LINES = 50;           // maximum number of lines of a request
+const REMEMBERED = 5000;    // maximum number of lines that are not requested again
 
-let server = null;          // what is served
-let known = new Map();      // lines with their sentences, in the direction that is chosen
-let running = null;         // the requests of the text as it is
+let server = null;          // description of the server: names of languages, models, limits, settings
+let known = new Map();      // translated sentences by line, in the selected direction
+let running = null;         // cancels the requests of the current text
 let timer = 0, retry = 0, detected = null;
 
 // Languages
@@ -31,24 +31,24 @@ const modelOf = () => server.models.find(one => one.target === to.value && (auto
 
 const nameOf = code => server.names.get(code) ?? code;
 
-/** Offer languages. A single one is a plain name, because there is nothing to choose. */
-function options(select, codes, chosen) {
+/** Set the languages of a menu. A single language is shown as a name without a menu. */
+function setOptions(select, codes, selected) {
   select.replaceChildren(...codes.map(code => new Option(code === "auto" ? "Auto-detect" : nameOf(code), code)));
-  if (codes.includes(chosen)) select.value = chosen;
+  if (codes.includes(selected)) select.value = selected;
   const name = element(`${select.id}-name`);
   select.hidden = codes.length < 2;
   name.hidden = !select.hidden;
   name.textContent = nameOf(codes[0]);
 }
 
-function chooseSource(chosen) {
+function setSourceLanguages(selected) {
   const codes = [...new Set(server.models.map(one => one.source))];
-  options(from, codes.length > 1 ? ["auto", ...codes] : codes, chosen);
+  setOptions(from, codes.length > 1 ? ["auto", ...codes] : codes, selected);
 }
 
-function chooseTarget(chosen) {
+function setTargetLanguages(selected) {
   const codes = server.models.filter(one => auto() || one.source === from.value).map(one => one.target);
-  options(to, [...new Set(codes)], chosen);
+  setOptions(to, [...new Set(codes)], selected);
 }
 
 function directionChanged() {
@@ -60,14 +60,14 @@ function directionChanged() {
     if (code === "auto") box.removeAttribute("lang"); else box.lang = code;
   }
   shade(model.alignments);
-  canSwap();
+  updateSwap();
   showModel(model, `${nameOf(model.source)} to ${nameOf(model.target)}`, server.limits.characters);
   changed();
 }
 
 const sourceLanguage = () => auto() ? detected : from.value;
 
-function canSwap() {
+function updateSwap() {
   const pairs = new Set(server.models.map(one => `${one.source} ${one.target}`));
   const swap = element("swap");
   swap.hidden = !server.models.some(one => pairs.has(`${one.target} ${one.source}`));
@@ -76,10 +76,10 @@ function canSwap() {
 }
 
 function swap() {
-  const text = result(), [before, behind] = [sourceLanguage(), to.value];
+  const text = result(), [oldSource, oldTarget] = [sourceLanguage(), to.value];
   beginEntry();
-  chooseSource(behind);
-  chooseTarget(before);
+  setSourceLanguages(oldTarget);
+  setTargetLanguages(oldSource);
   setSource(text);
   directionChanged();
 }
@@ -89,18 +89,18 @@ function swap() {
 function changed() {
   showCount();
   element("clear").hidden = !source.value;
-  offerSuggestion(false);       // until the translation is there
+  offerSuggestion(false);       // until the translation is complete
   if (!source.value.trim()) { element("copy").hidden = true; closeHint(); }
   running?.abort();
   clearTimeout(timer);
   clearTimeout(retry);
-  if (server) timer = setTimeout(translateNow, PAUSE);      // else `begin` comes here again
+  if (server) timer = setTimeout(translateNow, PAUSE);      // without a server, `begin` calls this function again
 }
 
-/** The characters of the text, and the server's limit of a request.
+/** Show the number of characters of the text, and the server's limit of a request.
  *
- * A text that is longer than a request may be is sent in several, of whole lines. So the limit is left out unless a line
- * is too long for a request. HTML is sent in one request.
+ * A text that exceeds the limit is sent as several requests of complete lines. So the limit is shown only if a line exceeds
+ * it, or if the text does not. HTML is sent as one request.
  */
 function showCount() {
   const count = letters(source.value), limit = server?.limits.characters, shown = element("count");
@@ -114,7 +114,7 @@ function showCount() {
   shown.replaceChildren(...(count ? [`${counted.toLocaleString("en")}${most}`, unit] : []));
 }
 
-/** The number of characters as the server counts them: a pair of surrogates is one. */
+/** Return the number of characters as the server counts them: a pair of surrogates is one. */
 const letters = text => { let count = 0; for (const _ of text) count += 1; return count; };
 
 function fail(message) {
@@ -145,21 +145,21 @@ const result = () => html.checked ? [...element("target").children].map(line => 
 
 function finish() {
   const text = result();
-  canSwap();
+  updateSwap();
   element("copy").hidden = !text.trim();
   offerSuggestion(server.settings.suggestions && Boolean(text.trim()) && !html.checked);
   if (!html.checked && text.trim()) showHint();
-  element("status").textContent = text.trim() ? told() : "";
+  element("status").textContent = text.trim() ? statusText() : "";
   remember({text: source.value, translation: text, source: from.value, target: to.value, time: Date.now()});
 }
 
-const told = () => !auto() || !detected ? "Translated." : detected === to.value ? `This is ${nameOf(detected)} already.`
+const statusText = () => !auto() || !detected ? "Translated." : detected === to.value ? `This is ${nameOf(detected)} already.`
   : `Translated from ${nameOf(detected)}.`;
 
 async function translateLines(signal) {
   const lines = source.value.split("\n");
   showLines(lines, line => known.get(line) ?? null);
-  const missing = [...new Set(lines)].filter(line => line.trim() && !known.get(line)?.whole);
+  const missing = [...new Set(lines)].filter(line => line.trim() && !known.get(line)?.complete);
   const wanted = {alignments: modelOf().alignments, confidence: modelOf().alignments, n_best: modelOf().alternatives};
   for (const part of requests(missing)) {
     const parts = part.map(() => []);
@@ -174,28 +174,28 @@ async function translateLines(signal) {
   }
 }
 
-/** Lines as the requests that they are sent in, none of which is larger than the server takes. */
+/** Divide lines into requests, none of which exceeds the limits of the server. */
 function requests(lines) {
   const {characters, texts} = server.limits, found = [], tooLong = [];
-  let room = 0;
+  let free = 0;
   for (const line of lines) {
     const size = letters(line);
-    if (size > characters) { tooLong.push([line]); continue; }      // the server refuses it when the others are there
-    if (size > room || found.at(-1).length >= Math.min(LINES, texts)) {
+    if (size > characters) { tooLong.push([line]); continue; }      // the server refuses it after the others are translated
+    if (size > free || found.at(-1).length >= Math.min(LINES, texts)) {
       found.push([]);
-      room = characters;
+      free = characters;
     }
     found.at(-1).push(line);
-    room -= size;
+    free -= size;
   }
   return [...found, ...tooLong];
 }
 
 const inOrder = sentences => !sentences.includes(undefined);
 
-function keep(line, sentences, whole) {
+function keep(line, sentences, complete) {
   const found = located(line, sentences);
-  found.whole = whole;
+  found.complete = complete;
   if (known.size > REMEMBERED) known.clear();
   known.set(line, found);
   showLine(line, found);
@@ -207,7 +207,7 @@ async function translateHtml(signal) {
   if (!signal.aborted) showText(last.translations[0]);
 }
 
-/** Say what the server refuses; wait and try again where that helps, ask for a key where one is missing. */
+/** Show the error of a request. Send it again after a temporary error, and request a missing key from the user. */
 function refused(error) {
   element("status").textContent = "";
   const needsKey = error.status === 401 || (error.status === 403 && server?.settings.keyRequired);
@@ -223,11 +223,11 @@ function countDown(message, seconds) {
   retry = setTimeout(countDown, 1000, message, seconds - 1);
 }
 
-// Words that belong together
+// Words that are aligned with each other
 
 function lightBoth(sentence, start, sourceWords, targetWords) {
   lightTarget(sentence, targetWords);
-  lightSource(sourceWords.sort((a, b) => a - b).map(number => sentence.places[number]).filter(Boolean)
+  lightSource(sourceWords.sort((a, b) => a - b).map(number => sentence.wordRanges[number]).filter(Boolean)
     .map(one => ({start: start + one.start, end: start + one.end})));
 }
 
@@ -238,9 +238,9 @@ function lookAtTarget(word) {
   lightBoth(sentence, sourceStart(word), [...new Set(linked)], [word.number]);
 }
 
-function lookAtSource(place) {
-  const found = place === null ? null : sentenceAt(place);
-  const number = found ? found.sentence.places.findIndex(one => one.start <= place - found.start && place - found.start < one.end) : -1;
+function lookAtSource(index) {
+  const found = index === null ? null : sentenceAt(index);
+  const number = found ? found.sentence.wordRanges.findIndex(one => one.start <= index - found.start && index - found.start < one.end) : -1;
   if (number < 0) { lightTarget(null, []); lightSource([]); return; }
   const linked = (found.sentence.shown.links ?? []).filter(link => link[0] === number).map(link => link[1]);
   lightBoth(found.sentence, found.start, [number], linked);
@@ -257,7 +257,7 @@ function chooseAt(word) {
   });
 }
 
-// The beginning
+// Start
 
 async function begin() {
   try {
@@ -269,8 +269,8 @@ async function begin() {
     return;
   }
   fail("");
-  chooseSource(from.value);
-  chooseTarget(to.value);
+  setSourceLanguages(from.value);
+  setTargetLanguages(to.value);
   watchFiles(server.settings.supportedFilesFormat, languages, nameOf);
   element("key-form").hidden = true;
   directionChanged();
@@ -283,11 +283,11 @@ watchTarget(lookAtTarget, chooseAt);
 watchSuggestion(() => ({q: source.value, translation: result(), ...languages()}),
                 () => { element("status").textContent = "Thank you. The suggestion is stored."; });
 watchHistory(entry => {
-  if (server) { chooseSource(entry.source); chooseTarget(entry.target); }
+  if (server) { setSourceLanguages(entry.source); setTargetLanguages(entry.target); }
   setSource(entry.text);
   if (server) directionChanged();
 });
-from.addEventListener("change", () => { chooseTarget(to.value); beginEntry(); directionChanged(); });
+from.addEventListener("change", () => { setTargetLanguages(to.value); beginEntry(); directionChanged(); });
 to.addEventListener("change", () => { beginEntry(); directionChanged(); });
 html.addEventListener("change", changed);
 element("swap").addEventListener("click", swap);

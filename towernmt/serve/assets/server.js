@@ -1,4 +1,4 @@
-// Requests to the server: texts as streams of sentences, files, and what to do when it refuses.
+// Requests to the server: texts as streams of sentences, files, and the errors of refused requests.
 
 const KEY = "towernmt.key";
 let key = stored("sessionStorage") ?? stored("localStorage") ?? "";
@@ -7,15 +7,15 @@ function stored(storage) {
   try { return window[storage].getItem(KEY); } catch { return null; }     // the browser may forbid it
 }
 
-/** Use a key from now on; it is kept for this window, or on this device. */
+/** Send a key with all further requests, and store it for this window or on this device. */
 export function useKey(value, onDevice) {
   key = value;
-  try { (onDevice ? localStorage : sessionStorage).setItem(KEY, value); } catch { /* it is asked for again */ }
+  try { (onDevice ? localStorage : sessionStorage).setItem(KEY, value); } catch { /* the page requests it again */ }
 }
 
-/** A refusal of the server, or no answer at all. */
+/** The error of a request that the server refused or did not answer. */
 export class Refused extends Error {
-  /** @param {number} status 0 where there was no answer. @param {number} wait seconds to wait before another try; 0: none helps. */
+  /** @param {number} status of HTTP; 0 without an answer. @param {number} wait seconds before a new attempt; 0 if it would be refused, too. */
   constructor(message, status, wait = 0) {
     super(message);
     this.status = status;
@@ -23,8 +23,8 @@ export class Refused extends Error {
   }
 }
 
-/** An answer; throws `Refused`. */
-async function ask(address, options = {}) {
+/** Send a request, and return its answer; throws `Refused`. */
+async function request(address, options = {}) {
   let answer;
   try {
     answer = await fetch(address, {...options, cache: "no-store", credentials: "omit",
@@ -34,28 +34,28 @@ async function ask(address, options = {}) {
     throw new Refused("The server does not answer.", 0, 3);
   }
   if (answer.ok) return answer;
-  const told = await answer.json().catch(() => ({}));
+  const body = await answer.json().catch(() => ({}));
   const wait = [429, 503].includes(answer.status) ? Number(answer.headers.get("Retry-After")) || 3 : 0;
-  throw new Refused(told.error ?? `The server answers with status ${answer.status}.`, answer.status, wait);
+  throw new Refused(body.error ?? `The server answers with status ${answer.status}.`, answer.status, wait);
 }
 
-/** What is served: the names of languages, the models, the limits of a request, and settings. */
+/** Return the names of the languages, the models, the limits of a request, and the settings of the server. */
 export async function served() {
   const [languages, models, settings] = await Promise.all(
-    ["languages", "api/v1/models", "frontend/settings"].map(async address => (await ask(address)).json()));
+    ["languages", "api/v1/models", "frontend/settings"].map(async address => (await request(address)).json()));
   return {names: new Map(languages.map(one => [one.code, one.name])), ...models, settings};
 }
 
-const post = (body, signal) => ask("api/v1/translate", {
+const post = (body, signal) => request("api/v1/translate", {
   method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body), signal});
 
-/** The translations of texts.
+/** Translate texts.
  *
- * @param {object} body fields of the server's own interface
- * @param {(sentence: object) => void} told each sentence as soon as it is translated
+ * @param {object} body fields of the native interface
+ * @param {(sentence: object) => void} onSentence called with each sentence as soon as it is translated
  * @returns {Promise<object>} the last line of the answer
  */
-export async function translate(body, signal, told) {
+export async function translate(body, signal, onSentence) {
   const answer = await post({...body, stream: true}, signal);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "", last = null;
@@ -68,7 +68,7 @@ export async function translate(body, signal, told) {
       for (const line of lines.filter(Boolean)) {
         const sentence = JSON.parse(line);
         if (sentence.error) throw new Refused(sentence.error, sentence.status, sentence.status === 503 ? 3 : 0);
-        if (sentence.done) last = sentence; else told(sentence);
+        if (sentence.done) last = sentence; else onSentence(sentence);
       }
     }
   } catch (error) {
@@ -79,7 +79,7 @@ export async function translate(body, signal, told) {
   return last;
 }
 
-/** The translations of one sentence. */
+/** Return the translations of one sentence. */
 export async function translateSentence(body, signal) {
   const answer = await (await post(body, signal)).json();
   return answer.translations[0].sentences[0]?.translations ?? [];
@@ -87,32 +87,32 @@ export async function translateSentence(body, signal) {
 
 /** Send a better translation: {q, s, source, target, translation}. */
 export function sendSuggestion(body) {
-  return ask("suggest", {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)});
+  return request("suggest", {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)});
 }
 
 const documentAddress = ({id}, part = "") => `api/v1/documents/${encodeURIComponent(id)}${part}`;
 const documentKey = ({key: value}) => ({"X-Document-Key": value});
 
-/** Send a file. @returns {Promise<object>} its state: {id, key, status, sentences, translated ...} */
+/** Send a file, and return its state: {id, key, status, sentences, translated ...}. */
 export async function sendDocument(file, source, target, signal) {
   const form = new FormData();
   form.append("file", file);
   form.append("source", source);
   form.append("target", target);
-  return (await ask("api/v1/documents", {method: "POST", body: form, signal})).json();
+  return (await request("api/v1/documents", {method: "POST", body: form, signal})).json();
 }
 
-/** The present state of a document. */
+/** Return the current state of a document. */
 export async function documentState(sent, signal) {
-  return (await ask(documentAddress(sent), {headers: documentKey(sent), signal})).json();
+  return (await request(documentAddress(sent), {headers: documentKey(sent), signal})).json();
 }
 
-/** The translated file. @returns {Promise<Blob>} */
+/** Return the translated file as a `Blob`. */
 export async function documentResult(sent, signal) {
-  return (await ask(documentAddress(sent, "/result"), {headers: documentKey(sent), signal})).blob();
+  return (await request(documentAddress(sent, "/result"), {headers: documentKey(sent), signal})).blob();
 }
 
-/** Let the server stop translating a document, and forget it; also while the page is left. */
+/** Cancel the translation of a document, and delete it from the server; works also while the page closes. */
 export function forgetDocument(sent) {
-  return ask(documentAddress(sent), {method: "DELETE", headers: documentKey(sent), keepalive: true}).catch(() => {});
+  return request(documentAddress(sent), {method: "DELETE", headers: documentKey(sent), keepalive: true}).catch(() => {});
 }

@@ -1,13 +1,13 @@
-// The box in which text is typed, and what is lit in it: the same text lies behind it, unseen, with marks.
+// The box for the text. Highlights are marks in an element below it, which contains the same text without being visible.
 
 const source = document.getElementById("source");
 const backdrop = document.getElementById("backdrop");
 let lit = [];
 
-/** Light parts of the text, and no others. @param {{start: number, end: number}[]} parts in their order */
-export function lightSource(parts) {
-  if (!parts.length && !lit.length) return;
-  lit = parts;
+/** Highlight ranges of the text, and no others. @param {{start: number, end: number}[]} ranges in order */
+export function lightSource(ranges) {
+  if (!ranges.length && !lit.length) return;
+  lit = ranges;
   draw();
 }
 
@@ -20,10 +20,10 @@ function draw() {
     pieces.push(source.value.slice(at, start), mark);
     at = end;
   }
-  backdrop.replaceChildren(...pieces, `${source.value.slice(at)}\n`);   // a line break at the end would have no height
+  backdrop.replaceChildren(...pieces, `${source.value.slice(at)}\n`);   // without it, a final line break would have no height
 }
 
-/** Tell of each change, and of the place in the text at which one looks: of the mouse, or of the cursor. */
+/** Call `changed` after each change, and `looked` with the index in the text of the mouse or the cursor (null for none). */
 export function watchSource(changed, looked) {
   source.addEventListener("input", () => { lit = []; draw(); changed(); });
   source.addEventListener("mousemove", event => looked(under(event)));
@@ -35,13 +35,13 @@ export function watchSource(changed, looked) {
   draw();
 }
 
-/** The place in the text under the mouse; null where the browser does not tell it. */
+/** Return the index in the text under the mouse; null if the browser does not report it. */
 function under(event) {
   const found = document.caretPositionFromPoint?.(event.clientX, event.clientY);
   return found?.offsetNode === source ? found.offset : null;
 }
 
-/** Another text in the box. */
+/** Replace the text of the box. */
 export function setSource(text) {
   source.value = text;
   source.dispatchEvent(new Event("input"));

@@ -11,7 +11,7 @@ export function offerSuggestion(accepted) {
   element("suggest").hidden = !accepted;
 }
 
-/** Make the button and the dialog work.
+/** Open the dialog by the button, and send the suggestion.
  *
  * @param {() => object} current the text, its translation and its languages: {q, translation, source, target}
  * @param {() => void} sent called when the server has stored a suggestion

@@ -1,14 +1,14 @@
-// The look of the page: light or dark, words shaded by confidence, and the hint. The browser keeps these choices.
+// The appearance of the page: light or dark, words shaded by confidence, and the hint. The browser stores these settings.
 
 const kept = {
   get(name) { try { return localStorage.getItem(`towernmt.${name}`) ?? ""; } catch { return ""; } },
-  set(name, value) { try { localStorage.setItem(`towernmt.${name}`, value); } catch { /* for this visit alone */ } },
+  set(name, value) { try { localStorage.setItem(`towernmt.${name}`, value); } catch { /* it is valid for this visit only */ } },
 };
 const byId = id => document.getElementById(id);
 const system = matchMedia("(prefers-color-scheme: dark)");
 let hinted = kept.get("hint") === "1";
 
-/** Make the switches work. */
+/** Apply the stored settings, and change them by the switches. */
 export function watchSwitches() {
   let chosen = kept.get("theme");
   const look = () => {
@@ -31,7 +31,7 @@ export function watchSwitches() {
   byId("close-hint").addEventListener("click", closeHint);
 }
 
-/** Shade words as the switch says, unless the model gives no confidence. @param {boolean} known whether it gives any */
+/** Shade words if the switch is on. @param {boolean} known whether the model returns a confidence */
 export function shade(known = !byId("confidence-choice").hidden) {
   const shaded = known && byId("confidence").checked;
   byId("confidence-choice").hidden = !known;
@@ -39,7 +39,7 @@ export function shade(known = !byId("confidence-choice").hidden) {
   byId("legend").hidden = !shaded;
 }
 
-/** Show how words are changed, once in this browser. */
+/** Show once in this browser how to change a word. */
 export function showHint() {
   if (hinted) return;
   hinted = true;

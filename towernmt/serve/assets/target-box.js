@@ -1,20 +1,20 @@
-// The box of the translation: lines of sentences of words, which can be lit, shaded and chosen.
+// The box of the translation: lines of sentences of words, which can be highlighted, shaded and selected.
 
 import {lineText, wordsOf} from "./texts.js";
 
 const box = document.getElementById("target");
-/** The lines that are shown: {line, sentences, element}; sentences is null while they are translated. */
+/** The visible lines: {line, sentences, element}; sentences is null until the first one is translated. */
 let lines = [];
 
 /** Show lines.
  *
- * @param {string[]} texts of the source
- * @param {(line: string) => object[] | null} sentencesOf those of a line that are there
+ * @param {string[]} texts the lines of the source
+ * @param {(line: string) => object[] | null} sentencesOf returns the translated sentences of a line
  */
 export function showLines(texts, sentencesOf) {
-  const former = lines;
+  const oldLines = lines;
   lines = texts.map((line, number) => {
-    const sentences = sentencesOf(line), one = former[number];
+    const sentences = sentencesOf(line), one = oldLines[number];
     if (one && one.line === line && one.sentences === sentences) return one;
     const element = one?.element ?? document.createElement("p");
     const shown = {line, sentences, element};
@@ -26,7 +26,7 @@ export function showLines(texts, sentencesOf) {
   reachable();
 }
 
-/** Show what there is of a line by now. */
+/** Show the translated sentences of a line. */
 export function showLine(line, sentences) {
   for (const one of lines) {
     if (one.line === line) {
@@ -37,12 +37,12 @@ export function showLine(line, sentences) {
   reachable();
 }
 
-/** The whole translation as text. */
+/** Return the complete translation as text. */
 export function translation() {
   return lines.map(({line, sentences}) => sentences ? lineText(line, sentences) : "").join("\n");
 }
 
-/** Text in place of sentences, as of HTML. */
+/** Show a text that is not divided into sentences, such as HTML. */
 export function showText(text) {
   lines = [];
   box.replaceChildren(...text.split("\n").map(line => {
@@ -80,7 +80,7 @@ function drawn(sentence) {
   return element;
 }
 
-/** Draw a sentence again, and give the word of it with this number, if there is one. */
+/** Draw a sentence again, and return its word with this number, its last word, or null. */
 export function redraw(sentence, number) {
   for (const element of box.querySelectorAll(".sentence")) {
     if (element.sentence !== sentence) continue;
@@ -93,13 +93,13 @@ export function redraw(sentence, number) {
   return null;
 }
 
-/** One word can be reached by the tab key; arrow keys go on from it. */
+/** Make one word reachable by the tab key; arrow keys move from it to the others. */
 function reachable() {
   const words = box.querySelectorAll(".word");
   if (words.length && !box.querySelector('.word[tabindex="0"]')) words[0].tabIndex = 0;
 }
 
-/** Light the words of a sentence with these numbers, and no others. */
+/** Highlight the words of a sentence with these numbers, and no others. */
 export function lightTarget(sentence, numbers) {
   for (const word of box.querySelectorAll(".lit")) word.classList.remove("lit");
   if (!sentence) return;
@@ -109,7 +109,7 @@ export function lightTarget(sentence, numbers) {
   }
 }
 
-/** The line of a sentence's words: where it begins in the source. */
+/** Return the index in the source at which the line of a word begins. */
 export function sourceStart(element) {
   const paragraph = element.closest("p");
   let start = 0;
@@ -120,12 +120,12 @@ export function sourceStart(element) {
   return start;
 }
 
-/** The sentence at a place of the source: {sentence, start} with the start of its line; null: there is none. */
-export function sentenceAt(place) {
+/** Return the sentence at an index of the source, and the start of its line: {sentence, start}; null without a sentence. */
+export function sentenceAt(index) {
   let start = 0;
   for (const {line, sentences} of lines) {
-    if (place <= start + line.length) {
-      const found = sentences?.find(one => one.start <= place - start && place - start <= one.end);
+    if (index <= start + line.length) {
+      const found = sentences?.find(one => one.start <= index - start && index - start <= one.end);
       return found ? {sentence: found, start} : null;
     }
     start += line.length + 1;
@@ -133,7 +133,7 @@ export function sentenceAt(place) {
   return null;
 }
 
-/** Tell of the word at which one looks (null: none), and of the one that is chosen. */
+/** Call `looked` with the word under the mouse or with the focus (null for none), and `chosen` with a selected word. */
 export function watchTarget(looked, chosen) {
   box.addEventListener("mouseover", event => looked(event.target.closest(".word")));
   box.addEventListener("mouseleave", () => looked(null));

@@ -1,18 +1,18 @@
-// Where the sentences and words of a translation stand in the text that was typed. Nothing here touches the page.
+// The positions of sentences and words in a text. These functions do not use the page.
 
-/** Where words stand in a text, which holds their letters in this order; spaces and symbols may be between them.
+/** Return the range of each word in a text, which contains their letters in this order, with spaces and symbols between them.
  *
  * @param {string} text
  * @param {string[]} words
- * @param {number} from where the first may begin
+ * @param {number} from index at which the first word may begin
  * @returns {{start: number, end: number}[]}
  */
-export function places(text, words, from = 0) {
+export function wordRanges(text, words, from = 0) {
   let at = from;
   return words.map(word => {
     let start = -1;
     for (const letter of word.replace(/\s+/gu, "")) {
-      while (at < text.length && /\s/u.test(text[at])) at += 1;     // a normalised letter may not stand in the text
+      while (at < text.length && /\s/u.test(text[at])) at += 1;     // the text may lack a normalised letter
       const next = text.indexOf(letter, at);
       if (next >= 0 && !/[\p{L}\p{Nd}]/u.test(text.slice(at, next))) at = next;
       if (start < 0) start = at;
@@ -22,29 +22,29 @@ export function places(text, words, from = 0) {
   });
 }
 
-/** The sentences of a line with their places in it. */
+/** Return the sentences of a line, with their ranges and those of their words. */
 export function located(line, sentences) {
   let at = 0;
   return sentences.map(sentence => {
-    const words = places(line, sentence.words ?? sentence.source.split(/\s+/u).filter(Boolean), at);
+    const words = wordRanges(line, sentence.words ?? sentence.source.split(/\s+/u).filter(Boolean), at);
     const start = words.length ? words[0].start : at;
     at = words.length ? words[words.length - 1].end : at;
-    return {...sentence, start, end: at, places: words};
+    return {...sentence, start, end: at, wordRanges: words};
   });
 }
 
-/** The words of a translation: what the server names, or what stands between spaces. */
+/** Return the words of a translation as the server divides it, or else those between spaces. */
 export function wordsOf(translation) {
   return translation.words ?? translation.text.split(/\s+/u).filter(Boolean);
 }
 
-/** What stands before the word with this number, as the beginning of a translation. */
+/** Return the text before the word with this number, as a prefix of a translation. */
 export function before(translation, number) {
-  const found = places(translation.text, wordsOf(translation));
+  const found = wordRanges(translation.text, wordsOf(translation));
   return number < found.length ? translation.text.slice(0, found[number].start).trimEnd() : translation.text;
 }
 
-/** The translation of a line, from its sentences, with the spaces that the line has between them. */
+/** Return the translation of a line: its translated sentences, with the spaces that the line has between them. */
 export function lineText(line, sentences) {
   let text = "", at = 0;
   for (const sentence of sentences) {
@@ -54,7 +54,7 @@ export function lineText(line, sentences) {
   return text + line.slice(at);
 }
 
-/** The words with which several translations go on behind a beginning, each once. */
+/** Return the words that follow a prefix in several translations, each with the first of these translations. */
 export function nextWords(translations, beginning) {
   const count = beginning.split(/\s+/u).filter(Boolean).length;
   const found = new Map();
