@@ -528,10 +528,10 @@ def test_a_key_is_asked_for_and_an_engine_without_prefixes_lets_a_word_be_change
     try:
         page.goto(server.url)
         source(page).fill("das haus")
-        page.get_by_label("This server asks for a key:").fill("wrong")
+        page.get_by_label("This server needs a key:").fill("wrong")
         page.get_by_role("button", name="Use it").click()
-        expect(page.get_by_label("This server asks for a key:")).to_be_visible()
-        page.get_by_label("This server asks for a key:").fill(key)
+        expect(page.get_by_label("This server needs a key:")).to_be_visible()
+        page.get_by_label("This server needs a key:").fill(key)
         page.get_by_role("button", name="Use it").click()
         expect(page.locator("#target")).to_have_text("house the")
         expect(page.locator("#confidence-choice")).to_be_hidden()

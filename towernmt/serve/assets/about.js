@@ -31,7 +31,7 @@ function draw({model, languages, limit}) {
     ["Limitations", card.limitations ?? NOT_STATED], ["Training data", trainingData(card.training_data)],
     card.citation ? ["Citation", card.citation] : null, card.homepage ? ["Homepage", card.homepage] : null,
     card.contact ? ["Contact", card.contact] : null,
-    ["Length of a text", `${limit.toLocaleString("en")} characters a line, as many lines as you like`],
+    ["Length of a text", `at most ${limit.toLocaleString("en")} characters in a line, any number of lines`],
   ].filter(Boolean).flatMap(([name, text]) => [made("dt", name), made("dd", String(text).trim())]));
 }
 
