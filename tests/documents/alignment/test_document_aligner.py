@@ -93,6 +93,7 @@ def test_a_reviewed_table_keeps_what_people_kept(text: tuple[SentenceTexts, Link
     ("keep\tsource\ttarget\nyes\ta\n", "line 2: 2 columns where 3 were expected"),
     ("keep\tsource\ttarget\nmaybe\ta\tb\n", "line 2: keep is 'maybe'"),
     ("keep\tsource\ttarget\nno\ta\t\nyes\ta\t\n", "line 3: the pair is kept, but has no target"),
+    ('keep\tsource\ttarget\nyes\t"a\nb"\tc\nmaybe\ta\tb\n', "line 4: keep is 'maybe'"),
     ('keep\tsource\ttarget\nyes\t"a\tb\n', "the quotes do not match"),
 ])
 def test_damaged_tables_are_refused(table: str, sentence: str) -> None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.text_lines import clean
@@ -178,15 +178,16 @@ def read_review(text: str, name: str) -> Iterator[ScoredPair]:
                         "tab-separated text.") from None
 
 
-def _kept_pairs(rows: Iterator[list[str]], name: str) -> Iterator[ScoredPair]:
+def _kept_pairs(rows: Any, name: str) -> Iterator[ScoredPair]:
     header = next(rows, [])
     missing = [column for column in ("keep", "source", "target") if column not in header]
     if missing:
         raise DataError(f"{name} line 1: the columns {', '.join(missing)} are missing: pass a table that `towernmt "
                         "pairs --review` wrote.")
-    for number, row in enumerate(rows, start=2):
+    for row in rows:
         if not row:
             continue
+        number = rows.line_num      # the last line of the row, whose cells may have several lines
         if len(row) != len(header):
             raise DataError(f"{name} line {number}: {len(row)} columns where {len(header)} were expected: "
                             "separate them by tabs.")

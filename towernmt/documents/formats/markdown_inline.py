@@ -158,13 +158,13 @@ class Inline:
     def _end_of_target(self, index: int) -> int | None:
         """Return the index after the address and title of a link; None if they are missing."""
         source, helpers = self.source, self._parser.helpers
-        index = _behind_space(source, index)
+        index = _after_space(source, index)
         address = helpers.parseLinkDestination(source, index, len(source))
         if address.ok:
-            index = _behind_space(source, address.pos)
+            index = _after_space(source, address.pos)
             title = helpers.parseLinkTitle(source, index, len(source))
             if title.ok and index > address.pos:
-                index = _behind_space(source, title.pos)
+                index = _after_space(source, title.pos)
         return index + 1 if source.startswith(")", index) else None
 
     def _end_of_code(self, fence: str) -> int:
@@ -223,7 +223,7 @@ def _tag(token: Token) -> tuple[str, str] | None:
     return None
 
 
-def _behind_space(source: str, index: int) -> int:
+def _after_space(source: str, index: int) -> int:
     while index < len(source) and source[index] in " \t\n":
         index += 1
     return index
