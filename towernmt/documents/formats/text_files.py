@@ -64,7 +64,7 @@ def decode_file(content: bytes, encoding: str | None = None) -> tuple[str, Encod
     return text, encode
 
 
-_PROBE = "charset=".ljust(80, "a")
+_PROBE = "charset=".ljust(80, "a")      # longer than the encoding IDNA allows
 
 
 def declared_encoding(name: str) -> str:
