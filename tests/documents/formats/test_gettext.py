@@ -197,6 +197,8 @@ def test_placeholders_in_another_order_get_numbers_or_the_translation_stays_empt
     ("c-format", "Open %s now", "Zu 50% offen: %s", "Zu 50%% offen: %s"), ("c-format", "Open %s", "%s %s", "%s %%s"),
     ("python-brace-format", "Open {x} now", "{x} {y}", "{x} {{y}}"), ("python-brace-format", "Open {x} now", "Auf", ""),
     ("python-format", "Open %(x)s", "Auf %(y)s", ""), ("no-c-format", "Open %s", "Auf", "Auf"),
+    ("java-format", "the user''s {0}", "l'ami {0}", "l''ami {0}"), ("java-format", "open {0}", "ouvre {0} {", ""),
+    ("java-format", "Can't open '{0}'", "Impossible d'ouvrir '{0}'", "Impossible d'ouvrir '{0}'"),
     ("c-format", "a is 50% (b)", "a ist 50% (b)", "a ist 50% (b)")])
 def test_a_translation_with_other_placeholders_stays_empty_and_stray_signs_are_escaped(
         flag: str, msgid: str, translation: str, expected: str) -> None:
@@ -251,10 +253,12 @@ def test_hostile_placeholders_take_little_time(text: str) -> None:
 def test_msgfmt_accepts_what_a_careless_translator_makes(tmp_path: Path) -> None:
     texts = ["%d of %s\n", "\n%s: %dx%d\n", "%<PRIu64> of %-5.2f%%", "%s%s", "a %*d b %s", "% 5d is it", "x%sy%lu"]
     entries = "".join(f'#, c-format\nmsgid {json.dumps(text)}\nmsgstr ""\n\n' for text in texts)
+    entries += '#, java-format\nmsgid "the user\'\'s {0} and \'{\'x\'}\'"\nmsgstr ""\n\n'
     plurals = '#, c-format\nmsgid "one"\nmsgid_plural "%d of %s"\nmsgstr[0] ""\nmsgstr[1] ""\n'
     header = re.sub('"Plural-Forms: [^"]*"', lambda _: f'"Plural-Forms: {RUSSIAN};\\n"', HEADER)
     document = open_po((header + entries + plurals.replace('"one"', '"file %d of %s"')).encode())
-    for change in (in_reverse, capitals, lambda segments: [("100% d",) for _ in segments]):
+    for change in (in_reverse, capitals, lambda segments: [("100% d",) for _ in segments],
+                   lambda segments: [(*segment, " l'ami") for segment in segments]):
         path = tmp_path / "a.po"
         path.write_bytes(document.written(change(list(document.segments))))
         run(["msgfmt", "-c", "--use-fuzzy", "-o", str(tmp_path / "a.mo"), str(path)], check=True, timeout=30)

@@ -23,7 +23,10 @@ _PERCENT = re.compile(
 _PRI = re.compile(r"%[-+ #0']*\d{0,5}(?:\.\d{1,5})?<PRI\w{1,20}>")
 _PYTHON = re.compile(
     r"%(?:%|(?:\([^()\n]{1,60}\))?[-+ #0]*(?:\d{1,5}|\*)?(?:\.(?:\d{1,5}|\*))?[hlL]?[diouxXeEfFgGcrsa])")
-_BRACES = re.compile(r"\{\{|\}\}|\{[^{}\n]{0,80}(?:\{[^{}\n]{0,40}\}[^{}\n]{0,40}){0,4}\}")
+_FIELD = r"\{[^{}\n]{0,80}(?:\{[^{}\n]{0,40}\}[^{}\n]{0,40}){0,4}\}"
+_BRACES = re.compile(rf"\{{\{{|\}}\}}|{_FIELD}")
+_JAVA = re.compile(rf"''|'[^'{{}}\n]{{0,80}}[{{}}][^'\n]{{0,80}}'|{_FIELD}|[{{}}]")
+"""Two apostrophes are one; braces between apostrophes are no placeholder; other single braces are errors."""
 _NUMBERS = re.compile(r"%%|%[Ln]?\d{1,2}|%n")
 _BOOST = re.compile(r"%%|%\d{1,2}%|%\|[^|\n]{1,40}\||" + _PERCENT.pattern)
 _SHELL = re.compile(r"\$\{\w{1,60}\}|\$[A-Za-z_]\w{0,60}")
@@ -38,7 +41,7 @@ class FormatStrings:
 
     Attributes:
         pattern: matches a placeholder, or an escaped sign such as `%%`.
-        sign: the sign that begins placeholders and is escaped by doubling it; "" if it cannot be escaped.
+        sign: the signs that are escaped by doubling them, such as that which begins placeholders; "" for none.
         numbers: syntax of numbered placeholders: "$" (`%1$s`), "{" (`{0}`), or "" if numbers are not supported.
     """
 
@@ -48,7 +51,7 @@ class FormatStrings:
 
     def is_escaped_sign(self, placeholder: str) -> bool:
         """Return whether a match of the pattern is an escaped sign, not a placeholder."""
-        return placeholder in ("%%", "{{", "}}", "~~", "~%", "~\n", "%m", "%<", "%>", "%'")
+        return placeholder in ("%%", "{{", "}}", "''", "~~", "~%", "~\n", "%m", "%<", "%>", "%'")
 
     def takes_next(self, placeholder: str) -> bool:
         """Return whether a placeholder takes the next argument: it has neither a name nor a number."""
@@ -56,7 +59,7 @@ class FormatStrings:
             return False
         if self.pattern is _BRACES:
             return placeholder[1:2] in ("}", ":", "!")
-        return self.pattern not in (_NUMBERS, _SHELL) and placeholder[1:2] not in ("(", "{") and not (
+        return self.pattern not in (_NUMBERS, _SHELL, _JAVA) and placeholder[1:2] not in ("(", "{") and not (
             placeholder.startswith("%<") and not placeholder.startswith("%<PRI"))
 
     def ordered(self, source: Sequence[str], order: Sequence[int]) -> list[str] | None:
@@ -97,12 +100,11 @@ class FormatStrings:
 
 _C = FormatStrings(re.compile(f"{_PRI.pattern}|{_PERCENT.pattern}"), numbers="$")
 _WITHOUT_NUMBERS = FormatStrings(_PERCENT)
-_NAMED_BRACES = FormatStrings(_BRACES, "")
 _KINDS = {
     **dict.fromkeys(("c", "objc", "php", "perl", "java-printf", "javascript", "tcl", "awk", "ruby"), _C),
     **dict.fromkeys(("python-brace", "c++", "rust"), FormatStrings(_BRACES, "{}", "{")),
     **dict.fromkeys(("csharp",), FormatStrings(_BRACES, "{}")),
-    **dict.fromkeys(("java", "perl-brace"), _NAMED_BRACES),
+    "java": FormatStrings(_JAVA, "'"), "perl-brace": FormatStrings(_BRACES, ""),
     **dict.fromkeys(("qt", "qt-plural", "kde", "kde-kuit", "ycp", "smalltalk"), FormatStrings(_NUMBERS, "")),
     **dict.fromkeys(("lisp", "scheme"), FormatStrings(_TILDE, "~")),
     "python": FormatStrings(_PYTHON), "boost": FormatStrings(_BOOST, numbers="$"), "sh": FormatStrings(_SHELL, ""),
