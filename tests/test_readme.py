@@ -21,7 +21,7 @@ from towernmt.cli.run_options import settings_sources
 from towernmt.core.settings import all_keys, load_yaml
 from towernmt.dataflow import read_corpora
 from towernmt.interop.model_card import card_text
-from towernmt.jobs.trials import read_space
+from towernmt.jobs.tune_space import read_space
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.run import default_settings

@@ -60,7 +60,7 @@ def test_the_line_of_a_trial_names_the_leading_trial_even_if_its_score_is_0() ->
 
 
 def test_a_terminal_gets_the_table_and_a_line_for_each_failure() -> None:
-    lines = table_of("bleu").as_text(80).splitlines()
+    lines = table_of("bleu").as_text().splitlines()
     assert lines[0].split() == ["trial", "BLEU", "updates", "state", "rate", "kind"]
     assert lines[1].split() == ["1", "5.00", "30", "finished", "0.001", "b"]
     assert "Trial 3 failed: training\tdiverged." in lines

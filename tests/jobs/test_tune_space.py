@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from towernmt.core.errors import SettingsError
-from towernmt.jobs.trials import Dimension, draw_points, read_space
+from towernmt.jobs.tune_space import Dimension, draw_points, read_space
 from towernmt.run import default_settings
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import shlex
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +52,8 @@ def run_tune(options: argparse.Namespace) -> int:
     """Search for settings, and return the exit status."""
     from towernmt.core.directories import DirectoryLock
     from towernmt.farm.ray_workers import ray_connection
-    from towernmt.jobs.trials import draw_points, read_space
     from towernmt.jobs.tune_search import check_tune, search
+    from towernmt.jobs.tune_space import draw_points, read_space
     from towernmt.run.resolve import resolve_settings
 
     check_tune()
@@ -197,8 +196,7 @@ def _print_table(output: Path, table: TrialTable) -> int:
     """Print the table; 0 if there is a best trial."""
     from towernmt.jobs.trials import INTERRUPTED, WAITING, trial_run_directory
 
-    width = shutil.get_terminal_size((120, 24)).columns
-    print(f"\n{table.as_text(width)}")
+    print(f"\n{table.as_text()}")
     best_trial = table.best()
     incomplete_count = sum(row.state in (WAITING, INTERRUPTED) for row in table.rows)
     if incomplete_count:
