@@ -146,7 +146,7 @@ def test_a_word_that_is_used_as_soon_as_it_is_typed_is_not_lost_while_the_server
 
 
 def test_the_menu_of_a_word_never_offers_the_words_of_another(page, toys):
-    opened(page, toys, "Das haus ist klein. der hund")
+    opened(page, toys, "Das haus ist klein. Der hund")
     held: dict[bool, Any] = {}
 
     def hold(route: Any) -> None:
