@@ -468,6 +468,17 @@ def test_a_file_that_has_to_wait_is_sent_again(page, toys):
     expect(page.get_by_role("link", name="Save a.en.txt")).to_be_visible()
 
 
+def test_a_file_survives_a_lost_connection(page, toys):
+    opened(page, toys)
+    page.route("**/api/v1/documents/*", lambda route: route.fulfill(body="{"))      # half an answer
+    page.locator("#file").set_input_files([
+        {"name": name, "mimeType": "text/plain", "buffer": b"das haus"} for name in ("a.txt", "b.txt")])
+    expect(page.locator("#files li").first).to_contain_text("The connection to the server was lost. Trying again in")
+    page.unroute("**/api/v1/documents/*")
+    for name in ("a", "b"):
+        expect(page.get_by_role("link", name=f"Save {name}.en.txt")).to_be_visible()
+
+
 def test_the_history_is_in_the_browser_grows_with_its_text_and_can_be_deleted(page, toys):
     opened(page, toys, "der hund")
     source(page).fill("der hund schläft")

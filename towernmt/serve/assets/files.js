@@ -38,7 +38,7 @@ export function watchFiles(formats, languages, names) {
 function send(files, languages) {
   for (const file of files) {
     const row = new Row(file.name);
-    last = last.then(() => translated(file, languages, row));
+    last = last.then(() => translated(file, languages, row)).catch(reportError);     // so that the next file follows
   }
 }
 

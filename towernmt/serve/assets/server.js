@@ -39,14 +39,27 @@ async function request(address, options = {}) {
   throw new Refused(body.error ?? `The server answers with status ${answer.status}.`, answer.status, wait);
 }
 
+const connectionLost = () => new Refused("The connection to the server was lost.", 0, 3);
+
+/** Send a request, and return the body of its answer. @param {"json" | "blob"} kind */
+async function requestBody(kind, address, options) {
+  const answer = await request(address, options);
+  try {
+    return await answer[kind]();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw connectionLost();     // the body is incomplete
+  }
+}
+
 /** Return the names of the languages, the models, the limits of a request, and the settings of the server. */
 export async function served() {
   const [languages, models, settings] = await Promise.all(
-    ["languages", "api/v1/models", "frontend/settings"].map(async address => (await request(address)).json()));
+    ["languages", "api/v1/models", "frontend/settings"].map(address => requestBody("json", address)));
   return {names: new Map(languages.map(one => [one.code, one.name])), ...models, settings};
 }
 
-const post = (body, signal) => request("api/v1/translate", {
+const post = (body, signal) => ({
   method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body), signal});
 
 /** Translate texts.
@@ -56,7 +69,7 @@ const post = (body, signal) => request("api/v1/translate", {
  * @returns {Promise<object>} the last line of the answer
  */
 export async function translate(body, signal, onSentence) {
-  const answer = await post({...body, stream: true}, signal);
+  const answer = await request("api/v1/translate", post({...body, stream: true}, signal));
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "", last = null;
   try {
@@ -73,43 +86,43 @@ export async function translate(body, signal, onSentence) {
     }
   } catch (error) {
     if (error instanceof Refused || error.name === "AbortError") throw error;
-    throw new Refused("The connection to the server was lost.", 0, 3);
+    throw connectionLost();
   }
-  if (!last) throw new Refused("The connection to the server was lost.", 0, 3);
+  if (!last) throw connectionLost();
   return last;
 }
 
 /** Return the translations of one sentence. */
 export async function translateSentence(body, signal) {
-  const answer = await (await post(body, signal)).json();
+  const answer = await requestBody("json", "api/v1/translate", post(body, signal));
   return answer.translations[0].sentences[0]?.translations ?? [];
 }
 
 /** Send a better translation: {q, s, source, target, translation}. */
 export function sendSuggestion(body) {
-  return request("suggest", {method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify(body)});
+  return request("suggest", post(body));
 }
 
 const documentAddress = ({id}, part = "") => `api/v1/documents/${encodeURIComponent(id)}${part}`;
 const documentKey = ({key: value}) => ({"X-Document-Key": value});
 
 /** Send a file, and return its state: {id, key, status, sentences, translated ...}. */
-export async function sendDocument(file, source, target, signal) {
+export function sendDocument(file, source, target, signal) {
   const form = new FormData();
   form.append("file", file);
   form.append("source", source);
   form.append("target", target);
-  return (await request("api/v1/documents", {method: "POST", body: form, signal})).json();
+  return requestBody("json", "api/v1/documents", {method: "POST", body: form, signal});
 }
 
 /** Return the current state of a document. */
-export async function documentState(sent, signal) {
-  return (await request(documentAddress(sent), {headers: documentKey(sent), signal})).json();
+export function documentState(sent, signal) {
+  return requestBody("json", documentAddress(sent), {headers: documentKey(sent), signal});
 }
 
 /** Return the translated file as a `Blob`. */
-export async function documentResult(sent, signal) {
-  return (await request(documentAddress(sent, "/result"), {headers: documentKey(sent), signal})).blob();
+export function documentResult(sent, signal) {
+  return requestBody("blob", documentAddress(sent, "/result"), {headers: documentKey(sent), signal});
 }
 
 /** Cancel the translation of a document, and delete it from the server; works also while the page closes. */
