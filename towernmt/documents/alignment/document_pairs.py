@@ -179,7 +179,7 @@ def read_review(text: str, name: str) -> Iterator[ScoredPair]:
 
 
 def _kept_pairs(rows: Any, name: str) -> Iterator[ScoredPair]:
-    header = next(rows, [])
+    header: list[str] = next(rows, [])
     missing = [column for column in ("keep", "source", "target") if column not in header]
     if missing:
         raise DataError(f"{name} line 1: the columns {', '.join(missing)} are missing: pass a table that `towernmt "
