@@ -17,9 +17,8 @@ from towernmt.dataflow.preparation.alignment_model import (
     AlignmentModel,
     aligned_pairs,
     count_cells,
-    swapped,
 )
-from towernmt.dataflow.preparation.shards import PairBlock
+from towernmt.dataflow.preparation.shards import PairBlock, reversed_block
 
 SIZE = 12
 Sentences = list[tuple[list[int], list[int]]]
@@ -114,7 +113,7 @@ def test_both_directions_find_the_words_of_a_language_with_another_order():
         pairs.append((source, [source[i] + 1 for i in order]))
         gold.append({(i, j) for j, i in enumerate(order)})
     pair_block = block(pairs)
-    forward, backward = AlignmentModel.learn([pair_block], size), AlignmentModel.learn([swapped(pair_block)], size)
+    forward, backward = (AlignmentModel.learn([pairs], size) for pairs in (pair_block, reversed_block(pair_block)))
     links, counts = aligned_pairs(forward, backward, pair_block)
     link_count, correct, start = 0, 0, 0
     for count, gold_links in zip(counts.tolist(), gold, strict=True):

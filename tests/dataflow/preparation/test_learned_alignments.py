@@ -13,9 +13,10 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.batches.batch_settings import BatchSettings
 from towernmt.dataflow.batches.batches import Batches
 from towernmt.dataflow.preparation import alignment_tasks
-from towernmt.dataflow.preparation.alignment_model import AlignmentModel, aligned_pairs, swapped
+from towernmt.dataflow.preparation.alignment_model import AlignmentModel, aligned_pairs
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.shards import reversed_block
 
 WORDS = {f"w{number}": f"v{number}" for number in range(40)}
 
@@ -91,7 +92,7 @@ def test_the_links_are_those_of_models_of_all_pairs(settings):
     data = prepare(replace(settings, shard_pairs=1000))
     block = data.read_block(0)
     forward = AlignmentModel.learn([block], data.target_vocabulary.size)
-    backward = AlignmentModel.learn([swapped(block)], data.source_vocabulary.size)
+    backward = AlignmentModel.learn([reversed_block(block)], data.source_vocabulary.size)
     links, counts = aligned_pairs(forward, backward, block)
     assert np.array_equal(links, block.links) and np.array_equal(np.cumsum(counts), block.link_offsets[1:])
 

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from towernmt.dataflow.preparation.alignment_model import swapped
+from towernmt.dataflow.preparation.shards import reversed_block
 from towernmt.documents.alignment.length_gains import SHAPE_GAINS, LengthGains, LengthModel
 from towernmt.documents.alignment.sentence_paths import SHAPES, Bead
 from towernmt.documents.alignment.word_gains import (
@@ -62,7 +62,8 @@ def learned() -> tuple[Words, Words, WordLexicon, WordLexicon, list[list[str]], 
     pairs = word_pairs(source, target, [*beads, *beads])
     frequencies = word_frequency([source], source_ids.size), word_frequency([target], target_ids.size)
     same = same_words(source_ids.ids, target_ids.ids, *frequencies)
-    of_source = WordLexicon.learn([swapped(block) for block in pairs], frequencies[0], same[::-1], target_ids.size)
+    of_source = WordLexicon.learn([reversed_block(block) for block in pairs], frequencies[0], same[::-1],
+                                  target_ids.size)
     of_target = WordLexicon.learn(pairs, frequencies[1], same, source_ids.size)
     names = [[list(ids.ids)[number - 2] for number in words.ids] for ids, words in
              ((source_ids, source), (target_ids, target))]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.preparation.shards import PairBlock
+from towernmt.dataflow.preparation.shards import PairBlock, reversed_block
 from towernmt.dataflow.vocabulary.base import PAD
 
 NULL = PAD
@@ -278,18 +278,13 @@ def aligned_pairs(forward: AlignmentModel, backward: AlignmentModel, block: Pair
         pair.
     """
     source = forward.best_sources(block)
-    target = backward.best_sources(swapped(block))
+    target = backward.best_sources(reversed_block(block))
     pair = np.repeat(np.arange(len(block)), block.target_lengths)
     target_index = np.arange(len(source)) - block.target_offsets[pair]
     linked = np.flatnonzero(source >= 0)
     linked = linked[target[block.source_offsets[pair[linked]] + source[linked]] == target_index[linked]]
     links = np.stack([source[linked], target_index[linked]]).astype(np.uint16)
     return links, np.bincount(pair[linked], minlength=len(block)).astype(np.int32)
-
-
-def swapped(block: PairBlock) -> PairBlock:
-    """Return the pairs with source and target exchanged, without factors and links."""
-    return PairBlock(block.target_ids, block.target_offsets, block.source_ids, block.source_offsets)
 
 
 def count_cells(source_lengths: NDArray[np.integer], target_lengths: NDArray[np.integer]) -> int:

@@ -15,9 +15,16 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from towernmt.dataflow.preparation.alignment_model import AlignmentModel, aligned_pairs, count_cells, swapped
+from towernmt.dataflow.preparation.alignment_model import AlignmentModel, aligned_pairs, count_cells
 from towernmt.dataflow.preparation.encode_tasks import GroupedFile
-from towernmt.dataflow.preparation.shards import PairBlock, ShardInfo, every_pair, offsets_of_lengths, pair_range
+from towernmt.dataflow.preparation.shards import (
+    PairBlock,
+    ShardInfo,
+    every_pair,
+    offsets_of_lengths,
+    pair_range,
+    reversed_block,
+)
 from towernmt.dataflow.preparation.tasks import NumberedTask, PreparationJob, atomic_output
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
 
@@ -35,9 +42,9 @@ class LearnAlignments(NumberedTask):
         return f"learning alignments from {('source to target', 'target to source')[self.number]}"
 
     def run(self) -> None:
-        vocabularies = load_vocabularies(self.job.stage / self.job.vocabularies)[:2]
+        vocabularies = load_vocabularies(self.job.vocabularies)[:2]
         blocks = _sample(self.job)
-        model = AlignmentModel.learn(map(swapped, blocks) if self.number else blocks,
+        model = AlignmentModel.learn(map(reversed_block, blocks) if self.number else blocks,
                                      vocabularies[1 - self.number].size)
         with atomic_output(self.output) as unfinished:
             model.save(unfinished)

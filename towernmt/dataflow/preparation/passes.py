@@ -30,7 +30,13 @@ from towernmt.dataflow.preparation.output_directory import OutputDirectory
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.shards import ShardInfo, read_shard, write_shard
 from towernmt.dataflow.preparation.task_runners import VISIBILITY_MARK, TaskRunner, run_with_progress
-from towernmt.dataflow.preparation.tasks import CHUNKS_OF_A_PART, NumberedTask, PreparationJob, atomic_output
+from towernmt.dataflow.preparation.tasks import (
+    CHUNKS_OF_A_PART,
+    WORK,
+    NumberedTask,
+    PreparationJob,
+    atomic_output,
+)
 from towernmt.dataflow.preparation.text_tasks import (
     COUNTED_LINES,
     MEASURED_LINES,
@@ -180,12 +186,12 @@ class Passes:
 
     def _job(self) -> PreparationJob:
         settings = self._settings
-        return PreparationJob(self._key, self.stage, settings.pair_filter, self.lines, len(self._parts),
-                   -(-self.lines // settings.shard_pairs), settings.seed, settings.factors,
-                   settings.alignment_file is not None, settings.learns_alignments, VOCABULARIES)
+        return PreparationJob(
+            self._key, self.stage, settings.pair_filter, lines=self.lines, parts=len(self._parts),
+            shards=-(-self.lines // settings.shard_pairs), seed=settings.seed, factors=settings.factors,
+            linked=settings.alignment_file is not None, aligns=settings.learns_alignments)
 
 
-WORK = "work"
 _PLAN = "plan.json"
 _FORMAT = 1     # format of the files that tasks leave for each other
 # Prefixes of the files that are not removed: their readers check whether they are still valid.

@@ -21,6 +21,7 @@ import numpy as np
 
 from towernmt.core.files import naming
 from towernmt.dataflow.preparation.chunk_encoder import ChunkEncoder
+from towernmt.dataflow.preparation.manifest import VOCABULARIES
 from towernmt.dataflow.text.pair_filters import KEYS_PER_PAIR, PairFilter
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies
 
@@ -102,6 +103,8 @@ def _remove_directory(path: Path) -> None:
     path.rmdir()
 
 
+WORK = "work"
+"""Directory of the files that tasks leave for later tasks, in the directory of the new preparation."""
 CHUNKS_OF_A_PART = 16
 """Number of chunks of a part: some seconds of work, and not too many files. The result does not depend on it."""
 _KEYS_AT_ONCE = 1 << 22     # number of keys that a task which finds duplicates has in memory
@@ -122,7 +125,6 @@ class PreparationJob:
         factors: number of source factors.
         linked: whether the text has alignments.
         aligns: whether alignments are learned.
-        vocabularies: name of the directory of the vocabularies in `stage`.
     """
 
     key: str
@@ -135,12 +137,16 @@ class PreparationJob:
     factors: int
     linked: bool
     aligns: bool
-    vocabularies: str
 
     @property
     def work(self) -> Path:
         """Directory of the files that tasks leave for later tasks."""
-        return self.stage / "work"
+        return self.stage / WORK
+
+    @property
+    def vocabularies(self) -> Path:
+        """Directory of the vocabularies."""
+        return self.stage / VOCABULARIES
 
     @property
     def lookups(self) -> int:
@@ -215,4 +221,4 @@ class NumberedTask(Task):
 
 @lru_cache(maxsize=1)
 def _encoder(job: PreparationJob) -> ChunkEncoder:
-    return ChunkEncoder(*load_vocabularies(job.stage / job.vocabularies)[:2], job.pair_filter)
+    return ChunkEncoder(*load_vocabularies(job.vocabularies)[:2], job.pair_filter)
