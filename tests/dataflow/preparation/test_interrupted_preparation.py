@@ -20,6 +20,7 @@ from tests.waiting import wait_until
 from towernmt.core.errors import DataError, UnfinishedError
 from towernmt.dataflow.preparation import passes, task_runners
 from towernmt.dataflow.preparation.encode_tasks import EncodePart
+from towernmt.dataflow.preparation.input_texts import write_text_files
 from towernmt.dataflow.preparation.output_directory import STAGE
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
@@ -145,6 +146,50 @@ def test_a_source_is_read_on_from_where_it_was_interrupted(settings: PrepareSett
     prepare(stream)
     assert calls == 5       # the rest, and the end
     assert sums(settings.output) == sums(settings.output + "-whole")
+
+
+def test_pairs_that_were_read_stay_when_the_source_fails(settings: PrepareSettings, tmp_path: Path,
+                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    from towernmt.dataflow.preparation import input_texts
+    from towernmt.dataflow.sources.mixture import MixtureReader
+
+    monkeypatch.setattr(input_texts, "_RECORD_PAIRS", 4096)
+    stream = replace(settings, source=str(tmp_path / "train.{de,en}"), target="")
+    real, pairs_read = MixtureReader.take, []
+
+    def take(reader: MixtureReader, pairs: int) -> Any:
+        pairs_read.append(pairs)
+        if len(pairs_read) == 2:
+            raise DataError("the database is not reachable for 120 s.")
+        return real(reader, pairs)
+
+    monkeypatch.setattr(MixtureReader, "take", take)
+    with pytest.raises(DataError, match="not reachable"):
+        prepare(stream)
+    assert (Path(settings.output) / STAGE / "corpus.source").read_bytes().count(b"\n") == 4096
+    assert prepare(stream).statistics["lines"] == 9000
+    assert len(pairs_read) == 2 + 3 and not (Path(settings.output) / STAGE).exists()
+
+
+@pytest.mark.parametrize("change", ["tag: <old>", "on_end: drop", "mix: concatenate", "seed"])
+def test_a_mixture_that_changed_since_the_interruption_is_read_again(change: str, tmp_path: Path) -> None:
+    for name, count in (("a", 9), ("b", 40)):
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{name}{n}\tB{n}\n" for n in range(count)))
+
+    def text(directory: str, changed: bool) -> tuple[bytes, ...]:
+        """Write the text of the mixture into a directory, which may contain the text of another one."""
+        lines = {"tag: <old>": "tag: <new>", "on_end: drop": "on_end: restart", "mix: concatenate": "mix: by weight"}
+        option = (lines.get(change, "") if changed else change).replace("seed", "")
+        entry, mix = ("", option) if option.startswith("mix") else (f", {option}" if option else "", "")
+        (tmp_path / "corpora.yaml").write_text(f"sources:\n  - {{uri: '{tmp_path}/a.tsv'{entry}}}\n"
+                                               f"  - {{uri: '{tmp_path}/b.tsv'}}\n{mix}\n")
+        (tmp_path / directory).mkdir(exist_ok=True)
+        settings = PrepareSettings(str(tmp_path / "corpora.yaml"), seed=2 if changed else 1)
+        write_text_files(settings, tmp_path / directory, None, lambda: None)
+        return tuple((tmp_path / directory / f"corpus.{side}").read_bytes() for side in ("source", "target"))
+
+    old, new = text("kept", changed=False), text("fresh", changed=True)
+    assert text("kept", changed=True) == new != old
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")

@@ -63,6 +63,16 @@ def test_a_mixture_brings_its_tags_limits_and_validation_text(directory: Path) -
     assert data.valid_target == [pair[1] for pair in PAIRS]
 
 
+def test_a_mixture_brings_its_filters_unless_the_settings_have_others(directory: Path) -> None:
+    Path("some.tsv").write_text("eins\teins\nja 2\tyes 2\nnein 3\tno 4\nзет\tzet\n")
+    Path("corpora.yaml").write_text("sources: [some.tsv]\ndrop_identical: true\nmatch_digits: true\n"
+                                    "source_script: Latin\n")
+    data = prepared(source="corpora.yaml", source_script="Latin,Cyrillic")
+    assert {reason: entry["pairs"] for reason, entry in data.statistics["dropped"].items() if entry["pairs"]} == {
+        "identical sides": 1, "digits": 1}
+    assert data.manifest["settings"]["match_digits"] and data.pairs == 2
+
+
 def test_a_mixture_brings_all_its_validation_sets_with_all_references(directory: Path) -> None:
     Path("corpora.yaml").write_text(
         "sources: [train.tsv.gz]\nvalidation:\n- {name: both, source: train.de, target: [train.en, train.de]}\n"

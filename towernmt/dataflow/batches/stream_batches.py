@@ -126,15 +126,10 @@ class StreamBatches:
 
 
 def stream_settings(mixture: Mixture, pair_filter: PairFilter) -> dict[str, Any]:
-    """Return the settings that a position in a stream depends on, by name, except the settings of batches.
-
-    Weights are not included: a cursor contains those in effect until its epoch ends.
-    """
+    """Return the settings that a position in a stream depends on, by name, except the settings of batches."""
     limits = asdict(pair_filter)
     limits |= limits.pop("texts")
-    settings = {"sources": [ingredient.source.name for ingredient in mixture.ingredients], "mix": mixture.mix, **limits,
-                **{f"{name} of source {number}": value for number, ingredient in enumerate(mixture.ingredients, 1)
-                   for name, value in (("tag", ingredient.tag), ("on_end", mixture.on_end(number - 1)))}}
+    settings = {**mixture.position_settings(), **limits}
     return {f"{name} in corpora.yaml": value for name, value in settings.items()}
 
 

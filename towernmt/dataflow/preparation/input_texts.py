@@ -40,7 +40,7 @@ def write_text_files(settings: PrepareSettings, directory: Path, stream: TextIO 
     """Return settings whose source and target are text files, and the name of the corpus in messages.
 
     Without `settings.target`, `settings.source` names sources: one epoch of their mixture is written to files. The
-    validation text and the limits of the YAML file apply if the settings do not specify them.
+    validation text and the filters of the YAML file apply if the settings do not specify them.
 
     Args:
         settings: settings of the preparation.
@@ -96,6 +96,9 @@ class _Copy:
         self.files = directory / "corpus.source", directory / "corpus.target"
         self._state_path = directory / "corpus.position"
         self._begin = mixture.begin()
+        # As read from JSON, which has lists for tuples.
+        self._origin = json.loads(json.dumps({"mixture": mixture.position_settings(), "seed": mixture.seed,
+                                              "source_factors": factors, "begin": self._begin}))
 
     def write(self, stream: TextIO | None, on_resumable: Callable[[], None]) -> None:
         """Copy the mixture to its end, from the position of an earlier process if nothing has changed.
@@ -137,9 +140,8 @@ class _Copy:
             sizes = [path.stat().st_size for path in self.files]
         except (OSError, ValueError):
             return 0, self._begin, [0, 0]
-        is_same_mixture = state["mixture"] == [self._mixture.name, self._factors, json.loads(json.dumps(self._begin))]
-        is_complete = all(size >= recorded_size for size, recorded_size in zip(sizes, state["bytes"], strict=True))
-        if not (is_same_mixture and is_complete):
+        if state.get("origin") != self._origin or any(
+                size < recorded_size for size, recorded_size in zip(sizes, state["bytes"], strict=True)):
             return 0, self._begin, [0, 0]
         return state["pairs"], state["cursor"], state["bytes"]
 
@@ -147,8 +149,7 @@ class _Copy:
         for file in files:
             file.flush()
             os.fsync(file.fileno())
-        state = {"mixture": [self._mixture.name, self._factors, self._begin], "pairs": pairs, "cursor": cursor,
-                 "bytes": [file.tell() for file in files]}
+        state = {"origin": self._origin, "pairs": pairs, "cursor": cursor, "bytes": [file.tell() for file in files]}
         write_text(self._state_path, json.dumps(state))
 
 
@@ -171,9 +172,11 @@ def _with_text(settings: PrepareSettings, corpora: Corpora, source: Path, target
     tags = sorted({entry.tag.rsplit(SEPARATOR, factors)[0] for entry in corpora.sources if entry.tag})
     if tags and not settings.vocab_symbols:
         changes["vocab_symbols"] = ",".join(tags)
-    for name in ("max_length", "max_length_ratio"):
-        if getattr(settings, name) == getattr(PrepareSettings, name):
-            changes[name] = getattr(corpora.pair_filter, name)
+    pair_filter = corpora.pair_filter
+    filters = {**dataclasses.asdict(pair_filter.texts), "max_length": pair_filter.max_length,
+               "max_length_ratio": pair_filter.max_length_ratio}
+    changes |= {name: value for name, value in filters.items()
+                if getattr(settings, name) == getattr(PrepareSettings, name)}
     return dataclasses.replace(settings, **changes)  # type: ignore[arg-type]
 
 

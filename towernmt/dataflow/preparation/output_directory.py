@@ -52,7 +52,7 @@ class OutputDirectory:
                  ) -> None:
         self.directory = Path(directory)
         self.stage = self.directory / STAGE
-        self._keep = False
+        self._keep = self._keep_after_errors = False
         self._overwrite, self._report = overwrite, report
         self._new_directories: list[Path] = []
         self._lock = DirectoryLock(self.directory, "towernmt prepare")
@@ -76,9 +76,14 @@ class OutputDirectory:
             raise
         return self
 
-    def keep_work(self) -> None:
-        """Keep the stage after an interruption, because another process can resume from it."""
+    def keep_work(self, after_errors: bool = False) -> None:
+        """Keep the stage after an interruption, because another process can resume from it.
+
+        Args:
+            after_errors: whether to keep it after a `DataError`, too, such as that of a database that does not answer.
+        """
         self._keep = True
+        self._keep_after_errors = self._keep_after_errors or after_errors
 
     def exchange(self) -> None:
         """Replace the old preparation by the one in `stage`, which must be complete."""
@@ -96,7 +101,7 @@ class OutputDirectory:
             try:
                 if (self.stage / MANIFEST).exists():    # interrupted while files were exchanged
                     exchange(self.directory)
-                if error is None or isinstance(error, DataError):
+                if error is None or (isinstance(error, DataError) and not self._keep_after_errors):
                     remove_tree(self.stage)
                 self._keep_or_remove()
             finally:

@@ -68,7 +68,8 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
     check_vocabulary_files(settings)
     output = OutputDirectory(settings.output, settings.overwrite, partial(_report, stream))
     with cleanup_on_signal(output.abandon), output:
-        text_settings, corpus = write_text_files(settings, output.stage, stream, output.keep_work)
+        text_settings, corpus = write_text_files(settings, output.stage, stream,
+                                                 partial(output.keep_work, after_errors=True))
         with task_runner(text_settings, output.stage.absolute(), partial(_report, stream)) as runner:
             passes = Passes(text_settings, output, runner, stream)
             job = _Preparation(text_settings, passes, stream, name, corpus)

@@ -216,6 +216,18 @@ class Mixture(Source):
             raise _damaged_weights(f"expected {len(self.ingredients)} weights after an epoch and a window")
         self.weight_log.load(restored)
 
+    def position_settings(self) -> dict[str, Any]:
+        """Return the settings that a cursor depends on, by name, apart from the seed.
+
+        Weights are not included: a cursor contains those in effect until its epoch ends.
+        """
+        settings: dict[str, Any] = {"sources": [ingredient.source.name for ingredient in self.ingredients],
+                                    "mix": self.mix}
+        for number, ingredient in enumerate(self.ingredients, 1):
+            settings |= {f"tag of source {number}": ingredient.tag,
+                         f"on_end of source {number}": self.on_end(number - 1)}
+        return settings
+
     def on_end(self, index: int) -> str:
         """Return the action at the end of source `index`: 'restart', 'drop' or 'end'."""
         return self.ingredients[index].on_end or ("drop" if self.mix == "concatenate" else "restart")
