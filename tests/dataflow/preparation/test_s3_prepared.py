@@ -20,7 +20,7 @@ from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData, RemotePreparedData, open_prepared
 from towernmt.dataflow.preparation.s3_upload import prepare_to_s3, upload_prepared
 from towernmt.dataflow.preparation.shards import PairBlock
-from towernmt.dataflow.storage import s3_client
+from towernmt.dataflow.storage import s3_client, s3_storage
 from towernmt.dataflow.storage.object_cache import ObjectCache
 from towernmt.dataflow.storage.s3_storage import parse_s3_folder
 
@@ -141,7 +141,7 @@ def test_a_second_run_finds_the_work_done_and_another_corpus_is_not_replaced(
 def test_large_shards_go_up_in_parts(
         s3: Any, settings: PrepareSettings, local: PreparedData, uri: str, tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload, "PART_BYTES", 5 << 20)      # the minimum size of a part in S3
+    monkeypatch.setattr(s3_storage, "PART_BYTES", 5 << 20)      # the minimum size of a part in S3
     folder = parse_s3_folder(uri)
     path = tmp_path / "shard-00000.pairs"
     path.write_bytes(np.random.default_rng(1).bytes(12 << 20))
@@ -172,7 +172,7 @@ def test_parts_survive_errors_and_an_answer_that_is_lost(
         s3: Any, fault_proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.servers.fault_proxy import INTERNAL_ERROR, SLOW_DOWN, Cut
 
-    monkeypatch.setattr(upload, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(s3_storage, "PART_BYTES", 5 << 20)
     path = tmp_path / "shard-00000.pairs"
     path.write_bytes(np.random.default_rng(2).bytes(11 << 20))
     folder = parse_s3_folder(f"s3://{s3.new_bucket()}/x?endpoint_url={fault_proxy.url}")

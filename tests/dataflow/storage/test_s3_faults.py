@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from typing import Any
 
 import numpy as np
 import pytest
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.storage import s3_client
+from towernmt.dataflow.storage import s3_client, s3_storage
 from towernmt.dataflow.storage.s3_client import ObjectChanged
-from towernmt.dataflow.storage.s3_storage import S3Storage
+from towernmt.dataflow.storage.s3_storage import S3Storage, parse_s3_folder, upload_stream
 
 LINES = 20_000
 
@@ -156,6 +157,23 @@ def test_a_change_between_a_cut_and_the_retry_is_seen(fault_proxy: Any, s3: Any,
     fault_proxy.script = [Cut(1_000), Run(put)]
     with pytest.raises(ObjectChanged):
         storage.open(file).read(1)
+
+
+def test_an_upload_whose_last_answer_is_lost_counts_only_if_the_object_is_there(
+        s3: Any, fault_proxy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.servers.fault_proxy import Answer, Cut
+
+    monkeypatch.setattr(s3_storage, "PART_BYTES", 5 << 20)
+    data = np.random.default_rng(4).bytes(11 << 20)
+    folder = parse_s3_folder(f"s3://{s3.new_bucket()}/x?endpoint_url={fault_proxy.url}")
+    fault_proxy.applies = lambda method, path: method == "POST" and "uploadId=" in path
+    fault_proxy.script = [Cut(0)]
+    upload_stream(folder.options, folder.path("new"), io.BytesIO(data))
+    assert fault_proxy.script == [] and folder.read("new") == data
+    fault_proxy.script = [Answer(404, "NoSuchUpload")] * 20
+    with pytest.raises(DataError, match="x/new: "):     # where the object of the first upload is
+        upload_stream(folder.options, folder.path("new"), io.BytesIO(data[::-1]))
+    assert folder.read("new") == data
 
 
 def test_errors_that_are_not_of_s3_are_not_dressed_up(s3: Any) -> None:

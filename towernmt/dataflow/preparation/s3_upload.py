@@ -14,9 +14,7 @@ import hashlib
 import re
 import zlib
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, TextIO
 
 from towernmt.core.errors import DataError
@@ -32,7 +30,13 @@ from towernmt.dataflow.preparation.prepared_data import (
     read_remote_manifest,
 )
 from towernmt.dataflow.storage.s3_client import client, list_objects, retrying, split_name
-from towernmt.dataflow.storage.s3_storage import S3Folder, parse_s3_folder
+from towernmt.dataflow.storage.s3_storage import (
+    S3Folder,
+    check_object_writable,
+    object_metadata,
+    parse_s3_folder,
+    upload_stream,
+)
 
 
 def prepare_to_s3(settings: PrepareSettings, stream: TextIO | None = None) -> PreparedData:
@@ -77,8 +81,6 @@ def _prepare_again(settings: PrepareSettings, stream: TextIO | None, name: str) 
         prepare(dataclasses.replace(settings, overwrite=True), stream, name)    # the old text or settings differ
 
 
-PART_BYTES = 16 << 20
-_THREADS = 4
 _FOLDER = re.compile(r"^data-[0-9a-f]{12}/")
 _CHECKSUM = "towernmt-crc32"
 
@@ -93,10 +95,9 @@ def check_folder_writable(folder: S3Folder, overwrite: bool = True) -> None:
     Raises:
         DataError: the folder cannot be written, or contains such objects.
     """
-    uploader = _Uploader(folder, None)
-    uploader.check_writable()
+    check_object_writable(folder.options, folder.path(MANIFEST))
     if not overwrite:
-        refuse_foreign(sorted(uploader.present()), folder.name)
+        refuse_foreign(sorted(_Uploader(folder, None).present()), folder.name)
 
 
 def upload_prepared(directory: Path, folder: S3Folder, stream: TextIO | None = None) -> None:
@@ -139,17 +140,14 @@ class _Uploader:
         self._folder, self._stream = folder, stream
         self._bucket, prefix = split_name(folder.name)
         self._prefix = f"{prefix}/" if prefix else ""
-        self._options_without_retries = dataclasses.replace(folder.options, retries=0)
         self.total = self._done = 0
 
     def upload(self, path: Path, file: str) -> dict[str, Any]:
-        """Copy one file unless it exists, in several requests if it is large; return its entry in the manifest.
-
-        boto3 sends a checksum with each part, which the server compares, and repeats parts that fail.
-        """
+        """Copy one file unless it exists, in several requests if it is large; return its entry in the manifest."""
         size, crc = path.stat().st_size, _crc32(path)
         if not self._is_there(file, size, crc):
-            retrying(self._options_without_retries, self._folder.path(file), partial(self._transfer, path, file, crc))
+            with open(path, "rb") as content:
+                upload_stream(self._folder.options, self._folder.path(file), content, {_CHECKSUM: str(crc)})
             self.check(file, {"bytes": size, "crc32": crc})
         self._done += size
         if self._stream is not None:
@@ -167,22 +165,6 @@ class _Uploader:
             raise DataError(f"{self._folder.path(file)}: it is not the file that was uploaded. Prepare again, "
                             "while nothing else writes to this folder.")
 
-    def _transfer(self, path: Path, file: str, crc: int) -> None:
-        from boto3.s3.transfer import TransferConfig
-        from botocore.exceptions import ClientError
-
-        config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES,
-                                max_concurrency=_THREADS)
-        retrying_client = client(self._folder.options, attempts=self._folder.options.retries + 1)
-        with open(path, "rb") as content:
-            try:
-                retrying_client.upload_fileobj(content, self._bucket, self._prefix + file, Config=config,
-                                              ExtraArgs={"Metadata": {_CHECKSUM: str(crc)}})
-            except ClientError as error:
-                # If the response to the last request is lost, boto3 repeats the request after the upload has ended.
-                if error.response["Error"]["Code"] != "NoSuchUpload":
-                    raise
-
     def put(self, file: str, content: bytes) -> None:
         """Write a small object."""
         s3 = client(self._folder.options)
@@ -197,12 +179,6 @@ class _Uploader:
             retrying(self._folder.options, self._folder.path(file),
                      lambda: s3.delete_object(Bucket=self._bucket, Key=key))    # noqa: B023
 
-    def check_writable(self) -> None:
-        """Write and delete an empty object."""
-        probe = f"write-test-{token_hex(8)}"
-        self.put(probe, b"")
-        self.remove([probe])
-
     def present(self) -> set[str]:
         """Return the names of the files of preparations in the folder."""
         objects = list_objects(self._folder.options, self._folder.name, self._bucket, self._prefix)
@@ -211,20 +187,8 @@ class _Uploader:
 
     def _is_there(self, file: str, size: int, crc: int) -> bool:
         """Return whether an object with this size and checksum exists."""
-        s3 = client(self._folder.options)
-
-        def head() -> bool:
-            from botocore.exceptions import ClientError
-
-            try:
-                response = s3.head_object(Bucket=self._bucket, Key=self._prefix + file)
-            except ClientError as error:
-                if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
-                    return False
-                raise
-            return bool(response["ContentLength"] == size and response["Metadata"].get(_CHECKSUM) == str(crc))
-
-        return retrying(self._folder.options, self._folder.path(file), head)
+        present_size, metadata = object_metadata(self._folder.options, self._folder.path(file))
+        return (present_size, metadata.get(_CHECKSUM)) == (size, str(crc))
 
 
 def _crc32(path: Path) -> int:

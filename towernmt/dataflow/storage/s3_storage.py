@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, BinaryIO, cast
@@ -252,27 +253,62 @@ PART_BYTES = 16 << 20
 _THREADS = 4
 
 
-def upload_stream(options: S3Options, name: str, stream: BinaryIO) -> None:
+def upload_stream(options: S3Options, name: str, stream: BinaryIO, metadata: Mapping[str, str] | None = None) -> None:
     """Upload an object, which replaces an object of that name when it is complete.
 
-    boto3 uploads a large object in parts, sends a checksum with each part, and repeats parts that fail.
+    boto3 uploads a large object in parts, sends a checksum with each part, which the server compares, and repeats parts
+    that fail.
 
     Args:
         options: the server.
         name: s3://bucket/key.
         stream: the content; it need not be seekable.
+        metadata: metadata of the object, which no other content under this name has; None for a random number.
 
     Raises:
         DataError: the object cannot be written.
     """
     from boto3.s3.transfer import TransferConfig
+    from botocore.exceptions import ClientError
 
     config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=_THREADS)
     s3 = client(options, attempts=options.retries + 1)
     bucket, key = split_name(name)
+    mark = dict(metadata or {"towernmt-upload": token_hex(8)})
+
+    def upload() -> None:
+        try:
+            s3.upload_fileobj(stream, bucket, key, Config=config, ExtraArgs={"Metadata": mark})
+        except ClientError as error:
+            # If the response to the last request is lost, boto3 repeats the request after the upload has ended.
+            if error.response["Error"]["Code"] != "NoSuchUpload" or object_metadata(options, name)[1] != mark:
+                raise
+
     # A stream can be read only once, so boto3 itself retries the parts.
-    retrying(dataclasses.replace(options, retries=0), name,
-             lambda: s3.upload_fileobj(stream, bucket, key, Config=config))
+    retrying(dataclasses.replace(options, retries=0), name, upload)
+
+
+def object_metadata(options: S3Options, name: str) -> tuple[int, dict[str, str]]:
+    """Return the size and the metadata of an object; (-1, {}) if it does not exist.
+
+    Raises:
+        DataError: the server cannot be reached, or denies access.
+    """
+    bucket, key = split_name(name)
+    s3 = client(options)
+
+    def head() -> tuple[int, dict[str, str]]:
+        from botocore.exceptions import ClientError
+
+        try:
+            response = s3.head_object(Bucket=bucket, Key=key)
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+                return -1, {}
+            raise
+        return response["ContentLength"], response["Metadata"]
+
+    return retrying(options, name, head)
 
 
 def check_object_writable(options: S3Options, name: str) -> None:
