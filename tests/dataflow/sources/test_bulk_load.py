@@ -106,6 +106,16 @@ def test_two_processes_that_load_the_same_table_are_distinguished(uri_and_path: 
     assert [row[1:] for row in rows(uri_and_path[1])] == PAIRS
 
 
+def test_pairs_that_the_database_refuses_are_named_by_their_range(uri_and_path: tuple[str, Path]) -> None:
+    load_table(ListSource([]), uri_and_path[0])
+    connection = sqlite3.connect(uri_and_path[1])
+    connection.execute("CREATE UNIQUE INDEX once ON pairs (de)")
+    connection.close()
+    with pytest.raises(DataError, match=r"UNIQUE constraint failed: pairs\.de.* It refused pairs 41 to 51 of twice\."):
+        load_table(ListSource([*PAIRS[:50], PAIRS[0]], name="twice"), uri_and_path[0], 20)
+    assert len(rows(uri_and_path[1])) == 40
+
+
 @pytest.mark.parametrize(("options", "words"), [
     ("table=pairs&source=de&target=fr", "no column 'fr'"), ("table=pairs&where=a=1", "Remove the option")])
 def test_an_invalid_destination_is_refused(uri_and_path: tuple[str, Path], options: str, words: str) -> None:

@@ -176,3 +176,22 @@ def test_a_compiled_catalogue_that_is_cut_off_is_an_error(tmp_path: Path) -> Non
         path.write_bytes(content[:length])
         with pytest.raises(DataError, match=r"x\.mo: (the file does not begin|the \.mo file is damaged)"):
             read(str(path))
+
+
+@pytest.mark.parametrize("charset", ["hex", "rot13", "undefined", "nothing"])
+def test_a_codec_that_is_no_encoding_of_text_counts_as_an_unknown_encoding(charset: str) -> None:
+    catalogue = parse_po(PO.replace("charset=UTF-8", f"charset={charset}").encode(), "x.po")
+    assert catalogue.messages == parse_po(PO.encode(), "x.po").messages
+
+
+def test_an_encoding_that_does_not_report_the_position_is_named() -> None:
+    with pytest.raises(DataError, match=r"x\.po: a message is not PUNYCODE, the encoding in the header"):
+        parse_po(b'msgid ""\nmsgstr "Content-Type: text/plain; charset=punycode\\n"\n', "x.po")
+
+
+@pytest.mark.parametrize("formula", ["n/0", "n%0", "(n"])
+def test_a_formula_of_plurals_that_cannot_be_computed_takes_the_first_form_as_the_singular(formula: str, tmp_path: Path
+                                                                                          ) -> None:
+    (tmp_path / "x.po").write_text(PO.replace("(n != 1)", formula), encoding="utf-8")
+    source = open_source(f"{tmp_path}/x.po")
+    assert [pair for _, pair in source.read(source.begin())] == PAIRS

@@ -100,3 +100,9 @@ def test_records_without_a_column_are_passed_over_if_asked(tmp_path: Path) -> No
 def test_options_that_cannot_be_are_refused(options: str) -> None:
     with pytest.raises(SettingsError):
         open_source(f"x.csv?{options}")
+
+
+def test_a_field_may_be_as_long_as_a_line_of_text(tmp_path: Path) -> None:
+    long = "x" * (csv.field_size_limit() + 1000)
+    (tmp_path / "x.csv").write_text(f'{long},b\n"{long}",d\n')
+    assert pairs(f"{tmp_path}/x.csv") == [(long, "b"), (long, "d")]

@@ -235,9 +235,12 @@ def test_values_that_are_no_text_are_refused(database: Any) -> None:
 
 def test_a_text_that_is_not_utf_8_is_refused_at_once(sqlite: SQLite) -> None:
     sqlite.execute("CREATE TABLE pairs (id INTEGER PRIMARY KEY, de TEXT NOT NULL, en TEXT NOT NULL)",
-                   "INSERT INTO pairs VALUES (1, CAST(X'FF41' AS TEXT), 'b')")
-    with pytest.raises(DataError, match="the database reports an error .*Could not decode to UTF-8 column 'de'"):
+                   "INSERT INTO pairs VALUES (1, 'a', 'b'), (2, 'c', 'd'), (3, CAST(X'FF41' AS TEXT), 'b')")
+    message = "the database reports an error .*Could not decode to UTF-8 column 'de'.* in the first "
+    with pytest.raises(DataError, match=rf"{message}1000 rows\."):
         read(sqlite.uri(COLUMNS))
+    with pytest.raises(DataError, match=rf"{message}2 rows after id = 2\."):
+        read(sqlite.uri(f"{COLUMNS}&page=2"))
 
 
 def test_a_sqlite_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
@@ -245,6 +248,8 @@ def test_a_sqlite_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="corpsu.db is missing. Did you mean 'corpus.db'"):
         open_database(f"sqlite:///{tmp_path}/corpsu.db?table=pairs")
     assert not (tmp_path / "corpsu.db").exists()
+    with pytest.raises(DataError, match=f"{tmp_path} is a directory"):
+        open_database(f"sqlite:///{tmp_path}?table=pairs")
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

@@ -234,6 +234,19 @@ def test_columns_of_parquet_that_are_not_there_or_hold_no_text_are_named(tmp_pat
     assert len(read_until_error(source, "row group 1 row 3: column 'en' is null")) == 5
 
 
+def test_text_of_parquet_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    texts = pyarrow.array([b"a", b"b", b"Gr\xf6\xdfe", b"c"]).view("string")      # as a careless writer stores it
+    pyarrow.parquet.write_table(pyarrow.table({"source": ["s"] * 4, "target": texts}), tmp_path / "x.parquet")
+    for options in ("", "?missing=skip"):
+        source = open_source(f"{tmp_path}/x.parquet{options}")
+        assert read_until_error(source, r"x\.parquet row group 0 row 3: column 'target' is not UTF-8\. Fix the file"
+                                ) == [("s", "a"), ("s", "b")]
+
+
+def test_compressed_parquet_is_refused_by_the_name_of_the_compression(tmp_path: Path) -> None:
+    read_until_error(source_of(tmp_path, **{"parquet.gz": b"any"}), r"x\.parquet\.gz: .* through gzip\. Decompress")
+
+
 def test_damaged_parquet_is_an_error(tmp_path: Path) -> None:
     table = pyarrow.table({"source": [f"eins {i}" for i in range(50)], "target": [f"one {i}" for i in range(50)]})
     path = tmp_path / "x.parquet"

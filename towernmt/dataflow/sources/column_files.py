@@ -9,17 +9,17 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import repeat
+from types import NoneType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.line_files import line_blocks
 from towernmt.dataflow.sources.source import Cursor, FileSource, Group, Pair, zip_cursors, zip_pairs
-from towernmt.dataflow.storage.stored_files import PositionedReader, Storage, StoredFile
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.storage.stored_files import PositionedReader, Storage, StoredFile, split_compression
+from towernmt.dataflow.text.text_lines import LONGEST_LINE, clean
 
 if TYPE_CHECKING:
-    from pyarrow import Array
+    from pyarrow import Array, Scalar
     from pyarrow.parquet import ParquetFile
 
 Record = tuple[int, int, int, list[str]]
@@ -86,6 +86,7 @@ class CommaSeparated(FileSource):
     def _records(self, file: StoredFile, lines: int, offset: int) -> Iterator[Record]:
         """Yield the records after a position, which must be the end of a record."""
         text = _RecordLines(self.storage, file, lines, offset)
+        csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))     # of the process; its default is 128 KiB
         # Strict: a file that ends inside a quoted field is an error.
         reader = csv.reader(text, delimiter=self.delimiter, strict=True)
         while True:
@@ -155,25 +156,26 @@ class Parquet(FileSource):
             skipped = min(max(0, first - row), batch.num_rows)
             batch = batch.slice(skipped)
             row += skipped
-            sides = [_find_column(batch, column) for column in self.columns]
-            numbers: Iterator[int] = iter(range(row + 1, row + batch.num_rows + 1))
             group_name = f"{name} row group {head[-1]}"
-            if any(side.null_count for side in sides):
-                yield from self._read_with_nulls(head, group_name, numbers, sides)
+            sides = [_column_texts(_find_column(batch, column), group_name) for column in self.columns]
+            numbers = range(row + 1, row + batch.num_rows + 1)
+            if all(set(map(type, side)) <= {str} for side in sides):
+                yield from zip(zip_cursors(head, numbers), zip_pairs(*sides), strict=True)
             else:
-                yield from zip(zip_cursors(head, numbers), zip_pairs(*map(_column_texts, sides, repeat(group_name))),
-                               strict=True)
+                yield from self._read_single_rows(head, group_name, numbers, sides)
             row += batch.num_rows
 
-    def _read_with_nulls(self, head: Sequence[object], group_name: str, numbers: Iterator[int], sides: Sequence[Array]
-                         ) -> Iterator[tuple[Cursor, Pair]]:
-        for number, source, target in zip(numbers, *(_column_texts(side, group_name) for side in sides), strict=True):
-            if source is not None and target is not None:
-                yield [*head, number], Pair(source, target)
-            elif not self.skips:
-                column = self.columns[0 if source is None else 1]
-                raise DataError(f"{group_name} row {number}: column '{column}' is null. Fix the file, or skip such "
-                                "rows with missing=skip.")
+    def _read_single_rows(self, head: Sequence[object], group_name: str, numbers: Sequence[int],
+                          sides: Sequence[list[Any]]) -> Iterator[tuple[Cursor, Pair]]:
+        for number, *texts in zip(numbers, *sides, strict=True):
+            for column, text in zip(self.columns, texts, strict=True):
+                if isinstance(text, bytes):
+                    raise DataError(f"{group_name} row {number}: column '{column}' is not UTF-8. Fix the file.")
+                if text is None and not self.skips:
+                    raise DataError(f"{group_name} row {number}: column '{column}' is null. Fix the file, or skip such "
+                                    "rows with missing=skip.")
+            if None not in texts:
+                yield [*head, number], Pair(*texts)
 
     def _count(self, group: Group) -> int:
         if self.skips:
@@ -189,6 +191,9 @@ class Parquet(FileSource):
         except ImportError as error:
             raise DataError("Reading Parquet files needs the package pyarrow: pip install 'towernmt[parquet]'."
                             ) from error
+        if compression := split_compression(file.name)[1]:
+            raise DataError(f"{file.name}: a Parquet file cannot be read through {compression.name}. Decompress the "
+                            "file; the data in it are compressed anyway.")
         with SeekableFile(self.storage, file) as opened:
             try:
                 parquet = ParquetFile(opened, buffer_size=_BUFFER_BYTES, page_checksum_verification=True)
@@ -261,8 +266,19 @@ def _find_column(batch: Any, column: str) -> Array:
 
 
 def _column_texts(array: Array, group_name: str) -> list[Any]:
-    texts: list[Any] = array.to_pylist()
-    if any(text is not None and not isinstance(text, str) for text in texts):
+    """Return the texts of a column: None for a null, bytes for a text that is not UTF-8."""
+    try:
+        texts: list[Any] = array.to_pylist()
+    except UnicodeDecodeError:
+        return [_text_or_bytes(scalar) for scalar in array]
+    if not set(map(type, texts)) <= {str, NoneType}:
         raise DataError(f"{group_name}: a column contains {array.type} instead of text. Name the columns of text with "
                         "source=NAME&target=NAME.")
     return texts
+
+
+def _text_or_bytes(scalar: Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError as error:
+        return error.object

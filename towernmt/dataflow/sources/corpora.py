@@ -126,7 +126,7 @@ class Corpora:
         return SourceText() if location is None else SourceText.load(location[0])
 
     def _location(self, replacement: str | Path | None) -> tuple[str | Path, str | Path | None] | None:
-        """Return the places of the source and target vocabulary, the second one only if it is separate."""
+        """Return the paths of the source and target vocabulary; None as second path for a shared one or a directory."""
         location = self.vocabulary if replacement is None else replacement
         if isinstance(location, Sides):
             return location.source, location.target

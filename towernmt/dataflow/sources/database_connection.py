@@ -189,7 +189,8 @@ class DatabaseSession:
                 f"{self._uri.name}: the database denies access ({problem}). Pass the correct user and password in the "
                 "environment (PGPASSWORD, MYSQL_PWD), in the driver's file (~/.pgpass) or in the URI, and grant the "
                 "user SELECT.")
-        return DatabaseRefusal(f"{self._uri.name}: the database reports an error ({problem}). Check the URI.")
+        return DatabaseRefusal(f"{self._uri.name}: the database reports an error ({problem}). Fix the reported "
+                               "problem, or correct the URI.")
 
     def _drop(self) -> None:
         from sqlalchemy.exc import DBAPIError
@@ -220,13 +221,19 @@ def _connect_arguments(uri: DatabaseURI, write: bool, answer: float) -> dict[str
 
 
 def _check_file(uri: DatabaseURI) -> None:
-    """Check that the file exists, since SQLite would create it."""
+    """Check that the file exists, since SQLite would create it.
+
+    Raises:
+        DataError: the file is missing, or is a directory.
+    """
     name = uri.url.database or ""
     if not name or name == ":memory:" or name.startswith("file:"):
         return
     path = Path(name)
     if path.is_file():
         return
+    if path.is_dir():
+        raise DataError(f"{uri.name}: {name} is a directory. Name the file of the database in it.")
     folder = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     advice = suggestion(path.name, folder) or (
         " Check the path: sqlite:/// begins a relative path, sqlite://// an absolute path.")

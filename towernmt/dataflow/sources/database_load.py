@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.sources.database_connection import DatabaseSession
+from towernmt.dataflow.sources.database_connection import DatabaseRefusal, DatabaseSession
 from towernmt.dataflow.sources.database_table import check_table, schema_and_name, table_clause
 from towernmt.dataflow.sources.database_uri import DatabaseURI, parse_database_uri
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
@@ -87,7 +87,11 @@ class _TableLoader:
         if not record["done"]:
             items = self.source.read(json.loads(record["place"]))
             for cursor, rows in _row_batches(items, batch):
-                self.session.run(self._insertion(rows, pairs, cursor))
+                try:
+                    self.session.run(self._insertion(rows, pairs, cursor))
+                except DatabaseRefusal as error:
+                    raise DatabaseRefusal(f"{error} It refused pairs {pairs + 1:,} to {pairs + len(rows):,} of "
+                                          f"{self.source.name}.") from None
                 pairs += len(rows)
                 progress.update(pairs)
             self.session.run(self._insertion([], pairs, None))

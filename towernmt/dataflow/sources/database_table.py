@@ -136,9 +136,10 @@ class DatabaseSource(Source):
         parameters = {"until": until} if after is None else {"until": until, "after": after}
         try:
             return session.run(lambda connection: connection.execute(statement, parameters).fetchall())
-        except DatabaseRefusal:
+        except DatabaseRefusal as error:
             session.run(lambda connection: check_table(connection, self._uri))     # its message is more precise
-            raise
+            beginning = "" if after is None else f" after {self._uri.key} = {after!r}"
+            raise DatabaseRefusal(f"{error} It occurred in the first {self._uri.page} rows{beginning}.") from None
 
     def _wrong_key(self, key: object) -> str:
         return (f"{self.name}: the key {self._uri.key} has the value {key!r}, but must be an integer or text. Fix "

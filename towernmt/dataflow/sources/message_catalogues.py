@@ -96,7 +96,7 @@ def _singular_form(header: str) -> int:
         return 0
     try:
         return int(gettext.c2py(match[1])(1))
-    except ValueError:
+    except (ValueError, ArithmeticError):   # not a formula, or it divides by zero
         return 0
 
 
@@ -185,18 +185,22 @@ def _mo_texts(data: bytes, order: str) -> Iterator[tuple[bytes, bytes]]:
 def _charset(text: str) -> str:
     """Return the encoding that a catalogue's header names; UTF-8 if it names none or an unknown one."""
     match = re.search(r"Content-Type:[^\n]*?charset=([\w.:-]+)", text, re.IGNORECASE)
+    charset = match[1] if match else "utf-8"
     try:
-        return codecs.lookup(match[1]).name if match else "utf-8"
-    except LookupError:
+        "".encode(charset)      # fails for Python's codecs that are not encodings of text, too, such as hex
+    except (LookupError, UnicodeError):
         return "utf-8"
+    return codecs.lookup(charset).name
 
 
 def _decode(data: bytes, charset: str, name: str) -> str:
     try:
         return data.decode(charset)
     except UnicodeDecodeError as error:
-        raise DataError(f"{name}: byte {error.start + 1} of a message (0x{data[error.start]:02x}) is not "
-                        f"{charset.upper()}, the encoding in the header. Fix the catalogue.") from None
+        problem = f"byte {error.start + 1} of a message (0x{data[error.start]:02x})"
+    except UnicodeError:        # of encodings that do not report the position
+        problem = "a message"
+    raise DataError(f"{name}: {problem} is not {charset.upper()}, the encoding in the header. Fix the catalogue.")
 
 
 _LINE = re.compile(r'\s*(?:(msgctxt|msgid_plural|msgid|msgstr|domain)\s*(?:\[\s*(\d+)\s*\])?\s*)?'
