@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from towernmt.core.errors import DataError
 from towernmt.dataflow.batches.training_data import open_training_data
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
@@ -78,3 +79,11 @@ def test_data_without_facts_and_reversed_data_have_none(data: PreparedData, tmp_
     shutil.copytree(data.directory, tmp_path / "old")
     (tmp_path / "old" / "vocabulary" / SOURCE_TEXT).unlink()
     assert SourceText.load(tmp_path / "old") == SourceText()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff", b'{"words": 3, "marked": 1}',
+                                     b'{"words": ["a", 2], "marked": 1}', b'{"words": [], "marked": "1"}'])
+def test_damaged_facts_are_refused_with_the_name_of_the_file(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / SOURCE_TEXT).write_bytes(content)
+    with pytest.raises(DataError, match=rf"{tmp_path}/{SOURCE_TEXT}: .*Restore the file, or remove it"):
+        SourceText.load(tmp_path)

@@ -167,7 +167,9 @@ class PreparedData(ValidatedData):
     def source_text(self) -> SourceText:
         """Facts about the source text; empty in older preparations."""
         name = f"{VOCABULARIES}/{SOURCE_TEXT}"
-        return SourceText.parse(self._read(name)) if self._manifest.file(name) else SourceText()
+        if self._manifest.file(name) is None:
+            return SourceText()
+        return SourceText.parse(self._read(name), str(self._files / name))
 
     def copy_vocabularies(self, directory: str | Path) -> None:
         """Write the vocabularies and facts about the source text into another directory, for `load_vocabularies`."""

@@ -13,9 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from towernmt.core.errors import DataError, remedy
 from towernmt.core.files import write_text
+from towernmt.core.structured_files import parse_json
 
 SOURCE_TEXT = "source_text.json"
 """File next to the vocabularies."""
@@ -26,6 +28,7 @@ LONGEST_WORD = 40
 FINAL_MARK = re.compile(r"[.!?…:;。！？؟।]\W*$")
 """The mark that ends a sentence, and signs after it, such as quotes."""
 
+_RESTORE = "Restore the file, or remove it; translators then correct neither typos nor final marks."
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _OTHER_SCRIPTS = re.compile("[\u0900-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 """Scripts in which a word is not a run of letters between spaces: of India, Thai, Lao, Burmese, Khmer, kana, Han."""
@@ -59,24 +62,42 @@ class SourceText(NamedTuple):
         write_text(Path(directory) / SOURCE_TEXT, json.dumps(content, ensure_ascii=False) + "\n")
 
     @classmethod
-    def parse(cls, content: bytes) -> SourceText:
-        """Return the facts of the content of the file."""
-        facts = json.loads(content)
-        return cls(facts["words"], facts["marked"])
+    def parse(cls, content: bytes, name: str) -> SourceText:
+        """Return the facts of the content of the file.
+
+        Args:
+            content: content of the file.
+            name: name of the file, for messages.
+
+        Raises:
+            DataError: the content is damaged.
+        """
+        facts = parse_json(content, dict[str, Any], name, _RESTORE)
+        words, marked = facts.get("words"), facts.get("marked")
+        # Not by `typed_value`, which takes half a second for so many words.
+        if not isinstance(words, list) or not set(map(type, words)) <= {str} or not isinstance(marked, (int, float)):
+            raise DataError(f"{name}: not the facts about a source text. {_RESTORE}")
+        return cls(words, marked)
 
     @classmethod
     def load(cls, location: str | Path) -> SourceText:
-        """Return the facts next to vocabularies; empty ones if there is no file.
+        """Return the facts next to vocabularies; empty ones if the file is missing.
 
         Args:
             location: directory of vocabularies, of prepared data or of a run; or the file of a vocabulary.
+
+        Raises:
+            DataError: the file cannot be read, or is damaged.
         """
         path = Path(location)
         directory = next((candidate for candidate in (path / "vocabulary", path) if candidate.is_dir()), path.parent)
+        file = directory / SOURCE_TEXT
         try:
-            return cls.parse((directory / SOURCE_TEXT).read_bytes())
+            return cls.parse(file.read_bytes(), str(file))
         except FileNotFoundError:
             return cls()
+        except OSError as error:
+            raise DataError(f"{file}: cannot be read ({error.strerror}). {remedy(error, _RESTORE)}") from error
 
 
 def words_of(text: str) -> Iterator[re.Match[str]]:
