@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
+import lzma
 import random
 import re
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,6 +52,30 @@ def test_chunks_hold_every_line_once(lines: list[str], size: int, end: str,
     assert [line for chunk in chunks for line in chunk.decode()] == lines
     assert [chunk.first_line for chunk in chunks] == list(range(1, len(lines) + 1, size))
     assert all(len(chunk.decode()) == chunk.lines for chunk in chunks)
+
+
+@pytest.mark.parametrize(("name", "compress"), (
+    ("gzip", gzip.compress), ("xz", lzma.compress), ("bzip2", bz2.compress), ("zstd", zstandard.compress)))
+def test_compressed_text_that_is_not_decompressed_is_named(name: str, compress: Callable[[bytes], bytes],
+                                                           tmp_path: Path) -> None:
+    path = tmp_path / "train.de.compressed"
+    path.write_bytes(compress(b"eins zwei drei\n" * 100))
+    with pytest.raises(DataError, match=rf"train\.de\.compressed: the file is compressed by {name}, .* Decompress it"):
+        list(read_lines(path))
+
+
+def test_a_suffix_in_capitals_shows_compression_too(tmp_path: Path) -> None:
+    (tmp_path / "TRAIN.GZ").write_bytes(gzip.compress(b"a\nb\n"))
+    assert list(read_lines(tmp_path / "TRAIN.GZ")) == ["a", "b"]
+
+
+def test_text_whose_lines_end_in_carriage_returns_alone_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mac.de"
+    path.write_bytes(b"eins\rzwei\rdrei\r")
+    with pytest.raises(DataError, match=r"mac\.de: the lines end in carriage returns alone.* tr '\\r' '\\n' < .*mac"):
+        list(read_lines(path))
+    path.write_bytes(b"eins\rzwei\rdrei\r\nvier\r\n")
+    assert list(read_lines(path)) == ["eins\rzwei\rdrei", "vier"]
 
 
 def test_bytes_that_are_not_utf8_are_found_by_file_line_and_byte(tmp_path: Path) -> None:

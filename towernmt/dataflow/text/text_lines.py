@@ -37,6 +37,8 @@ _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _DOCUMENTS = {b"%PDF-": "a PDF file", b"PK\x03\x04": "a Word, OpenDocument or zip file"}
 """Kinds of files that are no text, by their first bytes."""
+_COMPRESSED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
+"""Programs that compress files, by the first bytes of their files."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Chunk:
 
         Raises:
             DataError: the text is not UTF-8; the message names the file, the line and the byte. Or the file is a
-                document.
+                document, or its lines end in carriage returns alone.
         """
         data = self.data
         if self.first_line == 1:
@@ -77,6 +79,9 @@ class Chunk:
         if text.endswith("\n"):
             lines.pop()
         if "\r" in text:
+            if self.first_line == 1 and "\n" not in text and text.count("\r") > 1:
+                raise DataError(f"{self.path}: the lines end in carriage returns alone, but only a line feed ends a "
+                                f"line. Convert the file: tr '\\r' '\\n' < {self.path} > {self.path}.unix")
             lines = [line.removesuffix("\r") for line in lines]
         return lines
 
@@ -95,6 +100,9 @@ class Chunk:
         if self.first_line == 1 and data.startswith(_UTF16_BOMS):
             return (f"{self.path}: the file is UTF-16 (it starts with its byte order mark), but UTF-8 is "
                     f"expected. Convert it: iconv -f UTF-16 -t UTF-8 {self.path} > {self.path}.utf8")
+        compression = next((name for start, name in _COMPRESSED.items() if data.startswith(start)), None)
+        if self.first_line == 1 and compression is not None:
+            return f"{self.path}: the file is compressed by {compression}, but plain text is expected. Decompress it."
         line = self.first_line + data.count(b"\n", 0, position)
         if b"\0" in data:
             return (f"{self.path} line {line}: this is binary data, but a text file with one sentence per line is "
@@ -192,7 +200,7 @@ def line_too_long(location: str) -> DataError:
 
 def is_compressed(path: str | Path) -> bool:
     """Return whether a file is decompressed while it is read."""
-    return str(path).endswith(".gz")
+    return str(path).lower().endswith(".gz")
 
 
 def _open_text(path: str | Path) -> IO[bytes]:
