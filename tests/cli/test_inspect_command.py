@@ -74,7 +74,7 @@ def test_prepared_data_is_looked_at_too(inspect) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["none.yaml"], "none.yaml: cannot be read"), (["nowhere"], "nowhere: there is no such directory"),
+    (["none.yaml"], "none.yaml: cannot be read"), (["nowhere"], "nowhere: the directory does not exist"),
     (["good.tsv", "--pairs", "0"], "at least 1 pair"), (["gopher://x"], "gopher"),
     (["good.tsv", "--vocabulary", "none"], "none: no vocabulary found"),
 ])

@@ -117,5 +117,5 @@ def test_modifiers_are_part_of_a_position_and_invalid_ones_are_refused(directory
     assert fewer["data.modifiers"] == ["upper=0.2"] != more["data.modifiers"]
     with pytest.raises(SettingsError, match="data.modifier_languages=german"):
         make_batches(data, replace(settings("upper=0.2"), modifier_languages="german"), 1)
-    with pytest.raises(SettingsError, match="there is no modifier 'lower'"):
+    with pytest.raises(SettingsError, match="modifier 'lower' does not exist"):
         make_batches(data, settings("lower=0.2"), 1)

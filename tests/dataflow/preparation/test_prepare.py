@@ -356,7 +356,7 @@ def test_damaged_prepared_data_is_refused_by_file(tmp_path: Path) -> None:
         (tmp_path / "out" / "manifest.json").write_bytes(content)
         with pytest.raises(DataError, match=message):
             PreparedData(tmp_path / "out")
-    with pytest.raises(DataError, match="no such directory"):
+    with pytest.raises(DataError, match="the directory does not exist"):
         PreparedData(tmp_path / "nowhere")
 
 

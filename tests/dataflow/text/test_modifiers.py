@@ -119,7 +119,7 @@ def test_pairs_are_drawn_with_their_probabilities_independently():
 
 
 @pytest.mark.parametrize("entries, message", [
-    (["uper=0.1"], "data.modifiers=uper=0.1: there is no modifier 'uper'. Did you mean 'upper'?"),
+    (["uper=0.1"], "data.modifiers=uper=0.1: modifier 'uper' does not exist. Did you mean 'upper'?"),
     (["foo=0.1"], "The modifiers are: upper, title, typos, noise, spans, emoji, join"),
     (["upper"], "expected each modifier once"),
     (["upper=2"], "from 0 to 1"), (["upper=0.1", "upper=0.2"], "each modifier once"), (["upper=nan"], "0 to 1")])

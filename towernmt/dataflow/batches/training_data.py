@@ -18,7 +18,7 @@ from towernmt.dataflow.preparation.input_texts import check_factored_text
 from towernmt.dataflow.preparation.manifest import data_fingerprint
 from towernmt.dataflow.preparation.prepared_data import PreparedData, open_prepared
 from towernmt.dataflow.sources.corpora import Corpora
-from towernmt.dataflow.text.text_lines import check_rereadable, read_chunks
+from towernmt.dataflow.text.text_lines import check_rereadable, read_lines
 from towernmt.dataflow.text.validation_set import ValidatedData, ValidationSet, read_lines_of_set
 from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactorError
@@ -230,7 +230,7 @@ class StreamedCorpus(ValidatedData):
         corpora = self._corpora
         sources = [[ingredient.source.name, ingredient.tag] for ingredient in corpora.mixture().ingredients]
         return data_fingerprint([sources, dataclasses.asdict(corpora.pair_filter)], self.source_vocabulary,
-                              self.target_vocabulary)
+                                self.target_vocabulary)
 
     @cached_property
     def position_settings(self) -> dict[str, Any]:
@@ -279,4 +279,4 @@ class StreamedCorpus(ValidatedData):
 
 def _read_lines(path: str) -> list[str]:
     check_rereadable(path)
-    return [line for chunk in read_chunks(path) for line in chunk.decode()]
+    return list(read_lines(path))

@@ -294,7 +294,7 @@ class SampledWindows:
 
 
 def _with_pairs(block: PairBlock, indices: list[int], sides: list[list[list[int]]]) -> PairBlock:
-    """Return the block with other pairs at some places, in ascending order; these pairs lose their links.
+    """Return the block with other pairs at some indices, in ascending order; these pairs lose their links.
 
     Args:
         block: the pairs, without factors.

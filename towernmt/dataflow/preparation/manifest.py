@@ -132,8 +132,7 @@ def read_manifest(directory: str | Path) -> Manifest:
         content = path.read_bytes()
     except FileNotFoundError:
         if not path.parent.is_dir():
-            raise DataError(f"{path.parent}: there is no such directory. Make it with `towernmt "
-                            "prepare`.") from None
+            raise DataError(f"{path.parent}: the directory does not exist. Make it with `towernmt prepare`.") from None
         raise DataError(f"{path.parent}: no {MANIFEST} there, so preparation did not finish (or this is not "
                         "prepared data). Run `towernmt prepare` again.") from None
     except OSError as error:

@@ -113,9 +113,9 @@ class SampleText(Task):
         samples: dict[str, list[str]] = {
             side: list(sampled_texts(texts[side], draw.share, draw.seed, draw.text_factors if side == "source" else 0))
             for side in draw.sides}
-        if self.draw.factors:
+        if draw.factors:
             rows = list(self._factor_values())
-            samples |= {f"factor_{n + 1}": [row[n] for row in rows] for n in range(self.draw.factors)}
+            samples |= {f"factor_{n + 1}": [row[n] for row in rows] for n in range(draw.factors)}
         with atomic_output(self.output) as unfinished:
             unfinished.write_text(json.dumps(samples), encoding="utf-8")
 

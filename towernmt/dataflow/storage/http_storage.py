@@ -48,7 +48,11 @@ class HttpStorage:
         while True:
             try:
                 with self._server.request(pattern, "bytes=0-0", accept_empty=True) as response:
-                    return [StoredFile(pattern, _size(response, pattern), _validators(response)[0])]
+                    size, version = _size(response), _validators(response)[0]
+                if size is None:
+                    raise DataError(f"{pattern}: the server does not send the size of the file, so a truncated file "
+                                    "would not be noticed. Download the file, and pass its path.")
+                return [StoredFile(pattern, size, version)]
             except Exception as error:
                 retries.failed(error)
 
@@ -110,7 +114,7 @@ class HttpReader(io.RawIOBase):
             response.close()
 
     def _connect(self) -> HTTPResponse:
-        """Return the response that continues at the position; send a request if there is none."""
+        """Return the response that continues at the position. Send a request if no response is open."""
         if self._response is None:
             self._response = self._server.request(self.name, f"bytes={self._position}-" if self._position else None)
             self._check(self._response)
@@ -119,11 +123,8 @@ class HttpReader(io.RawIOBase):
         return self._response
 
     def _check(self, response: HTTPResponse) -> None:
-        validators = _validators(response)
-        range = _content_range(response)
-        length = response.headers.get("Content-Length")
-        size = range[1] if range else int(length) if length and response.status == 200 else None
-        if (any(validators) and self._file.version not in validators) or size not in (None, self._file.size):
+        validators, range = _validators(response), _content_range(response)
+        if (any(validators) and self._file.version not in validators) or _size(response) not in (None, self._file.size):
             raise DataError(f"{self.name}: the file on the server has changed since reading began, so saved positions "
                             "are not valid. Restore the old file, or start again.")
         if response.status == 206 and (range is None or range[0] != self._position):
@@ -155,14 +156,12 @@ def _content_range(response: HTTPResponse) -> tuple[int, int | None] | None:
     return (int(match[1] or 0), None if match[2] == "*" else int(match[2])) if match else None
 
 
-def _size(response: HTTPResponse, name: str) -> int:
-    range = _content_range(response)
+def _size(response: HTTPResponse) -> int | None:
+    """Return the size of the file, or None if the server does not send it."""
+    if range := _content_range(response):
+        return range[1]
     length = response.headers.get("Content-Length", "")
-    size = range[1] if range else int(length) if response.status == 200 and length.isdecimal() else None
-    if size is None:
-        raise DataError(f"{name}: the server does not send the size of the file, so a truncated file would not be "
-                        "noticed. Download the file, and pass its path.")
-    return size
+    return int(length) if response.status == 200 and length.isdecimal() else None
 
 
 FIRST_DELAY, LONGEST_DELAY = 0.2, 5.0   # seconds

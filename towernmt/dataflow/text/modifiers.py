@@ -10,7 +10,7 @@ random numbers, so that a resumed run modifies each pair as an uninterrupted run
 | `typos` | one typo in about six words: a neighbouring key, a swap, a doubling, an omission | unchanged |
 | `noise` | final punctuation missing or doubled, a doubled space, accents missing, other quotes | unchanged |
 | `emoji` | with an emoji or a symbol | with the same at the same end |
-| `spans` | with an address, a number, or a placeholder | with the same in the corresponding place |
+| `spans` | with an address, a number, or a placeholder | with the same at the corresponding position |
 | `join` | with the next pair's source | with the next pair's target |
 """
 
@@ -83,9 +83,9 @@ def with_typos(text: str, count: int, draw: random.Random, language: str = "", l
         least_letters: number of letters of the shortest word that can have a typo.
     """
     words = text.split(" ")
-    places = [place for place, word in enumerate(words) if sum(map(str.isalpha, word)) >= least_letters]
-    for place in draw.sample(places, min(count, len(places))):
-        words[place] = with_typo(words[place], draw, language)
+    indices = [index for index, word in enumerate(words) if sum(map(str.isalpha, word)) >= least_letters]
+    for index in draw.sample(indices, min(count, len(indices))):
+        words[index] = with_typo(words[index], draw, language)
     return " ".join(words)
 
 
@@ -97,18 +97,18 @@ def with_typo(word: str, draw: random.Random, language: str = "") -> str:
         draw: random numbers.
         language: ISO 639-1 code, which decides the keyboard.
     """
-    letters = [place for place, c in enumerate(word) if c.isalpha()]
-    place = draw.choice(letters)
+    letters = [index for index, c in enumerate(word) if c.isalpha()]
+    index = draw.choice(letters)
     kind = draw.choice(("neighbour", "swap", "double", "omit"))
-    if kind == "neighbour" and (near := neighbouring_keys(word[place], language)):
+    if kind == "neighbour" and (near := neighbouring_keys(word[index], language)):
         key = draw.choice(near)
-        return word[:place] + (key.upper() if word[place].isupper() else key) + word[place + 1:]
+        return word[:index] + (key.upper() if word[index].isupper() else key) + word[index + 1:]
     if kind in ("neighbour", "swap"):
-        other = place + 1 if place + 1 < len(word) else place - 1
-        first, last = min(place, other), max(place, other)
+        other = index + 1 if index + 1 < len(word) else index - 1
+        first, last = min(index, other), max(index, other)
         if word[first] != word[last]:
             return word[:first] + word[last] + word[first] + word[last + 1:]
-    return word[:place] + (word[place] * 2 if kind == "double" else "") + word[place + 1:]
+    return word[:index] + (word[index] * 2 if kind == "double" else "") + word[index + 1:]
 
 
 def neighbouring_keys(letter: str, language: str) -> list[str]:
@@ -140,11 +140,11 @@ def _noise(pair: PairText, draw: random.Random) -> None:
 
 
 def _with_double_space(text: str, draw: random.Random) -> str:
-    places = [place for place, c in enumerate(text) if c == " "]
-    if not places:
+    spaces = [index for index, c in enumerate(text) if c == " "]
+    if not spaces:
         return text
-    place = draw.choice(places)
-    return text[:place] + " " + text[place:]
+    index = draw.choice(spaces)
+    return text[:index] + " " + text[index:]
 
 
 def without_accents(text: str) -> str:
@@ -261,7 +261,7 @@ class Modifiers:
         for entry in entries:
             name, _, number = entry.partition("=")
             if name not in MODIFIERS:
-                raise SettingsError(f"data.modifiers={entry}: there is no modifier '{name}'."
+                raise SettingsError(f"data.modifiers={entry}: modifier '{name}' does not exist."
                                     f"{suggestion(name, MODIFIERS, 'modifiers')}")
             try:
                 probability = float(number)
@@ -284,8 +284,8 @@ class Modifiers:
         drawn = np.random.default_rng(list(key)).random((len(self.probabilities), count))
         hits = drawn < np.array(list(self.probabilities.values()))[:, None]
         names = list(self.probabilities)
-        return [(place, [names[row] for row in np.flatnonzero(hits[:, place])])
-                for place in np.flatnonzero(hits.any(0)).tolist()]
+        return [(pair, [names[row] for row in np.flatnonzero(hits[:, pair])])
+                for pair in np.flatnonzero(hits.any(0)).tolist()]
 
     def modify(self, pair: TextPair, following: TextPair | None, names: Sequence[str], key: Sequence[int]
                ) -> TextPair:

@@ -139,12 +139,12 @@ class TextRange:
         try:
             with open(self.file, "rb") as file:
                 if os.fstat(file.fileno()).st_size != self.file_bytes:
-                    raise self._changed()
+                    raise _changed(self.path)
                 file.seek(self.offsets[0])
                 for number, (start, stop) in enumerate(zip(self.offsets, self.offsets[1:], strict=False)):
                     data, lines = file.read(stop - start), self._lines_of(number)
                     if len(data) != stop - start or data.count(b"\n", 0, -1) != lines - 1:
-                        raise self._changed()
+                        raise _changed(self.path)
                     yield Chunk(self.path, self.first_line + number * LINES_PER_CHUNK, lines, data)
         except OSError as error:
             raise DataError(f"{self.file}: cannot be read ({error.strerror}). Check the file; with several machines, "
@@ -152,9 +152,6 @@ class TextRange:
 
     def _lines_of(self, chunk: int) -> int:
         return min(LINES_PER_CHUNK, self.lines - chunk * LINES_PER_CHUNK)
-
-    def _changed(self) -> DataError:
-        return DataError(f"{self.path} has changed since it was checked. Prepare again when no program writes to it.")
 
 
 @dataclass(frozen=True)
@@ -190,8 +187,7 @@ class TextIndex:
             DataError: the file has changed.
         """
         if state_of(self.summary.path) != self.state:
-            raise DataError(f"{self.summary.path} has changed since it was checked. Prepare again when no program "
-                            "writes to it.")
+            raise _changed(self.summary.path)
 
     def to_text(self) -> str:
         """Return the index as JSON."""
@@ -202,6 +198,10 @@ class TextIndex:
         """Return the index that `to_text` wrote."""
         values: dict[str, Any] = json.loads(text)
         return cls(**values | {"summary": TextSummary(**values["summary"])})
+
+
+def _changed(path: str) -> DataError:
+    return DataError(f"{path} has changed since it was checked. Prepare again when no program writes to it.")
 
 
 def state_of(path: str | Path) -> list[int]:
