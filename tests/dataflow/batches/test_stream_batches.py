@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from towernmt.core import machine
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.batches.batch import Batch, Position
 from towernmt.dataflow.batches.batch_settings import StreamBatchSettings
@@ -69,6 +70,14 @@ def test_a_batch_holds_the_texts_of_its_pairs(stream) -> None:
                 side[text.split()[0]] = text
     assert source == {f"a{i}": " ".join([f"a{i}"] + ["x"] * (i * 7 % 5)) for i in range(30)}
     assert target == {f"a{i}": " ".join([f"a{i}"] + ["y"] * (i % 6)) for i in range(30)}
+
+
+def test_a_window_is_encoded_with_no_more_threads_than_the_process_may_use(stream, monkeypatch) -> None:
+    used, encode = set(), VOCABULARY.encode_batch
+    monkeypatch.setattr(machine, "_share", 1)
+    monkeypatch.setattr(VOCABULARY, "encode_batch", lambda texts, threads=1: used.add(threads) or encode(texts))
+    assert len(first_words(stream({"a": 30}).read())) == 30
+    assert used == {1}
 
 
 @hypothesis_settings(max_examples=40, deadline=None)

@@ -7,7 +7,6 @@ segmentations is a range of a shard, since sampling takes longer than reading. A
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import weakref
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.core.errors import SettingsError, TowerNMTError
+from towernmt.core.machine import processors
 from towernmt.dataflow.batches.batch_settings import StreamBatchSettings
 from towernmt.dataflow.batches.block_plan import BlockPlan, define_buckets, plan_block
 from towernmt.dataflow.preparation.chunk_encoder import ChunkEncoder, EncodedChunk
@@ -35,7 +35,7 @@ from towernmt.dataflow.vocabulary.sentencepiece_model import spans
 from towernmt.dataflow.vocabulary.source_factors import FactorError
 
 _SLICE = 8192  # pairs that are held in memory as text and as lists of ids
-_THREADS = min(4, os.cpu_count() or 1)
+_MOST_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class WindowMaker:
 
     def _encode_pairs(self, pairs: list[Pair], epoch: int, number: int) -> EncodedChunk:
         if self._sampling is None:
-            return self._encoder.encode_pairs(pairs, 1, _THREADS)
+            return self._encoder.encode_pairs(pairs, 1, min(_MOST_THREADS, processors()))
         seed = int(np.random.SeedSequence([self._settings.seed, epoch]).generate_state(1, np.uint64)[0])
         return self._encoder.sample_pairs(pairs, 1, self._sampling, seed, number)
 
