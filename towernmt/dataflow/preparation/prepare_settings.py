@@ -108,10 +108,10 @@ class PrepareSettings:
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that determine the result, except files, which are compared by content."""
-        elsewhere = ("source", "target", "output", "valid_source", "valid_target", "valid_name", "validation",
-                     "source_vocab", "target_vocab", "workers", "ray", "overwrite", "source_factors",
-                     "source_factor_files", "alignments")
-        settings = {name: value for name, value in asdict(self).items() if name not in elsewhere}
+        others = ("source", "target", "output", "valid_source", "valid_target", "valid_name", "validation",
+                  "source_vocab", "target_vocab", "workers", "ray", "overwrite", "source_factors",
+                  "source_factor_files", "alignments")
+        settings = {name: value for name, value in asdict(self).items() if name not in others}
         names = [files.name for files in self.validation_files()]
         if self.learns_alignments:
             settings["alignments"] = LEARN
@@ -177,7 +177,7 @@ class PrepareSettings:
             if not getattr(self, name):
                 raise SettingsError(f"--{name} is missing: `towernmt prepare` needs --source (with --target, or a "
                                     "URI) and --output.")
-        self._check_places()
+        self._check_locations()
         check_ranges(self, format_value=lambda key, value: f"--{key.replace('_', '-')} {value}")
         self._check_annotations()
         self.pair_filter.texts.check()
@@ -193,7 +193,7 @@ class PrepareSettings:
             raise SettingsError("--shared-vocab with two different vocabulary files: pass one file, or remove "
                                 "--shared-vocab.")
 
-    def _check_places(self) -> None:
+    def _check_locations(self) -> None:
         if "://" in self.output and not self.output.startswith("s3://"):
             raise SettingsError(f"--output {mask_uri(self.output)}: expected a directory, or s3://bucket/prefix.")
         for path in self.text_files():
