@@ -174,5 +174,5 @@ def test_factors_are_saved_next_to_the_vocabularies_and_old_ones_removed(shared:
 def test_a_damaged_list_of_factors_is_refused_by_name(tmp_path: Path) -> None:
     save_vocabularies(factored(), VOCABULARIES["word"], tmp_path)
     (tmp_path / "source_factor_2.words").write_text("x\nx\n")
-    with pytest.raises(DataError, match="source_factor_2.words: piece .* repeats 'x'"):
+    with pytest.raises(DataError, match="source_factor_2.words line 2: 'x' is already in line 1"):
         load_vocabularies(tmp_path)

@@ -261,8 +261,10 @@ def test_a_word_list_of_another_make_gets_the_special_pieces(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("name", "content", "message"), (
-    ("a.words", b"one\none\n", "repeats 'one'"),
-    ("a.words", b"one\n\ntwo\n", "is empty"),
+    ("a.words", b"one\ntwo\none\n", "a.words line 3: 'one' is already in line 1"),
+    ("a.words", b"one\n\ntwo\n", "a.words line 2: the line is empty"),
+    ("a.words", b"", "a.words line 1: the line is empty"),
+    ("a.words", b"<pad>\n<s>\n</s>\n<unk>\none\n\n", "a.words line 6: the line is empty"),
     ("a.words", b"\xff\xfe", "not UTF-8"),
     ("a.model", b"no protocol buffer", "not a SentencePiece model"),
     ("a.model", b"", "not a SentencePiece model"),

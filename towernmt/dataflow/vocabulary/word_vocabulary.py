@@ -21,16 +21,16 @@ def read_pieces(content: bytes, origin: str) -> list[str]:
     except UnicodeDecodeError as error:
         raise DataError(f"{origin}: byte {error.start + 1} is not UTF-8. A vocabulary must be a text file with one "
                         "piece a line.") from None
-    if tuple(lines[:len(SPECIAL_PIECES)]) != SPECIAL_PIECES:
-        lines = [*SPECIAL_PIECES, *(line for line in lines if line not in SPECIAL_PIECES)]
     first: dict[str, int] = {}
-    for number, piece in enumerate(lines):
+    for number, piece in enumerate(lines, 1):
         if not piece or piece in first:
-            problem = "is empty" if not piece else f"repeats '{piece}'"
-            raise DataError(f"{origin}: piece {number + 1} {problem}. A vocabulary must be a text file with one piece "
-                            "a line, without repetitions.")
+            problem = "the line is empty" if not piece else f"'{piece}' is already in line {first[piece]}"
+            raise DataError(f"{origin} line {number}: {problem}. A vocabulary must be a text file with one piece a "
+                            "line, without repetitions.")
         first[piece] = number
-    return lines
+    if tuple(lines[:len(SPECIAL_PIECES)]) == SPECIAL_PIECES:
+        return lines
+    return [*SPECIAL_PIECES, *(line for line in lines if line not in SPECIAL_PIECES)]
 
 
 def write_pieces(pieces: Sequence[str]) -> bytes:
