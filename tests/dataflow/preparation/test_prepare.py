@@ -405,10 +405,14 @@ def test_settings_that_cannot_work_are_refused(options: dict[str, object], messa
 
 def test_files_that_are_missing_are_refused_before_any_work(tmp_path: Path) -> None:
     settings = _write(tmp_path, _corpus(10))
-    for options in ({"source": str(tmp_path / "no.de")}, {"source_vocab": str(tmp_path / "no.model")},
+    for options in ({"source": str(tmp_path / "no.de")},
                     {"valid_source": str(tmp_path / "no.de"), "valid_target": str(tmp_path / "no.en")}):
-        with pytest.raises(DataError, match=r"no\.(de|model): the (vocabulary )?file does not exist"):
+        with pytest.raises(DataError, match=r"no\.de: the file does not exist"):
             prepare(replace(settings, **options))
+    (tmp_path / "folder.model").mkdir()
+    for name, reason in (("no.model", "No such file"), ("folder.model", "Is a directory")):
+        with pytest.raises(DataError, match=rf"{name}: cannot read the vocabulary \({reason}"):
+            prepare(replace(settings, source_vocab=str(tmp_path / name)))
     assert not (tmp_path / "out").exists()
 
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
-from towernmt.core.errors import DataError
+from towernmt.core.errors import DataError, remedy
 from towernmt.dataflow.preparation.prepare_settings import LEAST_COVERAGE, PrepareSettings
 from towernmt.dataflow.preparation.tasks import Task, atomic_output
 from towernmt.dataflow.preparation.text_tasks import SampleSpec, SideMeasure, TextMeasure, sampled_sentences
@@ -47,14 +47,17 @@ from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, learn_w
 
 
 def check_vocabulary_files(settings: PrepareSettings) -> None:
-    """Check that the vocabulary files of the settings exist.
+    """Check that the vocabulary files of the settings can be read.
 
     Raises:
-        DataError: a file is missing.
+        DataError: a file is missing or cannot be read.
     """
-    for path in (settings.source_vocab, settings.target_vocab):
-        if path and not Path(path).is_file():
-            raise DataError(f"{path}: the vocabulary file does not exist. Check the path.")
+    for path in filter(None, (settings.source_vocab, settings.target_vocab)):
+        try:
+            open(path, "rb").close()
+        except OSError as error:
+            raise DataError(f"{path}: cannot read the vocabulary ({error.strerror}). "
+                            f"{remedy(error, 'Check the path.')}") from error
 
 
 class VocabularyMaker:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from towernmt.core.errors import SettingsError, mask_text, mask_uri, suggestion
+from towernmt.core.errors import SettingsError, mask_text, mask_uri, remedy, suggestion
 from towernmt.core.settings import apply_overrides, setting
 from towernmt.core.structured_files import load_strict, read_yaml_text
 from towernmt.dataflow.sources.mixture import ON_END, Ingredient, Mixture
@@ -149,7 +149,7 @@ def read_corpora(location: str | Path) -> Corpora:
     try:
         content = load_strict(_quote_uris(read_yaml_text(path)))
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be read ({error.strerror}). Check the path.") from error
+        raise SettingsError(f"{path}: cannot be read ({error.strerror}). {remedy(error, 'Check the path.')}") from error
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: the file is not UTF-8 text ({error.reason} at byte {error.start}). Convert it "
                             "to UTF-8.") from error
