@@ -13,6 +13,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.dataflow.vocabulary.base import Vocabulary
 
 PAIRS = [(f"ja {n} wort", f"yes {n}  word") for n in range(60)]
 
@@ -61,6 +62,22 @@ def test_a_mixture_brings_its_tags_limits_and_validation_text(directory: Path) -
     assert data.manifest["settings"]["max_length"] == 7
     assert data.manifest["settings"]["vocab_symbols"] == "<a>"
     assert data.valid_target == [pair[1] for pair in PAIRS]
+
+
+def test_each_word_of_a_tag_is_one_subword_unless_it_is_only_letters(directory: Path) -> None:
+    def vocabulary(tag: str, **settings: object) -> Vocabulary:
+        Path("corpora.yaml").write_text(f"sources:\n  - {{uri: train.tsv.gz, tag: '{tag}'}}\n")
+        return prepare(PrepareSettings(source="corpora.yaml", output="out", overwrite=True, vocab_size=60,
+                                       **settings)).source_vocabulary   # type: ignore[arg-type]
+
+    def pieces(vocabulary: Vocabulary, text: str) -> list[str]:
+        return [vocabulary.id_to_piece(id) for id in vocabulary.encode(text)]
+
+    assert {"<a>", "<2b>"} <= set(pieces(vocabulary("<a> <2b>"), "<a> <2b> ja"))
+    assert "o" not in pieces(vocabulary("zu o <b>"), "wort")        # a symbol would divide every word with an o
+    with pytest.raises(SettingsError, match=r"corpora\.yaml: the tag <a,b> cannot become a subword.*without a comma"):
+        vocabulary("<a,b>")
+    assert "<a,b>" in pieces(vocabulary("<a,b>", vocab_kind="word"), "<a,b> ja")
 
 
 def test_a_mixture_brings_its_filters_unless_the_settings_have_others(directory: Path) -> None:

@@ -57,10 +57,10 @@ def write_text_files(settings: PrepareSettings, directory: Path, stream: TextIO 
     corpora = read_corpora(settings.source)
     mixture = _open(settings, corpora, stream)
     factors = settings.source_factors or corpora.source_factors or 0
-    _check_tags(corpora, factors)
+    symbols = _tag_symbols(settings, corpora, factors)
     copy = _Copy(mixture, directory, factors)
     copy.write(stream, on_resumable)
-    return _with_text(settings, corpora, *copy.files, factors), mixture.name
+    return _with_text(settings, corpora, *copy.files, factors, symbols), mixture.name
 
 
 def _open(settings: PrepareSettings, corpora: Corpora, stream: TextIO | None) -> Mixture:
@@ -74,12 +74,27 @@ def _open(settings: PrepareSettings, corpora: Corpora, stream: TextIO | None) ->
         raise
 
 
-def _check_tags(corpora: Corpora, factors: int) -> None:
+def _tag_symbols(settings: PrepareSettings, corpora: Corpora, factors: int) -> list[str]:
+    """Return the tags that become subwords of SentencePiece, without factors.
+
+    Of a tag of several words, these are the words that are not only letters, since SentencePiece finds a symbol inside
+    words, too.
+
+    Raises:
+        SettingsError: a tag lacks a factor, or has a comma, which separates the symbols.
+    """
+    symbols: set[str] = set()
     for entry in corpora.sources:
         try:
-            split_factors(clean(entry.tag), factors)
+            words = split_factors(clean(entry.tag), factors)[0]
         except FactorError as error:
             raise SettingsError(f"{corpora.name}: the tag {error.reason}") from None
+        symbols.update(word for word in words if len(words) == 1 or not word.isalpha())
+    with_comma = next((symbol for symbol in sorted(symbols) if "," in symbol), None)
+    if with_comma is not None and settings.vocab_kind in ("unigram", "bpe") and not settings.vocab_symbols:
+        raise SettingsError(f"{corpora.name}: the tag {with_comma} cannot become a subword, since commas separate the "
+                            "tokens of --vocab-symbols. Write it without a comma.")
+    return sorted(symbols)
 
 
 class _Copy:
@@ -162,16 +177,15 @@ def _check_factors(texts: list[str], factors: int, before: int, name: str) -> No
             raise DataError(f"{name}, pair {before + number + 1}: {error.reason}") from None
 
 
-def _with_text(settings: PrepareSettings, corpora: Corpora, source: Path, target: Path, factors: int
-               ) -> PrepareSettings:
+def _with_text(settings: PrepareSettings, corpora: Corpora, source: Path, target: Path, factors: int,
+               symbols: Sequence[str]) -> PrepareSettings:
     changes: dict[str, object] = {"source": str(source), "target": str(target)}
     if corpora.validation and not settings.valid_source:
         changes["validation"] = corpora.validation
     if factors:
         changes["source_factors"] = factors
-    tags = sorted({entry.tag.rsplit(SEPARATOR, factors)[0] for entry in corpora.sources if entry.tag})
-    if tags and not settings.vocab_symbols:
-        changes["vocab_symbols"] = ",".join(tags)
+    if symbols and not settings.vocab_symbols:
+        changes["vocab_symbols"] = ",".join(symbols)
     pair_filter = corpora.pair_filter
     filters = {**dataclasses.asdict(pair_filter.texts), "max_length": pair_filter.max_length,
                "max_length_ratio": pair_filter.max_length_ratio}
