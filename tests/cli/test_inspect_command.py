@@ -39,6 +39,16 @@ def test_a_source_is_counted_measured_and_shown(inspect) -> None:
     assert text.endswith("  ja wort\n    yes word\n  ja ja\n    yes yes\n")
 
 
+def test_pairs_that_the_filters_of_text_would_drop_are_counted(inspect, tmp_path) -> None:
+    (tmp_path / "some.tsv").write_text("eins\teins\nzwei 2\ttwo 2\ndrei 3\tthree\n\tempty 4\nvier\tvier\n")
+    (tmp_path / "filtered.yaml").write_text(
+        "sources:\n  - {uri: some.tsv, tag: <2de>}\ndrop_identical: true\nmatch_digits: true\n")
+    text = inspect("filtered.yaml")[1]
+    assert re.findall(r"(\d) of 5 pairs would be dropped: (.*)\n", text) == [
+        ("1", "digits"), ("1", "empty source"), ("2", "identical sides")]
+    assert "4 to drop" in text
+
+
 def test_repeated_source_sentences_are_counted_with_the_most_frequent(inspect, tmp_path) -> None:
     pairs = ["a\tx", "b\ty", "a\tz", " a \tx", "b\ty", "c\tx", "\tx", "\ty", f"{'long ' * 30}\tx", f"{'long ' * 30}\ty"]
     (tmp_path / "again.tsv").write_text("\n".join(pairs) + "\n")

@@ -141,6 +141,18 @@ def test_punctuation_agrees_across_scripts(source: str, target: str, agree: bool
     assert punctuation_agrees(source, target) is agree
 
 
+@pytest.mark.parametrize(("filters", "source", "target", "reason"), [
+    (TextFilters(match_digits=True), "<2de> hello", "hallo", None),
+    (TextFilters(match_digits=True), "<2de> <crawl> hello 3", "hallo", "digits"),
+    (TextFilters(drop_identical=True), "<bt> Berlin", "Berlin", "identical sides"),
+    (TextFilters(drop_identical=True), "<b> Berlin", "<b> Berlin", "identical sides"),
+    (TextFilters(source_script="Cyrillic"), "<crawl> да", "yes", None),
+    (TextFilters(match_digits=True), "1 < 2 > x", "x", "digits"),
+])
+def test_tags_before_a_text_do_not_count(filters: TextFilters, source: str, target: str, reason: str | None) -> None:
+    assert filters.reason(source, target) == reason
+
+
 def test_the_share_of_a_script_counts_letters_alone() -> None:
     assert share_in_scripts("abc где 12 !", "Latin") == 0.5
     assert share_in_scripts("コーヒーを飲む", "Han,Hiragana,Katakana") == 1

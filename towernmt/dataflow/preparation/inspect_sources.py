@@ -18,7 +18,7 @@ from towernmt.dataflow.preparation.corpus_statistics import describe_annotations
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.sources.mixture import Ingredient
 from towernmt.dataflow.sources.source import Pair, Source
-from towernmt.dataflow.text.pair_filters import PairFilter
+from towernmt.dataflow.text.pair_filters import DROP_REASONS, PairFilter
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary, FactorError
@@ -144,7 +144,21 @@ class SourceInspector:
                 unknown[side] += sum(ids.count(UNK) for ids in encoded)
                 tokens[side] += sum(lengths[side])
             report.lengths[side].extend(lengths[side])
-        report.dropped.update(self._filter.count_reasons(*(np.array(side, np.int64) for side in lengths)))
+        names = list(DROP_REASONS)
+        codes = self._filter.reasons(*(np.array(side, np.int64) for side in lengths))
+        for pair, code in zip(pairs, codes.tolist(), strict=True):
+            reason = names[code] if code >= 0 else self._text_reason(pair)
+            if reason is not None:
+                report.dropped[reason] += 1
+
+    def _text_reason(self, pair: Pair) -> str | None:
+        """Return the reason for which the filters of text drop a pair, or None."""
+        if not self._filter.texts.active:
+            return None
+        vocabulary = None if self._vocabularies is None else self._vocabularies[0]
+        source = (" ".join(vocabulary.plain_words(pair.source)) if isinstance(vocabulary, FactoredVocabulary)
+                  else pair.source)
+        return self._filter.texts.reason(source, pair.target)
 
     def _encode(self, vocabulary: Vocabulary, texts: list[str], report: SourceReport) -> list[list[int]]:
         """Return the ids of the subwords, without factors."""

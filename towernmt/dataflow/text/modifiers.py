@@ -26,10 +26,10 @@ import numpy as np
 
 from towernmt.core.errors import SettingsError, suggestion
 from towernmt.dataflow.text.letter_case import has_case, title_case, upper_case
+from towernmt.dataflow.text.text_lines import split_tags
 
 TextPair = tuple[str, str]
 """Source and target of a sentence pair."""
-_TAGS = re.compile(r"(?:<[^<>\s]+>\s+)*")
 _FINAL = re.compile(r"[.!?…。！？]+\s*$")
 _TOKEN = re.compile(r"[^\W_]{2,}")
 _ROWS = {"": ("qwertyuiop", "asdfghjkl", "zxcvbnm"), "de": ("qwertzuiopü", "asdfghjklöä", "yxcvbnm"),
@@ -297,11 +297,10 @@ class Modifiers:
             names: the modifiers, in the order of `MODIFIERS`.
             key: whole numbers from 0, the key of the random numbers.
         """
-        tags = _TAGS.match(pair[0])
-        begin = tags.end() if tags else 0
-        after = None if following is None else (_TAGS.sub("", following[0], count=1), following[1])
-        text = PairText(pair[0][begin:], pair[1], after, self.languages)
+        tags, source = split_tags(pair[0])
+        after = None if following is None else (split_tags(following[0])[1], following[1])
+        text = PairText(source, pair[1], after, self.languages)
         draw = random.Random(":".join(map(str, key)))
         for name in names:
             MODIFIERS[name](text, draw)
-        return pair[0][:begin] + text.source, text.target
+        return tags + text.source, text.target

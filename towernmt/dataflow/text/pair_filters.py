@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import setting
 from towernmt.dataflow.text.language_codes import base_code, two_letter_code
+from towernmt.dataflow.text.text_lines import split_tags
 
 TEXT_REASONS = {
     "identical sides": "both sides are the same text",
@@ -85,11 +86,13 @@ class TextFilters:
     def reason(self, source: str, target: str) -> str | None:
         """Return the first of `TEXT_REASONS` that holds, or None if the pair is kept.
 
+        Tags at the beginning, such as `<2de>`, do not count.
+
         Args:
             source: cleaned source text, without factors.
             target: cleaned target text.
         """
-        return next(self._reasons(source, target), None)
+        return next(self._reasons(split_tags(source)[1], split_tags(target)[1]), None)
 
     def _reasons(self, source: str, target: str) -> Iterator[str]:
         if self.drop_identical and source == target:
@@ -352,8 +355,3 @@ class PairFilter:
         conditions = [source_lengths == 0, target_lengths == 0, source_lengths > self.max_length,
                       target_lengths > self.max_length, longer > self.max_length_ratio * shorter]
         return np.select(conditions, range(len(conditions)), default=-1).astype(np.int8)
-
-    def count_reasons(self, source_lengths: NDArray[np.int64], target_lengths: NDArray[np.int64]) -> dict[str, int]:
-        """Return the number of dropped pairs by reason."""
-        reasons = self.reasons(source_lengths, target_lengths)
-        return {name: count for code, name in enumerate(DROP_REASONS) if (count := int((reasons == code).sum()))}

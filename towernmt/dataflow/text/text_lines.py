@@ -275,6 +275,15 @@ def one_line(text: str) -> str:
     return _CONTROL.sub(" ", _SURROGATE.sub("\ufffd", text))
 
 
+_LEADING_TAGS = re.compile(r"(?:<[^<>\s]+>\s+)*")
+
+
+def split_tags(text: str) -> tuple[str, str]:
+    """Return the tags at the beginning of a text, such as `<bt> ` and `<2de> <crawl> `, and the rest of the text."""
+    end = len(_LEADING_TAGS.match(text)[0])  # type: ignore[index]     # matches at least nothing
+    return text[:end], text[end:]
+
+
 @overload
 def clean_lines(lines: Iterable[str | bytes], name: str = "input", first: int = 1) -> Iterator[str]: ...
 
