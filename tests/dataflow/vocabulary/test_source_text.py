@@ -53,6 +53,13 @@ def test_words_at_the_beginning_of_lines_count_in_their_form_inside_lines() -> N
     assert words[:3] == ["ich", "Haus", "Hof"] and "Ich" not in words and "haus" in words
 
 
+def test_tags_do_not_hide_the_beginning_of_a_line() -> None:
+    lines = ["Ich habe ein Haus.", "Ich auch, sage ich.", "Haus und Hof"]
+    plain, tagged = (SourceCounts.of(f"{tag}{line}" for line in lines) for tag in ("", "<crawl> "))
+    assert tagged.first == plain.first
+    assert list(tagged.text().words) == ["crawl", *plain.text().words]
+
+
 def test_preparation_writes_the_facts_and_runs_copy_them(data: PreparedData, tmp_path: Path) -> None:
     assert data.source_text == (RANKED, 0.6667)         # words by frequency, then in alphabetical order
     data.copy_vocabularies(tmp_path)

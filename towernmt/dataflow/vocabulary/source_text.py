@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from towernmt.core.errors import DataError, remedy
 from towernmt.core.files import write_text
 from towernmt.core.structured_files import parse_json
+from towernmt.dataflow.text.text_lines import split_tags
 
 SOURCE_TEXT = "source_text.json"
 """File next to the vocabularies."""
@@ -115,7 +116,7 @@ class SourceCounts:
 
     Attributes:
         words: frequency of each word.
-        first: frequency of each word at the beginning of a line, where it may have a capital.
+        first: frequency of each word at the beginning of a line, after tags, where it may have a capital.
         lines: number of lines.
         marked: number of lines that end with a final mark.
     """
@@ -130,7 +131,9 @@ class SourceCounts:
         """Return the counts of lines."""
         counts = cls()
         for text in texts:
-            words = [match[0] for match in words_of(text)]
+            tags, sentence = split_tags(text)
+            words = [match[0] for match in words_of(sentence)]
+            counts.words.update(match[0] for match in words_of(tags))
             counts.words.update(words)
             counts.first.update(words[:1])
             counts.lines += 1
