@@ -396,11 +396,18 @@ def test_a_target_that_is_the_source_is_reported(tmp_path: Path) -> None:
     ({"character_coverage": 0.5}, "--character-coverage 0.5"),
     ({"shared_vocab": True, "source_vocab": "a", "target_vocab": "b"}, "--shared-vocab with two different"),
     ({"split_digits": True, "vocab_kind": "word"}, "--split-digits with --vocab-kind word"),
+    ({"vocab_symbols": "<a>,b c"}, "--vocab-symbols b c: a token cannot contain white space"),
+    ({"vocab_symbols": "<a>,<s>"}, "--vocab-symbols <s>: this token is reserved"),
 ))
 def test_settings_that_cannot_work_are_refused(options: dict[str, object], message: str,
                                                tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=message):
         prepare(_write(tmp_path, _corpus(10), **options))
+
+
+def test_symbols_may_be_repeated_and_have_spaces_around_them(tmp_path: Path) -> None:
+    data = prepare(_write(tmp_path, _corpus(50), vocab_symbols=" <a>, <b>,,<a> "))
+    assert UNK not in map(data.source_vocabulary.piece_to_id, ("<a>", "<b>"))
 
 
 def test_files_that_are_missing_are_refused_before_any_work(tmp_path: Path) -> None:

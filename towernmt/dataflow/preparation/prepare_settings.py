@@ -156,6 +156,12 @@ class PrepareSettings:
         return None if self.learns_alignments else self.alignments
 
     @property
+    def symbols(self) -> tuple[str, ...]:
+        """The distinct tokens of `vocab_symbols`."""
+        tokens = (token.strip() for token in (self.vocab_symbols or "").split(","))
+        return tuple(dict.fromkeys(token for token in tokens if token))
+
+    @property
     def factors(self) -> int:
         """Number of source factors."""
         return self.source_factors or len(self.source_factor_files)
@@ -186,6 +192,10 @@ class PrepareSettings:
         if self.split_digits and self.vocab_kind == "word":
             raise SettingsError("--split-digits with --vocab-kind word: plain words are not split. Choose another "
                                 "--vocab-kind, or remove --split-digits.")
+        for symbol in self.symbols:
+            if len(symbol.split()) > 1 or symbol in SPECIAL_PIECES:
+                problem = "a token cannot contain white space" if symbol.split()[1:] else "this token is reserved"
+                raise SettingsError(f"--vocab-symbols {symbol}: {problem}. Write tokens such as <a>,<b>.")
         if self.ray is not None:
             check_ray()
         files = {path for path in (self.source_vocab, self.target_vocab) if path}

@@ -128,7 +128,7 @@ class VocabularyMaker:
             names = ("source", "target") if self._plan.shared else (side,)
             recipe = VocabularyRecipe(
                 settings.vocab_kind, self._plan.size, settings.character_coverage, settings.byte_fallback,
-                tuple((settings.vocab_symbols or "").split(",")), settings.split_digits, self._files[side],
+                settings.symbols, settings.split_digits, self._files[side],
                 settings.vocab_sentences, lines * len(names))
             tasks[side] = LearnVocabulary(work / f"{side}-vocabulary", lines, names, recipe, tuple(samples))
         return tasks
