@@ -64,11 +64,11 @@ def test_options_of_a_bucket_go_to_the_storage_and_those_of_the_format_to_the_fo
         monkeypatch: pytest.MonkeyPatch) -> None:
     passed = {}
     monkeypatch.setattr(s3, "S3Storage", lambda **options: passed.update(options))
-    source = open_source("s3://bucket/*.tsv.gz?endpoint_url=http://me:secret@h:1&retries=3&columns=2,1&timeout=2.5")
+    source = open_source("s3://bucket/*.tsv.gz?endpoint_url=http://me:secret@h:1&retries=3&columns=2, 1&timeout=2.5")
     assert passed == {"endpoint_url": "http://me:secret@h:1", "retries": 3, "timeout": 2.5}
     assert (source.pattern, source.columns) == ("s3://bucket/*.tsv.gz", (2, 1))      # type: ignore[attr-defined]
     # Positions contain the name: a run may resume with more patience.
-    assert source.name == "s3://bucket/*.tsv.gz?endpoint_url=http://***@h:1&columns=2,1"
+    assert source.name == "s3://bucket/*.tsv.gz?endpoint_url=http://***@h:1&columns=2, 1"
     encoded = open_source("s3://bucket/x.tsv?endpoint_url=http%3A%2F%2Fme%3Asecret%40h:1&region=eu").name
     assert encoded == "s3://bucket/x.tsv?endpoint_url=http%3A%2F%2F***%40h:1&region=eu"
     assert open_source("s3://bucket/part-?.tsv?retries=99").name == open_source("s3://bucket/part-?.tsv").name

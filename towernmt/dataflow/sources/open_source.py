@@ -283,7 +283,7 @@ def _format_of_name(address: str, pattern: str) -> str:
 
 
 def _parse_columns(text: str) -> tuple[int, int]:
-    columns = [parse_whole_number(column) for column in text.split(",") if column.strip().isdigit()]
+    columns = [parse_whole_number(column.strip()) for column in text.split(",") if column.strip().isdigit()]
     if len(columns) != 2 or text.count(",") != 1:
         raise ValueError("the numbers of two columns, counted from 0, as in columns=0,1")
     return columns[0], columns[1]
