@@ -129,7 +129,7 @@ def stream_settings(mixture: Mixture, pair_filter: PairFilter) -> dict[str, Any]
     """Return the settings that a position in a stream depends on, by name, except the settings of batches."""
     limits = asdict(pair_filter)
     limits |= limits.pop("texts")
-    settings = {**mixture.position_settings(), **limits}
+    settings = {**mixture.position_settings, **limits}
     return {f"{name} in corpora.yaml": value for name, value in settings.items()}
 
 

@@ -112,7 +112,7 @@ class _Copy:
         self._state_path = directory / "corpus.position"
         self._begin = mixture.begin()
         # As read from JSON, which has lists for tuples.
-        self._origin = json.loads(json.dumps({"mixture": mixture.position_settings(), "seed": mixture.seed,
+        self._origin = json.loads(json.dumps({"mixture": mixture.position_settings, "seed": mixture.seed,
                                               "source_factors": factors, "begin": self._begin}))
 
     def write(self, stream: TextIO | None, on_resumable: Callable[[], None]) -> None:

@@ -216,8 +216,9 @@ class Mixture(Source):
             raise _damaged_weights(f"expected {len(self.ingredients)} weights after an epoch and a window")
         self.weight_log.load(restored)
 
+    @property
     def position_settings(self) -> dict[str, Any]:
-        """Return the settings that a cursor depends on, by name, apart from the seed.
+        """The settings that a cursor depends on, by name, apart from the seed.
 
         Weights are not included: a cursor contains those in effect until its epoch ends.
         """
