@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
+import io
 import lzma
 import random
 import re
@@ -76,6 +77,12 @@ def test_text_whose_lines_end_in_carriage_returns_alone_is_refused(tmp_path: Pat
         list(read_lines(path))
     path.write_bytes(b"eins\rzwei\rdrei\r\nvier\r\n")
     assert list(read_lines(path)) == ["eins\rzwei\rdrei", "vier"]
+
+
+def test_carriage_returns_that_may_end_lines_are_logged_in_translation(caplog: pytest.LogCaptureFixture) -> None:
+    assert list(clean_lines(io.BytesIO(b"a\r\nb\rc\n"), "input")) == ["a", "b c"] and not caplog.records
+    assert list(clean_lines(io.BytesIO(b"a\rb\rc"), "input")) == ["a b c"]
+    assert "input line 1: its carriage returns become spaces" in caplog.text
 
 
 def test_bytes_that_are_not_utf8_are_found_by_file_line_and_byte(tmp_path: Path) -> None:

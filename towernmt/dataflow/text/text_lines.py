@@ -330,6 +330,9 @@ def _decode_line(line: bytes, where: str) -> str:
     if (encoding := wide_encoding(line, beginning=False)) is not None:
         log.warning("%s: it looks like %s, but UTF-8 is expected: convert the text with iconv.", where,
                     encoding.removesuffix("LE"))
+    if not line.endswith(b"\n") and line.count(b"\r") > 1:
+        log.warning("%s: its carriage returns become spaces. If they end the lines of this text, convert it: "
+                    "tr '\\r' '\\n'", where)
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
