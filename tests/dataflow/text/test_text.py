@@ -72,16 +72,16 @@ def test_a_suffix_in_capitals_shows_compression_too(tmp_path: Path) -> None:
 
 def test_text_whose_lines_end_in_carriage_returns_alone_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mac.de"
-    path.write_bytes(b"eins\rzwei\rdrei\r")
+    path.write_bytes(b"eins\rzwei\rdrei\r" * 10)
     with pytest.raises(DataError, match=r"mac\.de: the lines end in carriage returns alone.* tr '\\r' '\\n' < .*mac"):
         list(read_lines(path))
-    path.write_bytes(b"eins\rzwei\rdrei\r\nvier\r\n")
-    assert list(read_lines(path)) == ["eins\rzwei\rdrei", "vier"]
+    path.write_bytes(b"eins\rzwei\rdrei\r" * 10 + b"\nvier\r\n")
+    assert list(read_lines(path)) == [("eins\rzwei\rdrei\r" * 10).removesuffix("\r"), "vier"]
 
 
 def test_carriage_returns_that_may_end_lines_are_logged_in_translation(caplog: pytest.LogCaptureFixture) -> None:
     assert list(clean_lines(io.BytesIO(b"a\r\nb\rc\n"), "input")) == ["a", "b c"] and not caplog.records
-    assert list(clean_lines(io.BytesIO(b"a\rb\rc"), "input")) == ["a b c"]
+    assert list(clean_lines(io.BytesIO(b"a\r" * 30), "input")) == [("a " * 30).strip()]
     assert "input line 1: its carriage returns become spaces" in caplog.text
 
 

@@ -33,6 +33,7 @@ T = TypeVar("T")
 LINES_PER_CHUNK = 4096
 LONGEST_LINE = 1 << 24
 """Maximum length of a line in bytes. A longer line is not text (/dev/zero), and would fill the memory."""
+_MOST_RETURNS = 20      # carriage returns in a line without a line feed; if it has more, they probably end the lines
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _DOCUMENTS = {b"%PDF-": "a PDF file", b"PK\x03\x04": "a Word, OpenDocument or zip file"}
@@ -79,7 +80,7 @@ class Chunk:
         if text.endswith("\n"):
             lines.pop()
         if "\r" in text:
-            if self.first_line == 1 and "\n" not in text and text.count("\r") > 1:
+            if self.first_line == 1 and "\n" not in text and text.count("\r") > _MOST_RETURNS:
                 raise DataError(f"{self.path}: the lines end in carriage returns alone, but only a line feed ends a "
                                 f"line. Convert the file: tr '\\r' '\\n' < {self.path} > {self.path}.unix")
             lines = [line.removesuffix("\r") for line in lines]
@@ -330,7 +331,7 @@ def _decode_line(line: bytes, where: str) -> str:
     if (encoding := wide_encoding(line, beginning=False)) is not None:
         log.warning("%s: it looks like %s, but UTF-8 is expected: convert the text with iconv.", where,
                     encoding.removesuffix("LE"))
-    if not line.endswith(b"\n") and line.count(b"\r") > 1:
+    if not line.endswith(b"\n") and line.count(b"\r") > _MOST_RETURNS:
         log.warning("%s: its carriage returns become spaces. If they end the lines of this text, convert it: "
                     "tr '\\r' '\\n'", where)
     try:
