@@ -289,7 +289,8 @@ class RemotePreparedData(PreparedData):
     def _open_shard(self, shard: ShardInfo, verify: bool) -> PairBlock:
         name = self._folder.path(self._manifest.relative_path(shard.file))
         version = f"{self._folder.options.endpoint_url} {shard.crc32}"
-        for last in (False, True):
+        refetched = False
+        while True:
             with self._cache.open(name, version, shard.bytes, partial(self._fetch, name, shard)) as file:
                 try:
                     return map_shard(file, name, shard, verify)
@@ -297,10 +298,10 @@ class RemotePreparedData(PreparedData):
                     raise DataError(f"{self._cache.directory}: the cached copy of {name} cannot be read "
                                     f"({error.strerror}). Check the disk.") from error
                 except DataError:
-                    if last:
+                    if refetched:
                         raise
-            self._cache.discard(name, version)
-        raise DataError(f"{name}: cannot be read.")
+            self._cache.discard(name, version)      # the copy is damaged
+            refetched = True
 
     def _fetch(self, name: str, shard: ShardInfo, copy: BinaryIO) -> None:
         storage = self._folder.storage()

@@ -58,8 +58,7 @@ class HttpStorage:
 
     def open(self, file: StoredFile, offset: int = 0) -> BinaryIO:
         """Return a reader of a file, which sends no request before the first read; see `Storage.open`."""
-        reader: Any = HttpReader(self._server, file, offset)
-        return cast(BinaryIO, reader)
+        return cast(BinaryIO, HttpReader(self._server, file, offset))
 
 
 class HttpReader(io.RawIOBase):

@@ -69,8 +69,7 @@ class S3Storage:
 
     def open(self, file: StoredFile, offset: int = 0) -> BinaryIO:
         """Return a seekable reader of an object, which sends no request before the first read; see `Storage.open`."""
-        reader: Any = ObjectReader(self.options, file, offset, self._chunk_bytes)
-        return cast(BinaryIO, reader)
+        return cast(BinaryIO, ObjectReader(self.options, file, offset, self._chunk_bytes))
 
     def _stat(self, name: str, bucket: str, key: str) -> StoredFile:
         if not key or key.endswith("/"):
