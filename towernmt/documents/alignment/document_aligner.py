@@ -20,8 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from towernmt.dataflow.preparation.alignment_model import swapped
-from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths
+from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, reversed_block
 from towernmt.documents.alignment.length_gains import LengthGains, LengthModel
 from towernmt.documents.alignment.sentence_paths import Band, Bead, best_path
 from towernmt.documents.alignment.word_gains import (
@@ -156,7 +155,7 @@ class _Passes:
 
     def _lexicons(self, pairs: Sequence[PairBlock]) -> tuple[WordLexicon, WordLexicon]:
         """Return the lexicons of source words and of target words."""
-        return (WordLexicon.learn([swapped(block) for block in pairs], self._source_frequency, self._same[::-1],
+        return (WordLexicon.learn([reversed_block(block) for block in pairs], self._source_frequency, self._same[::-1],
                                   len(self._target_frequency)),
                 WordLexicon.learn(pairs, self._target_frequency, self._same, len(self._source_frequency)))
 
