@@ -379,7 +379,14 @@ def test_a_model_that_prefers_capitals_translates_them() -> None:
     assert translate(copies, ["THE DEVICE IS NOT HERE"]) == ["GERÄT FEHLT"]
 
 
-@pytest.mark.parametrize("line", ["OK", "USA", "A", "The device", "Peter Paul", "THE Device is here"])
+@pytest.mark.parametrize("line", ["NOT!", "IS?"])
+def test_a_short_word_in_capitals_before_a_mark_is_translated_in_its_usual_case(line: str) -> None:
+    model = Model(lambda text: ("noise", -0.9) if text.isupper() else (f"so {text}", -0.1))
+    assert translate(model, [line]) == [f"SO {line}"]
+    assert model.texts == [line, line.capitalize()]
+
+
+@pytest.mark.parametrize("line", ["OK", "USA", "U.S.!", "NOT.", "A", "The device", "Peter Paul", "THE Device is here"])
 def test_abbreviations_names_and_mixed_case_are_translated_once(line: str) -> None:
     model = Model(lambda text: text)
     assert translate(model, [line]) == [line]
@@ -472,13 +479,29 @@ def test_the_time_to_find_marks_grows_with_the_length() -> None:
 
 
 @pytest.mark.parametrize(("line", "translation", "expected"), [
-    ("so!!!", "SO!", "SO!!!"), ("was?!", "WHAT?", "WHAT?!"), ("so...", "SO.", "SO..."), ("so…", "SO", "SO..."),
+    ("so!!", "SO!", "SO!!"), ("was?!", "WHAT?", "WHAT?!"), ("so...", "SO.", "SO..."), ("so…", "SO", "SO..."),
     ("so…", "SO...", "SO..."), ('"so?!"', '"SO?"', '"SO?!"'), ("so!", "SO.", "SO."), ("so?", "SO", "SO")])
 def test_several_final_marks_are_those_of_the_line(line: str, translation: str, expected: str) -> None:
     model = Model(lambda text: translation)
     assert translate(model, [line]) == [expected]
     assert model.texts == [line]
     assert translate(Model(lambda text: translation), [line], off=["final_marks"]) == [translation]
+
+
+@pytest.mark.parametrize(("line", "text", "expected"), [
+    ("the device!!!!", "the device!", "THE DEVICE!!!!"), ("here?!?! not here", "here? not here", "HERE? NOT HERE"),
+    ("the device.....", "the device...", "THE DEVICE.....")])
+def test_a_run_of_marks_is_shortened_for_the_model(line: str, text: str, expected: str) -> None:
+    model = Model(lambda text: ("!!!!", -0.01) if re.search(r"[!?]{3}|[.]{4}", text) else (text.upper(), -0.9))
+    assert translate(model, [line]) == [expected]
+    assert model.texts == [line, text]
+
+
+@pytest.mark.parametrize("line", ["the device?!", "the device..."])
+def test_two_marks_and_an_ellipsis_are_not_shortened(line: str) -> None:
+    model = Model(str.upper)
+    assert translate(model, [line]) == [line.upper()]
+    assert model.texts == [line]
 
 
 def test_marks_after_a_final_mark_do_not_hide_it() -> None:

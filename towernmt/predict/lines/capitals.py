@@ -18,7 +18,9 @@ from towernmt.dataflow.vocabulary.base import Vocabulary
 _WORD = re.compile(r"[^\W\d_](?:[^\W_]|['’](?=\w))*")
 _SENTENCE_END = re.compile(r"[.!?…:]\W*\s\W*$")
 _LEAST_LETTERS = 4
-"""Minimum number of letters of a line of one word in capitals. Shorter words are often abbreviations."""
+"""Minimum number of letters of a line of one word in capitals without `!` and `?`. Shorter words are often
+abbreviations."""
+_CALL = re.compile(r"[!?]\W*$")
 _LEAST_WORDS = 3
 """Minimum number of words of a line in title case. Fewer words may be a name."""
 
@@ -27,12 +29,15 @@ _LEAST_EMPHASISED = 3
 
 
 def is_in_capitals(texts: Sequence[str]) -> bool:
-    """Return whether the texts of a line are in capitals: two words or more, or a word of four letters or more."""
+    """Return whether the texts of a line are in capitals.
+
+    It has two words or more, or a word of four letters or more, or a word before `!` or `?`, such as `NO!`.
+    """
     text = " ".join(texts)
     if not is_upper_case(text):
         return False
     words = [word for word in _WORD.findall(text) if len(word) > 1 or len(word.upper()) > 1]
-    return len(words) > 1 or sum(map(str.isalpha, text)) >= _LEAST_LETTERS
+    return len(words) > 1 or sum(map(str.isalpha, text)) >= _LEAST_LETTERS or bool(words and _CALL.search(text))
 
 
 def is_in_title_case(texts: Sequence[str]) -> bool:

@@ -58,6 +58,8 @@ _WORD = re.compile(r"\w+")
 _REPETITION = re.compile(r"([^\W\d_]{1,3}?)\1{2,}", re.IGNORECASE)
 _LONG_RUN = re.compile(r"([^\W\d_])\1{3,}", re.IGNORECASE)
 """A letter that is repeated for emphasis. Three equal letters may be those of a compound, such as `Schifffahrt`."""
+_MARK_RUN = re.compile(r"([!?])[!?]{2,}|(\.{3})\.+")
+"""Marks that are repeated for emphasis. Two marks (`?!`) and an ellipsis are common."""
 _PROGRAM = re.compile(r"(?=.*(?:\w\(|[=<>]|\) ?\{)).*[;{}]\s*|[{}]+\s*|[{}] .*[;{]\s*")
 _FINAL_MARKS = re.compile(r"\s*[.!?…。．｡।！？؟]+\s*$")
 
@@ -97,8 +99,8 @@ class SpecialLine:
     Attributes:
         spans: the protected spans.
         case: "capitals", "title" or "lower"; "" for another letter case, or if the line is in its usual case.
-        is_corrected: whether the second translation is that of a line with corrected typos, or with the usual case of
-            its words in capitals.
+        is_corrected: whether the second translation is that of a line with corrected typos, with the usual case of its
+            words in capitals, or with fewer marks.
         is_copied: whether the line is its own translation.
     """
 
@@ -123,6 +125,7 @@ class SpecialLine:
             self._find_case()
         if not self.is_copied:
             self._correct()
+            self._shorten_marks()
 
     def _names(self) -> list[str]:
         """Return regular expressions of words that a translation must not change.
@@ -176,6 +179,15 @@ class SpecialLine:
         self.is_corrected = self.is_corrected or corrected != self._texts
         self._is_shortened = any(map(_LONG_RUN.search, self._texts)) and not any(map(_LONG_RUN.search, corrected))
         self._texts = corrected
+
+    def _shorten_marks(self) -> None:
+        """Shorten runs of marks in the texts, which some models translate alone."""
+        if self._model.settings.final_marks == "off":
+            return
+        shortened = [_MARK_RUN.sub(lambda match: match[1] or match[2], text) for text in self._texts]
+        if shortened != self._texts:
+            self.is_corrected = self._is_shortened = True
+            self._texts = shortened
 
     @property
     def _may_be_copied(self) -> bool:
@@ -304,7 +316,7 @@ class SpecialLine:
         num_restored_spans = self.spans.changed(first_hypothesis.text) - self.spans.changed(second_hypothesis.text)
         if num_restored_spans:
             return second_translation if num_restored_spans > 0 else first_translation
-        if self._is_shortened:      # models are sure of repeated letters
+        if self._is_shortened:      # models are sure of repeated letters and marks
             return second_translation
         search = self._model.search
         num_regained = self._num_lost(first_hypothesis.text) - self._num_lost(second_hypothesis.text)

@@ -36,8 +36,8 @@ _SIGN_OF_SPANS = re.compile(r"[\d@#`*_\[|=>+^»«‚‹›\uff03/\\%{$&<~£€¥
                             r"\u00a7\u00a9\u00ae\u00b2-\u00b9\u2020-\u2bff\u3030\u303d"
                             r"\u3297\u3299\ufe0f\U0001f000-\U0001faff]")
 _SIGN_IN_WORDS = re.compile(r"[.,:;!?]\w|[:;][-'’()]|\(\)|xd|^\W*(?:[-–—•‣◦▪·]\s|\(?[a-z]\))"
-                            r"|(?:^|\s)--?[a-z]|^\(|([^\W\d_]{1,3}?)\1\1", re.IGNORECASE)
-"""Signs of protected spans in a line of letters and common punctuation, and letters that are repeated."""
+                            r"|(?:^|\s)--?[a-z]|^\(|([^\W\d_]{1,3}?)\1\1|[!?]{3}|\.{4}", re.IGNORECASE)
+"""Signs of protected spans in a line of letters and common punctuation, and letters and marks that are repeated."""
 _MARKED = 0.9
 """Minimum share of the lines of the training text with a final mark, at which lines without one are special."""
 _FRAGMENT, _LONG, _LONG_BY = 3, 3, 10
