@@ -21,10 +21,11 @@ _PHONE = (r"\+\d{1,3}(?:[ \u00a0/-]?(?:\(\d{1,6}\)|\d{2,12})){1,6}(?!\d)"
 _ANGLE = r"\d{1,3}° ?\d{1,2}(?:[.,]\d+)?[′'’](?: ?\d{1,2}(?:[.,]\d+)?(?:[″\"”]|''))?(?: ?[NSWEO]\b)?"
 _SEPARATOR = r"(?:[.,:/'’\u066b\u066c–-]|(?: ?× ?| ?x (?=\d)|x)(?=\d))"
 _DIGITS = rf"{_PHONE}|{_ANGLE}|{_GROUPED}|\d+(?:{_SEPARATOR}\d+)*(?:[eE][+-]?\d+)?"
-_UNITS = ("% ‰ °C °F ° € $ £ ¥ ₹ EUR USD GBP CHF JPY km/h m/s km² m² cm² km cm mm µm nm m kg mg g ml cl l kB KB MB GB "
-          "TB Mbit/s Hz kHz MHz GHz kWh kW MW W mA V px dpi ms x").split()
+_CURRENCIES = "EUR USD GBP CHF JPY CNY CAD AUD SEK NOK DKK PLN CZK HUF INR BRL".split()
+_UNITS = ("% ‰ °C °F ° € $ £ ¥ ₹ km/h m/s km² m² cm² km cm mm µm nm m kg mg g ml cl l kB KB MB GB "
+          "TB Mbit/s Hz kHz MHz GHz kWh kW MW W mA V px dpi ms x").split() + _CURRENCIES
 _UNIT = "|".join(map(re.escape, sorted(_UNITS, key=len, reverse=True))).replace("%", r"%(?!\()")    # not of %(name)s
-_CURRENCY = r"[€$£¥₹][ \u00a0]?"
+_CURRENCY = rf"[€$£¥₹][ \u00a0]?|(?<!\w)(?-i:{'|'.join(_CURRENCIES)})[ \u00a0]"
 _SIGN = r"(?<![^\s(\[\"'„“»])[-−]"
 _NUMBER = re.compile(rf"(?:{_SIGN})?(?P<before>{_CURRENCY})?(?<![\w.,])(?:[vV](?=\d+(?:\.\d+)+(?!\.?\w)))?"
                      rf"(?P<digits>{_DIGITS})(?P<unit>[ \u00a0\u202f]?(?:{_UNIT}))?(?![\w%])(?!\s?[ap]\.?m\b)",
