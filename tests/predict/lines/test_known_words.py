@@ -36,6 +36,12 @@ def test_the_spans_replace_the_names_of_the_translation() -> None:
     assert translate(model, ["see a@x.de now: 12 €"], source_text=SourceText(WORDS)) == ["SEE a@x.de NOW: 12 €"]
 
 
+def test_a_damaged_number_is_the_place_of_its_placeholder() -> None:
+    model = Model(lambda text: text if text.endswith(", 25.") else re.sub("25", "255", text).upper() if "25" in text
+                  else "damaged")
+    assert translate(model, ["the 12 € device is"], source_text=SourceText(WORDS)) == ["THE 12 € DEVICE IS"]
+
+
 def test_a_model_without_words_gets_the_usual_placeholders() -> None:
     model = model_that_copies("Berlin")
     translate(model, ["see a@x.de now"])

@@ -450,6 +450,11 @@ def test_the_number_of_a_list_item_stays_at_the_beginning_if_the_model_is_surer(
     assert model.texts == ["1. open the door", "open the door"]
 
 
+def test_a_list_item_whose_translation_is_only_the_number_is_translated_without_it() -> None:
+    model = Model(lambda text: ("12.", -0.9) if text.startswith("12.") else (text.upper(), -0.1))
+    assert translate(model, ["12. the device is here."]) == ["12. THE DEVICE IS HERE."]
+
+
 @pytest.mark.parametrize(("line", "inner"), [
     ("the [device here] is", "device here"), ("[Music] the device", "Music"), ("it is. [Music]", "Music"),
     ("it [is] so", "is"), ("it is [at Here's 5].", "at Here's 5")])

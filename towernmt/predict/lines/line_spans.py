@@ -90,9 +90,14 @@ class LineSpans:
         return len(self._units - units_of_values(translation)) if self._units else 0
 
     def lost_item_number(self, translation: str) -> list[int]:
-        """Return the number of the list item at the beginning of the line if the translation does not begin with it."""
+        """Return the number of the list item at the beginning of the line if it damages the translation.
+
+        The translation does not begin with it, or has no words after it.
+        """
         item = item_number(self._text) if self._has_numbers else None
-        return [] if item is None or translation.startswith(item[0].strip()) else [int(item[1])]
+        if item is None or translation.startswith(item[0].strip()) and any(map(str.isalpha, translation)):
+            return []
+        return [int(item[1])]
 
     def changed(self, translation: str) -> int:
         """Return the number of different spans that a translation has more or less often than the line.

@@ -77,12 +77,13 @@ def _with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[Targ
                                   ) -> list[TargetAtom]:
     """Return the atoms, where numbers that neither the source nor `numbers` has are the missing placeholders.
 
-    A model may translate `X1` as `1`, or even as `91`: then there must be as many such numbers as missing placeholders.
-    It may also join the number to a word, as in `costs111`, from which it is removed.
+    A model may translate `X1` as `1`, and also damage numbers: it writes `91` for `X1`, or `255` for the placeholder
+    `25`. Then there must be as many such numbers as missing placeholders. It may also join the number to a word, as in
+    `costs111`, from which it is removed.
     """
     present = {atom.stands_for for atom in atoms}
     missing = {number: source for name, source in sentence.names.items()
-               if source not in present and (number := number_of_usual_placeholder(name))}
+               if source not in present and (number := name if name.isdigit() else number_of_usual_placeholder(name))}
     known_texts = numbers.union(atom.text for atom in sentence.atoms if atom.shield is None)
     joined_indices = {index for index, atom in enumerate(atoms) if missing and atom.stands_for is None
                       and atom.text not in known_texts and _NUMBER_AFTER_WORD.fullmatch(atom.text)}
