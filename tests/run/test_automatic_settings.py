@@ -218,9 +218,10 @@ def test_what_normalizes_behind_its_layers_has_a_longer_warm_up(preset, by_steps
     assert chosen(at, preset=preset, train__minutes=30)["schedule.warmup_steps"] == by_minutes
 
 
+@pytest.mark.parametrize("checkpoint", ["", "runs/a"])
 @pytest.mark.parametrize(("epochs", "dropout"), [(1, 0), (5, 0), (6, 0.1), (19, 0.1), (20, 0.2), (100, 0.3)])
-def test_dropout_grows_with_the_passes(epochs, dropout):
-    found = chosen(TATOEBA, train__epochs=epochs)
+def test_dropout_grows_with_the_passes(epochs, dropout, checkpoint, any_initial_run):
+    found = chosen(TATOEBA, train__epochs=epochs, init__checkpoint=checkpoint)
     assert found["model.residual_dropout"] == found["model.embedding_dropout"] == dropout
 
 
@@ -232,13 +233,6 @@ def test_dropout_of_a_run_that_patience_ends_goes_by_the_passes_that_patience_ta
     """Dropout is never 0, because the number of passes is not known."""
     found = chosen(dataclasses.replace(TATOEBA, target_tokens=tokens), **given)
     assert found["model.residual_dropout"] == found["model.embedding_dropout"] == dropout
-
-
-def test_what_begins_with_another_runs_parameters_has_always_dropout(monkeypatch):
-    monkeypatch.setattr(automatic_settings, "settings_of_initial_run", lambda settings: iter(()))
-    for epochs, dropout in ((1, 0.1), (30, 0.2)):
-        found = chosen(TATOEBA, train__epochs=epochs, init__checkpoint="runs/a")
-        assert found["model.residual_dropout"] == dropout
 
 
 TRAINED = {"init__checkpoint": "runs/a"}

@@ -328,8 +328,9 @@ def dropout_rates(settings: Settings, conditions: TrainingConditions) -> Iterato
     gave 33.4 and 29.5 BLEU, five passes over 30,000 of its pairs gave 29.7 and 28.0, and ten passes gave 32.3 and 34.3.
     No larger model was measured without dropout. The value 0.3 is that of Araabi and Monz 2020 ("Optimizing Transformer
     for low-resource neural machine translation"), who train until convergence. The limits between the values are
-    guesses. Dropout keeps its default, and is never 0, if the end of training is not known or if the model begins with
-    the parameters of another run, which may have seen the same text.
+    guesses. A trained model in a new domain needs no more than a new one: without dropout, it learned more of the new
+    text and kept more of the old (docs/notes/measurements.md, "A trained model in another domain"). Dropout keeps its
+    default, and is never 0, if the end of training is not known.
     """
     if not hasattr(settings.model, "residual_dropout"):
         return
@@ -339,7 +340,7 @@ def dropout_rates(settings: Settings, conditions: TrainingConditions) -> Iterato
     if passes is None:
         return
     rate = next(rate for bound, rate in ((6, 0.0), (20, 0.1), (60, 0.2), (float("inf"), 0.3)) if passes < bound)
-    if rate == 0 and (settings.init.checkpoint or seen == "at least"):
+    if rate == 0 and seen == "at least":
         return
     for name in ("residual_dropout", "embedding_dropout"):
         yield AutomaticSetting(f"model.{name}", rate, f"training sees each pair {seen} {passes:.2g} times")
