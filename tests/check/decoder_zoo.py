@@ -113,18 +113,18 @@ class Beast:
 
 ZOO = [
     Beast(StepsElsewhere, "stepwise",
-          "decode_step gives other logits than decode for target position 1 of the same words: make both the same "
-          "function, or what translates is not what was trained."),
+          "decode_step and decode return different logits for target position 1 of the same words: both must compute "
+          "the same function; otherwise translation does not use the model that was trained."),
     Beast(ForgetsTheStart, "stepwise",
-          "decode_step gives other logits than decode for target position 2 of the same words: make both the same "
-          "function, or what translates is not what was trained."),
+          "decode_step and decode return different logits for target position 2 of the same words: both must compute "
+          "the same function; otherwise translation does not use the model that was trained."),
     Beast(KeepsWordsOutsideTheCache, "stepwise",
-          "decode_step gives other logits than decode for target position 3 once hypotheses were reordered: keep what "
-          "belongs to a hypothesis in the cache, a row each, and nothing of it elsewhere."),
+          "decode_step and decode return different logits for target position 3 after hypotheses are reordered: keep "
+          "the complete state of a hypothesis in its row of the cache, and nowhere else."),
     Beast(SeesTheFuture, "causal",
-          "decode gives other logits for target position 1 when later target words change: hide later positions from "
-          "it, or training sees what translating cannot."),
+          "the logits of decode for target position 1 change with later target words: mask later positions; otherwise "
+          "training sees words that translation cannot see."),
     Beast(ReadsPadding, "padding",
-          "a sentence has other logits when its source has 4 more columns of padding (at target position 1): mask "
-          "padding by source_length, or a translation depends on its neighbours in the batch."),
+          "the logits of a sentence (target position 1) change when its source has 4 more columns of padding: mask "
+          "the padding by source_length; otherwise a translation depends on the other sentences of its batch."),
 ]

@@ -47,7 +47,7 @@ def test_a_weight_that_only_translating_uses_is_reported():
 
     (breach,) = check_tower(Sharpened())
     assert (breach.rule, breach.variable) == ("mode", "sharpness")
-    assert "is made only for translating (a tower of decode_step): no training tower has it" in breach.message
+    assert "is created only for translating (a tower of decode_step): no training tower has it" in breach.message
 
 
 def test_weights_that_only_training_uses_are_accepted():

@@ -226,55 +226,55 @@ ZOO = [
     Beast(NamedByNameScope, (
         ("enclosing-scope", "kernel"), ("name-scope", "kernel"), ("second-tower", "kernel")),
         "the trainable variable 'kernel' is called 'outer_names/kernel' inside the variable scope 'outer_variables', "
-        "whose name it must start with: make it by tf1.get_variable in the current scope."),
+        "but its name must begin with that scope: create it with tf1.get_variable in the current scope."),
     Beast(AsksForTheNameScope, (("name-scope", "top/kernel"), ("second-tower", "top/kernel")),
           "the trainable variable 'top/kernel' is called 'outer_names/inner/kernel' in a training tower in the name "
-          "scope 'outer_names/inner': its name depends on a name scope; create it by tf1.get_variable with a fixed "
+          "scope 'outer_names/inner': its name depends on a name scope; create it with tf1.get_variable and a fixed "
           "name."),
     Beast(NamedByTensor, (("tensor-name", "inputs_x_kernel"), ("second-tower", "inputs_x_kernel")),
           "the trainable variable 'inputs_x_kernel' is called 'outer_inputs_x_kernel' in a training tower in the name "
-          "scope 'outer_names/inner': its name depends on the name of a tensor (outer_inputs/x); create it by "
-          "tf1.get_variable with a fixed name."),
+          "scope 'outer_names/inner': its name depends on the name of a tensor (outer_inputs/x); create it with "
+          "tf1.get_variable and a fixed name."),
     Beast(OutsideTheScope, (("enclosing-scope", "kernel"), ("enclosing-scope", "other")),
-          "the trainable variable 'kernel' is called 'kernel' inside the variable scope 'outer_variables', whose name "
-          "it must start with: make it by tf1.get_variable in the current scope."),
+          "the trainable variable 'kernel' is called 'kernel' inside the variable scope 'outer_variables', but its "
+          "name must begin with that scope: create it with tf1.get_variable in the current scope."),
     Beast(RepeatsTheScope, (("scope-twice", "top/kernel"),),
           "the trainable variable 'top/kernel' is called 'outer_variables/outer_variables/kernel' inside the variable "
-          "scope 'outer_variables', whose name it repeats: open scopes with fixed names, not with the name of the "
-          "current scope."),
+          "scope 'outer_variables', and repeats the name of that scope: open scopes with fixed names, not with the "
+          "name of the current scope."),
     Beast(OneATower, (("second-tower", "kernel_0"),),
-          "the second training tower makes the trainable variable 'kernel_1' instead of reusing 'kernel_0': the towers "
-          "would train different variables; make it by tf1.get_variable, with the same name in every call."),
+          "the second training tower creates the trainable variable 'kernel_1' instead of reusing 'kernel_0': the "
+          "towers would train different variables; create it with tf1.get_variable, with the same name in every call."),
     Beast(SwitchesReuse, (("reuse", ""),),
-          "the function switches on reuse (reuse_variables) in the variable scope that encloses it, which is not its "
-          "own: open a scope, tf1.variable_scope(name, reuse=True), for what is to be shared."),
+          "the function switches on reuse (reuse_variables) in the variable scope that encloses it, which belongs to "
+          "the caller: open a scope, tf1.variable_scope(name, reuse=True), around the shared variables."),
     Beast(TrainsAStatistic, (("trainable-collection", "mean"),),
-          "'mean' is in TRAINABLE_VARIABLES, but the cost has no gradient for it: make what gradient descent does not "
-          "train with trainable=False, and add nothing to that collection yourself."),
+          "'mean' is in TRAINABLE_VARIABLES, but the cost has no gradient for it: create variables that gradient "
+          "descent does not train with trainable=False, and do not add anything to this collection."),
     Beast(TrainsATensor, (("trainable-collection", "extra"),),
-          "'extra' is in TRAINABLE_VARIABLES, but it is not a variable: make what gradient descent does not train with "
-          "trainable=False, and add nothing to that collection yourself."),
+          "'extra' is in TRAINABLE_VARIABLES, but it is not a variable: create variables that gradient descent does "
+          "not train with trainable=False, and do not add anything to this collection."),
     Beast(TrainsTwice, (("trainable-collection", "kernel"),),
-          "'kernel' is in TRAINABLE_VARIABLES, but it occurs twice and would be updated twice: make what gradient "
-          "descent does not train with trainable=False, and add nothing to that collection yourself."),
+          "'kernel' is in TRAINABLE_VARIABLES, but it occurs twice and would be updated twice: create variables that "
+          "gradient descent does not train with trainable=False, and do not add anything to this collection."),
     Beast(HidesStatistics, (("model-variables", "mean"),),
-          "'mean' is not trained but predicting needs it, and it is not in MODEL_VARIABLES: add it with "
+          "'mean' is not trained, but prediction needs it, and it is not in MODEL_VARIABLES: add it with "
           "tf1.add_to_collection(tf1.GraphKeys.MODEL_VARIABLES, variable)."),
     Beast(SaysTower, (("tower-word", "ivory_tower/kernel"),),
-          "the variable 'ivory_tower/kernel' has the word 'tower' in its name, by which tensorpack knows its own "
-          "scopes: call it otherwise."),
+          "the variable 'ivory_tower/kernel' has the word 'tower' in its name, by which tensorpack recognises its own "
+          "scopes: choose another name."),
     Beast(SaysTowerInANameScope, (("tower-word", "watchtower"),),
-          "the scope 'watchtower' has the word 'tower' in its name, by which tensorpack knows its own scopes: call it "
-          "otherwise."),
+          "the scope 'watchtower' has the word 'tower' in its name, by which tensorpack recognises its own scopes: "
+          "choose another name."),
     Beast(FillsACollection, (("grows", "costs"),),
           "the graph collection 'costs' grows with each call of the function: add to it in the first tower only "
           "(get_current_tower_context().is_main_training_tower)."),
     Beast(KeepsAList, (("grows", "self.costs"),),
-          "'self.costs' grows with each call of the function: towers are built many times, so keep nothing of one call "
-          "for the next."),
+          "'self.costs' grows with each call of the function: a tower function is called many times, so it must not "
+          "keep anything from one call to the next."),
     Beast(PredictsMore, (("mode", "temperature"),),
-          "the variable 'temperature' is made only when predicting: nothing trains it, and no checkpoint has it; make "
-          "the variable when training, too."),
+          "the variable 'temperature' is created only for prediction: nothing trains it, and no checkpoint contains "
+          "it; create the variable in training, too."),
     Beast(KeepsATensor, (("fails", ""),),
           "the second of two training towers cannot be built: RuntimeError: called a second time"),
 ]

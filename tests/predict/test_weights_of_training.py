@@ -216,7 +216,7 @@ def test_a_weight_that_only_search_uses_ends_a_training_with_validation(run, tmp
     assert main(["train", "--defaults=fixed", "--model", f"{tmp_path / 'heads.py'}:Sharpened", "--preset", "toy",
                  "--data", str(run.parent / "data"), "--logdir", str(tmp_path / "new"), "--set", *SETTINGS]) == 1
     error = capsys.readouterr().err
-    assert "asks for the variable 'sharpness', which the first training tower did not make" in error
+    assert "requests the variable 'sharpness', which the first training tower did not create" in error
 
 
 def test_the_weights_of_predicting_and_of_training(run):

@@ -72,10 +72,10 @@ class TrainsAnInteger(Line):
 
 
 @pytest.mark.parametrize("model, sentence", [
-    (MadeAgain, r"test_tower_watch.py:\d+: \[second-tower\] the second training tower makes the trainable variable "
+    (MadeAgain, r"test_tower_watch.py:\d+: \[second-tower\] the second training tower creates the trainable variable "
                 "'tower1/factor'"),
-    (NamedByItsTower, r"test_tower_watch.py:\d+: \[second-tower\] training tower 1 asks for the variable 'scale_1', "
-                      "which the first training tower did not make"),
+    (NamedByItsTower, r"test_tower_watch.py:\d+: \[second-tower\] training tower 1 requests the variable 'scale_1', "
+                      r"which the first training tower did not create"),
     (SwitchesReuse, r"test_tower_watch.py:\d+: \[reuse\] it switches on reuse"),
     (TrainsTwice, r"\[trainable-collection\] 'scale' is in TRAINABLE_VARIABLES, but it occurs twice"),
     (TrainsAnInteger, r"\[trainable-collection\] 'count' is in TRAINABLE_VARIABLES, but it is of type int32"),
@@ -92,7 +92,7 @@ def test_a_predicting_tower_with_variables_of_its_own_is_refused():
 
     trainer = set_up(PredictsMore(), towers=1)
     with trainer.tower_func.towers[0].inputs[0].graph.as_default(), pytest.raises(
-            TowerRuleError, match=r"\[mode\] the predicting tower makes the trainable variable"):
+            TowerRuleError, match=r"\[mode\] the predicting tower creates the trainable variable"):
         trainer.get_predictor(["x"], ["loss"], device=-1)
 
 

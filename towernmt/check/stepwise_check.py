@@ -96,23 +96,24 @@ def _breaches(model: NMTModel, session: Session, decoder: _StepDecoder, rng: np.
                                      "formula.", decode)
     elif step := _differs(logits, _forced_logits(session, decoder, in_order, model, rng)):
         yield Breach("causal", "", (
-            f"decode gives other logits for target position {step} when later target words change: hide later "
-            "positions from it, or training sees what translating cannot."), decode)
+            f"the logits of decode for target position {step} change with later target words: mask later positions; "
+            "otherwise training sees words that translation cannot see."), decode)
     elif step := _differs(logits, _forced_logits(session, decoder, in_order, model, rng, EXTRA_PADDING)):
         yield Breach("padding", "", (
-            f"a sentence has other logits when its source has {EXTRA_PADDING} more columns of padding (at target "
-            f"position {step}): mask padding by source_length, or a translation depends on its neighbours in the "
-            "batch."),
+            f"the logits of a sentence (target position {step}) change when its source has {EXTRA_PADDING} more "
+            "columns of padding: mask the padding by source_length; otherwise a translation depends on the other "
+            "sentences of its batch."),
             location_of_definition(model.encode))
     elif step := _differs(logits, _stepwise_logits(session, decoder, in_order)):
         yield Breach("stepwise", "", (
-            f"decode_step gives other logits than decode for target position {step} of the same words: make both the "
-            "same function, or what translates is not what was trained."), decode_step)
+            f"decode_step and decode return different logits for target position {step} of the same words: both must "
+            "compute the same function; otherwise translation does not use the model that was trained."), decode_step)
     elif step := _differs(_forced_logits(session, decoder, reordered, model, rng),
                           _stepwise_logits(session, decoder, reordered)):
         yield Breach("stepwise", "", (
-            f"decode_step gives other logits than decode for target position {step} once hypotheses were reordered: "
-            "keep what belongs to a hypothesis in the cache, a row each, and nothing of it elsewhere."), decode_step)
+            f"decode_step and decode return different logits for target position {step} after hypotheses are "
+            "reordered: keep the complete state of a hypothesis in its row of the cache, and nowhere else."),
+            decode_step)
 
 
 def _case(model: NMTModel, rng: np.random.Generator, reorder: bool) -> _Case:

@@ -104,19 +104,19 @@ def _created_again(record: VariableRecord, training: bool) -> Breach:
     location = location_of_creation(record.variable)
     if training:
         return Breach("second-tower", record.name, (
-            f"the second training tower makes the trainable variable '{record.name}' instead of reusing one of the "
-            "first: make it by tf1.get_variable, with the same name in every call"), location)
+            f"the second training tower creates the trainable variable '{record.name}' instead of reusing one of the "
+            "first: create it with tf1.get_variable, with the same name in every call"), location)
     return Breach("mode", record.name, (
-        f"the predicting tower makes the trainable variable '{record.name}', which no training tower has: make it by "
-        "tf1.get_variable, with the same name in training"), location)
+        f"the predicting tower creates the trainable variable '{record.name}', which no training tower has: create it "
+        "with tf1.get_variable, with the same name in training"), location)
 
 
 def _oddities(record: VariableRecord) -> list[Breach]:
     breaches = []
     if not record.from_store:
         breaches.append(Breach("name-scope", record.name, (
-            f"the trainable variable '{record.name}' is named by its name scope and made anew by each tower: make it "
-            "by tf1.get_variable."), location_of_creation(record.variable)))
+            f"the trainable variable '{record.name}' is named by its name scope, so each tower creates another one: "
+            "create it with tf1.get_variable."), location_of_creation(record.variable)))
     if "tower" in record.name:
         breaches.append(tower_in_name("variable", record.name, location_of_creation(record.variable)))
     return breaches
@@ -131,8 +131,8 @@ def _explained(error: ValueError) -> TowerRuleError | None:
     name = text.removeprefix("Variable ").split(" ")[0]
     tower = f"training tower {context.index}" if context.is_training else "a predicting tower"
     return TowerRuleError(
-        f"The tower function breaks a rule: {location_of_error(error) or '?'}: [second-tower] {tower} asks for the "
-        f"variable '{name}', which the first training tower did not make: name variables by variable scopes alone "
+        f"The tower function breaks a rule: {location_of_error(error) or '?'}: [second-tower] {tower} requests the "
+        f"variable '{name}', which the first training tower did not create: name variables by variable scopes alone "
         "(not by name scopes, tensors or the tower's number), and create each of them in training; "
         "check_tower(model) reports more.")
 

@@ -23,22 +23,22 @@ from towernmt.check.tower_builds import (
 RULES = {
     "fails": "the function can be called again, in every way that a tower is built",
     "enclosing-scope": "a trainable variable's name starts with the variable scope that encloses the call",
-    "scope-twice": "a trainable variable's name holds the enclosing variable scope once",
+    "scope-twice": "a trainable variable's name contains the enclosing variable scope once",
     "name-scope": "a trainable variable's name does not depend on a name scope",
     "tensor-name": "a trainable variable's name does not depend on a tensor's name",
-    "second-tower": "the second tower makes no trainable variable: it reuses the first one's",
-    "reuse": "the function does not switch on the reuse of a variable scope that is not its own",
-    "trainable-collection": "TRAINABLE_VARIABLES holds variables that gradient descent trains, each once",
-    "model-variables": "what is not trained but needed to predict is in MODEL_VARIABLES",
+    "second-tower": "the second tower creates no trainable variable: it reuses those of the first one",
+    "reuse": "the function does not switch on the reuse of its caller's variable scope",
+    "trainable-collection": "TRAINABLE_VARIABLES contains variables that gradient descent trains, each once",
+    "model-variables": "variables that are not trained, but needed for prediction, are in MODEL_VARIABLES",
     "tower-word": "no scope or variable has 'tower' in its name",
     "grows": "graph collections and attributes do not grow with each call",
-    "mode": "training makes every variable that predicting uses, in the same shape",
+    "mode": "training creates every variable that prediction uses, in the same shape",
 }
 """Rules by name, from tensorpack's "Rules of Tower Function"."""
 DECODER_RULES = {
     "padding": "a sentence's logits do not depend on the padding of its source",
     "causal": "a target position's logits do not depend on later target words",
-    "stepwise": "decode_step gives the logits that decode gives, step after step and after reordering",
+    "stepwise": "decode_step returns the logits of decode, at each step and after reordering",
 }
 """Further rules, for an `NMTModel`."""
 
@@ -125,7 +125,8 @@ def enclosing_scope(builds: Builds) -> Iterator[Breach]:
             name = builds.name_of(record)
             yield Breach("enclosing-scope", name, (
                 f"the trainable variable '{name}' is called '{record.name}' inside the variable scope '{ENCLOSING}', "
-                "whose name it must start with: make it by tf1.get_variable in the current scope."), record.location)
+                "but its name must begin with that scope: create it with tf1.get_variable in the current scope."),
+                record.location)
 
 
 def scope_twice(builds: Builds) -> Iterator[Breach]:
@@ -135,7 +136,8 @@ def scope_twice(builds: Builds) -> Iterator[Breach]:
             name = builds.name_of(record)
             yield Breach("scope-twice", name, (
                 f"the trainable variable '{name}' is called '{record.name}' inside the variable scope '{ENCLOSING}', "
-                "whose name it repeats: open scopes with fixed names, not with the name of the current scope."),
+                "and repeats the name of that scope: open scopes with fixed names, not with the name of the current "
+                "scope."),
                 record.location)
 
 
@@ -152,7 +154,8 @@ def names(builds: Builds) -> Iterator[Breach]:
             rule, cause = ("name-scope", "a name scope") if tensor is None else ("tensor-name", "the name of a tensor")
             yield Breach(rule, name, (
                 f"the trainable variable '{name}' is called '{record.name}' in {build.title}: its name depends on "
-                f"{cause}{'' if tensor is None else f' ({tensor})'}; create it by tf1.get_variable with a fixed name."),
+                f"{cause}{'' if tensor is None else f' ({tensor})'}; create it with tf1.get_variable and a fixed "
+                "name."),
                 record.location)
 
 
@@ -161,8 +164,9 @@ def second_tower(builds: Builds) -> Iterator[Breach]:
     for record in _trainable(builds.second):
         name = builds.name_of(record)
         yield Breach("second-tower", name, (
-            f"the second training tower makes the trainable variable '{record.name}' instead of reusing '{name}': the "
-            "towers would train different variables; make it by tf1.get_variable, with the same name in every call."),
+            f"the second training tower creates the trainable variable '{record.name}' instead of reusing '{name}': "
+            "the towers would train different variables; create it with tf1.get_variable, with the same name in every "
+            "call."),
             record.location)
 
 
@@ -171,8 +175,9 @@ def reuse(builds: Builds) -> Iterator[Breach]:
     location = next((build.reuse_location for build in builds.all_builds() if build.reuse_location is not None), None)
     if location is not None:
         yield Breach("reuse", "", (
-            "the function switches on reuse (reuse_variables) in the variable scope that encloses it, which is not its "
-            "own: open a scope, tf1.variable_scope(name, reuse=True), for what is to be shared."), location)
+            "the function switches on reuse (reuse_variables) in the variable scope that encloses it, which belongs "
+            "to the caller: open a scope, tf1.variable_scope(name, reuse=True), around the shared variables."),
+            location)
 
 
 def trainable_collection(builds: Builds) -> Iterator[Breach]:
@@ -196,15 +201,15 @@ def not_trainable(items: list[Any]) -> Iterator[tuple[Any, str]]:
         elif not item.dtype.is_floating:
             yield item, f"it is of type {item.dtype.base_dtype.name}"
         elif not item.trainable:
-            yield item, "it was made with trainable=False"
+            yield item, "it was created with trainable=False"
 
 
 def in_trainable_collection(item: Any, problem: str) -> Breach:
     """Return the breach of an item that TRAINABLE_VARIABLES must not contain."""
     name = getattr(getattr(item, "op", None), "name", repr(item))
     return Breach("trainable-collection", name, (
-        f"'{name}' is in TRAINABLE_VARIABLES, but {problem}: make what gradient descent does not train with "
-        "trainable=False, and add nothing to that collection yourself."), location_of_creation(item))
+        f"'{name}' is in TRAINABLE_VARIABLES, but {problem}: create variables that gradient descent does not train "
+        "with trainable=False, and do not add anything to this collection."), location_of_creation(item))
 
 
 def model_variables(builds: Builds) -> Iterator[Breach]:
@@ -214,7 +219,7 @@ def model_variables(builds: Builds) -> Iterator[Breach]:
             continue
         if KEYS.MODEL_VARIABLES not in record.collections:
             yield Breach("model-variables", record.name, (
-                f"'{record.name}' is not trained but predicting needs it, and it is not in MODEL_VARIABLES: add it "
+                f"'{record.name}' is not trained, but prediction needs it, and it is not in MODEL_VARIABLES: add it "
                 "with tf1.add_to_collection(tf1.GraphKeys.MODEL_VARIABLES, variable)."), record.location)
 
 
@@ -237,8 +242,8 @@ def tower_word(builds: Builds) -> Iterator[Breach]:
 def tower_in_name(kind: str, name: str, location: str) -> Breach:
     """Return the breach of a variable or scope with a name like tensorpack's scopes."""
     return Breach("tower-word", name, (
-        f"the {kind} '{name}' has the word 'tower' in its name, by which tensorpack knows its own scopes: call it "
-        "otherwise."), location)
+        f"the {kind} '{name}' has the word 'tower' in its name, by which tensorpack recognises its own scopes: choose "
+        "another name."), location)
 
 
 def grows(builds: Builds) -> Iterator[Breach]:
@@ -260,8 +265,8 @@ def grows(builds: Builds) -> Iterator[Breach]:
             "(get_current_tower_context().is_main_training_tower)."), location_of_creation(item) or function)
     for path, location in attributes.items():
         yield Breach("grows", path, (
-            f"'{path}' grows with each call of the function: towers are built many times, so keep nothing of one call "
-            "for the next."), location or function)
+            f"'{path}' grows with each call of the function: a tower function is called many times, so it must not "
+            "keep anything from one call to the next."), location or function)
 
 
 def mode(builds: Builds) -> Iterator[Breach]:
@@ -273,22 +278,22 @@ def mode(builds: Builds) -> Iterator[Breach]:
     if training.error or predicting.error:
         return
     for record in _unshared([m for m in predicting.variables if KEYS.GLOBAL_VARIABLES in m.collections], training):
-        yield _mode(record.name, "is made only when predicting: nothing trains it, and no checkpoint has it",
+        yield _mode(record.name, "is created only for prediction: nothing trains it, and no checkpoint contains it",
                     record.location)
     shapes = {record.name: record.variable.shape for record in training.variables}
     for record in predicting.variables:
         shape = shapes.get(record.name, record.variable.shape)
         if shape.as_list() != record.variable.shape.as_list():
-            yield _mode(record.name, f"has the shape {shape.as_list()} when training and "
-                                   f"{record.variable.shape.as_list()} when predicting", record.location)
+            yield _mode(record.name, f"has the shape {shape.as_list()} in training and "
+                                     f"{record.variable.shape.as_list()} in prediction", record.location)
     for use, build in builds.uses.items():
         for record in build.variables:
-            yield _mode(record.name, f"is made only for {use} ({build.title}): no training tower has it, so {use} "
+            yield _mode(record.name, f"is created only for {use} ({build.title}): no training tower has it, so {use} "
                                    "with a checkpoint will not work", record.location)
 
 
 def _mode(name: str, problem: str, location: str) -> Breach:
-    return Breach("mode", name, f"the variable '{name}' {problem}; make the variable when training, too.", location)
+    return Breach("mode", name, f"the variable '{name}' {problem}; create the variable in training, too.", location)
 
 
 def _unshared(records: list[VariableRecord], other_build: Build) -> list[VariableRecord]:
