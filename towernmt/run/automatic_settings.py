@@ -240,8 +240,9 @@ def softmax_sample(settings: Settings, conditions: TrainingConditions) -> Iterat
                                f"a softmax of all {conditions.vocabulary:,} tokens takes a large part of an update")
 
 
-TRAINED_RATE_DIVISOR, TRAINED_RATE_DIVISOR_OF_MUON = 5, 3
-"""Learning rate of a new model, divided by that of a model that is trained already."""
+TRAINED_RATE_DIVISOR, TRAINED_RATE_DIVISOR_OF_MUON, TRAINED_RATE_DIVISOR_OF_MIXTURE = 5, 3, 1.5
+"""Learning rate of a new model, divided by that of a model that is trained already: for Adam, for Muon, and for Muon
+with general data, which keep the model from forgetting."""
 
 
 def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
@@ -253,8 +254,8 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     small corpus"). The values 0.0007 for 512 and 0.0005 for 1,024 units are those of Ott et al. 2018 ("Scaling neural
     machine translation") for Adam; Muon's steps are as long as Adam's. A post-norm Transformer with 192 units reached
     3.9 BLEU with 0.002 and 19.4 BLEU with 0.001 (docs/notes/defaults.md, "Learning rate and norm"). A run that starts
-    from the parameters of a model has a fifth of the rate, which is a guess, or with Muon a third
-    (docs/notes/measurements.md, "A trained model in another domain").
+    from the parameters of a model has a fifth of the rate, which is a guess, or with Muon a third, or two thirds if
+    general data are mixed in (docs/notes/measurements.md, "A trained model in another domain").
     """
     size, small_batches = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
     rate, reason = settings.optimizer.learning_rate, "the model is new"
@@ -266,7 +267,9 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
         if rate > 0.001 and _is_post_norm(settings):
             rate, reason = 0.001, "the Transformer is post-norm"
     if settings.init.checkpoint:
-        divisor = TRAINED_RATE_DIVISOR_OF_MUON if settings.optimizer.name == "muon" else TRAINED_RATE_DIVISOR
+        divisor: float = TRAINED_RATE_DIVISOR
+        if settings.optimizer.name == "muon":
+            divisor = TRAINED_RATE_DIVISOR_OF_MIXTURE if conditions.is_mixed else TRAINED_RATE_DIVISOR_OF_MUON
         reason = f"the model is trained: a new model would have {rate:g}, at which it would forget much"
         rate = float(f"{rate / divisor:.3g}")
     if settings.architecture == "transformer" or settings.init.checkpoint:
