@@ -69,7 +69,7 @@ def test_blank_lines_are_no_records_and_an_empty_field_is_one(tmp_path: Path) ->
     ("de,en\na,b\n", "?source=De&target=en", "line 1: column 'De' is missing; the header has: de, en"),
     ('"d\ne",en\na,b\n', "?source=de&target=en", "line 1: column 'de' is missing; the header has: d e, en. Name"),
     ("de,de\na,b\n", "?source=de&target=en", "line 1: column 'de' is not unique"),
-    ('a,b\n"' + "x" * 200_000 + '",c\n', "", "line 2: .*field larger than field limit"),
+    ('a,b\n"' + ("x" * 999 + "\n") * 17_000 + '",c\n', "", "line 2: .*field larger than field limit"),
     ("a\rb,c\n", "", "line 1: the record that begins here is not valid CSV"),
 ])
 def test_invalid_csv_is_refused_with_file_and_line(text: str, options: str, message: str, tmp_path: Path) -> None:
@@ -103,6 +103,7 @@ def test_options_that_cannot_be_are_refused(options: str) -> None:
 
 
 def test_a_field_may_be_as_long_as_a_line_of_text(tmp_path: Path) -> None:
-    long = "x" * (csv.field_size_limit() + 1000)
+    csv.field_size_limit(1 << 17)       # Python's default, which other tests have raised
+    long = "x" * 200_000
     (tmp_path / "x.csv").write_text(f'{long},b\n"{long}",d\n')
     assert pairs(f"{tmp_path}/x.csv") == [(long, "b"), (long, "d")]
