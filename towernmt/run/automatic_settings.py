@@ -424,7 +424,7 @@ def averaging(settings: Settings, conditions: TrainingConditions) -> Iterator[Au
     """Average the last five checkpoints; the average is kept if its validation score is better.
 
     A run with fewer checkpoints does not average, because the average would include its first ones
-    (docs/notes/defaults.md).
+    (docs/notes/defaults.md, "The mean of the last checkpoints").
     """
     checkpoint, validated = settings.checkpoint, settings.validation.steps or settings.validation.minutes
     if not conditions.validation_pairs or not validated:

@@ -44,7 +44,7 @@ from towernmt.run.run_settings import Settings
 MIN_SENTENCES = 1000
 """Minimum number of sentences on which candidates are compared, if the validation set is large enough. A few hundred
 are misleading: in a run on 5,000 pairs of Tatoeba, 300 sentences selected a checkpoint with 16.0 BLEU on the test set,
-although the last checkpoint had 17.2 (docs/notes/defaults.md)."""
+although the last checkpoint had 17.2 (docs/notes/defaults.md, "The mean of the last checkpoints")."""
 
 
 def check_average(settings: Settings, data: TrainingData) -> None:
