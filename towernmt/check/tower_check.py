@@ -115,7 +115,7 @@ def _oddities(record: VariableRecord) -> list[Breach]:
     breaches = []
     if not record.from_store:
         breaches.append(Breach("name-scope", record.name, (
-            f"the trainable variable '{record.name}' is named by its name scope, so each tower creates another one: "
+            f"the trainable variable '{record.name}' is named by its name scope, so each tower creates a separate one: "
             "create it with tf1.get_variable."), location_of_creation(record.variable)))
     if "tower" in record.name:
         breaches.append(tower_in_name("variable", record.name, location_of_creation(record.variable)))

@@ -285,10 +285,10 @@ def _evaluate(package: Path, trained: TrainedModel, contents: _PackageContents, 
     translations = [translator.translate(test.source) for test in tests]
     subject = f"this package ({options.precision})"
     scores = _translation_scores(translations, tests, target_language, subject, translator)
-    int8 = _open_in_int8(trained, translator.search, package.parent / "int8") if options.int8 else None
-    if int8 is None:
+    in_int8 = _open_in_int8(trained, translator.search, package.parent / "int8") if options.int8 else None
+    if in_int8 is None:
         return {"scores": scores}
-    int8_translator, int8_scorer = int8
+    int8_translator, int8_scorer = in_int8
     int8_translations = [int8_translator.translate(test.source) for test in tests]
     scores += _translation_scores(int8_translations, tests, target_language, "this package, CTranslate2 in int8",
                                   int8_translator)

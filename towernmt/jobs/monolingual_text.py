@@ -25,7 +25,7 @@ COUNTED_TOKENS = 1_000_000
 MAX_UNKNOWN_SHARE = 0.2
 """Largest share of unknown tokens in monolingual text."""
 MIN_SEPARABLE_RATIO = 1.05
-"""Least ratio, for the true pairs, of the measures of `check_side` at which two languages can be told apart."""
+"""Least ratio, for the true pairs, of the measures of `check_side` at which two languages can be distinguished."""
 MIN_SOUND_SHARE = 0.01
 """Least share of the translations that are neither empty nor repetitive."""
 MIN_LIKENESS = 0.15

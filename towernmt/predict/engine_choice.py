@@ -201,7 +201,7 @@ class BackgroundExport(Generic[T]):
             self._export(wait=True)
 
     def export_during(self, items: Iterator[A]) -> Iterator[A]:
-        """Yield the items; if there is no export, begin to write it in a thread after the first item.
+        """Yield the items; if the export is missing, begin to write it in a thread after the first item.
 
         If another process exports the run, the next stream tries again.
         """

@@ -77,7 +77,7 @@ class StreamBatches:
         their windows.
 
         Raises:
-            DataError: the position lies outside these sources, or (as it is read) a source cannot be read.
+            DataError: the position lies outside these sources, or, during reading, a source cannot be read.
             ValueError: start below 0 or step below 1.
         """
         if start < 0 or step < 1:

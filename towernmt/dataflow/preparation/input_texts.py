@@ -111,7 +111,7 @@ class _Copy:
         self.files = directory / "corpus.source", directory / "corpus.target"
         self._state_path = directory / "corpus.position"
         self._begin = mixture.begin()
-        # As read from JSON, which has lists for tuples.
+        # Compared with a value that was read from JSON, in which tuples are lists.
         self._origin = json.loads(json.dumps({"mixture": mixture.position_settings, "seed": mixture.seed,
                                               "source_factors": factors, "begin": self._begin}))
 

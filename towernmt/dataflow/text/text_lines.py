@@ -37,7 +37,7 @@ _MOST_RETURNS = 20      # carriage returns in a line without a line feed; if it 
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _DOCUMENTS = {b"%PDF-": "a PDF file", b"PK\x03\x04": "a Word, OpenDocument or zip file"}
-"""Kinds of files that are no text, by their first bytes."""
+"""Kinds of files that are not text, by their first bytes."""
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\xfd7zXZ\0": "xz", b"BZh": "bzip2", b"\x28\xb5\x2f\xfd": "zstd"}
 """Programs that compress files, by the first bytes of their files."""
 
@@ -281,7 +281,8 @@ _LEADING_TAGS = re.compile(r"(?:<[^<>\s]+>\s+)*")
 
 def split_tags(text: str) -> tuple[str, str]:
     """Return the tags at the beginning of a text, such as `<bt> ` and `<2de> <crawl> `, and the rest of the text."""
-    end = len(_LEADING_TAGS.match(text)[0])  # type: ignore[index]     # matches at least nothing
+    tags = _LEADING_TAGS.match(text)
+    end = tags.end() if tags else 0
     return text[:end], text[end:]
 
 

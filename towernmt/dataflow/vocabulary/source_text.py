@@ -75,7 +75,7 @@ class SourceText(NamedTuple):
         """
         facts = parse_json(content, dict[str, Any], name, _RESTORE)
         words, marked = facts.get("words"), facts.get("marked")
-        # Not by `typed_value`, which takes half a second for so many words.
+        # `typed_value` would take half a second for 100,000 words.
         if not isinstance(words, list) or not set(map(type, words)) <= {str} or not isinstance(marked, (int, float)):
             raise DataError(f"{name}: not the facts about a source text. {_RESTORE}")
         return cls(words, marked)

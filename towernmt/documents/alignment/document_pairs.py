@@ -34,7 +34,7 @@ _RANDOM_ORDERS, _MAX_IN_RANDOM_ORDER = 4, 2000
 MAX_EQUAL_SHARE = 0.5
 """Maximum share of pairs with the same text on both sides."""
 MIN_SENTENCES_TO_JUDGE = 30
-"""Number of sentences of the shorter text below which the share is no evidence."""
+"""Number of sentences of the shorter text below which the share is not evidence."""
 _COLUMNS = ("keep", "score", "kind", "document", "source_sentences", "target_sentences", "source", "target")
 _YES, _NO = ("yes", "y", "1", "x", "true"), ("no", "n", "0", "", "false")
 

@@ -77,7 +77,7 @@ class _Forms:
     def are_single(self, existing: int) -> list[bool]:
         """Return, for each form, whether it has the translation of `msgid` instead of that of `msgid_plural`.
 
-        This is so only for a form of the number 1 alone. `msgid` may be "one file", which would be wrong for the other
+        This holds only for a form of the number 1 alone. `msgid` may be "one file", which would be wrong for the other
         numbers of a form, such as 21 and 31 in Russian.
 
         Args:
