@@ -28,7 +28,7 @@ from towernmt.core.gpus import (
 from towernmt.core.graph_state import GraphSettings, configure_graph
 from towernmt.core.session import session_config, use_gpus
 from towernmt.core.tf_compat import tf
-from towernmt.predict import stream
+from towernmt.predict.search import device_batches
 from towernmt.train import training_towers
 
 BUILD = {"is_cuda_build": True, "cuda_version": "12.5.1", "cudnn_version": "9",
@@ -314,22 +314,22 @@ def test_a_missing_driver_is_reported_before_tensorflow_is_imported(monkeypatch)
 
 
 def test_a_gpu_that_tensorflow_does_not_use_is_reported_once_unless_it_is_hidden(monkeypatch, caplog):
-    assert not stream.uses_gpu(None) and not caplog.records         # no driver
-    monkeypatch.setattr(stream, "has_gpu_driver", lambda: True)
-    monkeypatch.setattr(stream, "why_missing", lambda build: "a reason")
+    assert not device_batches.uses_gpu(None) and not caplog.records         # no driver
+    monkeypatch.setattr(device_batches, "has_gpu_driver", lambda: True)
+    monkeypatch.setattr(device_batches, "why_missing", lambda build: "a reason")
     for hidden in ("-1", "0"):
-        stream._report_unused_gpu.cache_clear()
+        device_batches._report_unused_gpu.cache_clear()
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-        assert not stream.uses_gpu(None) and not stream.uses_gpu(None) and not stream.uses_gpu("cpu")
+        assert not any(map(device_batches.uses_gpu, (None, None, "cpu")))
     assert [record.getMessage() for record in caplog.records] == ["The GPU is not used: a reason."]
-    assert stream.uses_gpu("gpu:1")
+    assert device_batches.uses_gpu("gpu:1")
 
 
 @pytest.mark.parametrize(("device", "arguments", "sizes"), [
     ("cpu", (None, None), (4096, 64)), ("gpu:0", (None, None), (16_384, 512)), ("gpu", (100, 7), (100, 7)),
     ("cpu", (100, None), (100, 64)), ("gpu", (None, 64), (16_384, 64))])
 def test_batches_are_larger_on_a_gpu_unless_they_are_specified(device, arguments, sizes):
-    settings = stream.batching_for(device, *arguments)
+    settings = device_batches.batching_for(device, *arguments)
     assert (settings.batch_tokens, settings.batch_sentences) == sizes
 
 

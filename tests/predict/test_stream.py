@@ -167,6 +167,59 @@ def test_threads_translate_batches_side_by_side_and_the_lines_keep_their_order()
     assert [found[0].text for found in stream] == lines
 
 
+DIVIDES = Searches(is_undivided=lambda piece: True)
+"""A search that divides each batch itself. A stream has parts of 500 lines for it."""
+
+
+def test_a_search_that_divides_batches_gets_the_next_part_before_it_ends_the_first() -> None:
+    lines, words = [f"{'a ' * (i % 7)}{i}" for i in range(1000)], Words()
+    stream = translate_stream(Together(), words, words, line_requests(lines), StreamSettings(), searches=DIVIDES)
+    assert [found[0].text for found in stream] == lines
+
+
+@pytest.mark.parametrize(("window", "sizes"), [(2000, [500, 500, 100]), (600, [500, 500, 100]), (400, [400, 400, 300])])
+def test_parts_are_not_smaller_than_a_window_of_few_lines(window: int, sizes: list[int]) -> None:
+    predictor, words = Echo(), Words()
+    lines = [str(i) for i in range(1100)]
+    stream = translate_stream(predictor, words, words, line_requests(lines), StreamSettings(window=window),
+                              searches=DIVIDES)
+    assert [found[0].text for found in stream] == lines
+    assert sorted(map(len, predictor.batches), reverse=True) == sizes
+
+
+def test_parts_are_not_read_further_than_the_window() -> None:
+    read = 0
+
+    def endless() -> Iterator[str]:
+        nonlocal read
+        while True:
+            read += 1
+            yield str(read)
+    words = Words()
+    stream = translate_stream(Echo(), words, words, line_requests(endless()), StreamSettings(), searches=DIVIDES)
+    assert [next(stream)[0].text for _ in range(3)] == ["1", "2", "3"] and read == 2000
+    stream.close()
+
+
+def test_lines_before_an_error_are_translated_in_parts() -> None:
+    def lines() -> Iterator[str]:
+        yield from map(str, range(1200))
+        raise DataError("line 1201 is broken")
+
+    def fail(source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if source[0, 0] == words.piece_to_id("500"):
+            raise SettingsError("the search fails")
+        return Echo()(source, source_length)
+
+    words = Words()
+    for predictor, error, count in ((Echo(), DataError, 1200), (fail, SettingsError, 500)):
+        texts: list[str] = []
+        with pytest.raises(error):
+            texts.extend(found[0].text for found in translate_stream(
+                predictor, words, words, line_requests(lines()), StreamSettings(), searches=DIVIDES))
+        assert texts == list(map(str, range(count)))
+
+
 def test_few_lines_are_shared_among_the_threads_the_longest_first_but_not_fewer_than_some() -> None:
     def batches(count: int, threads: int = 2, shares: int = 0) -> list[int]:
         predictor, words = Echo(), Words()

@@ -27,8 +27,8 @@ from towernmt.cli.translation_options import (
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.predict.engine_choice import check_precision
+from towernmt.predict.search.device_batches import batching_for, uses_gpu
 from towernmt.predict.search.search_settings import BATCH_ON_GPU, StreamSettings
-from towernmt.predict.stream import batching_for, uses_gpu
 from towernmt.serve.glossaries import Glossaries
 from towernmt.serve.model_loading import (
     ENGINES,

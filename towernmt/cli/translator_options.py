@@ -29,8 +29,8 @@ from towernmt.cli.translation_output import ENGINE
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.predict.engine_choice import GRAPH
 from towernmt.predict.lines.line_options import PLAIN, LineOptions
+from towernmt.predict.search.device_batches import batching_for
 from towernmt.predict.search.search_settings import BATCH_ON_GPU, StreamSettings
-from towernmt.predict.stream import batching_for
 
 if TYPE_CHECKING:
     from towernmt.predict.line_translator import LineTranslator

@@ -26,6 +26,8 @@ from towernmt.predict.pair_scorer import token_batches
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 
 NO_PENALTY = 1e-9
+_BATCHES_PER_THREAD = 2
+"""Minimum number of batches of a thread, so that one with short sentences follows one with long sentences."""
 _SHORTER = "Choose a smaller --max-source-length or --max-tokens."
 
 
@@ -33,20 +35,16 @@ class _Hypothesis(NamedTuple):
     """A hypothesis of a sentence.
 
     Attributes:
-        ids: tokens, with EOS if it is finished.
+        tokens: CTranslate2's tokens, with that of EOS if it is finished. Only those of the best hypotheses become ids.
         log_prob: sum of the log-probabilities of its tokens.
         log_probs: log-probability of each token; empty if not computed.
         attention: float32 `[tokens, source tokens]`, EOS included; None if not requested.
     """
 
-    ids: list[int]
+    tokens: list[str]
     log_prob: float
     log_probs: Sequence[float] = ()
     attention: np.ndarray | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.ids[-1:] == [EOS]
 
 
 class CTranslate2Search:
@@ -179,7 +177,7 @@ class CTranslate2Search:
             batch_limit = max(sentences[row].limits.maximum for row in batch)
             for row in batch:
                 limit = sentences[row].limits.maximum
-                if limit < batch_limit and any(len(hypothesis.ids) >= limit for hypothesis in hypotheses[row]):
+                if limit < batch_limit and any(len(hypothesis.tokens) >= limit for hypothesis in hypotheses[row]):
                     capped.append(row)
         if capped:
             hypotheses |= zip(capped, self._run_search(sentences, capped, same_limit=True), strict=True)
@@ -195,7 +193,7 @@ class CTranslate2Search:
             prefix_length = len(prefix) if self._beam_width > 1 else 0
             return limits.maximum if same_limit else 0, limits.minimum, prefix_length, forbidden
 
-        share = max(LEAST_SHARE, -(-len(rows) // self._model.engine.num_translators))
+        share = max(LEAST_SHARE, -(-len(rows) // (_BATCHES_PER_THREAD * self._model.engine.num_translators)))
         sorted_rows = sorted(rows, key=lambda row: (kind(row), len(sentences[row].source)), reverse=True)
         for _, group in groupby(sorted_rows, kind):
             remaining = list(group)
@@ -254,11 +252,11 @@ class CTranslate2Search:
             result: result of CTranslate2.
             first: attention of the first token, in place of that of the result; None for that of the result.
         """
-        attention: list[np.ndarray | None] = [None] * len(result.hypotheses)
-        if self._attention:
-            attention = [_add_end_column(rows if first is None else [*first, *rows[1:]]) for rows in result.attention]
-        return [_Hypothesis(self._model.target_ids(tokens), log_prob, (), weights)
-                for log_prob, tokens, weights in zip(result.scores, result.hypotheses, attention, strict=True)]
+        hypotheses = list(map(_Hypothesis, result.hypotheses, result.scores))      # each access copies all tokens
+        if not self._attention:
+            return hypotheses
+        return [hypothesis._replace(attention=_add_end_column(rows if first is None else [*first, *rows[1:]]))
+                for hypothesis, rows in zip(hypotheses, result.attention, strict=True)]
 
     def _forbid_occurrences(self, sentences: list[SentenceRequest], hypotheses: list[list[_Hypothesis]]) -> None:
         """Search again for sentences with forbidden tokens and phrases, which are then forbidden literally.
@@ -267,16 +265,19 @@ class CTranslate2Search:
         CTranslate2 has neither `WORD_BREAK` nor BOS in a phrase. A phrase after a `WORD_BREAK` is forbidden after the
         token that precedes it, and a phrase at the beginning is forbidden everywhere.
         """
-        rows = list(range(len(sentences)))
+        rows, never = list(range(len(sentences))), self._model.target_tokens((PAD, BOS))
         while rows:
             changed_rows = []
             for row in rows:
                 sentence, forbidden = sentences[row], set[Ids]()
                 for hypothesis in hypotheses[row]:
-                    forbidden |= {(id,) for id in (PAD, BOS) if id in hypothesis.ids}
-                    for start, phrase in sentence.avoided.occurrences(
-                            hypothesis.ids, len(sentence.prefix), self._word_breaks):
-                        forbidden.add((hypothesis.ids[start - 1], *phrase) if start else phrase)
+                    forbidden |= {(id,) for id, token in zip((PAD, BOS), never, strict=True)
+                                  if token in hypothesis.tokens}
+                    if not sentence.avoided.lengths:
+                        continue
+                    ids = self._model.target_ids(hypothesis.tokens)
+                    for start, phrase in sentence.avoided.occurrences(ids, len(sentence.prefix), self._word_breaks):
+                        forbidden.add((ids[start - 1], *phrase) if start else phrase)
                 if not forbidden <= set(sentence.forbidden):
                     sentences[row] = sentence._replace(forbidden=(*sentence.forbidden, *sorted(forbidden)))
                     changed_rows.append(row)
@@ -291,7 +292,7 @@ class CTranslate2Search:
             if self._beam_width > 1 and prefix and limits.minimum <= len(prefix):
                 ids = [*prefix, EOS]
                 if not any(True for _ in avoided.occurrences(ids, len(prefix), self._word_breaks)):
-                    endings[row] = _Hypothesis(ids, 0.0)
+                    endings[row] = _Hypothesis(self._model.target_tokens(ids), 0.0)
         return endings
 
     def _score_by_model(self, sentences: Sequence[SentenceRequest], hypotheses: list[list[_Hypothesis]],
@@ -324,20 +325,20 @@ class CTranslate2Search:
         """
         search, model, started = self._search, self._model, []
         for row, ending in endings.items():
-            indices = [k for k, hypothesis in enumerate(hypotheses[row]) if hypothesis.ids == ending.ids]
+            indices = [k for k, hypothesis in enumerate(hypotheses[row]) if hypothesis.tokens == ending.tokens]
             if indices and indices[0] < search.n_best:
                 started.append((row, indices[0], model.engine.translate_batch(
                     [model.source_tokens(sentences[row].source)], [model.target_tokens(sentences[row].prefix)],
                     asynchronous=True, beam_size=search.beam_size, num_hypotheses=search.beam_size,
-                    max_decoding_length=len(ending.ids), min_decoding_length=0, max_input_length=0, return_scores=True,
-                    no_repeat_ngram_size=search.no_repeat_ngram, return_end_token=True,
+                    max_decoding_length=len(ending.tokens), min_decoding_length=0, max_input_length=0,
+                    return_scores=True, no_repeat_ngram_size=search.no_repeat_ngram, return_end_token=True,
                     return_attention=self._attention, suppress_sequences=self._suppressed(sentences[row]))[0]))
             elif indices:
                 del hypotheses[row][indices[0]]
         for row, index, result in started:
             # CTranslate2 replaces EOS by PAD at the first position after a prefix, except in the best hypothesis.
             finished = [hypothesis for hypothesis in self._hypotheses(result.result())
-                        if hypothesis.ids[-1] in (EOS, PAD)]
+                        if hypothesis.tokens[-1] in model.target_tokens((EOS, PAD))]
             if finished:
                 hypotheses[row][index] = hypotheses[row][index]._replace(attention=finished[0].attention)
             else:
@@ -353,43 +354,44 @@ class CTranslate2Search:
             positions: pairs of a row and the index of a hypothesis.
         """
         positions, model = list(positions), self._model
-        sizes = [max(len(sentences[row].source), len(hypotheses[row][k].ids)) + 1 for row, k in positions]
-        started = []
+        sizes = [max(len(sentences[row].source), len(hypotheses[row][k].tokens)) + 1 for row, k in positions]
+        end, started = model.target_tokens([EOS]), []
         for batch in token_batches(sizes, self._stream.batch_tokens):
             pairs = [(sentences[row].source, hypotheses[row][k]) for row, k in (positions[i] for i in batch)]
             started.append((batch, model.engine.score_batch(
                 [model.source_tokens(source) for source, _ in pairs],
-                [model.target_tokens(hypothesis.ids[:-1] if hypothesis.ended else hypothesis.ids)
+                [hypothesis.tokens[:-1] if hypothesis.tokens[-1:] == end else hypothesis.tokens
                  for _, hypothesis in pairs],
                 max_input_length=0, asynchronous=True)))
         for batch, results in started:
             for i, result in zip(batch, results, strict=True):
                 row, k = positions[i]
-                log_probs = result.result().log_probs[:len(hypotheses[row][k].ids)]
+                log_probs = result.result().log_probs[:len(hypotheses[row][k].tokens)]
                 hypotheses[row][k] = hypotheses[row][k]._replace(log_prob=float(np.sum(log_probs)), log_probs=log_probs)
 
     def _score(self, hypothesis: _Hypothesis) -> float:
         if self._is_sampling:
             return hypothesis.log_prob
-        search, tokens = self._search, len(hypothesis.ids)
+        search, tokens = self._search, len(hypothesis.tokens)
         base = (5.0 + tokens) / 6.0 if search.length_normalization == "gnmt" else float(tokens)
         return float((hypothesis.log_prob + search.word_reward * tokens) / base ** search.length_penalty)
 
     def _as_arrays(self, best: list[list[_Hypothesis]], source_length: int) -> SearchOutput:
         n_best = self._search.n_best
-        length = max((len(hypothesis.ids) for hypotheses in best for hypothesis in hypotheses), default=0)
+        length = max((len(hypothesis.tokens) for hypotheses in best for hypothesis in hypotheses), default=0)
         tokens = np.full([len(best), n_best, length], PAD, np.int32)
         scores = np.full([len(best), n_best], -np.inf, np.float32)
         log_probs = np.zeros([len(best), n_best, length], np.float32) if self._log_probs else None
         attention = np.zeros([len(best), n_best, length, source_length], np.float32) if self._attention else None
         for row, hypotheses in enumerate(best):
             for k, hypothesis in enumerate(hypotheses):
-                tokens[row, k, :len(hypothesis.ids)] = hypothesis.ids
+                end = len(hypothesis.tokens)
+                tokens[row, k, :end] = self._model.target_ids(hypothesis.tokens)
                 scores[row, k] = self._score(hypothesis)
                 if log_probs is not None:
-                    log_probs[row, k, :len(hypothesis.ids)] = hypothesis.log_probs
+                    log_probs[row, k, :end] = hypothesis.log_probs
                 if attention is not None and hypothesis.attention is not None:
-                    attention[row, k, :len(hypothesis.ids), :hypothesis.attention.shape[1]] = hypothesis.attention
+                    attention[row, k, :end, :hypothesis.attention.shape[1]] = hypothesis.attention
         return SearchOutput(tokens, scores, log_probs, attention)
 
 

@@ -27,8 +27,8 @@ from towernmt.predict.line_translator import DividingSearch, Search, SearchArgum
 from towernmt.predict.lines.batch_inputs import LinePiece
 from towernmt.predict.lines.hypotheses import SearchOutput
 from towernmt.predict.pair_scorer import PairScore, PairScorer
+from towernmt.predict.search.device_batches import uses_gpu
 from towernmt.predict.search.search_settings import EnsembleSettings, StreamSettings, as_list
-from towernmt.predict.stream import uses_gpu
 
 A = TypeVar("A")
 T = TypeVar("T")

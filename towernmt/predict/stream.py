@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from towernmt.core.errors import DataError, DivergenceError, SettingsError
-from towernmt.core.gpus import has_gpu_driver, why_missing
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactorError
 from towernmt.predict.lines.batch_inputs import LinePiece, PieceBatch, piece_batches
@@ -23,13 +21,16 @@ from towernmt.predict.lines.hypotheses import Hypothesis, SearchOutput, TokenDet
 from towernmt.predict.lines.line_options import LineRequest, line_requests
 from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.words_of_lines import cut_line
-from towernmt.predict.search.search_settings import BATCH_ON_GPU, SearchSettings, StreamSettings
+from towernmt.predict.search.device_batches import batching_for
+from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 
 __all__ = ["Hypothesis", "Predictor", "SearchOutput", "Searches", "TokenDetails", "Translation", "translate_lines",
            "translate_stream"]
 
 log = logging.getLogger(__name__)
 
+_PARTS, _LEAST_PART = 4, 500
+"""Maximum number of parts of a window that are translated at the same time, and minimum number of lines of a part."""
 A = TypeVar("A")
 B = TypeVar("B")
 Predictor = Callable[..., SearchOutput | tuple[np.ndarray, ...]]
@@ -87,50 +88,6 @@ def translate_lines(predictor: Predictor, source_vocabulary: Vocabulary, target_
     return [hypotheses[0].text for hypotheses in stream]
 
 
-def uses_gpu(device: str | None) -> bool:
-    """Return whether a model is on a GPU; without a driver, TensorFlow is not imported to find that out.
-
-    Args:
-        device: "cpu", "gpu", "gpu:N" or None, as for `TrainedModel`.
-    """
-    if device is not None:
-        return "gpu" in device.lower()
-    if not has_gpu_driver() and "tensorflow" not in sys.modules:
-        return False
-    from towernmt.core.session import count_gpus  # takes seconds
-
-    if count_gpus():
-        return True
-    if has_gpu_driver():
-        _report_unused_gpu()
-    return False
-
-
-@cache
-def _report_unused_gpu() -> None:
-    """Log once why the GPU of this machine is not used, unless the user has hidden it."""
-    from towernmt.core.tf_compat import tf
-
-    if os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
-        log.warning("The GPU is not used: %s.", why_missing(tf.sysconfig.get_build_info()))
-
-
-def batching_for(device: str | None, batch_tokens: int | None = None, batch_sentences: int | None = None,
-                 **others: Any) -> StreamSettings:
-    """Return the settings of the batches for a device: larger batches on a GPU.
-
-    Args:
-        device: "cpu", "gpu", "gpu:N" or None, as for `Translator`.
-        batch_tokens: maximum source tokens in a batch; None for the default of the device.
-        batch_sentences: maximum sentences in a batch; None for the default of the device.
-        others: further fields of `StreamSettings`.
-    """
-    sizes = dict(BATCH_ON_GPU) if uses_gpu(device) else {}
-    sizes |= {} if batch_tokens is None else {"batch_tokens": batch_tokens}
-    sizes |= {} if batch_sentences is None else {"batch_sentences": batch_sentences}
-    return StreamSettings(**sizes, **others)
-
-
 def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target_vocabulary: Vocabulary,
                      requests: Iterable[LineRequest], settings: StreamSettings, name: str = "input",
                      encoder: RequestEncoder | None = None,
@@ -163,19 +120,66 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
     encoder = encoder or RequestEncoder(SearchSettings(), target_vocabulary)
     translator = _BatchTranslator(predictor, source_vocabulary, target_vocabulary, settings, searches,
                                   run_batches or partial(map_in_threads, threads=settings.threads))
+    size = settings.window if searches.is_undivided is None else min(settings.window, max(
+        _LEAST_PART, -(-settings.window // _PARTS)))
     error: DataError | None = None
-    while error is None:
-        window, error = read_window(requests, settings.window)
-        pieces, encode_error = _encode(window, name, first, source_vocabulary, settings.max_source_length, encoder)
-        error = encode_error or error
-        translated = translator.translate({piece for line in pieces for piece in line})
-        for line, request in zip(pieces, window, strict=False):
-            yield joined([translated[piece] for piece in line], request.options.n_best, request.text,
+
+    def parts() -> Iterator[_Part]:
+        nonlocal error
+        number, is_last = first, False
+        while not is_last:
+            part_requests, error = read_window(requests, size)
+            pieces, encode_error = _encode(part_requests, name, number, source_vocabulary, settings.max_source_length,
+                                           encoder)
+            error = encode_error or error
+            is_last = error is not None or len(part_requests) < size
+            yield _Part(part_requests, pieces, is_last and number == first)
+            number += len(part_requests)
+
+    for part, translations in _map_ahead(translator.translate_part, parts(), settings.window // size):
+        for pieces, request in zip(part.pieces, part.requests, strict=False):
+            yield joined([translations[piece] for piece in pieces], request.options.n_best, request.text,
                          source_vocabulary, settings.max_source_length, request.by_sentence)
-        if not window and error is None:
-            return
-        first += len(window)
-    raise error
+    if error is not None:
+        raise error
+
+
+class _Part(NamedTuple):
+    """Consecutive lines of a stream.
+
+    Attributes:
+        requests: requests of the lines.
+        pieces: pieces of each line; there are fewer lines than requests if a request is not valid.
+        is_only: whether the stream has no other lines.
+    """
+
+    requests: list[LineRequest]
+    pieces: list[list[LinePiece]]
+    is_only: bool
+
+
+def _map_ahead(function: Callable[[_Part], A], parts: Iterable[_Part], ahead: int) -> Iterator[tuple[_Part, A]]:
+    """Yield each part and its result, in order.
+
+    Args:
+        function: translates a part.
+        parts: the parts; at most `ahead` of them are read before the first one is yielded.
+        ahead: number of parts that are translated at the same time, each in its own thread, so that a search never
+            waits for this thread, which reads and encodes lines. A single part is translated by this thread.
+    """
+    pool = ThreadPoolExecutor(ahead, thread_name_prefix="translate")
+    waiting: deque[tuple[_Part, Callable[[], A]]] = deque()
+    try:
+        for part in parts:
+            is_alone = ahead == 1 or part.is_only
+            waiting.append((part, partial(function, part) if is_alone else pool.submit(function, part).result))
+            if len(waiting) == ahead:
+                first_part, result = waiting.popleft()
+                yield first_part, result()
+        for last_part, result in waiting:
+            yield last_part, result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def map_in_threads(function: Callable[[A], B], arguments: Sequence[A], threads: int) -> Iterator[B]:
@@ -201,9 +205,9 @@ class _BatchTranslator(NamedTuple):
     searches: Searches
     run_batches: RunBatches
 
-    def translate(self, pieces: Iterable[LinePiece]) -> dict[LinePiece, Translation]:
+    def translate_part(self, part: _Part) -> dict[LinePiece, Translation]:
         """Return the translation of each piece; for a faulty one, the better of two if `searches.retry` is set."""
-        translations = self._translate_once(pieces)
+        translations = self._translate_once({piece for pieces in part.pieces for piece in pieces})
         if self.searches.retry is not None:
             retries = {piece: piece.with_search(self.searches.retry) for piece, translation in translations.items()
                        if translation.fault}

@@ -26,6 +26,7 @@ from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.unknown_words import UnknownWords
 from towernmt.predict.reranking import Reranker
+from towernmt.predict.search.device_batches import batching_for, uses_gpu
 from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.search.search_settings import (
     EnsembleSettings,
@@ -34,7 +35,6 @@ from towernmt.predict.search.search_settings import (
     StreamSettings,
     as_list,
 )
-from towernmt.predict.stream import batching_for, uses_gpu
 
 if TYPE_CHECKING:
     from tensorpack.predict import OfflinePredictor, PredictConfig

@@ -73,9 +73,25 @@ def test_the_keyboard_and_the_case_are_those_of_the_language() -> None:
     assert TypoCorrector(["ılık"], "tr").corrected("Ilkı") == "Ilık"
 
 
-@given(st.lists(st.text("abcs", min_size=2, max_size=5), min_size=1, max_size=8, unique=True),
-       st.text("abcst", min_size=2, max_size=5))
-def test_the_correction_is_a_nearest_word_and_none_is_missed(words: list[str], typed: str) -> None:
+@st.composite
+def words_with_a_change(draw: st.DrawFn) -> tuple[list[str], str]:
+    """Return words, and a text of letters of which some words differ by one or two changes."""
+    typed = draw(st.text("abcst", min_size=2, max_size=7))
+    words = draw(st.lists(st.text("abcs", min_size=2, max_size=6), max_size=4))
+    for _ in range(draw(st.integers(1, 4))):
+        word = typed
+        for _ in range(draw(st.integers(1, 2))):
+            index, letter = draw(st.integers(0, len(word) - 1)), draw(st.sampled_from("abcst"))
+            before, after = word[:index], word[index:]
+            word = draw(st.sampled_from([before + letter + after, word + letter, before + letter + after[1:],
+                                         before + after[1:] or letter, before + after[1:2] + after[:1] + after[2:]]))
+        words.append(word)
+    return list(dict.fromkeys(words)), typed
+
+
+@given(words_with_a_change())
+def test_the_correction_is_a_nearest_word_and_none_is_missed(words_and_typed: tuple[list[str], str]) -> None:
+    words, typed = words_and_typed
     correction = TypoCorrector(words).corrected(f"x, {typed}").removeprefix("x, ")
     stretched = re.sub(r"(.)\1{2,}", r"\1{1,2}", typed)
     near = [word for word in words if edit_distance(typed, word) == 1 or re.fullmatch(stretched, word)]

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter, defaultdict
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain, product
@@ -29,8 +30,6 @@ _RARE_TYPO = 3.0
 """Cost in nats of a letter that is replaced by a distant key, or added without being a repetition."""
 _OTHER_CASE = 4.0
 """Cost in nats of a correction whose first letter has another case."""
-_MOST_LETTERS = 100
-"""Maximum size of the alphabet. Of larger ones, such as Korean syllables, the most frequent letters are tried."""
 _LONGEST_ABBREVIATION = 4
 """Maximum number of letters of an unknown word before a full stop in a line that is not corrected."""
 _MOST_RUNS = 4
@@ -84,8 +83,8 @@ class TypoCorrector:
 
     def _may_have_typo(self, word: str) -> bool:
         """Return whether the training text lacks a word that looks neither like an abbreviation nor like `McDonald`."""
-        return (len(word) >= _LEAST_LETTERS and word[1:] == lower_case(word, self._language)[1:]
-                and not self._is_known(word))
+        return (word not in self._ranks and len(word) >= _LEAST_LETTERS
+                and word[1:] == lower_case(word, self._language)[1:] and not self._is_known(word))
 
     def _is_known(self, word: str) -> bool:
         """Return whether the training text has a word, in its letter case, in lower case or with a capital."""
@@ -126,19 +125,41 @@ class TypoCorrector:
             yield from self._typed_in_ascii.get(form, ())
 
     def _edits(self, word: str) -> Iterator[tuple[str, float]]:
-        """Yield the words at a distance of one typo, each with the cost of the typo in nats."""
-        for index in range(len(word) + 1):
-            before, after = word[:index], word[index:]
-            yield from ((before + letter + after, 0.0) for letter in self._alphabet)
-            if not after:
-                continue
-            repeats = after[0] in (before[-1:], after[1:2])
-            yield before + after[1:], 0.0 if repeats else _RARE_TYPO
-            if len(after) > 1:
-                yield before + after[1] + after[0] + after[2:], 0.0
-            near = neighbouring_keys(after[0], self._language)
-            yield from ((before + letter + after[1:], 0.0 if letter in near else _RARE_TYPO)
-                        for letter in self._alphabet)
+        """Yield the words of the training text at a distance of one typo, each with the cost of the typo in nats."""
+        half = len(word) // 2
+        for count in (len(word) - 1, len(word), len(word) + 1):
+            # A typo in the second half leaves the first half as it is. Any other one leaves the second half without its
+            # first letter.
+            candidates = {*self._beginnings.of(word[:half], count),
+                          *(form[::-1] for form in self._endings.of(word[:half:-1], count))}
+            for form in candidates:
+                cost = self._cost_of_typo(word, form)
+                if cost is not None:
+                    yield form, cost
+
+    def _cost_of_typo(self, word: str, form: str) -> float | None:
+        """Return the cost in nats of the typo that makes a word of another one; None if there is more than one typo."""
+        start = next((index for index, letters in enumerate(zip(word, form, strict=False)) if letters[0] != letters[1]),
+                     min(len(word), len(form)))
+        after, form_after = word[start:], form[start:]
+        if len(word) > len(form) and after[1:] == form_after:
+            return 0.0 if after[0] in (word[:start][-1:], after[1:2]) else _RARE_TYPO
+        if len(word) < len(form) and after == form_after[1:]:
+            return 0.0
+        if len(word) == len(form) and after[2:] == form_after[2:] and after[1::-1] == form_after[:2]:
+            return 0.0
+        if len(word) == len(form) and after[1:] == form_after[1:]:
+            return 0.0 if form_after[0] in neighbouring_keys(after[0], self._language) else _RARE_TYPO
+        return None
+
+    @cached_property
+    def _beginnings(self) -> _WordsByBeginning:
+        return _WordsByBeginning(self._forms)
+
+    @cached_property
+    def _endings(self) -> _WordsByBeginning:
+        """Return the words of the training text with their letters in reverse."""
+        return _WordsByBeginning(form[::-1] for form in self._forms)
 
     @cached_property
     def _forms(self) -> dict[str, list[str]]:
@@ -155,10 +176,24 @@ class TypoCorrector:
                     words_by_ascii.setdefault(form, []).append(word)
         return words_by_ascii
 
-    @cached_property
-    def _alphabet(self) -> list[str]:
-        counts = Counter(letter for word in self._forms for letter in word)
-        return [letter for letter, _ in counts.most_common(_MOST_LETTERS)]
+
+class _WordsByBeginning:
+    """Words of a length that begin with some letters, found by bisection.
+
+    Args:
+        words: the words.
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self._by_length: dict[int, list[str]] = {}
+        for word in sorted(words):
+            self._by_length.setdefault(len(word), []).append(word)
+
+    def of(self, beginning: str, length: int) -> list[str]:
+        """Return the words of a length with a beginning."""
+        words = self._by_length.get(length, [])
+        start = bisect_left(words, beginning)
+        return words[start:bisect_right(words, beginning, start, key=lambda word: word[:len(beginning)])]
 
 
 def _is_abbreviation(word: str, text_after: str) -> bool:
