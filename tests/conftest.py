@@ -57,9 +57,19 @@ def pytest_collection_finish() -> None:
     From now on, the sessions of this process run graphs as built.
     """
     gc.freeze()
+    gc.callbacks.append(_freeze_what_is_left)
     gc.enable()
     if "tensorflow" in sys.modules:
         _run_graphs_as_built()
+
+
+def _freeze_what_is_left(phase: str, info: dict[str, int]) -> None:
+    """Freeze what a full collection leaves, mostly graphs, so that the next one does not traverse it.
+
+    Late in the suite, a collection would take seconds.
+    """
+    if phase == "stop" and info["generation"] == 2:
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

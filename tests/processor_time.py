@@ -10,8 +10,8 @@ from collections.abc import Callable
 def processor_seconds(work: Callable[[], object]) -> float:
     """Return the seconds of processor time that `work` takes in this thread.
 
-    Other threads of the test process do not count, and the garbage collector is disabled: a collection traverses the
-    objects of all earlier tests of the process, which takes more than a second late in the suite.
+    Other threads of the test process do not count, and the garbage collector is disabled, so that no collection occurs
+    in the middle of the work.
     """
     gc.collect()
     gc.disable()

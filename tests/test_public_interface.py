@@ -28,6 +28,7 @@ def test_a_name_that_is_missing_is_named():
         getattr(towernmt, "trian")  # noqa: B009
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_the_package_train_is_the_function_train_too():
     """Each order of imports runs in a separate fork; TensorFlow is imported once."""

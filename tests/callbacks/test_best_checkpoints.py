@@ -100,6 +100,7 @@ def test_the_record_is_the_first_of_the_sorted_scores(scores, keep):
         assert kept_names == {f"step-{step}" for step, _ in expected}
 
 
+@pytest.mark.thorough
 @settings(max_examples=50, deadline=None)
 @given(scores=st.lists(st.integers(0, 4).map(float), min_size=2, max_size=8), keep=st.integers(1, 3),
        kills=st.lists(st.integers(1, 60), min_size=1, max_size=3))

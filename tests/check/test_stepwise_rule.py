@@ -74,6 +74,7 @@ def test_a_variant_of_the_transformer_that_changes_only_one_form_has_a_breach():
     assert breach.rule == "stepwise" and "test_stepwise_rule.py:" in breach.location
 
 
+@pytest.mark.thorough
 def test_the_check_leaves_the_callers_graph_alone(graph):
     check_tower(decoder_zoo.TameDecoder())
     assert tf.compat.v1.get_default_graph() is graph and graph.get_operations() == []

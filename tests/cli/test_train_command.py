@@ -123,6 +123,7 @@ def test_a_directory_that_cannot_be_written_is_one_sentence(data, tmp_path, caps
     assert "file" in error and error.startswith("towernmt: ") and error.count("\n") == 1
 
 
+@pytest.mark.thorough
 def test_settings_come_from_the_file_and_then_from_the_command_line(train, tmp_path):
     config = tmp_path / "mine.yaml"
     config.write_text("train: {steps: 2}\ndata: {seed: 7}\noptimizer: {learning_rate: 0.003}\n")
@@ -262,6 +263,7 @@ def test_gpus_that_are_not_used_are_mentioned_unless_the_cpu_is_requested(train,
     assert ("Training on the CPU. This machine has 2 GPUs: pass --gpu 0,1 to use them." in lines) is said
 
 
+@pytest.mark.thorough
 def test_a_run_warns_that_the_processor_is_slow_in_its_precision_and_trains(train, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("towernmt.models.kernels.has_fast_bfloat16", lambda: False)
     assert train(*SMALL, "train.precision=bfloat16", "train.steps=1")[0] == 0

@@ -25,16 +25,15 @@ SMALL = 8 * 1024
 ARCHITECTURES = ("transformer", "seq2seq", "rnnsearch", "convs2s")
 TWO, FOUR = (0, 1), (0, 1, 2, 3)
 SLOW = [
-    *(Case(architecture, precision="float16") for architecture in ARCHITECTURES if architecture != "transformer"),
+    *(Case(architecture, precision=precision) for architecture in ARCHITECTURES if architecture != "transformer"
+      for precision in ("float32", "bfloat16", "float16")),
     Case(gpus=TWO, optimizer="adafactor", collectives="ring"),
     Case(model={"tie_embeddings": "none"}), Case(recompute=True),
 ]
 """Cases that differ in one option, which another case combines with others."""
 CASES = [
-    *(Case(architecture, precision=precision) for architecture in ARCHITECTURES
-      for precision in ("float32", "bfloat16")),
+    *(Case(precision=precision) for precision in ("float32", "bfloat16", "float16")),
     *(Case(architecture, TWO, collectives="ring") for architecture in ARCHITECTURES if architecture != "rnnsearch"),
-    Case(precision="float16"),
     Case(update_cycle=3),
     Case(gpus=TWO, staging=False, optimizer="adafactor", collectives="ring"),
     Case(gpus=TWO, collectives="sum"),

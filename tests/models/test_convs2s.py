@@ -119,6 +119,7 @@ def test_the_attention_that_is_guided_is_that_of_the_last_layer(graph):
                                    atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_gradients_into_the_encoder_are_divided_by_the_number_of_attentions():
     results = []
     for scaled in (True, False):

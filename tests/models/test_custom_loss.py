@@ -136,6 +136,7 @@ def test_an_update_cycle_averages_the_custom_loss_over_all_tokens_of_its_batches
     np.testing.assert_allclose(weights.before - weights.after, gradient, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_a_custom_loss_combines_with_r_drop_and_guided_alignment() -> None:
     def cost_and_alignment(**settings: Any) -> tuple[float, float]:
         with tf.Graph().as_default() as graph, tf1.Session() as session:

@@ -163,6 +163,7 @@ def test_a_variable_that_the_checkpoint_lacks_is_an_error_all_the_same(tmp_path,
             RestoreCheckpoint(tmp_path / "model", averaged=True)._setup_graph()
 
 
+@pytest.mark.thorough
 def test_search_in_the_training_session_reads_the_averages_or_the_weights_as_set(graph):
     model = Transformer(TransformerSettings(
         hidden_size=16, filter_size=16, heads=2, encoder_layers=1, decoder_layers=1, source_vocab_size=12,

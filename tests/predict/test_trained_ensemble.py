@@ -137,6 +137,7 @@ def test_given_translations_are_as_probable_as_the_search_found_them(
         np.testing.assert_allclose(score.log_probs[:len(found.details.ids)], found.details.log_probs, atol=1e-4)
 
 
+@pytest.mark.thorough
 def test_several_checkpoints_of_one_run_are_an_ensemble(runs: Path, alone: Any) -> None:
     weights = EnsembleSettings(weights=(1, 1e9))
     assert_same(nbest(runs / "a", checkpoint=["step-1", "step-2"], ensemble=weights), alone)

@@ -274,6 +274,7 @@ def test_a_processor_of_ones_own_and_the_input_it_reads_are_given_to_the_transla
         translator.translate(lines)
 
 
+@pytest.mark.thorough
 def test_a_trained_model_gives_its_weights_after_a_predictor_and_until_it_is_closed(run_directory: Path) -> None:
     with TrainedModel(Run(run_directory)) as trained:
         search = SearchSettings(beam_size=1)

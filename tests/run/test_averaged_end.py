@@ -123,6 +123,7 @@ def test_a_better_mean_is_kept_and_taken_by_all_that_name_no_checkpoint(logdir, 
     assert (logdir / "averaged/record.json").stat().st_mtime_ns == before
 
 
+@pytest.mark.thorough
 def test_a_worse_mean_is_not_kept(logdir, place, caplog):
     put_apart(logdir, 1.0, 0.0)
     average(logdir, place)
@@ -133,6 +134,7 @@ def test_a_worse_mean_is_not_kept(logdir, place, caplog):
     assert RunDirectory(logdir).checkpoint() == RunDirectory(logdir).checkpoint("best")
 
 
+@pytest.mark.thorough
 def test_the_last_checkpoint_is_taken_where_a_worse_one_was_the_best(logdir, place, caplog):
     put_apart(logdir, 1.0, 0.0)
     shutil.rmtree(logdir / "best")
@@ -228,6 +230,7 @@ def kept(logdir: Path) -> tuple[int, list[int]]:
     return record.compared_last, record.kept.mean_of
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("second", [0.5, 5.0])
 def test_killed_at_any_file_operation_it_is_made_when_the_run_is_started_again(
         logdir, place, scored, monkeypatch, killed_after, second):

@@ -68,22 +68,22 @@ class Shards(PreparedData):
             os.link(directory / "one", directory / shard.file)
 
 
-def test_3000_epochs_map_the_only_shard_once(tmp_path: Path) -> None:
-    batches = Batches(Shards(tmp_path, 1, 6), BatchSettings(batch_tokens=12), epochs=3000)
+def test_300_epochs_map_the_only_shard_once(tmp_path: Path) -> None:
+    batches = Batches(Shards(tmp_path, 1, 6), BatchSettings(batch_tokens=12), epochs=300)
     before = open_files()
     with at_most(20):
         readers = [batches.read(start=index, step=2) for index in range(2)]
-        assert sum(open_files() <= before + 1 for _ in zip(*readers, strict=True)) == 3000
+        assert sum(open_files() <= before + 1 for _ in zip(*readers, strict=True)) == 300
 
 
-def test_2000_shards_are_read_with_64_files(tmp_path: Path) -> None:
-    data = Shards(tmp_path, 2000, 2)
+def test_300_shards_are_read_with_20_files(tmp_path: Path) -> None:
+    data = Shards(tmp_path, 300, 2)
     batches = Batches(data, BatchSettings(batch_tokens=8), epochs=2)
     with at_most(20):
-        assert batches.batches_per_epoch() == 2000
-        assert batches.padding_waste().pairs == 4000
+        assert batches.batches_per_epoch() == 300
+        assert batches.padding_waste().pairs == 600
         readers = [batches.read(start=index, step=4) for index in range(4)]
-        assert sum(len(batch) for turn in zip(*readers, strict=True) for _, batch in turn) == 8000
+        assert sum(len(batch) for turn in zip(*readers, strict=True) for _, batch in turn) == 1200
     del batches, readers
     assert not data._mapped, "a shard that nobody reads is not mapped"
 

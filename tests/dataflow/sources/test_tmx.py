@@ -135,6 +135,7 @@ def test_a_doctype_that_names_its_dtd_is_well_and_not_fetched(tmp_path: Path) ->
     assert pairs(write(tmp_path / "x.tmx", text)) == [("a", "b")]
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "x.tmx"
     with path.open("w") as file:

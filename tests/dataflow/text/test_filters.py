@@ -82,6 +82,7 @@ def test_all_filters_are_off_unless_they_are_asked_for(tmp_path: Path) -> None:
     assert data.pairs == len(CORPUS) + len(TROUBLE)
 
 
+@pytest.mark.thorough
 def test_what_is_dropped_does_not_depend_on_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("datasketch")
     monkeypatch.setattr(task_runners, "_POOL_BYTES", 0)

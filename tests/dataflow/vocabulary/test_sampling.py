@@ -62,6 +62,7 @@ def test_a_draw_depends_on_the_number_of_the_text_and_on_no_other_text(vocabular
         assert vocabulary.sample_batch(TEXTS[:60], sampling, 5, 101) != together
 
 
+@pytest.mark.thorough
 def test_processes_draw_alike(tmp_path: Path) -> None:
     pytest.importorskip("subword_nmt")
     learned = {"unigram": learn_sentence_piece(TEXTS, "unigram", 250), "bpe-codes": learn_bpe_codes(TEXTS, 250),

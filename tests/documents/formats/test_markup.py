@@ -254,6 +254,7 @@ def test_hostile_markup_takes_time_that_grows_with_its_length(name: str) -> None
     assert long < 10 * short + 1
 
 
+@pytest.mark.thorough
 def test_more_tags_than_anybody_writes_are_refused() -> None:
     with pytest.raises(DataError, match="more than 300000 tags"):
         HtmlDocument("<b>" * 300_001)

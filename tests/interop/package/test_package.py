@@ -82,6 +82,7 @@ def test_it_scores_and_joins_others_as_its_run_does(run_on_disk: Path, package: 
     assert both.translate(lines[:3]) == alone.translate(lines[:3])
 
 
+@pytest.mark.thorough
 def test_it_holds_the_averages_alone_and_says_so(averaged_run: Path, run_on_disk: Path, tmp_path: Path) -> None:
     card = pack(averaged_run, tmp_path / "one.towernmt.zip")
     assert card["model"]["averaged"] and card["model"]["checkpoint"] == "step-2"
@@ -94,6 +95,7 @@ def test_it_holds_the_averages_alone_and_says_so(averaged_run: Path, run_on_disk
         Translator(tmp_path / "one.towernmt.zip", averaged=False, engine="graph")
 
 
+@pytest.mark.thorough
 def test_the_same_run_gives_the_same_bytes(original_run: Path, package: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(original_run, tmp_path / "elsewhere"))
     os.utime(package, (0, 0))
@@ -148,6 +150,7 @@ def test_a_card_is_written_by_the_program_and_completed_by_the_user(
     assert "BLEU = 29.50 on validation" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_shortlist_is_packed_without_its_path(original_run: Path, tmp_path: Path, lines: list[str]) -> None:
     run = Path(shutil.copytree(original_run, tmp_path / "run"))
     vocabulary = SavedRun(run).vocabularies()[0]
@@ -186,6 +189,7 @@ def test_a_test_set_is_translated_with_what_is_packed(run_on_disk: Path, tmp_pat
     assert bleu["source_sha256"] == hashlib.sha256((tmp_path / "test.de").read_bytes()).hexdigest()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("search", "reason"), [
     ({"coverage_penalty": 0.2}, "coverage_penalty=0.2: its coverage penalty is computed differently"),
     ({"min_length": 2}, "min_length=2: it compares hypotheses by probabilities without the forbidden tokens"),
@@ -256,6 +260,7 @@ def test_what_cannot_be_packed_is_refused_before_work_is_done(run_on_disk: Path,
         pack(run_on_disk, tmp_path / "x.zip", "--include", "argos")
 
 
+@pytest.mark.thorough
 def test_eight_bits_are_near_and_smaller(run_on_disk: Path, package: Path, tmp_path: Path) -> None:
     sizes = {"float32": package.stat().st_size}
     with TrainedModel(run_on_disk) as run:

@@ -128,6 +128,7 @@ def test_an_ensemble_has_prefixes_and_avoids_phrases_as_one_model_does() -> None
         assert_same(hypotheses, all_hypotheses(averaged, source, SETTINGS, limit, allowed))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("beam", [1, 3])
 def test_a_prefix_with_an_end_is_the_whole_translation(beam: int) -> None:
     model = ToyModel(vocabulary=7, seed=3)
