@@ -51,6 +51,7 @@ def test_the_first_commands_of_the_page_adapt_a_public_model(tmp_path: Path, mon
     assert len(Path("medical-test.hyp").read_text().splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_start_adapt_a_run_to_the_words_of_another_program(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)

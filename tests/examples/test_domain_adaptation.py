@@ -36,6 +36,7 @@ def test_lhuc_trains_its_scales_and_leaves_everything_else_alone(paths, domain, 
     assert len(Translator(tmp_path).translate(["ba da fo"])) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, sizes, scales", [
     ("seq2seq", ["embedding_size=16", "hidden_size=24", "input_feeding=true"], 4),
     ("rnnsearch", ["embedding_size=16", "encoder_size=12", "decoder_size=24", "read_out_size=16"], 2),

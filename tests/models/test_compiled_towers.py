@@ -40,7 +40,7 @@ def steps(name: str, xla: bool, count: int = 3) -> tuple[list[float], dict[str, 
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["transformer", "convs2s"])
+@pytest.mark.parametrize("name", ["transformer", pytest.param("convs2s", marks=pytest.mark.slow)])
 def test_compiled_towers_learn_the_same(name: str) -> None:
     expected_losses, expected = steps(name, xla=False)
     losses, weights = steps(name, xla=True)

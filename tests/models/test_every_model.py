@@ -20,7 +20,7 @@ from towernmt.models.layers.randomness import set_seed
 
 
 def marks_of(name: str, number: int) -> list[pytest.MarkDecorator]:
-    if number > 3:
+    if number > 1:
         return [pytest.mark.slow]
     return [pytest.mark.thorough] if number or name != "transformer" else []
 

@@ -104,6 +104,7 @@ def traced(again: bool) -> tuple[int, int]:
     return int(np.cumsum([size for _, size in records]).max()), sum("Softmax" in n.node_name for n in nodes)
 
 
+@pytest.mark.slow
 @pytest.mark.optimized
 def test_tensorflow_keeps_both_computations_apart_and_needs_less_memory():
     stored_bytes, softmaxes = traced(False)

@@ -120,7 +120,8 @@ def test_gradients_with_guidance_agree_with_finite_differences_and_ignore_paddin
             assert got == pytest.approx(expected, rel=0.02, abs=5e-4), variable
 
 
-@pytest.mark.parametrize("name", FOUR)
+@pytest.mark.parametrize("name", [
+    "transformer", *(pytest.param(name, marks=pytest.mark.slow) for name in FOUR[1:])])
 def test_two_passes_are_guided_as_one_is(name):
     losses = []
     for more in ({}, {"r_drop_alpha": 5.0}):

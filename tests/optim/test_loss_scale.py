@@ -118,11 +118,10 @@ def test_the_loss_falls_as_in_float32_and_only_float16_has_the_state(tmp_path):
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"ema": 0.9, "clip": 1.0}, {"optimizer": "lazyadam", "tie": "none"},
-    {"optimizer": "adamw", "towers": 2, "tie": "none"},
-    {"optimizer": "muon", "update_cycle": 2, "ema": 0.9},
+    {"optimizer": "lazyadam", "tie": "none"}, {"optimizer": "muon", "update_cycle": 2, "ema": 0.9},
     *(pytest.param(options, marks=pytest.mark.slow) for options in (
-        {"optimizer": "adafactor"}, {"optimizer": "lamb"}, {"optimizer": "sgd", "update_cycle": 2, "ema": 0.9}))],
+        {}, {"ema": 0.9, "clip": 1.0}, {"optimizer": "adamw", "towers": 2, "tie": "none"}, {"optimizer": "adafactor"},
+        {"optimizer": "lamb"}, {"optimizer": "sgd", "update_cycle": 2, "ema": 0.9}))],
     ids=str)
 def test_an_update_that_overflows_changes_nothing_and_the_scale_recovers(tmp_path, options):
     saved, _, scalars = train(tmp_path, steps=12, scaling=LossScaling(initial=2.0 ** 20), **options)
