@@ -242,7 +242,9 @@ def softmax_sample(settings: Settings, conditions: TrainingConditions) -> Iterat
 
 TRAINED_RATE_DIVISOR, TRAINED_RATE_DIVISOR_OF_MUON, TRAINED_RATE_DIVISOR_OF_MIXTURE = 5, 3, 1.5
 """Learning rate of a new model, divided by that of a model that is trained already: for Adam, for Muon, and for Muon
-with general data, which keep the model from forgetting."""
+with general data and few passes over the new text, which keep the model from forgetting."""
+_FEW_PASSES = 6
+"""Passes from which a model learns the pairs themselves by heart, so that it needs dropout."""
 
 
 def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
@@ -255,7 +257,8 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     machine translation") for Adam; Muon's steps are as long as Adam's. A post-norm Transformer with 192 units reached
     3.9 BLEU with 0.002 and 19.4 BLEU with 0.001 (docs/notes/defaults.md, "Learning rate and norm"). A run that starts
     from the parameters of a model has a fifth of the rate, which is a guess, or with Muon a third, or two thirds if
-    general data are mixed in (docs/notes/measurements.md, "A trained model in another domain").
+    general data are mixed in and there are few passes over the new text (docs/notes/measurements.md, "A trained model
+    in another domain").
     """
     size, small_batches = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
     rate, reason = settings.optimizer.learning_rate, "the model is new"
@@ -269,7 +272,10 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     if settings.init.checkpoint:
         divisor: float = TRAINED_RATE_DIVISOR
         if settings.optimizer.name == "muon":
-            divisor = TRAINED_RATE_DIVISOR_OF_MIXTURE if conditions.is_mixed else TRAINED_RATE_DIVISOR_OF_MUON
+            passes = conditions.passes(settings)
+            has_few_passes = passes is not None and passes < _FEW_PASSES
+            divisor = TRAINED_RATE_DIVISOR_OF_MIXTURE if conditions.is_mixed and has_few_passes else (
+                TRAINED_RATE_DIVISOR_OF_MUON)
         reason = f"the model is trained: a new model would have {rate:g}, at which it would forget much"
         rate = float(f"{rate / divisor:.3g}")
     if settings.architecture == "transformer" or settings.init.checkpoint:
@@ -342,7 +348,8 @@ def dropout_rates(settings: Settings, conditions: TrainingConditions) -> Iterato
         passes, seen = conditions.passes_of_updates(settings, updates), "at least"
     if passes is None:
         return
-    rate = next(rate for bound, rate in ((6, 0.0), (20, 0.1), (60, 0.2), (float("inf"), 0.3)) if passes < bound)
+    bounds = ((_FEW_PASSES, 0.0), (20, 0.1), (60, 0.2), (float("inf"), 0.3))
+    rate = next(rate for bound, rate in bounds if passes < bound)
     if rate == 0 and seen == "at least":
         return
     for name in ("residual_dropout", "embedding_dropout"):
