@@ -264,12 +264,19 @@ def test_a_model_that_muon_trained_is_trained_further_by_muon(monkeypatch, tmp_p
 
 
 @pytest.mark.parametrize(("optimizer", "epochs", "rate"), [
-    ("muon", 5, 0.002), ("muon", 6, 0.001), ("muon", 0, 0.001), ("adam", 5, 0.0004)])
+    ("muon", 5, 0.002), ("muon", 6, 0.001), ("muon", 8, 0.001), ("muon", 0, 0.001), ("adam", 5, 0.0004)])
 def test_muon_trains_a_trained_model_at_a_higher_rate_in_few_passes_over_mixed_data(
         any_initial_run, optimizer, epochs, rate):
     mixed = dataclasses.replace(TATOEBA, is_mixed=True)
     found = chosen(mixed, preset="mini", optimizer__name=optimizer, train__epochs=epochs, **TRAINED)
     assert found["optimizer.learning_rate"] == rate
+
+
+def test_a_trained_model_sees_more_general_data_in_many_passes_over_new_data(any_initial_run):
+    mixed = dataclasses.replace(TATOEBA, is_mixed=True)
+    shares = [chosen(mixed, train__epochs=epochs, **TRAINED)["data.general_share"] for epochs in (0, 5, 6, 20)]
+    assert shares == [0.5, 0.5, 0.75, 0.75]
+    assert chosen(mixed, train__epochs=20)["data.general_share"] == 0.5
 
 
 def test_a_trained_post_norm_model_needs_no_longer_warm_up(any_initial_run):

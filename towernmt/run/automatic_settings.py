@@ -208,8 +208,18 @@ def _batch_of_gpus(settings: Settings, conditions: TrainingConditions) -> Automa
 
 
 def mixing(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
-    """Train on as many general pairs as new ones (Chu et al. 2017, who repeat the smaller text as often as needed)."""
-    if conditions.is_mixed:
+    """Train on as many general pairs as new ones (Chu et al. 2017, who repeat the smaller text as often as needed).
+
+    If training sees the new pairs many times, a trained model needs more general pairs, or it forgets much
+    (docs/notes/measurements.md, "A trained model in another domain").
+    """
+    if not conditions.is_mixed:
+        return
+    passes = conditions.passes(settings)
+    if settings.init.checkpoint and passes is not None and passes >= _FEW_PASSES:
+        yield AutomaticSetting("data.general_share", 0.75, "with fewer general pairs, the model would forget much in "
+                               f"about {passes:.2g} passes over the new pairs")
+    else:
         yield AutomaticSetting("data.general_share", 0.5, "new and general pairs then have the same weight")
 
 
@@ -273,7 +283,7 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
         divisor: float = TRAINED_RATE_DIVISOR
         if settings.optimizer.name == "muon":
             passes = conditions.passes(settings)
-            has_few_passes = passes is not None and passes < _FEW_PASSES
+            has_few_passes = passes is not None and passes < _FEW_PASSES and settings.data.general_share <= 0.5
             divisor = TRAINED_RATE_DIVISOR_OF_MIXTURE if conditions.is_mixed and has_few_passes else (
                 TRAINED_RATE_DIVISOR_OF_MUON)
         reason = f"the model is trained: a new model would have {rate:g}, at which it would forget much"
