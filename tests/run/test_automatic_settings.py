@@ -277,6 +277,9 @@ def test_a_trained_model_sees_more_general_data_in_many_passes_over_new_data(any
     shares = [chosen(mixed, train__epochs=epochs, **TRAINED)["data.general_share"] for epochs in (0, 5, 6, 20)]
     assert shares == [0.5, 0.5, 0.75, 0.75]
     assert chosen(mixed, train__epochs=20)["data.general_share"] == 0.5
+    dropout = [chosen(mixed, train__epochs=epochs, **TRAINED)["model.residual_dropout"] for epochs in (5, 20, 40)]
+    assert dropout == [0.0, 0.0, 0.1]       # a quarter of the pairs is new
+    assert chosen(TATOEBA, train__epochs=20, **TRAINED)["model.residual_dropout"] == 0.2
 
 
 def test_a_trained_post_norm_model_needs_no_longer_warm_up(any_initial_run):
