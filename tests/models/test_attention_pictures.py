@@ -68,8 +68,7 @@ def pictures(model, monkeypatch) -> tuple[Monitors, list[np.ndarray]]:
     return callback.trainer.monitors, drawn
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[] if name == "transformer" else pytest.mark.thorough) for name in tiny.MODELS])
+@pytest.mark.parametrize("name", tiny.names_with(pytest.mark.thorough, "transformer"))
 def test_two_readable_sentences_are_drawn_with_their_pieces_at_each_validation(name, monkeypatch):
     monitors, drawn = pictures(tiny.make(name), monkeypatch)
     assert [(rows, columns) for _, rows, columns, _ in drawn] == [

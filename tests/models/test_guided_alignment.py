@@ -16,7 +16,7 @@ pytestmark = pytest.mark.thorough
 
 INPUTS = [*tiny.INPUTS, tiny.ALIGNMENT]
 FOUR = ("transformer", "seq2seq", "rnnsearch", "convs2s")
-VARIANTS = [pytest.param(name, marks=[] if name in FOUR else pytest.mark.slow) for name in tiny.MODELS]
+VARIANTS = tiny.names_with(pytest.mark.slow, *FOUR)
 
 
 def missed(attention: np.ndarray, alignment: np.ndarray) -> float:

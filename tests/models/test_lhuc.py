@@ -25,8 +25,7 @@ def test_each_unit_is_scaled_by_twice_the_sigmoid_of_its_variable_and_not_at_all
         np.testing.assert_allclose(session.run(y), x * 2 / (1 + np.exp(-scales)), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[pytest.mark.slow] * (name not in ("transformer", "convs2s"))) for name in tiny.MODELS])
+@pytest.mark.parametrize("name", tiny.names_with(pytest.mark.slow, "transformer", "convs2s"))
 def test_a_model_begins_as_the_unadapted_one_and_every_scale_has_a_gradient(name):
     costs = []
     for adapted in (False, True):

@@ -98,9 +98,8 @@ def test_word_dropout_leaves_factors_as_they_are(graph):
     assert changed.mean() == pytest.approx(0.3, abs=0.03) and set(got[changed][:, 0]) == {3}
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[] if name in ("transformer", "seq2seq", "rnnsearch", "convs2s") else pytest.mark.slow)
-    for name in tiny.MODELS])
+@pytest.mark.parametrize("name", tiny.names_with(
+    pytest.mark.slow, "transformer", "seq2seq", "rnnsearch", "convs2s"))
 def test_without_dropout_two_passes_over_words_with_factors_cost_the_same_as_one(name):
     losses = []
     for more in ({}, {"r_drop_alpha": 5.0}):

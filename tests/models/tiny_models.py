@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from tensorpack.tfutils.tower import PredictTowerContext, TrainTowerContext
 
 from tests.variables import assign, assign_random
@@ -50,6 +51,11 @@ ALIGNMENT = np.zeros([2, 5, 6], np.uint8)
 """Of `TARGET` and `SOURCE`: links of one word, of several, of none."""
 ALIGNMENT[0, 0, [0, 2]] = ALIGNMENT[0, 1, 1] = ALIGNMENT[1, 0, 4] = ALIGNMENT[1, 2, [0, 1, 2]] = 1
 ALIGNMENT[1, 3, 0] = 1
+
+
+def names_with(mark: pytest.MarkDecorator, *unmarked: str) -> list:
+    """Return the names of all models as parameters, with a mark for all but some."""
+    return [pytest.param(name, marks=[] if name in unmarked else mark) for name in MODELS]
 
 
 def make(name: str, quiet: bool = False, **more):

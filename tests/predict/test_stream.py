@@ -127,7 +127,14 @@ def test_any_bytes_give_one_line_for_each_line_whatever_the_batching(
     assert all(len(line.splitlines()) <= 1 for line in found)
 
 
-def test_the_stream_is_not_read_further_than_its_window() -> None:
+DIVIDES = Searches(is_undivided=lambda piece: True)
+"""A search that divides each batch itself. A stream has parts of 500 lines for it."""
+
+
+@pytest.mark.parametrize(("window", "searches", "taken", "expected"), [
+    (5, Searches(), 7, 10), (2000, DIVIDES, 3, 2000)])
+def test_the_stream_is_not_read_further_than_its_window(
+        window: int, searches: Searches, taken: int, expected: int) -> None:
     read = 0
 
     def endless() -> Iterator[str]:
@@ -136,9 +143,10 @@ def test_the_stream_is_not_read_further_than_its_window() -> None:
             read += 1
             yield f"line {read}"
     words = Words()
-    stream = translate_stream(Echo(), words, words, line_requests(endless()), StreamSettings(window=5))
-    assert [next(stream)[0].text for _ in range(7)] == [f"line {i}" for i in range(1, 8)]
-    assert read == 10
+    stream = translate_stream(Echo(), words, words, line_requests(endless()), StreamSettings(window=window),
+                              searches=searches)
+    assert [next(stream)[0].text for _ in range(taken)] == [f"line {i}" for i in range(1, taken + 1)]
+    assert read == expected
 
 
 def test_a_window_is_sorted_by_length_batched_within_both_limits_and_translates_repeats_once() -> None:
@@ -167,10 +175,6 @@ def test_threads_translate_batches_side_by_side_and_the_lines_keep_their_order()
     assert [found[0].text for found in stream] == lines
 
 
-DIVIDES = Searches(is_undivided=lambda piece: True)
-"""A search that divides each batch itself. A stream has parts of 500 lines for it."""
-
-
 def test_a_search_that_divides_batches_gets_the_next_part_before_it_ends_the_first() -> None:
     lines, words = [f"{'a ' * (i % 7)}{i}" for i in range(1000)], Words()
     stream = translate_stream(Together(), words, words, line_requests(lines), StreamSettings(), searches=DIVIDES)
@@ -185,20 +189,6 @@ def test_parts_are_not_smaller_than_a_window_of_few_lines(window: int, sizes: li
                               searches=DIVIDES)
     assert [found[0].text for found in stream] == lines
     assert sorted(map(len, predictor.batches), reverse=True) == sizes
-
-
-def test_parts_are_not_read_further_than_the_window() -> None:
-    read = 0
-
-    def endless() -> Iterator[str]:
-        nonlocal read
-        while True:
-            read += 1
-            yield str(read)
-    words = Words()
-    stream = translate_stream(Echo(), words, words, line_requests(endless()), StreamSettings(), searches=DIVIDES)
-    assert [next(stream)[0].text for _ in range(3)] == ["1", "2", "3"] and read == 2000
-    stream.close()
 
 
 def test_lines_before_an_error_are_translated_in_parts() -> None:

@@ -59,8 +59,7 @@ def test_a_search_in_int64_finds_the_translations_of_int32(search: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[pytest.mark.slow] * (name not in ("transformer", "seq2seq"))) for name in tiny.MODELS])
+@pytest.mark.parametrize("name", tiny.names_with(pytest.mark.slow, "transformer", "seq2seq"))
 def test_every_model_decodes_int64_ids(name: str) -> None:
     assert_equal(name, decoding_for(SEARCHES["beam"]))
 
