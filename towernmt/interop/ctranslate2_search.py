@@ -73,7 +73,7 @@ class CTranslate2Search:
         self._log_probs, self._attention, self.engine = log_probs, attention, model.name
 
     def __call__(self, **inputs: np.ndarray) -> SearchOutput:
-        """Translate a batch.
+        """Return the best translations of each sentence of a batch.
 
         Args:
             **inputs: `source`, int32 `[batch, length]` or `[batch, length, streams]`; `source_length`, int32
@@ -265,14 +265,14 @@ class CTranslate2Search:
         CTranslate2 has neither `WORD_BREAK` nor BOS in a phrase. A phrase after a `WORD_BREAK` is forbidden after the
         token that precedes it, and a phrase at the beginning is forbidden everywhere.
         """
-        rows, never = list(range(len(sentences))), self._model.target_tokens((PAD, BOS))
+        rows = list(range(len(sentences)))
+        never = {token: (id,) for id, token in zip((PAD, BOS), self._model.target_tokens((PAD, BOS)), strict=True)}
         while rows:
             changed_rows = []
             for row in rows:
                 sentence, forbidden = sentences[row], set[Ids]()
                 for hypothesis in hypotheses[row]:
-                    forbidden |= {(id,) for id, token in zip((PAD, BOS), never, strict=True)
-                                  if token in hypothesis.tokens}
+                    forbidden |= {ids for token, ids in never.items() if token in hypothesis.tokens}
                     if not sentence.avoided.lengths:
                         continue
                     ids = self._model.target_ids(hypothesis.tokens)
@@ -324,6 +324,7 @@ class CTranslate2Search:
         Only those among the n best are checked, by a search of one step, which also returns their attention.
         """
         search, model, started = self._search, self._model, []
+        ends = model.target_tokens((EOS, PAD))
         for row, ending in endings.items():
             indices = [k for k, hypothesis in enumerate(hypotheses[row]) if hypothesis.tokens == ending.tokens]
             if indices and indices[0] < search.n_best:
@@ -338,7 +339,7 @@ class CTranslate2Search:
         for row, index, result in started:
             # CTranslate2 replaces EOS by PAD at the first position after a prefix, except in the best hypothesis.
             finished = [hypothesis for hypothesis in self._hypotheses(result.result())
-                        if hypothesis.tokens[-1] in model.target_tokens((EOS, PAD))]
+                        if hypothesis.tokens[-1] in ends]
             if finished:
                 hypotheses[row][index] = hypotheses[row][index]._replace(attention=finished[0].attention)
             else:

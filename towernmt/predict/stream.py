@@ -167,9 +167,8 @@ def _map_ahead(function: Callable[[_Part], A], parts: Iterable[_Part], ahead: in
         ahead: number of parts that are translated at the same time, each in its own thread, so that a search never
             waits for this thread, which reads and encodes lines. A single part is translated by this thread.
     """
-    pool = ThreadPoolExecutor(ahead, thread_name_prefix="translate")
     waiting: deque[tuple[_Part, Callable[[], A]]] = deque()
-    try:
+    with ThreadPoolExecutor(ahead, thread_name_prefix="translate") as pool:
         for part in parts:
             is_alone = ahead == 1 or part.is_only
             waiting.append((part, partial(function, part) if is_alone else pool.submit(function, part).result))
@@ -178,8 +177,6 @@ def _map_ahead(function: Callable[[_Part], A], parts: Iterable[_Part], ahead: in
                 yield first_part, result()
         for last_part, result in waiting:
             yield last_part, result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def map_in_threads(function: Callable[[A], B], arguments: Sequence[A], threads: int) -> Iterator[B]:

@@ -207,6 +207,10 @@ def _batch_of_gpus(settings: Settings, conditions: TrainingConditions) -> Automa
     return AutomaticSetting("data.batch_tokens", tokens, reason)
 
 
+FEW_PASSES = 6
+"""Number of passes from which a model learns pairs by heart, and forgets others."""
+
+
 def mixing(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
     """Train on as many general pairs as new ones (Chu et al. 2017, who repeat the smaller text as often as needed).
 
@@ -216,9 +220,9 @@ def mixing(settings: Settings, conditions: TrainingConditions) -> Iterator[Autom
     if not conditions.is_mixed:
         return
     passes = conditions.passes(settings)
-    if settings.init.checkpoint and passes is not None and passes >= _FEW_PASSES:
-        yield AutomaticSetting("data.general_share", 0.75, "with fewer general pairs, the model would forget much in "
-                               f"about {passes:.2g} passes over the new pairs")
+    if settings.init.checkpoint and passes is not None and passes >= FEW_PASSES:
+        yield AutomaticSetting("data.general_share", 0.75, "with equal shares, training would see each new pair about "
+                               f"{passes:.2g} times, and the model would forget much")
     else:
         yield AutomaticSetting("data.general_share", 0.5, "new and general pairs then have the same weight")
 
@@ -253,8 +257,6 @@ def softmax_sample(settings: Settings, conditions: TrainingConditions) -> Iterat
 TRAINED_RATE_DIVISOR, TRAINED_RATE_DIVISOR_OF_MUON, TRAINED_RATE_DIVISOR_OF_MIXTURE = 5, 3, 1.5
 """Learning rate of a new model, divided by that of a model that is trained already: for Adam, for Muon, and for Muon
 with general data and few passes over the new text, which keep the model from forgetting."""
-_FEW_PASSES = 6
-"""Passes from which a model learns the pairs themselves by heart, so that it needs dropout."""
 
 
 def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
@@ -283,7 +285,7 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
         divisor: float = TRAINED_RATE_DIVISOR
         if settings.optimizer.name == "muon":
             passes = conditions.passes(settings)
-            has_few_passes = passes is not None and passes < _FEW_PASSES and settings.data.general_share <= 0.5
+            has_few_passes = passes is not None and passes < FEW_PASSES and settings.data.general_share <= 0.5
             divisor = TRAINED_RATE_DIVISOR_OF_MIXTURE if conditions.is_mixed and has_few_passes else (
                 TRAINED_RATE_DIVISOR_OF_MUON)
         reason = f"the model is trained: a new model would have {rate:g}, at which it would forget much"
@@ -359,7 +361,7 @@ def dropout_rates(settings: Settings, conditions: TrainingConditions) -> Iterato
         passes, seen = conditions.passes_of_updates(settings, updates), "at least"
     if passes is None:
         return
-    bounds = ((_FEW_PASSES, 0.0), (20, 0.1), (60, 0.2), (float("inf"), 0.3))
+    bounds = ((FEW_PASSES, 0.0), (20, 0.1), (60, 0.2), (float("inf"), 0.3))
     share_of_new = 1.0 - settings.data.general_share if settings.init.checkpoint and conditions.is_mixed else 1.0
     rate = next(rate for bound, rate in bounds if passes * share_of_new < bound)
     if rate == 0 and seen == "at least":

@@ -128,8 +128,8 @@ class TypoCorrector:
         """Yield the words of the training text at a distance of one typo, each with the cost of the typo in nats."""
         half = len(word) // 2
         for count in (len(word) - 1, len(word), len(word) + 1):
-            # A typo in the second half leaves the first half as it is. Any other one leaves the second half without its
-            # first letter.
+            # A typo changes the first half, or the rest. The first letter of the second half may be exchanged with the
+            # last one of the first half.
             candidates = {*self._beginnings.of(word[:half], count),
                           *(form[::-1] for form in self._endings.of(word[:half:-1], count))}
             for form in candidates:
@@ -138,7 +138,15 @@ class TypoCorrector:
                     yield form, cost
 
     def _cost_of_typo(self, word: str, form: str) -> float | None:
-        """Return the cost in nats of the typo that makes a word of another one; None if there is more than one typo."""
+        """Return the cost in nats of the typo by which a word was typed for another one.
+
+        Args:
+            word: the typed word.
+            form: the other word.
+
+        Returns:
+            The cost, or None if the words differ by several typos.
+        """
         start = next((index for index, letters in enumerate(zip(word, form, strict=False)) if letters[0] != letters[1]),
                      min(len(word), len(form)))
         after, form_after = word[start:], form[start:]
@@ -154,11 +162,12 @@ class TypoCorrector:
 
     @cached_property
     def _beginnings(self) -> _WordsByBeginning:
+        """Return the words of the training text in lower case."""
         return _WordsByBeginning(self._forms)
 
     @cached_property
     def _endings(self) -> _WordsByBeginning:
-        """Return the words of the training text with their letters in reverse."""
+        """Return the same words with their letters in reverse."""
         return _WordsByBeginning(form[::-1] for form in self._forms)
 
     @cached_property
