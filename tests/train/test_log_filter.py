@@ -13,7 +13,7 @@ import pytest
 from tensorpack.callbacks import EstimatedTimeLeft
 from tensorpack.utils import logger
 
-from towernmt.core.errors import mask_uri
+from towernmt.core.errors import SettingsError, mask_uri
 from towernmt.core.terminal_log import DETAIL, configure_terminal_log, install_record_filter
 from towernmt.run.run_log import begin_log, end_log, hold_log
 
@@ -54,14 +54,22 @@ def test_text_without_secrets_is_logged_unchanged(argument: str) -> None:
 
 def test_the_log_is_one_file_over_resumes_with_what_came_before_it(tmp_path: Path) -> None:
     for resume in range(3):
-        hold_log()
-        logger.info(f"before {resume}")
-        begin_log(tmp_path)
-        logger.info(f"after {resume}", extra=DETAIL)
+        with hold_log():
+            logger.info(f"before {resume}")
+            begin_log(tmp_path)
+            logger.info(f"after {resume}", extra=DETAIL)
         end_log()
     lines = [line.split("] ")[1].split()[0] for line in (tmp_path / "log.log").read_text().splitlines()]
     assert lines == ["before", "Argv:", "after"] * 3
     assert [path.name for path in tmp_path.iterdir()] == ["log.log"]
+
+
+def test_what_a_refused_run_logged_is_in_no_later_log(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError), hold_log():
+        logger.info("of the refused run")
+        raise SettingsError("refused before the log begins")
+    begin_log(tmp_path)
+    assert "refused" not in (tmp_path / "log.log").read_text()
 
 
 def test_no_colour_gets_into_the_log_file(tmp_path: Path, monkeypatch) -> None:
@@ -115,9 +123,9 @@ def test_a_log_whose_reader_has_ended_continues_in_the_file(tmp_path: Path, caps
 
 
 def test_warnings_of_sources_are_in_the_log(tmp_path: Path, capsys) -> None:
-    hold_log()
-    logging.getLogger("towernmt.dataflow.sources").warning("lost before")
-    begin_log(tmp_path)
+    with hold_log():
+        logging.getLogger("towernmt.dataflow.sources").warning("lost before")
+        begin_log(tmp_path)
     logging.getLogger("towernmt.dataflow.sources").warning("lost after")
     lines = (tmp_path / "log.log").read_text().splitlines()
     assert [line.split("WRN ")[-1] for line in lines if "lost" in line] == ["lost before", "lost after"]

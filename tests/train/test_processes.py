@@ -82,8 +82,7 @@ def test_a_process_that_is_not_the_chief_trains_and_writes_nothing(tmp_path: Pat
     run, model = RunDirectory(tmp_path / "run"), PlainModel()
     callbacks = [NaNGuard(loss="loss"), LearningRateSchedule(constant(0.05)), BestCheckpoints(run.best),
                  CheckpointSaver(run.checkpoints, every_steps=1), StopAtStep(3)]
-    with in_world(World(1, 2)):
-        hold_log()
+    with in_world(World(1, 2)), hold_log():
         with run.writing("a test"):
             run.begin(None, UnreadData())  # type: ignore[arg-type]
             weights = train_plainly(trainer, callbacks, model, monitors=[EventWriter(run.log), StatsWriter(run.log)])

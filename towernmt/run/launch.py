@@ -69,20 +69,20 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     """
     if gpus is not None or towers is not None:
         tower_devices(gpus, towers)     # before data are read and servers are started
-    hold_log()
-    check_ranges(settings)
-    run = RunDirectory(logdir)
-    run.refuse_prepared_data()
-    components = Components(model, trainer, source, callbacks_before, callbacks_after)
-    world = joined_world(settings.train.worker_timeout, cpu_towers=(towers or 1) if gpus is None else 0)
-    with one_training():
-        with world, run.writing("towernmt train"):
-            is_chief = current_world().is_chief
-            settings = with_vocabulary_sizes(settings, data)
-            status = _check_and_train(settings, data, run, gpus, towers, components)
-        if is_chief and status == 0:    # the other processes have ended
-            average_if_due(settings, data, run, components, gpus)
-        return status
+    with hold_log():
+        check_ranges(settings)
+        run = RunDirectory(logdir)
+        run.refuse_prepared_data()
+        components = Components(model, trainer, source, callbacks_before, callbacks_after)
+        world = joined_world(settings.train.worker_timeout, cpu_towers=(towers or 1) if gpus is None else 0)
+        with one_training():
+            with world, run.writing("towernmt train"):
+                is_chief = current_world().is_chief
+                settings = with_vocabulary_sizes(settings, data)
+                status = _check_and_train(settings, data, run, gpus, towers, components)
+            if is_chief and status == 0:    # the other processes have ended
+                average_if_due(settings, data, run, components, gpus)
+            return status
 
 
 def train_resolved_settings(resolved: ResolvedSettings, data: TrainingData, logdir: str | Path,
@@ -101,12 +101,13 @@ def train_resolved_settings(resolved: ResolvedSettings, data: TrainingData, logd
     Raises:
         TowerNMTError: an error that the user can fix.
     """
-    for note in resolved.notes:
-        logger.info(note)
     automatic = resolved.automatic
-    return train(resolved.settings, data, logdir, gpus, resolved.towers,
-                 callbacks_before=lambda: [] if automatic is None else [
-                     AutomaticSettingsRecord(automatic, Path(logdir))])
+    with hold_log():
+        for note in resolved.notes:
+            logger.info(note)
+        return train(resolved.settings, data, logdir, gpus, resolved.towers,
+                     callbacks_before=lambda: [] if automatic is None else [
+                         AutomaticSettingsRecord(automatic, Path(logdir))])
 
 
 _TRAINING = threading.Lock()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import logging.handlers
+from collections.abc import Iterator
 from pathlib import Path
 
 from tensorpack.utils import logger
@@ -48,11 +49,19 @@ class _LogFile(logging.FileHandler):
             super().close()
 
 
-def hold_log() -> None:
-    """Buffer new records for the file that `begin_log` opens, in the process that writes the run."""
-    _remove(*_held_records())
-    if current_world().is_chief:
+@contextlib.contextmanager
+def hold_log() -> Iterator[None]:
+    """Buffer new records for the file that `begin_log` opens in this block, in the process that writes the run.
+
+    If no file is opened, because the run is refused, the records are dropped at the end of the block. A block inside
+    another one adds to the same buffer.
+    """
+    if current_world().is_chief and not _held_records():
         _add(_HeldRecords())
+    try:
+        yield
+    finally:
+        _remove(*_held_records())
 
 
 def begin_log(directory: str | Path) -> None:
