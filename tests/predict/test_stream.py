@@ -181,7 +181,8 @@ def test_a_search_that_divides_batches_gets_the_next_part_before_it_ends_the_fir
     assert [found[0].text for found in stream] == lines
 
 
-@pytest.mark.parametrize(("window", "sizes"), [(2000, [500, 500, 100]), (600, [500, 500, 100]), (400, [400, 400, 300])])
+@pytest.mark.parametrize(("window", "sizes"), [
+    (2000, [500, 500, 100]), (1000, [500, 500, 100]), (999, [999, 101]), (400, [400, 400, 300])])
 def test_parts_are_not_smaller_than_a_window_of_few_lines(window: int, sizes: list[int]) -> None:
     predictor, words = Echo(), Words()
     lines = [str(i) for i in range(1100)]

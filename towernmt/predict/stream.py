@@ -120,8 +120,8 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
     encoder = encoder or RequestEncoder(SearchSettings(), target_vocabulary)
     translator = _BatchTranslator(predictor, source_vocabulary, target_vocabulary, settings, searches,
                                   run_batches or partial(map_in_threads, threads=settings.threads))
-    size = settings.window if searches.is_undivided is None else min(settings.window, max(
-        _LEAST_PART, -(-settings.window // _PARTS)))
+    count = 1 if searches.is_undivided is None else min(max(settings.window // _LEAST_PART, 1), _PARTS)
+    size = -(-settings.window // count)
     error: DataError | None = None
 
     def parts() -> Iterator[_Part]:
@@ -136,7 +136,7 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
             yield _Part(part_requests, pieces, is_last and number == first)
             number += len(part_requests)
 
-    for part, translations in _map_ahead(translator.translate_part, parts(), settings.window // size):
+    for part, translations in _map_ahead(translator.translate_part, parts(), count):
         for pieces, request in zip(part.pieces, part.requests, strict=False):
             yield joined([translations[piece] for piece in pieces], request.options.n_best, request.text,
                          source_vocabulary, settings.max_source_length, request.by_sentence)
