@@ -9,7 +9,7 @@ import pytest
 
 from towernmt.cli.main import main, make_parser
 from towernmt.cli.train_with_workers import worker_arguments
-from towernmt.run.automatic_settings import AutomaticSetting
+from towernmt.run.rules.automatic_value import AutomaticSetting
 
 
 def parsed(*arguments: str) -> argparse.Namespace:

@@ -15,10 +15,10 @@ from towernmt.cli.main import main, make_parser
 from towernmt.cli.run_options import defaults_mode, settings_sources, workers_of_cluster
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.dataflow.preparation.prepared_data import PreparedData
-from towernmt.run import automatic_settings
 from towernmt.run.automatic_settings import apply_automatic_settings
 from towernmt.run.directory import RunDirectory
 from towernmt.run.resolve import Overrides, ResolvedSettings, SettingsSources, resolve_settings
+from towernmt.run.rules import batch_rules
 from towernmt.run.run_settings import default_settings
 from towernmt.run.training_conditions import training_conditions
 
@@ -292,7 +292,7 @@ def test_several_workers_choose_a_batch_for_their_gpus(requested, on_gpus, mode)
 @pytest.mark.parametrize(("specified", "batch_tokens"), [({}, 800), ({"data.batch_tokens": 777}, 777)])
 def test_several_workers_have_the_same_tokens_for_each_gpu_and_fixed_settings(
         data, monkeypatch, specified, batch_tokens):
-    monkeypatch.setattr(automatic_settings, "TOKENS_PER_GPU", 100)
+    monkeypatch.setattr(batch_rules, "TOKENS_PER_GPU", 100)
     resolution = resolve_settings(SettingsSources(
         overrides=(Overrides("--set", specified),), defaults="batch", open_data=lambda: PreparedData(data),
         gpus=[0, 1], workers=4))

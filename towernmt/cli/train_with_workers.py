@@ -13,8 +13,8 @@ from towernmt.core.errors import SettingsError
 
 if TYPE_CHECKING:
     from towernmt.dataflow.batches.training_data import TrainingData
-    from towernmt.run.automatic_settings import AutomaticSetting
     from towernmt.run.resolve import ResolvedSettings
+    from towernmt.run.rules.automatic_value import AutomaticSetting
 
 _WORKERS_OPTIONS = ("workers", "min_workers", "max_failures", "cpus", "wait", "ray")
 _NOT_FOR_WORKERS = (*_WORKERS_OPTIONS, "command", "help_settings", "defaults", "dry_run")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from towernmt.run.automatic_settings import AutomaticSetting, round_down
+from towernmt.run.rules.automatic_value import AutomaticSetting, round_down
 from towernmt.run.run_settings import Settings
 from towernmt.run.training_conditions import TrainingConditions
 

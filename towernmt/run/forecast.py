@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from towernmt.core.settings import check_ranges
 from towernmt.dataflow.batches.training_data import TrainingData
 from towernmt.run.assemble import with_vocabulary_sizes
-from towernmt.run.automatic_settings import round_down
 from towernmt.run.memory_fit import GIB, peak_of_step, with_fitting_batch
 from towernmt.run.product_rates import product_rates
+from towernmt.run.rules.automatic_value import round_down
 from towernmt.run.run_settings import Settings
 from towernmt.run.training_conditions import TrainingConditions, training_conditions
 

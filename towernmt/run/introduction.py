@@ -16,8 +16,9 @@ from towernmt.core.files import write_text
 from towernmt.core.tf_compat import tf1
 from towernmt.core.world import current_world
 from towernmt.dataflow.batches.training_data import TrainingData
-from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, AutomaticSetting
+from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE
 from towernmt.run.directory import RunDirectory
+from towernmt.run.rules.automatic_value import AutomaticSetting
 from towernmt.run.run_settings import Settings
 
 

@@ -17,8 +17,10 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides, flatten, load_yaml
 from towernmt.models.architectures import settings_and_presets
 from towernmt.run.automatic_options import PROPOSED_PRESETS, automatic_towers, proposed_preset
-from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, AutomaticSetting, apply_automatic_settings, batch
+from towernmt.run.automatic_settings import AUTOMATIC_SETTINGS_FILE, apply_automatic_settings
 from towernmt.run.product_rates import product_rates
+from towernmt.run.rules.automatic_value import AutomaticSetting
+from towernmt.run.rules.batch_rules import batch
 from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only, default_settings
 from towernmt.run.started_run import (
     StartingModel,

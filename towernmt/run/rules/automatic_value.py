@@ -1,0 +1,57 @@
+"""What a rule for automatic settings returns, and what several rules use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from towernmt.run.run_settings import Settings
+from towernmt.run.training_conditions import TrainingConditions
+
+
+class AutomaticSetting(NamedTuple):
+    """An automatic value of a setting or option, with its reason.
+
+    Attributes:
+        key: dotted key of a setting, or an option: `--towers`.
+        value: its value.
+        reason: end of a sentence: "because ...".
+    """
+
+    key: str
+    value: Any
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        """The setting and its reason, for the log."""
+        return f"Automatic setting: {self.key}={self.value}, because {self.reason}."
+
+
+Rule = Callable[[Settings, TrainingConditions], Iterator[AutomaticSetting]]
+
+
+FEW_PASSES = 6
+"""Number of passes from which a model learns pairs by heart, and forgets others."""
+
+
+def is_post_norm(settings: Settings) -> bool:
+    """Whether the normalisation of a Transformer follows its sublayers."""
+    return "n" in getattr(settings.model, "postprocess", "")
+
+
+def updates_before_patience_ends(settings: Settings) -> int:
+    """Return the minimum number of updates of a run that only `train.stop_patience` ends.
+
+    0 if the run has another limit, or if its validations follow the clock.
+    """
+    train = settings.train
+    limited = train.steps or train.epochs or train.minutes
+    return 0 if limited else train.stop_patience * settings.validation.steps
+
+
+def round_down(number: float) -> int:
+    """Return a number rounded down to two significant digits, for the reason of an estimate."""
+    integer = int(number)
+    unit = 10 ** max(0, len(str(integer)) - 2)
+    return integer // unit * unit

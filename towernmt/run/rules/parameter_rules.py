@@ -1,0 +1,118 @@
+"""Rules for the parameters of a model: their initial values, and how training regularises and samples them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from towernmt.core.settings import flatten
+from towernmt.models.model_location import find_location, is_findable
+from towernmt.run.rules.automatic_value import FEW_PASSES, AutomaticSetting, is_post_norm, updates_before_patience_ends
+from towernmt.run.run_settings import VOCABULARY_SIZES, Settings, affects_training_only
+from towernmt.run.training_conditions import TrainingConditions
+
+
+def settings_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:
+    """Yield the model settings of the run `init.checkpoint`, so that its parameters fit, and Muon if it trained them.
+
+    Nothing is yielded for another architecture. Settings that only affect training, such as dropout, are not copied,
+    because they suit the data and the limit of the other run.
+
+    Raises:
+        SettingsError: `init.checkpoint` is not a run.
+        CheckpointError: the run has no checkpoint.
+    """
+    from towernmt.checkpoint.restore import initial_checkpoint  # imports TensorFlow
+    from towernmt.run.directory import RunDirectory
+
+    run = RunDirectory(initial_checkpoint(settings.init.checkpoint)[0].path)
+    name = settings.architecture
+    if run.architecture() == (find_location(name).name if is_findable(name) else name):
+        current, initial = flatten(settings), run.settings_like(settings)
+        for key, value in flatten(initial).items():
+            if (key.startswith("model.") and key not in VOCABULARY_SIZES and not affects_training_only(key)
+                    and value != current[key]):
+                yield AutomaticSetting(key, value, f"the initial parameters are those of {settings.init.checkpoint}")
+        if initial.optimizer.name == "muon":
+            yield AutomaticSetting("optimizer.name", "muon", "it trained the initial parameters")
+
+
+def initial_model(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Use the model of the run `init.checkpoint`, because its parameters fit no other model, and its Muon.
+
+    On another domain, Muon was better than Adam for parameters that Muon had trained (docs/notes/measurements.md, "A
+    trained model in another domain"). Liu et al. (2025) found no such gain for parameters that Adam had trained.
+    """
+    if settings.init.checkpoint:
+        yield from settings_of_initial_run(settings)
+
+
+def new_model_of_muon(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Use the weight decay of Liu et al. (2025), and layers that at first add nothing to their input.
+
+    Both reduced the validation loss of a Transformer on Tatoeba (docs/notes/defaults.md, "Muon" and "Trials on a GPU").
+    Other optimizers, other architectures and post-norm models were not measured. With
+    `init.embeddings=cooccurrence`, cross-attention adds source vectors from the beginning (`run/cooccurrence.py`).
+    """
+    if (settings.architecture != "transformer" or settings.optimizer.name != "muon" or settings.init.checkpoint
+            or is_post_norm(settings)):
+        return
+    yield AutomaticSetting("optimizer.weight_decay", 0.1, "Muon keeps the weights small")
+    if getattr(settings.model, "initialization", "") == "glorot":
+        yield AutomaticSetting("model.initialization", "zero_outputs", "each layer then adds only what it has learned")
+
+
+def initial_embeddings(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Begin a Transformer on prepared data with embeddings by co-occurrence, which take seconds.
+
+    After 700 updates on Tatoeba, `mini` had 34.6 BLEU instead of 28.5 (docs/notes/defaults.md, "Initial embeddings").
+    Other architectures were not measured. Several processes may compute slightly different vectors, so they do not.
+    """
+    init = settings.init
+    if (settings.architecture == "transformer" and conditions.target_tokens is not None and conditions.processes == 1
+            and not (init.checkpoint or init.source_embeddings or init.target_embeddings)):
+        yield AutomaticSetting("init.embeddings", "cooccurrence", "words then begin near their translations")
+
+
+SMALLEST_SAMPLED_VOCABULARY = 2000
+"""Size of the target vocabulary from which training samples its softmax; of a smaller one, a batch has most tokens."""
+
+
+def softmax_sample(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Compute the softmax of training batches on the CPU for a sample of the vocabulary.
+
+    In the same minutes, `mini` made 1.2 times as many updates on Tatoeba, and the validation loss after each number of
+    updates was the same (docs/notes/defaults.md, "A sample of the softmax"). GPUs were not measured.
+    """
+    if (settings.architecture == "transformer" and not conditions.gpus and not settings.train.xla
+            and conditions.vocabulary >= SMALLEST_SAMPLED_VOCABULARY
+            and not getattr(settings.model, "r_drop_alpha", 0.0)):
+        yield AutomaticSetting("model.softmax_sample", 0.15,
+                               f"a softmax of all {conditions.vocabulary:,} tokens takes a large part of an update")
+
+
+def dropout_rates(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Use more dropout the more often training sees each pair, and none for a few passes.
+
+    The evidence is for `mini` (docs/notes/defaults.md, "Regularisation"). With dropout 0 and 0.1, one pass over Tatoeba
+    gave 33.4 and 29.5 BLEU, five passes over 30,000 of its pairs gave 29.7 and 28.0, and ten passes gave 32.3 and 34.3.
+    No larger model was measured without dropout. The value 0.3 is that of Araabi and Monz 2020 ("Optimizing Transformer
+    for low-resource neural machine translation"), who train until convergence. The limits between the values are
+    guesses. A trained model in a new domain needs no more than a new one: without dropout, it learned more of the new
+    text and kept more of the old (docs/notes/measurements.md, "A trained model in another domain"). The general pairs
+    between the new ones prevent learning by heart, too, so the passes count less by their share. Dropout keeps its
+    default, and is never 0, if the end of training is not known.
+    """
+    if not hasattr(settings.model, "residual_dropout"):
+        return
+    passes, seen = conditions.passes(settings), "about"
+    if passes is None and (updates := updates_before_patience_ends(settings)):
+        passes, seen = conditions.passes_of_updates(settings, updates), "at least"
+    if passes is None:
+        return
+    bounds = ((FEW_PASSES, 0.0), (20, 0.1), (60, 0.2), (float("inf"), 0.3))
+    share_of_new = 1.0 - settings.data.general_share if settings.init.checkpoint and conditions.is_mixed else 1.0
+    rate = next(rate for bound, rate in bounds if passes * share_of_new < bound)
+    if rate == 0 and seen == "at least":
+        return
+    for name in ("residual_dropout", "embedding_dropout"):
+        yield AutomaticSetting(f"model.{name}", rate, f"training sees each pair {seen} {passes:.2g} times")

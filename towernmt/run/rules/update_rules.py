@@ -1,0 +1,124 @@
+"""Rules for updates: their precision, the optimizer, the learning rate and its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from towernmt.run.product_rates import FASTER
+from towernmt.run.rules.automatic_value import FEW_PASSES, AutomaticSetting, is_post_norm, round_down
+from towernmt.run.run_settings import Settings
+from towernmt.run.training_conditions import TrainingConditions
+
+
+def precision(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Use bfloat16 if its products are measured to be faster.
+
+    The loss is the same as in float32 (docs/notes/measurements.md, "bfloat16 and float32"). The speed of training is
+    proportional to that of products: on an Intel Xeon with AVX512_BF16 but without AMX, bfloat16 has 0.54 times the
+    product rate and 0.57 times the tokens per second. On an H100, it has 1.12 times those of float32 with TF32
+    (docs/notes/defaults.md, "GPUs"); other GPUs were not measured.
+    """
+    if conditions.gpus and conditions.bfloat16:
+        yield AutomaticSetting("train.precision", "bfloat16", "the GPUs have hardware for bfloat16")
+        return
+    if conditions.rates is None:
+        return
+    if conditions.bfloat16 is not False and conditions.rates.gain >= FASTER:
+        yield AutomaticSetting("train.precision", "bfloat16",
+                               f"products are {conditions.rates.gain:.1f} times as fast as in float32")
+
+
+def optimizer(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Use Muon for a Transformer that begins with random parameters and normalises the inputs of its sublayers.
+
+    In the same minutes on one core, it reached twice the BLEU of Adam on Tatoeba (docs/notes/defaults.md, "Muon").
+    Other architectures and post-norm models were not measured, and keep Adam. The gain for each update does not depend
+    on the device: on an H100, Muon has 0.8 to 0.9 of the speed of Adam. A model that is trained already keeps its Muon,
+    see `initial_model`.
+    """
+    if settings.architecture == "transformer" and not settings.init.checkpoint and not is_post_norm(settings):
+        yield AutomaticSetting("optimizer.name", "muon", "it learns more from each batch of a Transformer")
+
+
+TRAINED_RATE_DIVISOR, TRAINED_RATE_DIVISOR_OF_MUON, TRAINED_RATE_DIVISOR_OF_MIXTURE = 5, 3, 1.5
+"""Learning rate of a new model, divided by that of a model that is trained already: for Adam, for Muon, and for Muon
+with general data and few passes over the new text, which keep the model from forgetting."""
+
+
+def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Set the peak learning rate for the optimizer, the architecture and its hidden size.
+
+    With Muon, a Transformer with at most 256 units uses 0.003 (docs/notes/defaults.md, "Muon"). With Adam, it uses
+    0.002, and other architectures use 0.001 with clipped gradients (docs/notes/measurements.md, "The four
+    architectures"). With batches of 512 tokens, 0.0015 is better than 0.002 (docs/notes/performance.md, "Batches for a
+    small corpus"). The values 0.0007 for 512 and 0.0005 for 1,024 units are those of Ott et al. 2018 ("Scaling neural
+    machine translation") for Adam; Muon's steps are as long as Adam's. A post-norm Transformer with 192 units reached
+    3.9 BLEU with 0.002 and 19.4 BLEU with 0.001 (docs/notes/defaults.md, "Learning rate and norm"). A run that starts
+    from the parameters of a model has a fifth of the rate, which is a guess, or with Muon a third, or two thirds if
+    general data are mixed in and there are few passes over the new text (docs/notes/measurements.md, "A trained model
+    in another domain").
+    """
+    size, small_batches = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
+    rate, reason = settings.optimizer.learning_rate, "the model is new"
+    if settings.architecture == "transformer":
+        rate = (0.0015 if small_batches else 0.002) if size <= 256 else 0.0007 if size <= 512 else 0.0005
+        reason = f"the Transformer has {size} hidden units{', and batches are small' if small_batches else ''}"
+        if settings.optimizer.name == "muon" and size <= 256:
+            rate, reason = 0.003, f"Muon trains a Transformer of {size} hidden units"
+        if rate > 0.001 and is_post_norm(settings):
+            rate, reason = 0.001, "the Transformer is post-norm"
+    if settings.init.checkpoint:
+        divisor: float = TRAINED_RATE_DIVISOR
+        if settings.optimizer.name == "muon":
+            passes = conditions.passes(settings)
+            has_few_passes = passes is not None and passes < FEW_PASSES and settings.data.general_share <= 0.5
+            divisor = TRAINED_RATE_DIVISOR_OF_MIXTURE if conditions.is_mixed and has_few_passes else (
+                TRAINED_RATE_DIVISOR_OF_MUON)
+        reason = f"the model is trained: a new model would have {rate:g}, at which it would forget much"
+        rate = float(f"{rate / divisor:.3g}")
+    if settings.architecture == "transformer" or settings.init.checkpoint:
+        yield AutomaticSetting("optimizer.learning_rate", rate, reason)
+    yield AutomaticSetting("train.clip_norm", 1.0, "clipping limits the damage of a single bad batch")
+
+
+def _has_small_batches(settings: Settings) -> bool:
+    data = settings.data
+    return data.batch_type == "target" and data.batch_tokens <= 512 and not data.memory_gb
+
+
+def schedule(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Decrease the learning rate until the end of the run, if the end is known (Li et al. 2020, "Budgeted training").
+
+    With this schedule, 15 minutes on Tatoeba gave 44.1 BLEU (docs/notes/measurements.md, "The four architectures").
+    """
+    train = settings.train
+    limits_by_name = {"train.steps": train.steps, "train.epochs": train.epochs if conditions.target_tokens else 0,
+                      "train.minutes": train.minutes}
+    limits = [name for name, value in limits_by_name.items() if value]
+    if not limits:
+        return
+    yield AutomaticSetting("schedule.name", "budget", f"the learning rate decreases until {' or '.join(limits)}")
+    yield from _warm_up(settings, conditions)
+
+
+def _warm_up(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
+    """Warm up for a twentieth of the run, or a quarter for a post-norm Transformer, and at most 4,000 updates.
+
+    A post-norm model reached 19.4 BLEU with a twentieth, and 24.9 BLEU with a quarter (docs/notes/defaults.md,
+    "Learning rate and norm"). A post-norm Transformer that is trained already needs no longer warm-up than others (a
+    guess). If the number of updates is unknown, 200 updates per minute are assumed.
+    """
+    updates, minutes = conditions.updates(settings), settings.train.minutes
+    is_new_post_norm = is_post_norm(settings) and not settings.init.checkpoint
+    divisor, name = (4, "quarter") if is_new_post_norm else (20, "twentieth")
+    if updates:
+        steps, estimate = int(updates) // divisor, f"about {round_down(updates):,} updates"
+        reason = f"it is a {name} of {estimate}"
+        if minutes and steps < 50:
+            steps, reason = 50, f"{estimate} are expected, and the machine may be faster"
+        elif steps > 4000:
+            steps, reason = 4000, f"{estimate} are expected, and a longer warm-up has no advantage"
+        yield AutomaticSetting("schedule.warmup_steps", max(1, round_down(steps)), reason)
+    elif minutes:
+        yield AutomaticSetting("schedule.warmup_steps", round_down(max(50, min(4000, 200 * minutes / divisor))),
+                               "the number of updates per minute is not known")
