@@ -1,7 +1,8 @@
-"""Compare BLEU over training time of towernmt, OpenNMT-tf and fairseq on the same text, subwords and processors.
+"""Compare BLEU over the minutes of towernmt, OpenNMT-tf, fairseq and Marian on the same text, subwords and processors.
 
     python benchmarks/quality.py --text corpora/de-en --languages de en --work quality --minutes 10 30 60 --cpus 0,1 \
-        --opennmt-python venvs/onmttf/bin/python --fairseq-python venvs/fairseq/bin/python --draw quality.svg
+        --opennmt-python venvs/onmttf/bin/python --fairseq-python venvs/fairseq/bin/python \
+        --marian marian/build/marian --draw quality.svg
     python benchmarks/quality.py ... --only fairseq             # one program; the results of all programs are kept
     python benchmarks/quality.py ... --shape tiny               # peers with a model of the size of preset `tiny`
 
@@ -21,9 +22,12 @@ the detokenised text.
                 that 20,856 sentences are not enough, "especially with the default auto configuration"
                 (github.com/OpenNMT/OpenNMT-tf/issues/771).
 
+    marian      `--task transformer-base` (Adam, 3e-4, 16,000 updates of warm-up, inverse square root, dropout 0.1, label
+                smoothing 0.1, a moving average of the weights, as many tokens as fit 9,500 MB); the last checkpoint.
+
 A peer trains once, up to the largest value of --minutes, and keeps a checkpoint every --every minutes. Its time to
 start, to make the first update, and to save and select checkpoints does not count (`quality_clock.py`).
-`--opennmt-config` and `--fairseq-options` change a recipe; name the changed recipe with --variant.
+`--opennmt-config`, `--fairseq-options` and `--marian-options` change a recipe; name the changed recipe with --variant.
 
 All files are in --work; results are appended to --results (default WORK/results.jsonl). Finished work is skipped, and
 an interrupted training (Ctrl-C, SIGTERM) resumes from its last checkpoint. Programs on different processors may run at
@@ -40,7 +44,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from quality_peers import Fairseq, Mark, OpenNMTTF, Ours, Peer, Plan, run_program
+from quality_peers import Mark, Ours, Peer, Plan, run_program
+from quality_recipes import Fairseq, Marian, OpenNMTTF
 from quality_results import Result, append_result, draw, read_results, scores
 from quality_text import Texts, read_lines, shared_vocabulary, unpieced, write_pieces
 
@@ -50,7 +55,7 @@ from towernmt.core.files import write_text
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.vocabulary.base import Vocabulary
 
-PEERS = ("towernmt", "opennmt-tf", "fairseq")
+PEERS = ("towernmt", "opennmt-tf", "fairseq", "marian")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -84,8 +89,10 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--shape", choices=("recipe", "tiny"), default="recipe", help="size of the peers' models")
     parser.add_argument("--opennmt-python", metavar="FILE", help="a Python with OpenNMT-tf")
     parser.add_argument("--fairseq-python", metavar="FILE", help="a Python with fairseq")
+    parser.add_argument("--marian", metavar="FILE", help="Marian's program of this name")
     parser.add_argument("--opennmt-config", type=Path, metavar="FILE", help="overrides the automatic configuration")
     parser.add_argument("--fairseq-options", default="", metavar="'WORDS'", help="appended to the recipe")
+    parser.add_argument("--marian-options", default="", metavar="'WORDS'", help="appended to the recipe")
     parser.add_argument("--variant", metavar="NAME", help="name of the peers' runs (default: --shape)")
     parser.add_argument("--valid-sentences", type=int, default=500, metavar="N", help="to select a peer's checkpoint")
     parser.add_argument("--results", type=Path, metavar="FILE", help="default: WORK/results.jsonl")
@@ -140,12 +147,14 @@ def peers_of(options: argparse.Namespace, plan: Plan) -> list[Peer]:
         SettingsError: the Python of a program is missing.
     """
     variant = options.variant or options.shape
-    changed = options.opennmt_config or options.fairseq_options
+    changed = options.opennmt_config or options.fairseq_options or options.marian_options
     if changed and variant in ("recipe", "tiny"):
-        raise SettingsError("--opennmt-config and --fairseq-options change a recipe: name the change with --variant.")
+        raise SettingsError("--opennmt-config, --fairseq-options and --marian-options change a recipe: name the change "
+                            "with --variant.")
     make = {"towernmt": lambda: Ours(plan, "chosen"),
             "opennmt-tf": lambda: OpenNMTTF(plan, variant, options.opennmt_python, options.opennmt_config),
-            "fairseq": lambda: Fairseq(plan, variant, options.fairseq_python, shlex.split(options.fairseq_options))}
+            "fairseq": lambda: Fairseq(plan, variant, options.fairseq_python, shlex.split(options.fairseq_options)),
+            "marian": lambda: Marian(plan, variant, options.marian, shlex.split(options.marian_options))}
     return [make[name]() for name in PEERS if name in (options.only or PEERS)]
 
 

@@ -1,10 +1,9 @@
-"""The programs that `quality.py` compares. Each trains with its own recipe and translates with its own search."""
+"""What the programs that `quality.py` compares have in common, towernmt itself, and how a program is run."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from quality_clock import read_marks
-from quality_text import PARTS, read_lines
+from quality_text import read_lines
 
 from towernmt import __version__
 from towernmt.core.errors import DataError, SettingsError, UnfinishedError
@@ -155,7 +154,7 @@ class Marked(Peer):
     Args:
         plan: common options.
         variant: name of the recipe.
-        python: Python interpreter in which the peer is installed.
+        program: Python interpreter in which the peer is installed, or the peer's own program.
 
     Raises:
         SettingsError: the peer is not installed there.
@@ -164,12 +163,14 @@ class Marked(Peer):
     modules: tuple[str, ...]
     """Modules to import and to report with their versions."""
     option: str
+    file = "a Python that has it"
+    """The file that the option names."""
 
-    def __init__(self, plan: Plan, variant: str, python: str | None) -> None:
+    def __init__(self, plan: Plan, variant: str, program: str | None) -> None:
         super().__init__(plan, variant)
-        if python is None:
-            raise SettingsError(f"{self.name} needs {self.option} FILE, a Python that has it; or pass --only.")
-        self.python = python
+        if program is None:
+            raise SettingsError(f"{self.name} needs {self.option} FILE, {self.file}; or pass --only.")
+        self.program = program
         self._version = self._ask_version()
 
     @property
@@ -178,17 +179,21 @@ class Marked(Peer):
 
     def _ask_version(self) -> str:
         code = f"import {', '.join(self.modules)}\nprint({', '.join(f'{name}.__version__' for name in self.modules)})"
-        try:
-            done = subprocess.run([self.python, "-c", code], env=peer_environment(self.plan.threads), check=False,
-                                  capture_output=True, text=True)
-        except OSError as error:
-            raise SettingsError(f"{self.option} {self.python} cannot be started: {error.strerror}.") from error
+        done = self._ask("-c", code)
         if done.returncode:
             reason = done.stderr.strip().rpartition("\n")[2]
-            raise SettingsError(f"{self.option} {self.python} cannot import {' and '.join(self.modules)} ({reason}): "
+            raise SettingsError(f"{self.option} {self.program} cannot import {' and '.join(self.modules)} ({reason}): "
                                 "install them there.")
         return " ".join(f"{name} {version}" for name, version in
                         zip(self.modules, done.stdout.strip().split("\n")[-1].split(), strict=True))
+
+    def _ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the program, and return its status and its output."""
+        try:
+            return subprocess.run([self.program, *arguments], env=peer_environment(self.plan.threads), check=False,
+                                  capture_output=True, text=True)
+        except OSError as error:
+            raise SettingsError(f"{self.option} {self.program} cannot be started: {error.strerror}.") from error
 
     def train(self) -> None:
         records = self._clock_records()
@@ -196,11 +201,16 @@ class Marked(Peer):
             self.folder.mkdir(parents=True, exist_ok=True)
             self.prepare()
             checkpoint = records[-1]["checkpoint"] if records else None
-            self._run([str(HERE / self.driver[0]), *self.driver[1:], str(self.folder), str(self.plan.minutes[-1]),
-                       str(self.plan.every), *self.training(checkpoint)], "train.log")
+            self._run([self.python, str(HERE / self.driver[0]), *self.driver[1:], str(self.folder),
+                       str(self.plan.minutes[-1]), str(self.plan.every), *self.training(checkpoint)], "train.log")
 
     driver: tuple[str, ...]
     """Script with the clock, and its first arguments."""
+
+    @property
+    def python(self) -> str:
+        """The Python that runs the driver."""
+        return self.program
 
     def prepare(self) -> None:
         """Write the files that the peer needs for training."""
@@ -230,142 +240,8 @@ class Marked(Peer):
     def candidates(self, checkpoints: list[str]) -> tuple[str, ...]:
         """Return the checkpoints, or comma-separated averages, that the recipe allows among `checkpoints`."""
 
-    def _run(self, arguments: list[str], log: str, output: Path | None = None) -> None:
-        run_program([self.python, *arguments], self.folder / log, output, peer_environment(self.plan.threads))
-
-
-class Fairseq(Marked):
-    """fairseq with the recipe for IWSLT'14 German-English in its examples/translation/README.md.
-
-    The recipe keeps the best checkpoint by validation. Here it is selected from the marks so far, and this validation
-    does not count as training time.
-    """
-
-    name, modules, option = "fairseq", ("fairseq", "torch"), "--fairseq-python"
-    driver = ("quality_fairseq.py",)
-
-    RECIPE = ("--arch transformer_iwslt_de_en --optimizer adam --adam-betas (0.9,0.98) --clip-norm 0.0 --lr 5e-4 "
-              "--lr-scheduler inverse_sqrt --warmup-updates 4000 --dropout 0.3 --weight-decay 0.0001 "
-              "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 4096")
-    SHAPES = {"recipe": "--share-decoder-input-output-embed",
-              "tiny": "--share-all-embeddings " + " ".join(
-                  f"--{side}-layers 3 --{side}-embed-dim 256 --{side}-ffn-embed-dim 1024 --{side}-attention-heads 4"
-                  for side in ("encoder", "decoder"))}
-
-    def __init__(self, plan: Plan, variant: str, python: str | None, further_options: Sequence[str] = ()) -> None:
-        super().__init__(plan, variant, python)
-        self._further_options = list(further_options)
-        self._data = plan.work / "fairseq"
-
-    def prepare(self) -> None:
-        self._binarise(self._data, *(f"--{part}pref={self.plan.pieces / part}" for part in PARTS))
-
-    def _binarise(self, folder: Path, *arguments: str) -> None:
-        """Write subwords as fairseq's binary data to `folder`, unless they are there."""
-        if not (folder / "finished").exists():
-            self._run(["-m", "fairseq_cli.preprocess", "--source-lang", "src", "--target-lang", "tgt",
-                       "--joined-dictionary", "--srcdict", str(self.plan.pieces / "fairseq.txt"), "--destdir",
-                       str(folder), "--workers", str(self.plan.threads), *arguments], "prepare.log")
-            write_text(folder / "finished", "")
-
-    def training(self, checkpoint: str | None) -> list[str]:
-        return [str(self._data), "--source-lang", "src", "--target-lang", "tgt", *self.RECIPE.split(),
-                *self.SHAPES[self.plan.shape].split(), "--cpu", "--no-save", "--log-format", "json", "--log-interval",
-                "50", *(["--restore-file", checkpoint] if checkpoint else []), *self._further_options]
-
-    def candidates(self, checkpoints: list[str]) -> tuple[str, ...]:
-        return tuple(checkpoints)
-
-    def translate(self, checkpoint: str, part: str, source: Path) -> list[str]:
-        # fairseq-fixed drops the last sentences if batches must be multiples of 8, its default.
-        output = self.folder / "translation.txt"
-        data, subset = self._data, part
-        if part not in PARTS:
-            data, subset = self.folder / part, "test"
-            self._binarise(data, "--only-source", f"--testpref={source.with_suffix('')}")
-            for dictionary in self._data.glob("dict.*.txt"):
-                shutil.copy(dictionary, data)
-        self._run(["-m", "fairseq_cli.generate", str(data), "--source-lang", "src", "--target-lang", "tgt",
-                   "--path", checkpoint, "--gen-subset", subset, "--beam", str(BEAM), "--max-len-a", "1.2",
-                   "--max-len-b", "10", "--batch-size", "128", "--required-batch-size-multiple", "1", "--cpu"],
-                  "translate.log", output)
-        return generated(output.read_text(encoding="utf-8"))
-
-
-def generated(text: str) -> list[str]:
-    """Return the translations in `fairseq-generate`'s output in input order, from the lines that begin with `H-`."""
-    translations = {}
-    for line in text.split("\n"):
-        if line.startswith("H-"):
-            number, _, pieces = line.removeprefix("H-").split("\t")
-            translations[int(number)] = pieces
-    return [translations[number] for number in sorted(translations)]
-
-
-class OpenNMTTF(Marked):
-    """OpenNMT-tf with its automatic configuration (`--auto_config`), as its documentation recommends.
-
-    OpenNMT-tf averages the last 8 checkpoints at the end. Here the validation sentences select the average of the last
-    8 marks or the last checkpoint.
-    """
-
-    name, modules, option = "opennmt-tf", ("opennmt", "tensorflow"), "--opennmt-python"
-    driver = ("quality_onmttf.py", "train")
-    AVERAGED = 8
-    SHAPES = {"recipe": ("--model_type", "Transformer"),
-              "tiny": ("--model", str(HERE / "quality_onmttf_model.py"))}
-
-    def __init__(self, plan: Plan, variant: str, python: str | None, config_file: Path | None = None) -> None:
-        super().__init__(plan, variant, python)
-        self._config_file = config_file
-
-    def prepare(self) -> None:
-        import yaml
-
-        pieces = self.plan.pieces
-        vocabulary = str(pieces / "opennmt.txt")
-        write_text(self._configuration, yaml.safe_dump({
-            "model_dir": str(self.folder / "model"),
-            "data": {"train_features_file": str(pieces / "train.src"), "train_labels_file": str(pieces / "train.tgt"),
-                     "source_vocabulary": vocabulary, "target_vocabulary": vocabulary},
-            "params": {"beam_width": BEAM, "maximum_decoding_length": LONGEST},
-            # The clock saves the checkpoints; averages are made after training.
-            "train": {"save_checkpoints_steps": None, "keep_checkpoint_max": 10_000, "average_last_checkpoints": 0}}))
-
-    @property
-    def _configuration(self) -> Path:
-        return self.folder / "configuration.yml"
-
-    def _main(self, *arguments: str) -> list[str]:
-        threads = str(self.plan.threads)
-        config_files = [self._configuration, *([self._config_file] if self._config_file else [])]
-        return ["--config", *map(str, config_files), "--auto_config", *self.SHAPES[self.plan.shape],
-                "--intra_op_parallelism_threads", threads, "--inter_op_parallelism_threads", threads, *arguments]
-
-    def training(self, checkpoint: str | None) -> list[str]:
-        path_option = ("--checkpoint_path", checkpoint) if checkpoint else ()
-        return self._main(*path_option, "train", *(["--continue_from_checkpoint"] if checkpoint else []))
-
-    def candidates(self, checkpoints: list[str]) -> tuple[str, ...]:
-        last = checkpoints[-self.AVERAGED:]
-        return (last[-1],) if len(last) == 1 else (last[-1], ",".join(last))
-
-    def translate(self, checkpoint: str, part: str, source: Path) -> list[str]:
-        if "," in checkpoint:
-            checkpoint = self._mean(checkpoint)
-        output = self.folder / "translation.txt"
-        self._run(["-m", "opennmt.bin.main", *self._main("--checkpoint_path", checkpoint, "infer", "--features_file",
-                   str(source), "--predictions_file", str(output))], "translate.log")
-        return read_lines(output)
-
-    def _mean(self, checkpoints: str) -> str:
-        """Average checkpoints and return the directory of the average."""
-        steps = [checkpoint.rpartition("-")[2] for checkpoint in checkpoints.split(",")]
-        folder = self.folder / f"mean-{steps[0]}-{steps[-1]}"
-        if not (folder / "checkpoint").exists():
-            self._run([str(HERE / self.driver[0]), "average", checkpoints, *self._main(
-                "average_checkpoints", "--output_dir", str(folder), "--max_count", str(self.AVERAGED))], "average.log")
-        return str(folder)
+    def _run(self, command: list[str], log: str, output: Path | None = None) -> None:
+        run_program(command, self.folder / log, output, peer_environment(self.plan.threads))
 
 
 def peer_environment(threads: int) -> dict[str, str]:

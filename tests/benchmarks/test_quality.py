@@ -14,7 +14,9 @@ import pytest
 import quality
 import quality_robustness
 from quality_clock import Clock, next_mark, read_marks
-from quality_peers import Fairseq, Mark, Marked, OpenNMTTF, Peer, Plan, generated, run_program
+from quality_marian import MarianError, train_to_mark
+from quality_peers import Mark, Marked, Peer, Plan, run_program
+from quality_recipes import Fairseq, Marian, OpenNMTTF, generated
 from quality_results import Result, append_result, draw, lines_of, read_results, scores
 from quality_text import Texts, pieced, read_lines, shared_vocabulary, unpieced, write_pieces
 
@@ -100,6 +102,41 @@ def test_a_line_that_is_no_mark_is_named(tmp_path: Path) -> None:
         read_marks(tmp_path)
 
 
+FAKE_MARIAN = """
+import pathlib, signal, sys
+model = pathlib.Path(sys.argv[1])
+updates = int(model.read_text()) if model.exists() else 0
+def save(*_):
+    model.write_text(str(updates))
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("[2026-11-27 18:00:00] Training started", file=sys.stderr)
+while updates < int(sys.argv[2]):
+    updates += 1
+    print(f"[2026-11-27 18:00:01] Ep. 1 : Up. {updates:,} : Sen. 9 : Cost 9.1 * 1,000 @ 999 after {1000 * updates:,} : "
+          "Time 1.00s : 1000.00 words/s : gNorm 3.1", file=sys.stderr, flush=True)
+"""
+
+
+def test_marian_ends_at_each_mark_and_resumes_from_its_checkpoint(tmp_path: Path) -> None:
+    seconds = iter(range(10 ** 6))      # a second for each update
+    command = [sys.executable, "-c", FAKE_MARIAN, str(tmp_path / "model.npz"), "1000000"]
+    ends = [train_to_mark(tmp_path, Clock(tmp_path, 1.0, 0.5, lambda: next(seconds)), command) for _ in range(2)]
+    assert ends == [False, True]
+    first, second = read_marks(tmp_path)
+    assert (first["mark"], first["updates"], first["target_tokens"]) == (0.5, 31, 31_000)
+    saved = int(Path(first["checkpoint"]).read_text())
+    assert saved >= 31 and second["mark"] == 1.0
+    assert (second["updates"], second["target_tokens"]) == (saved + 31, 1000 * (saved + 31))
+
+
+def test_a_marian_that_ends_by_itself_is_an_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FAKE_MARIAN, str(tmp_path / "model.npz"), "3"]
+    with pytest.raises(MarianError, match="ended with status 0 before its time"):
+        train_to_mark(tmp_path, Clock(tmp_path, 1.0, 0.5, lambda: 0.0), command)
+    assert read_marks(tmp_path) == []
+
+
 @pytest.fixture(scope="module")
 def vocabulary() -> SentencePieceVocabulary:
     return learn_sentence_piece(["the green house is small", "a small green door", "houses and doors are green"] * 5,
@@ -163,7 +200,7 @@ def test_fairseqs_translations_come_in_the_order_of_the_text() -> None:
 
 @pytest.mark.parametrize(("kind", "checkpoints", "candidates"), [
     (Fairseq, ["a-1", "a-2", "a-3"], ("a-1", "a-2", "a-3")),        # the best so far
-    (OpenNMTTF, ["a-1"], ("a-1",)),
+    (Marian, ["a-1", "a-2"], ("a-2",)), (OpenNMTTF, ["a-1"], ("a-1",)),
     (OpenNMTTF, [f"a-{n}" for n in range(1, 11)], ("a-10", ",".join(f"a-{n}" for n in range(3, 11))))])
 def test_candidates_are_those_of_the_recipe(kind: type[Marked], checkpoints: list[str], candidates: tuple[str, ...]
                                             ) -> None:
@@ -184,6 +221,8 @@ def test_a_peer_whose_python_is_missing_says_what_to_do(tmp_path: Path) -> None:
     python.chmod(0o755)
     with pytest.raises(SettingsError, match="cannot import fairseq and torch .*No module named 'fairseq'"):
         Fairseq(plan_in(tmp_path), "recipe", str(python))
+    with pytest.raises(SettingsError, match="is not Marian"):
+        Marian(plan_in(tmp_path), "recipe", sys.executable)
 
 
 def test_a_program_that_fails_says_its_last_words(tmp_path: Path) -> None:
