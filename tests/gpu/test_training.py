@@ -27,14 +27,14 @@ TWO, FOUR = (0, 1), (0, 1, 2, 3)
 SLOW = [
     *(Case(architecture, precision=precision) for architecture in ARCHITECTURES if architecture != "transformer"
       for precision in ("float32", "bfloat16", "float16")),
+    Case(precision="bfloat16"), Case(precision="float16"), Case(update_cycle=3),
     Case(gpus=TWO, optimizer="adafactor", collectives="ring"),
     Case(model={"tie_embeddings": "none"}), Case(recompute=True),
 ]
 """Cases that differ in one option, which another case combines with others."""
 CASES = [
-    *(Case(precision=precision) for precision in ("float32", "bfloat16", "float16")),
+    Case(),
     *(Case(architecture, TWO, collectives="ring") for architecture in ARCHITECTURES if architecture != "rnnsearch"),
-    Case(update_cycle=3),
     Case(gpus=TWO, staging=False, optimizer="adafactor", collectives="ring"),
     Case(gpus=TWO, collectives="sum"),
     Case(deterministic=False),
