@@ -19,7 +19,9 @@ def broken_line(model) -> int:
     return first + next(i for i, line in enumerate(lines) if line.rstrip().endswith("# broken"))
 
 
-@pytest.mark.parametrize("beast", decoder_zoo.ZOO, ids=lambda beast: beast.model.__name__)
+@pytest.mark.parametrize("beast", [
+    pytest.param(beast, id=beast.model.__name__, marks=[pytest.mark.thorough] * (number > 1))
+    for number, beast in enumerate(decoder_zoo.ZOO)])
 def test_the_breach_of_an_inconsistent_decoder_names_rule_and_line(beast):
     (breach,) = check_tower(beast.model())
     assert (breach.rule, breach.message) == (beast.rule, beast.message)

@@ -145,15 +145,18 @@ def test_a_pair_around_several_sentences_is_still_around_them() -> None:
 
 
 @pytest.mark.parametrize("segment", [
-    tuple(Mark("open", key, "") for key in range(20_000)) + ("word more",)
-    + tuple(Mark("close", key, "") for key in reversed(range(20_000))),
-    tuple(part for key in range(5_000) for part in (Mark("open", key, ""), f"w{key} "))
-    + tuple(Mark("close", key, "") for key in reversed(range(5_000))),
-    tuple(part for key in range(5_000) for part in (*pair(key, "w"), "")),
-    tuple(part for key in range(5_000) for part in (*pair(key, "w"), " ")),
-    ("a", *(Mark("single", key, "") for key in range(20_000)), "b"),
-    tuple(part for key in range(5_000) for part in (Shielded("x", ""), " word ")),
-], ids=["nested", "nested with words", "in one word", "beside", "in one place", "shields"])
+    pytest.param(tuple(Mark("open", key, "") for key in range(20_000)) + ("word more",)
+                 + tuple(Mark("close", key, "") for key in reversed(range(20_000))),
+                 id="nested", marks=pytest.mark.thorough),
+    pytest.param(tuple(part for key in range(5_000) for part in (Mark("open", key, ""), f"w{key} "))
+                 + tuple(Mark("close", key, "") for key in reversed(range(5_000))), id="nested with words"),
+    pytest.param(tuple(part for key in range(5_000) for part in (*pair(key, "w"), "")), id="in one word"),
+    pytest.param(tuple(part for key in range(5_000) for part in (*pair(key, "w"), " ")),
+                 id="beside", marks=pytest.mark.thorough),
+    pytest.param(("a", *(Mark("single", key, "") for key in range(20_000)), "b"), id="in one place"),
+    pytest.param(tuple(part for key in range(5_000) for part in (Shielded("x", ""), " word ")),
+                 id="shields", marks=pytest.mark.thorough),
+])
 def test_many_marks_take_little_time(segment: Segment) -> None:
     def place_marks() -> None:
         [found] = translate_segments([segment], lambda sentences: [fakes.Fake("", None)] * len(sentences), None)

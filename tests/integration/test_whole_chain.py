@@ -12,6 +12,8 @@ import yaml
 
 from towernmt.core.settings import load_yaml
 
+pytestmark = pytest.mark.processes
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_transformer.py"
 
 
@@ -68,7 +70,6 @@ def test_a_model_that_learned_its_corpus_by_heart_evaluates_above_90_bleu(learne
     assert sum(a == b for a, b in zip(found, expected, strict=True)) > 300
 
 
-@pytest.mark.processes
 def test_a_finished_run_started_again_ends_at_once_with_status_0(learned, corpus, start, arguments, tiny):
     checkpoints = learned[0] / "checkpoints"
     before = {path: path.stat().st_mtime_ns for path in checkpoints.rglob("*")}
@@ -78,7 +79,6 @@ def test_a_finished_run_started_again_ends_at_once_with_status_0(learned, corpus
     assert {path: path.stat().st_mtime_ns for path in checkpoints.rglob("*")} == before
 
 
-@pytest.mark.processes
 def test_a_run_of_two_towers_resumes_with_one(corpus, start, arguments, tiny, variables, tmp_path):
     logdir = tmp_path / "run"
     settings = [*tiny, "validation.steps=0", "checkpoint.steps=4"]
@@ -94,7 +94,6 @@ def test_a_run_of_two_towers_resumes_with_one(corpus, start, arguments, tiny, va
     assert one["random_clock"] == one["global_step"] == 12
 
 
-@pytest.mark.processes
 def test_the_example_trains_evaluates_and_translates_ones_own_files(corpus, start, tiny, tmp_path):
     files = [x for name in ("", "valid-", "test-") for kind in ("source", "target") for x in (
         f"--{name}{kind}", corpus.file(f"{'valid' if name else 'train'}.{kind}"))]
@@ -107,7 +106,6 @@ def test_the_example_trains_evaluates_and_translates_ones_own_files(corpus, star
     assert "Learning curves:  run/curves.png" in result.output or "pip install 'towernmt[plot]'" in result.output
 
 
-@pytest.mark.processes
 def test_a_run_whose_settings_are_chosen_tells_and_keeps_them_and_goes_on(corpus, start, tmp_path):
     command = ["train", "--data", corpus.prepared, "--logdir", tmp_path / "run", "--defaults", "automatic", "--set",
                "model.hidden_size=32", "model.filter_size=64", "model.heads=2", "data.batch_tokens=256"]

@@ -30,6 +30,8 @@ from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory
 from towernmt.run.run_settings import settings_of_model
 
+pytestmark = pytest.mark.thorough
+
 WORDS = [f"w{i}" for i in range(16)]
 SIZE = len(SPECIAL_PIECES) + len(WORDS)
 LINES = ["w3 w1 w2 w7 w5", "", "w4 w9", "w8 w12 w11", "w15 w6 w1 w2 w3 w0 w9"]
@@ -118,7 +120,6 @@ def test_its_translations_are_linked_as_they_are_aligned(copier: Path, aligner: 
             np.testing.assert_allclose(best.alignment.weights, expected.weights, atol=1e-5)
 
 
-@pytest.mark.thorough
 def test_unknown_words_are_copied_or_translated_by_a_table_where_that_is_asked_for(copier: Path, tmp_path: Path
                                                                                    ) -> None:
     (tmp_path / "in").write_text("w1 zebra w2\n")

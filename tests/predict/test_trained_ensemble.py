@@ -27,6 +27,8 @@ from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory
 from towernmt.run.run_settings import settings_of_model
 
+pytestmark = pytest.mark.thorough
+
 WORDS = [f"w{i}" for i in range(16)]
 LINES = ["w1 w2 w3", "", "w4", "w1 w2 unseen w5 w6 w7", "w9 w9"]
 
@@ -103,13 +105,11 @@ def test_a_run_with_itself_translates_as_it_does_alone(runs: Path, alone: Any) -
     assert_same(nbest([runs / "a", runs / "a"]), alone)
 
 
-@pytest.mark.thorough
 def test_a_member_with_nearly_all_the_weight_decides(runs: Path, alone: Any) -> None:
     both = [runs / "a", runs / "b"]     # of different architectures
     assert_same(nbest(both, ensemble=EnsembleSettings(weights=(1e9, 1))), alone)
 
 
-@pytest.mark.thorough
 def test_members_of_different_architectures_give_something_of_both(runs: Path, alone: Any) -> None:
     both, other = [runs / "a", runs / "b"], nbest(runs / "b")
     assert nbest(both) not in (alone, other)
@@ -119,7 +119,7 @@ def test_members_of_different_architectures_give_something_of_both(runs: Path, a
 
 
 @pytest.mark.parametrize(("mean", "weights"), [
-    ("probabilities", (2.0, 1.0)), pytest.param("log-probabilities", (), marks=pytest.mark.thorough)])
+    ("probabilities", (2.0, 1.0)), ("log-probabilities", ())])
 def test_given_translations_are_as_probable_as_the_search_found_them(
         runs: Path, mean: str, weights: tuple[float, ...]) -> None:
     both, ensemble = [runs / "a", runs / "b"], EnsembleSettings(mean, weights)
@@ -137,7 +137,6 @@ def test_given_translations_are_as_probable_as_the_search_found_them(
         np.testing.assert_allclose(score.log_probs[:len(found.details.ids)], found.details.log_probs, atol=1e-4)
 
 
-@pytest.mark.thorough
 def test_several_checkpoints_of_one_run_are_an_ensemble(runs: Path, alone: Any) -> None:
     weights = EnsembleSettings(weights=(1, 1e9))
     assert_same(nbest(runs / "a", checkpoint=["step-1", "step-2"], ensemble=weights), alone)

@@ -90,6 +90,7 @@ def recorded(logdir: Path, name: str) -> float:
     return [row[name] for row in rows if name in row][-1]
 
 
+@pytest.mark.thorough
 def test_a_better_mean_is_kept_and_taken_by_all_that_name_no_checkpoint(logdir, place, caplog, monkeypatch):
     monkeypatch.setattr(averaged_end, "MIN_SENTENCES", 4)        # those of the validation during the run
     good_loss = recorded(logdir, LOSS)
@@ -167,6 +168,7 @@ def test_the_mean_over_all_sets_decides_at_the_end_as_in_training(place):
         assert averaged_end._validation_sets(settings, SimpleNamespace(validation_sets=sets)) == expected
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_as_if_nothing_had_been_averaged(logdir, place, tmp_path, scored, caplog):
     plain = Path(shutil.copytree(logdir, tmp_path / "plain"))
     average(logdir, place)

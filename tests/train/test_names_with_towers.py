@@ -151,17 +151,18 @@ def control_flow(request):
 
 
 @pytest.mark.usefixtures("control_flow")
-@pytest.mark.parametrize("towers, cycle", [(1, 1), (2, 3)])
-@pytest.mark.parametrize("rate", [
-    rate_in_a_branch, rate_in_a_branch_of_a_branch, rate_in_a_case, rate_in_a_loop, rate_in_a_function])
+@pytest.mark.parametrize("rate, towers, cycle", [
+    (rate_in_a_branch, 1, 1), *((rate, 2, 3) for rate in (
+        rate_in_a_branch, rate_in_a_branch_of_a_branch, rate_in_a_case, rate_in_a_loop, rate_in_a_function))])
 def test_a_rate_that_reads_the_global_step_in_control_flow_is_that_of_the_updates_before(rate, towers, cycle):
     rates = train(Fetch([]), towers, cycle, steps=20, rate=rate)
     np.testing.assert_allclose(rates, np.arange(1.0, 21.0), rtol=1e-4)
 
 
 @pytest.mark.usefixtures("control_flow")
-@pytest.mark.parametrize("towers, cycle", [(1, 1), (2, 1), (2, 3)])
-@pytest.mark.parametrize("factor", [rate_of, rate_in_a_branch, rate_in_a_case, rate_in_a_loop, rate_in_a_function])
+@pytest.mark.parametrize("factor, towers, cycle", [
+    (rate_in_a_branch, 1, 1), (rate_in_a_branch, 2, 1), *((factor, 2, 3) for factor in (
+        rate_of, rate_in_a_branch, rate_in_a_case, rate_in_a_loop, rate_in_a_function))])
 def test_a_cost_that_reads_the_global_step_is_that_of_the_updates_before(factor, towers, cycle):
     moves = train(Fetch([]), towers, cycle, steps=20, rate=lambda step: 1.0, factor=factor)
     np.testing.assert_allclose(moves, np.arange(1.0, 21.0), rtol=1e-4)

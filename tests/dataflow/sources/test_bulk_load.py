@@ -159,6 +159,7 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.processes
 def test_a_process_that_is_killed_loses_and_doubles_nothing(uri_and_path: tuple[str, Path], files: Path) -> None:
     """The process is killed inside transactions, after the rows and before the commit, repeatedly."""
     program = ("import os, signal, sys, sqlite3, sqlalchemy\n"

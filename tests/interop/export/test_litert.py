@@ -33,9 +33,8 @@ RULES: dict[str, Any] = {"beam_size": 4, "beam_groups": 2, "n_best": 3, "tempera
                          "length_normalization": "average", "coverage_penalty": 0.2, "stopping": "first"}
 
 
-@pytest.mark.parametrize("settings", [
-    PLAIN, pytest.param(RULES, marks=pytest.mark.thorough), pytest.param({"beam_size": 1}, marks=pytest.mark.thorough)],
-    ids=["plain", "rules", "greedy"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("settings", [PLAIN, RULES, {"beam_size": 1}], ids=["plain", "rules", "greedy"])
 def test_a_converted_search_gives_the_hypotheses_of_the_translator(
         run_on_disk: Path, tmp_path: Path, lines: list[str], settings: dict[str, Any]) -> None:
     translator = Translator(run_on_disk, checkpoint="step-1", **settings, engine="graph")

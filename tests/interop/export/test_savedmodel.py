@@ -43,6 +43,7 @@ def batch(translator: Translator, lines: list[str]) -> tuple[np.ndarray, np.ndar
     return ids, length
 
 
+@pytest.mark.thorough
 def test_plain_tensorflow_gives_the_arrays_that_the_translator_gets(
         exported: Path, translator: Translator, lines: list[str]) -> None:
     about = json.loads((exported / EXPORT_DESCRIPTION).read_text())

@@ -162,6 +162,7 @@ SENTENCES = st.lists(st.integers(3, 7), max_size=4).map(lambda words: [*words, E
 PHRASE_LISTS = st.lists(st.lists(st.integers(3, 5), min_size=1, max_size=4), max_size=3)
 
 
+@pytest.mark.thorough
 @settings(max_examples=20, deadline=None)
 @given(batch=st.lists(st.tuples(SENTENCES, PHRASE_LISTS), min_size=1, max_size=4), beam=st.sampled_from([1, 4]))
 def test_every_phrase_occurs_where_the_limit_leaves_room_whatever_the_neighbours_ask_for(

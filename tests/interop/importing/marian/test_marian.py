@@ -27,6 +27,7 @@ from towernmt.interop.marian_model import MarianModel
 Make = Callable[..., Path]
 
 
+@pytest.mark.thorough
 def test_an_imported_model_scores_and_translates_as_the_original_does_in_ctranslate2(
         imported: Path, original: Path, tmp_path: Path) -> None:
     import ctranslate2
