@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+PATIENCE = 300.0
+"""Seconds after which a process is taken to hang. On a busy machine, the import of TensorFlow alone takes a minute."""
+
 
 def wait_until(condition: Callable[[], Any], process: subprocess.Popen[Any] | None = None,
                seconds: float = 120.0) -> None:

@@ -11,6 +11,7 @@ import threading
 import pytest
 from tensorpack.callbacks import Callback
 
+from tests.waiting import PATIENCE
 from towernmt.callbacks.stopping import StopOnSignal
 
 
@@ -125,7 +126,7 @@ def blocked_process(interrupt: str, grace: float) -> subprocess.Popen[str]:
 def test_a_blocked_step_is_interrupted_after_the_grace_and_training_ends_cleanly():
     process = blocked_process("lambda: trainer.sess.run(close)", 0.2)
     process.send_signal(signal.SIGTERM)
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 128 + signal.SIGTERM, errors
     assert "saved" in output
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.waiting import PATIENCE
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.default_corpus import CorpusFiles, default_corpus, split_corpus
 
@@ -176,7 +177,7 @@ def test_several_processes_at_once_make_one_whole_corpus(pip: list[str], tmp_pat
                "print(default_corpus('en-de', Path(sys.argv[1]), sys.argv[2:]).complete())")
     runs = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "cache"), *pip],
                              stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    assert [run.communicate(timeout=60)[0] for run in runs] == ["True\n"] * 4
+    assert [run.communicate(timeout=PATIENCE)[0] for run in runs] == ["True\n"] * 4
     directories = sorted(path.name for path in (tmp_path / "cache").rglob("*") if path.is_dir())
     assert directories == ["en-de", "homeassistant-2026.11.0", "recipe-1"]
 

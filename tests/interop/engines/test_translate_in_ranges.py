@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")]
 
@@ -85,7 +85,7 @@ def test_workers_and_the_command_itself_may_be_killed_at_any_moment(run_on_disk:
         wait_until(lambda worker=worker: has_ended(worker))     # type: ignore
     assert not (place / "out").exists() and 0 < ranges_done(place) < LINES // 500
     process = started(run_on_disk, place, "out", "--workers", "1")
-    told = process.communicate(timeout=120)[1].decode()
+    told = process.communicate(timeout=PATIENCE)[1].decode()
     assert process.returncode == 0 and "resuming" in told and "6,000 of 6,000 lines" in told
     assert (place / "out").read_bytes() == (place / "one").read_bytes()
     assert sorted(path.name for path in place.iterdir()) == ["in", "one", "out"]
@@ -95,7 +95,7 @@ def test_after_sigterm_the_ranges_that_are_done_stay(run_on_disk: Path, place: P
     process = started(run_on_disk, place, "out2", "--workers", "2")
     assert until(lambda: len(list(place.glob("out2.ranges/ranges/*/done.json"))) > 1, process)
     process.terminate()
-    told = process.communicate(timeout=60)[1].decode()
+    told = process.communicate(timeout=PATIENCE)[1].decode()
     assert process.returncode == 128 + signal.SIGTERM and "out2.ranges contains the finished ranges" in told
     kept = len(list(place.glob("out2.ranges/ranges/*/done.json")))
     assert kept > 1
