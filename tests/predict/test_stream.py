@@ -192,6 +192,17 @@ def test_parts_are_not_smaller_than_a_window_of_few_lines(window: int, sizes: li
     assert sorted(map(len, predictor.batches), reverse=True) == sizes
 
 
+def test_equal_lines_of_a_window_are_translated_once_although_it_has_parts() -> None:
+    predictor, words = Echo(), Words()
+    lines = [str(i % 600) for i in range(3000)]
+    stream = translate_stream(predictor, words, words, line_requests(lines), StreamSettings(window=2000),
+                              searches=DIVIDES)
+    assert [found[0].text for found in stream] == lines
+    # A part gets the translations that the three parts before it have made: the fifth one those of 500 to 599, and
+    # the sixth one those of 0 to 99 and 200 to 499.
+    assert sorted(map(len, predictor.batches)) == [100, 200, 400, 500]
+
+
 def test_lines_before_an_error_are_translated_in_parts() -> None:
     def lines() -> Iterator[str]:
         yield from map(str, range(1200))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -127,16 +127,22 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
     def parts() -> Iterator[_Part]:
         nonlocal error
         number, is_last = first, False
+        earlier: deque[set[LinePiece]] = deque(maxlen=count - 1)
         while not is_last:
             part_requests, error = read_window(requests, size)
             pieces, encode_error = _encode(part_requests, name, number, source_vocabulary, settings.max_source_length,
                                            encoder)
             error = encode_error or error
             is_last = error is not None or len(part_requests) < size
-            yield _Part(part_requests, pieces, is_last and number == first)
+            new_pieces = {piece for line in pieces for piece in line}.difference(*earlier)
+            earlier.append(new_pieces)
+            yield _Part(part_requests, pieces, new_pieces, is_last and number == first)
             number += len(part_requests)
 
-    for part, translations in _map_ahead(translator.translate_part, parts(), count):
+    window: deque[dict[LinePiece, Translation]] = deque(maxlen=count)
+    for part, new_translations in _map_ahead(translator.translate_part, parts(), count):
+        window.append(new_translations)
+        translations = ChainMap(*window)
         for pieces, request in zip(part.pieces, part.requests, strict=False):
             yield joined([translations[piece] for piece in pieces], request.options.n_best, request.text,
                          source_vocabulary, settings.max_source_length, request.by_sentence)
@@ -150,11 +156,13 @@ class _Part(NamedTuple):
     Attributes:
         requests: requests of the lines.
         pieces: pieces of each line; there are fewer lines than requests if a request is not valid.
+        new_pieces: the pieces that no earlier part of the same window has.
         is_only: whether the stream has no other lines.
     """
 
     requests: list[LineRequest]
     pieces: list[list[LinePiece]]
+    new_pieces: set[LinePiece]
     is_only: bool
 
 
@@ -203,8 +211,8 @@ class _BatchTranslator(NamedTuple):
     run_batches: RunBatches
 
     def translate_part(self, part: _Part) -> dict[LinePiece, Translation]:
-        """Return the translation of each piece; for a faulty one, the better of two if `searches.retry` is set."""
-        translations = self._translate_once({piece for pieces in part.pieces for piece in pieces})
+        """Return the translation of each new piece; for a faulty one, the better of two if `searches.retry` is set."""
+        translations = self._translate_once(part.new_pieces)
         if self.searches.retry is not None:
             retries = {piece: piece.with_search(self.searches.retry) for piece, translation in translations.items()
                        if translation.fault}
