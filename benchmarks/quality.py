@@ -21,9 +21,9 @@ the detokenised text.
                 whichever is better in validation. Its documentation has no recipe for small corpora; its author says
                 that 20,856 sentences are not enough, "especially with the default auto configuration"
                 (github.com/OpenNMT/OpenNMT-tf/issues/771).
-
-    marian      `--task transformer-base` (Adam, 3e-4, 16,000 updates of warm-up, inverse square root, dropout 0.1, label
-                smoothing 0.1, a moving average of the weights, as many tokens as fit 9,500 MB); the last checkpoint.
+    marian      `--task transformer-base` (Adam, 3e-4, 16,000 updates of warm-up, inverse square root, dropout 0.1,
+                label smoothing 0.1, a moving average of the weights, as many tokens as fit 9,500 MB); the last
+                checkpoint.
 
 A peer trains once, up to the largest value of --minutes, and keeps a checkpoint every --every minutes. Its time to
 start, to make the first update, and to save and select checkpoints does not count (`quality_clock.py`).

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ def train_to_mark(folder: Path, clock: Clock, command: Sequence[str]) -> bool:
             nonlocal has_saved
             marian.terminate()
             sys.stderr.writelines(marian.stderr or ())
-            if marian.wait():
+            if marian.wait() != 128 + signal.SIGTERM:      # its status after it has saved
                 raise MarianError(f"Marian ended with status {marian.returncode} instead of saving; see its messages.")
             has_saved = True
             return str(shutil.copy(folder / "model.npz", folder / f"checkpoint-{updates}.npz"))

@@ -108,7 +108,7 @@ model = pathlib.Path(sys.argv[1])
 updates = int(model.read_text()) if model.exists() else 0
 def save(*_):
     model.write_text(str(updates))
-    sys.exit(0)
+    sys.exit(128 + signal.SIGTERM)
 signal.signal(signal.SIGTERM, save)
 print("[2026-11-27 18:00:00] Training started", file=sys.stderr)
 while updates < int(sys.argv[2]):
