@@ -166,6 +166,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert left == {}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("module", [
     "towernmt", "towernmt.core.settings", "towernmt.dataflow.preparation.preparation",
     "towernmt.dataflow.batches.batches", "towernmt.cli.main", "towernmt.cli.translate", "towernmt.cli.train",

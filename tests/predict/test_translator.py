@@ -137,6 +137,7 @@ def test_scores_are_the_teacher_forced_log_probabilities(four_best: Translator) 
     assert (np.diff(scores[0]) <= 0).all() and len({tuple(row) for row in tokens[0]}) == 4
 
 
+@pytest.mark.thorough
 def test_details_are_of_the_tokens_of_each_hypothesis(run_directory: Path) -> None:
     lines = ["w1 w2 w3", "", "w4", "w1 w2 w3 w4 w5 w6"]
     plain, asked = (Translator(run_directory, beam_size=3, n_best=2, length_penalty=0.0, log_probs=detailed,
@@ -350,6 +351,7 @@ def test_a_reranker_orders_all_that_the_search_finds(run_directory: Path, four_b
     assert translator.translate_nbest(lines, options=[LineOptions(n_best=1)] * 5) == reranked
 
 
+@pytest.mark.thorough
 def test_lines_hold_their_phrases_and_the_terms_that_are_in_them(run_directory: Path, four_best: Translator) -> None:
     terms = Terminology([Term("w1 w2", "w14 w15"), Term("w3", "w13")])
     translator = Translator(run_directory, n_best=4, length_penalty=1.0, options=LineOptions(terminology=terms),

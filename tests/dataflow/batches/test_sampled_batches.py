@@ -139,6 +139,7 @@ def test_readers_in_threads_read_what_one_reads(directory: Path) -> None:
     assert [part[turn] for turn in range(len(parts[0])) for part in parts if turn < len(part)] == complete
 
 
+@pytest.mark.processes
 def test_another_process_resumed_in_mid_epoch_reads_the_same_batches(directory: Path) -> None:
     def in_a_process(*positions: str) -> list[str]:
         return subprocess.run([sys.executable, PROGRAM, "prepared", str(directory / "plain"), *positions], check=True,

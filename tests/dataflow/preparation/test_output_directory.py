@@ -203,6 +203,7 @@ def test_files_of_a_killed_preparation_are_removed_by_the_next(settings: Prepare
     assert not stage.exists() and read_whole(settings.output)[1] != before
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_signal_ends_the_workers_too_and_leaves_no_text(settings: PrepareSettings, number: signal.Signals) -> None:
     """Two workers have work for ten minutes, and the text of the source is in a temporary file."""
@@ -242,6 +243,7 @@ def test_a_full_disk_is_reported_with_the_file(settings: PrepareSettings, tmp_pa
         assert "Traceback" not in done.stderr and not Path(settings.output).exists()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("closed", ["2>&-", "2>&- >&-", "0<&- 2>&- >&-"])
 def test_closed_standard_streams_do_not_matter(settings: PrepareSettings, closed: str) -> None:
     command = (f'exec "{sys.executable}" -m towernmt.cli.main prepare --source "{settings.source}" '

@@ -73,6 +73,7 @@ def test_processes_draw_alike(tmp_path: Path) -> None:
     assert len({digest for line in first for digest in line.split()}) == 9
 
 
+@pytest.mark.processes
 def test_a_stream_resumed_in_another_process_gives_the_batches_of_the_one_never_stopped(tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
     pairs = [(text, " ".join(reversed(text.split()))) for text in TEXTS * 5]
