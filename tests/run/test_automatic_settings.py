@@ -15,7 +15,7 @@ from towernmt.run.automatic_options import automatic_towers
 from towernmt.run.automatic_settings import RULES, apply_automatic_settings
 from towernmt.run.directory import RunDirectory
 from towernmt.run.product_rates import ProductRates
-from towernmt.run.rules import parameter_rules
+from towernmt.run.rules import model_rules
 from towernmt.run.rules.automatic_value import round_down
 from towernmt.run.run_settings import Settings, default_settings
 from towernmt.run.training_conditions import TrainingConditions, needs_product_rates, parameters_in_products
@@ -243,7 +243,7 @@ TRAINED = {"init__checkpoint": "runs/a"}
 @pytest.fixture
 def any_initial_run(monkeypatch):
     """Replace the run of `init.checkpoint` by one with the sizes of the settings."""
-    monkeypatch.setattr(parameter_rules, "settings_of_initial_run", lambda settings: iter(()))
+    monkeypatch.setattr(model_rules, "settings_of_initial_run", lambda settings: iter(()))
 
 
 @pytest.mark.parametrize(("model", "preset"), [("transformer", "tiny"), ("transformer", "base"),

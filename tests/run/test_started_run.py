@@ -131,7 +131,7 @@ def test_a_foreign_vocabulary_is_one_clear_sentence(start: StartingModel) -> Non
 def test_the_notes_of_an_imported_model_are_reported_once(start: StartingModel, monkeypatch: pytest.MonkeyPatch,
                                                           tmp_path: Path) -> None:
     monkeypatch.setattr("towernmt.run.resolve.product_rates", lambda gpus: None)
-    monkeypatch.setattr("towernmt.run.rules.parameter_rules.settings_of_initial_run", lambda settings: iter(()))
+    monkeypatch.setattr("towernmt.run.rules.model_rules.settings_of_initial_run", lambda settings: iter(()))
     vocabulary = start.run.vocabularies()[0]
     data = SimpleNamespace(directory="data", source_vocabulary=vocabulary, target_vocabulary=vocabulary,
                            valid_source=[], validation_sets=[], copy_vocabularies=lambda place: save_vocabularies(

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from towernmt.core.settings import all_keys, apply_overrides
 from towernmt.run.rules.automatic_value import AutomaticSetting, Rule
 from towernmt.run.rules.batch_rules import batch, mixing, sampling
-from towernmt.run.rules.parameter_rules import (
+from towernmt.run.rules.model_rules import (
     dropout_rates,
     initial_embeddings,
     initial_model,

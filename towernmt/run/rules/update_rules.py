@@ -34,7 +34,7 @@ def optimizer(settings: Settings, conditions: TrainingConditions) -> Iterator[Au
     In the same minutes on one core, it reached twice the BLEU of Adam on Tatoeba (docs/notes/defaults.md, "Muon").
     Other architectures and post-norm models were not measured, and keep Adam. The gain for each update does not depend
     on the device: on an H100, Muon has 0.8 to 0.9 of the speed of Adam. A model that is trained already keeps its Muon,
-    see `initial_model`.
+    see `initial_model` in `model_rules`.
     """
     if settings.architecture == "transformer" and not settings.init.checkpoint and not is_post_norm(settings):
         yield AutomaticSetting("optimizer.name", "muon", "it learns more from each batch of a Transformer")

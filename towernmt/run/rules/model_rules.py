@@ -1,4 +1,4 @@
-"""Rules for the parameters of a model: their initial values, and how training regularises and samples them."""
+"""Rules for the model: its initial parameters, its dropout, and the sample of its softmax."""
 
 from __future__ import annotations
 
