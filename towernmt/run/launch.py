@@ -39,6 +39,7 @@ from towernmt.train.training_towers import tower_devices
 if TYPE_CHECKING:
     from towernmt.run.resolve import ResolvedSettings
 
+@hold_log()
 def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequence[int] | None = None,
           towers: int | None = None, *,
           model: Callable[[Settings], Any] = model_from_settings,
@@ -69,22 +70,22 @@ def train(settings: Settings, data: TrainingData, logdir: str | Path, gpus: Sequ
     """
     if gpus is not None or towers is not None:
         tower_devices(gpus, towers)     # before data are read and servers are started
-    with hold_log():
-        check_ranges(settings)
-        run = RunDirectory(logdir)
-        run.refuse_prepared_data()
-        components = Components(model, trainer, source, callbacks_before, callbacks_after)
-        world = joined_world(settings.train.worker_timeout, cpu_towers=(towers or 1) if gpus is None else 0)
-        with one_training():
-            with world, run.writing("towernmt train"):
-                is_chief = current_world().is_chief
-                settings = with_vocabulary_sizes(settings, data)
-                status = _check_and_train(settings, data, run, gpus, towers, components)
-            if is_chief and status == 0:    # the other processes have ended
-                average_if_due(settings, data, run, components, gpus)
-            return status
+    check_ranges(settings)
+    run = RunDirectory(logdir)
+    run.refuse_prepared_data()
+    components = Components(model, trainer, source, callbacks_before, callbacks_after)
+    world = joined_world(settings.train.worker_timeout, cpu_towers=(towers or 1) if gpus is None else 0)
+    with one_training():
+        with world, run.writing("towernmt train"):
+            is_chief = current_world().is_chief
+            settings = with_vocabulary_sizes(settings, data)
+            status = _check_and_train(settings, data, run, gpus, towers, components)
+        if is_chief and status == 0:    # the other processes have ended
+            average_if_due(settings, data, run, components, gpus)
+        return status
 
 
+@hold_log()
 def train_resolved_settings(resolved: ResolvedSettings, data: TrainingData, logdir: str | Path,
                             gpus: Sequence[int] | None = None) -> int:
     """Log the notes of resolved settings, train with the settings, and record the automatic ones; see `train`.
@@ -101,13 +102,12 @@ def train_resolved_settings(resolved: ResolvedSettings, data: TrainingData, logd
     Raises:
         TowerNMTError: an error that the user can fix.
     """
+    for note in resolved.notes:
+        logger.info(note)
     automatic = resolved.automatic
-    with hold_log():
-        for note in resolved.notes:
-            logger.info(note)
-        return train(resolved.settings, data, logdir, gpus, resolved.towers,
-                     callbacks_before=lambda: [] if automatic is None else [
-                         AutomaticSettingsRecord(automatic, Path(logdir))])
+    return train(resolved.settings, data, logdir, gpus, resolved.towers,
+                 callbacks_before=lambda: [] if automatic is None else [
+                     AutomaticSettingsRecord(automatic, Path(logdir))])
 
 
 _TRAINING = threading.Lock()
