@@ -141,7 +141,7 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
 
     window: deque[dict[LinePiece, Translation]] = deque(maxlen=count)
     for part, new_translations in _map_ahead(translator.translate_part, parts(), count):
-        window.append(new_translations)
+        window.appendleft(new_translations)     # first, because most pieces are new
         translations = ChainMap(*window)
         for pieces, request in zip(part.pieces, part.requests, strict=False):
             yield joined([translations[piece] for piece in pieces], request.options.n_best, request.text,
@@ -156,7 +156,7 @@ class _Part(NamedTuple):
     Attributes:
         requests: requests of the lines.
         pieces: pieces of each line; there are fewer lines than requests if a request is not valid.
-        new_pieces: the pieces that no earlier part of the same window has.
+        new_pieces: pieces to translate; the parts before this one in the window translate the others.
         is_only: whether the stream has no other lines.
     """
 
