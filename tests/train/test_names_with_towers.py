@@ -141,6 +141,11 @@ def rate_in_a_function(step):
     return tf.function(rate_of)(step)
 
 
+RATES_IN_CONTROL_FLOW = (
+    rate_in_a_branch, rate_in_a_branch_of_a_branch, rate_in_a_case, rate_in_a_loop, rate_in_a_function)
+FACTORS = (rate_in_a_branch, rate_of, rate_in_a_case, rate_in_a_loop, rate_in_a_function)
+
+
 @pytest.fixture(params=["version 1", "version 2"])
 def control_flow(request):
     """Control flow of TensorFlow 1 and 2: users' programs may have switched either on."""
@@ -152,8 +157,8 @@ def control_flow(request):
 
 @pytest.mark.usefixtures("control_flow")
 @pytest.mark.parametrize("rate, towers, cycle", [
-    (rate_in_a_branch, 1, 1), *((rate, 2, 3) for rate in (
-        rate_in_a_branch, rate_in_a_branch_of_a_branch, rate_in_a_case, rate_in_a_loop, rate_in_a_function))])
+    (rate_in_a_branch, 1, 1), *((rate, 2, 3) for rate in RATES_IN_CONTROL_FLOW),
+    *(pytest.param(rate, 1, 1, marks=pytest.mark.slow) for rate in RATES_IN_CONTROL_FLOW[1:])])
 def test_a_rate_that_reads_the_global_step_in_control_flow_is_that_of_the_updates_before(rate, towers, cycle):
     rates = train(Fetch([]), towers, cycle, steps=20, rate=rate)
     np.testing.assert_allclose(rates, np.arange(1.0, 21.0), rtol=1e-4)
@@ -161,8 +166,9 @@ def test_a_rate_that_reads_the_global_step_in_control_flow_is_that_of_the_update
 
 @pytest.mark.usefixtures("control_flow")
 @pytest.mark.parametrize("factor, towers, cycle", [
-    (rate_in_a_branch, 1, 1), (rate_in_a_branch, 2, 1), *((factor, 2, 3) for factor in (
-        rate_of, rate_in_a_branch, rate_in_a_case, rate_in_a_loop, rate_in_a_function))])
+    (rate_in_a_branch, 1, 1), (rate_in_a_branch, 2, 1), *((factor, 2, 3) for factor in FACTORS),
+    *(pytest.param(factor, 1, 1, marks=pytest.mark.slow) for factor in FACTORS[1:]),
+    *(pytest.param(factor, 2, 1, marks=pytest.mark.slow) for factor in FACTORS[1:])])
 def test_a_cost_that_reads_the_global_step_is_that_of_the_updates_before(factor, towers, cycle):
     moves = train(Fetch([]), towers, cycle, steps=20, rate=lambda step: 1.0, factor=factor)
     np.testing.assert_allclose(moves, np.arange(1.0, 21.0), rtol=1e-4)
