@@ -2,7 +2,7 @@
 
     python benchmarks/quality.py --text corpora/de-en --languages de en --work quality --minutes 10 30 60 --cpus 0,1 \
         --opennmt-python venvs/onmttf/bin/python --fairseq-python venvs/fairseq/bin/python \
-        --marian marian/build/marian --draw quality.svg
+        --marian marian-dev/build/marian --draw quality.svg
     python benchmarks/quality.py ... --only fairseq             # one program; the results of all programs are kept
     python benchmarks/quality.py ... --shape tiny               # peers with a model of the size of preset `tiny`
 

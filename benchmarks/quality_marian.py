@@ -25,7 +25,7 @@ UPDATE = re.compile(r"Up\. ([\d,]+) .* after ([\d,]+) : ")
 
 
 class MarianError(Exception):
-    """Marian failed."""
+    """Marian ended by itself, or it ended at a mark without saving."""
 
 
 def main(folder: Path, minutes: float, every: float, command: Sequence[str]) -> None:
@@ -46,15 +46,11 @@ def train_to_mark(folder: Path, clock: Clock, command: Sequence[str]) -> bool:
     tokens_before = (read_marks(folder) or [{"target_tokens": 0}])[-1]["target_tokens"]
     # In another process group, so that Ctrl-C ends Marian only through the clock.
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as marian:
-        has_saved = False
-
         def save() -> str:
-            nonlocal has_saved
             marian.terminate()
             sys.stderr.writelines(marian.stderr or ())
             if marian.wait() != 128 + signal.SIGTERM:      # its status after it has saved
                 raise MarianError(f"Marian ended with status {marian.returncode} instead of saving; see its messages.")
-            has_saved = True
             return str(shutil.copy(folder / "model.npz", folder / f"checkpoint-{updates}.npz"))
 
         try:
@@ -63,7 +59,7 @@ def train_to_mark(folder: Path, clock: Clock, command: Sequence[str]) -> bool:
                 if update := UPDATE.search(line):
                     updates, tokens = (int(number.replace(",", "")) for number in update.groups())
                     ends = clock.tick(updates, tokens - tokens_before, save)
-                    if has_saved or ends:
+                    if ends or marian.returncode is not None:      # it has saved and ended
                         return ends
         finally:
             marian.kill()

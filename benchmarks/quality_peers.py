@@ -1,4 +1,4 @@
-"""What the programs that `quality.py` compares have in common, towernmt itself, and how a program is run."""
+"""Base classes of the programs that `quality.py` compares, towernmt as one of them, and `run_program`."""
 
 from __future__ import annotations
 
@@ -155,6 +155,7 @@ class Marked(Peer):
         plan: common options.
         variant: name of the recipe.
         program: Python interpreter in which the peer is installed, or the peer's own program.
+        further_options: options that are appended to the recipe.
 
     Raises:
         SettingsError: the peer is not installed there.
@@ -166,11 +167,11 @@ class Marked(Peer):
     file = "a Python that has it"
     """The file that the option names."""
 
-    def __init__(self, plan: Plan, variant: str, program: str | None) -> None:
+    def __init__(self, plan: Plan, variant: str, program: str | None, further_options: Sequence[str] = ()) -> None:
         super().__init__(plan, variant)
         if program is None:
             raise SettingsError(f"{self.name} needs {self.option} FILE, {self.file}; or pass --only.")
-        self.program = program
+        self.program, self._further_options = program, list(further_options)
         self._version = self._ask_version()
 
     @property

@@ -33,8 +33,7 @@ class Fairseq(Marked):
                   for side in ("encoder", "decoder"))}
 
     def __init__(self, plan: Plan, variant: str, program: str | None, further_options: Sequence[str] = ()) -> None:
-        super().__init__(plan, variant, program)
-        self._further_options = list(further_options)
+        super().__init__(plan, variant, program, further_options)
         self._data = plan.work / "fairseq"
 
     def prepare(self) -> None:
@@ -162,10 +161,6 @@ class Marian(Marked):
     RECIPE = "--task transformer-base --cost-type ce-sum"
     SHAPES = {"recipe": "", "tiny": "--dim-emb 256 --transformer-dim-ffn 1024 --transformer-heads 4 --enc-depth 3 "
                                     "--dec-depth 3"}
-
-    def __init__(self, plan: Plan, variant: str, program: str | None, further_options: Sequence[str] = ()) -> None:
-        super().__init__(plan, variant, program)
-        self._further_options = list(further_options)
 
     @property
     def python(self) -> str:
