@@ -53,8 +53,8 @@ class _LogFile(logging.FileHandler):
 def hold_log() -> Iterator[None]:
     """Buffer new records for the file that `begin_log` opens in this block, in the process that writes the run.
 
-    If no file is opened, because the run is refused, the records are dropped at the end of the block. A block inside
-    another one adds to the same buffer.
+    If no file is opened, because the run is refused, the records are dropped at the end of the block. Nested
+    blocks share one buffer.
     """
     if current_world().is_chief and not _held_records():
         _add(_HeldRecords())

@@ -138,11 +138,11 @@ class TypoCorrector:
                     yield form, cost
 
     def _cost_of_typo(self, word: str, form: str) -> float | None:
-        """Return the cost in nats of the typo by which a word was typed for another one.
+        """Return the cost in nats of the single typo that turns the intended word into the typed one.
 
         Args:
             word: the typed word.
-            form: the other word.
+            form: the intended word.
 
         Returns:
             The cost, or None if the words differ by several typos.

@@ -1,4 +1,4 @@
-"""What a rule for automatic settings returns, and what several rules use."""
+"""`AutomaticSetting`, the result of the rules for automatic settings, and functions that several rules call."""
 
 from __future__ import annotations
 
