@@ -1,8 +1,8 @@
-"""Compare BLEU over the minutes of towernmt, OpenNMT-tf, fairseq and Marian on the same text, subwords and processors.
+"""Compare BLEU over the minutes of towernmt and other programs on the same text, subwords and processors.
 
     python benchmarks/quality.py --text corpora/de-en --languages de en --work quality --minutes 10 30 60 --cpus 0,1 \
         --opennmt-python venvs/onmttf/bin/python --fairseq-python venvs/fairseq/bin/python \
-        --marian marian-dev/build/marian --draw quality.svg
+        --marian marian-dev/build/marian --pytorch-python venvs/pytorch/bin/python --draw quality.svg
     python benchmarks/quality.py ... --only fairseq             # one program; the results of all programs are kept
     python benchmarks/quality.py ... --shape tiny               # peers with a model of the size of preset `tiny`
 
@@ -24,6 +24,8 @@ the detokenised text.
     marian      `--task transformer-base` (Adam, 3e-4, 16,000 updates of warm-up, inverse square root, dropout 0.1,
                 label smoothing 0.1, a moving average of the weights, as many tokens as fit 9,500 MB); the last
                 checkpoint.
+    pytorch     a loop in PyTorch, compiled by torch.compile, with the recipe that towernmt chose for the longest
+                minutes, and towernmt's initial embeddings; the last checkpoint.
 
 A peer trains once, up to the largest value of --minutes, and keeps a checkpoint every --every minutes. Its time to
 start, to make the first update, and to save and select checkpoints does not count (`quality_clock.py`).
@@ -45,7 +47,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quality_peers import Mark, Ours, Peer, Plan, run_program
-from quality_recipes import Fairseq, Marian, OpenNMTTF
+from quality_recipes import Fairseq, Marian, OpenNMTTF, PyTorch
 from quality_results import Result, append_result, draw, read_results, scores
 from quality_text import Texts, read_lines, shared_vocabulary, unpieced, write_pieces
 
@@ -55,7 +57,7 @@ from towernmt.core.files import write_text
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.vocabulary.base import Vocabulary
 
-PEERS = ("towernmt", "opennmt-tf", "fairseq", "marian")
+PEERS = ("towernmt", "opennmt-tf", "fairseq", "marian", "pytorch")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -90,6 +92,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--opennmt-python", metavar="FILE", help="a Python with OpenNMT-tf")
     parser.add_argument("--fairseq-python", metavar="FILE", help="a Python with fairseq")
     parser.add_argument("--marian", metavar="FILE", help="Marian's program of this name")
+    parser.add_argument("--pytorch-python", metavar="FILE", help="a Python with PyTorch")
     parser.add_argument("--opennmt-config", type=Path, metavar="FILE", help="overrides the automatic configuration")
     parser.add_argument("--fairseq-options", default="", metavar="'WORDS'", help="appended to the recipe")
     parser.add_argument("--marian-options", default="", metavar="'WORDS'", help="appended to the recipe")
@@ -154,7 +157,8 @@ def peers_of(options: argparse.Namespace, plan: Plan) -> list[Peer]:
     make = {"towernmt": lambda: Ours(plan, "chosen"),
             "opennmt-tf": lambda: OpenNMTTF(plan, variant, options.opennmt_python, options.opennmt_config),
             "fairseq": lambda: Fairseq(plan, variant, options.fairseq_python, shlex.split(options.fairseq_options)),
-            "marian": lambda: Marian(plan, variant, options.marian, shlex.split(options.marian_options))}
+            "marian": lambda: Marian(plan, variant, options.marian, shlex.split(options.marian_options)),
+            "pytorch": lambda: PyTorch(plan, "chosen", options.pytorch_python)}
     return [make[name]() for name in PEERS if name in (options.only or PEERS)]
 
 

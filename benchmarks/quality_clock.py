@@ -49,6 +49,10 @@ class Clock:
     def _interrupt(self, *_: Any) -> None:
         self._interrupted = True
 
+    def minute(self) -> float:
+        """Return the minutes of training so far, across resumes."""
+        return (self._before + (0.0 if self._since is None else self._seconds() - self._since)) / 60
+
     def tick(self, updates: int, target_tokens: int, save: Callable[[], str]) -> bool:
         """Count an update, and save a checkpoint if a mark is reached or training ends.
 
@@ -63,7 +67,7 @@ class Clock:
         if self._since is None:
             self._since = self._seconds()
             return self._interrupted
-        minute = (self._before + self._seconds() - self._since) / 60
+        minute = self.minute()
         ends = minute >= self._minutes or self._interrupted
         if minute >= self._due or ends:
             append_record(self._file, {"mark": self._mark(minute), "minute": minute, "updates": updates,

@@ -120,7 +120,7 @@ class Ours(Peer):
 
     def train(self) -> None:
         for minutes in self.plan.minutes:
-            run = self._run(minutes)
+            run = self.run_folder(minutes)
             if not self._finished(run).exists():
                 run_program([sys.executable, "-m", "towernmt", "train", "--data", str(self.plan.data), "--logdir",
                              str(run), "--defaults", "automatic", "--set", f"train.minutes={minutes:g}"],
@@ -130,9 +130,9 @@ class Ours(Peer):
     def marks(self) -> list[Mark]:
         marks = []
         for minutes in self.plan.minutes:
-            last = read_run(self._run(minutes), self.name).rows[-1]
+            last = read_run(self.run_folder(minutes), self.name).rows[-1]
             marks.append(Mark(minutes, minutes, int(last["global_step"]), int(last["target_tokens_trained"]),
-                              (str(self._run(minutes)),)))
+                              (str(self.run_folder(minutes)),)))
         return marks
 
     def translate(self, checkpoint: str, part: str, source: Path) -> list[str]:
@@ -141,7 +141,8 @@ class Ours(Peer):
                      "--input", str(source), "--output", str(output)], self.folder / "translate.log")
         return read_lines(output)
 
-    def _run(self, minutes: float) -> Path:
+    def run_folder(self, minutes: float) -> Path:
+        """Return the directory of the run of these minutes."""
         return self.folder / f"{minutes:g}"
 
     def _finished(self, run: Path) -> Path:

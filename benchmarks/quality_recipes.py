@@ -1,17 +1,22 @@
-"""fairseq, OpenNMT-tf and Marian for `quality.py`, each with its own recipe and its own search."""
+"""fairseq, OpenNMT-tf, Marian and a PyTorch loop for `quality.py`, each with its own recipe and its own search."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from quality_peers import BEAM, HERE, LONGEST, Marked, Plan
+import numpy as np
+from quality_peers import BEAM, HERE, LONGEST, Marked, Ours, Plan
 from quality_text import PARTS, read_lines
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
+from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.run.cooccurrence import cooccurrence_vectors
 
 
 class Fairseq(Marked):
@@ -198,4 +203,55 @@ class Marian(Marked):
                    str(self._vocabulary), str(self._vocabulary), "--input", str(source), "--output", str(output),
                    "--beam-size", str(BEAM), "--normalize", "0.6", "--mini-batch", "64", "--maxi-batch", "100",
                    "--maxi-batch-sort", "src", "--cpu-threads", str(self.plan.threads)], "translate.log")
+        return read_lines(output)
+
+
+class PyTorch(Marked):
+    """A compiled PyTorch loop with the recipe that towernmt chose for the longest of the minutes.
+
+    It has towernmt's initial embeddings, whose computation does not count as training.
+    """
+
+    name, modules, option = "pytorch", ("torch",), "--pytorch-python"
+    driver = ("quality_pytorch.py", "train")
+
+    NEEDED = {"architecture": "transformer", "model.tie_embeddings": "all", "model.preprocess": "n",
+              "model.postprocess": "dr", "model.norm": "layer", "model.positions": "sinusoidal",
+              "model.feed_forward": "relu", "model.decoder_cell": "attention", "model.initialization": "zero_outputs",
+              "model.residual_dropout": 0.0, "model.embedding_dropout": 0.0, "model.guided_alignment_weight": 0.0,
+              "model.source_end": True, "init.embeddings": "cooccurrence", "data.batch_type": "target",
+              "optimizer.name": "muon", "optimizer.muon_iterations": 3, "schedule.name": "budget",
+              "train.precision": "float32"}
+    """The settings of a run that the loop can train with."""
+
+    def prepare(self) -> None:
+        import yaml
+
+        run = Ours(self.plan, "chosen").run_folder(self.plan.minutes[-1])
+        if not (run / "settings.yaml").exists():
+            raise SettingsError(f"pytorch needs the settings that towernmt chooses, {run / 'settings.yaml'}: run the "
+                                "same command with --only towernmt first.")
+        settings = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
+        for name, needed in self.NEEDED.items():
+            value: Any = settings
+            for part in name.split("."):
+                value = value[part]
+            if value != needed:
+                raise SettingsError(f"{run}: towernmt chose {name}={value}, but the PyTorch loop has only {needed}; "
+                                    "choose other minutes.")
+        vectors = cooccurrence_vectors(PreparedData(self.plan.data), settings["model"]["hidden_size"],
+                                       settings["data"]["seed"])
+        np.save(self.folder / "vectors.npy", vectors.target)
+        write_text(self.folder / "settings.json", json.dumps(settings, indent=1))
+
+    def training(self, checkpoint: str | None) -> list[str]:
+        return [str(self.plan.pieces), *([checkpoint] if checkpoint else [])]
+
+    def candidates(self, checkpoints: list[str]) -> tuple[str, ...]:
+        return (checkpoints[-1],)
+
+    def translate(self, checkpoint: str, part: str, source: Path) -> list[str]:
+        output = self.folder / "translation.txt"
+        self._run([self.python, str(HERE / self.driver[0]), "translate", str(self.folder), checkpoint,
+                   str(self.plan.pieces), str(source), str(BEAM), str(LONGEST)], "translate.log", output)
         return read_lines(output)

@@ -13,10 +13,11 @@ from xml.etree import ElementTree
 import pytest
 import quality
 import quality_robustness
+import yaml
 from quality_clock import Clock, next_mark, read_marks
 from quality_marian import MarianError, train_to_mark
 from quality_peers import Mark, Marked, Peer, Plan, run_program
-from quality_recipes import Fairseq, Marian, OpenNMTTF, generated
+from quality_recipes import Fairseq, Marian, OpenNMTTF, PyTorch, generated
 from quality_results import Result, append_result, draw, lines_of, read_results, scores
 from quality_text import Texts, pieced, read_lines, shared_vocabulary, unpieced, write_pieces
 
@@ -50,6 +51,16 @@ def test_the_first_update_and_saving_cost_a_peer_no_time(tmp_path: Path) -> None
         {"mark": 0.5, "minute": pytest.approx(40 / 60), "updates": 3, "target_tokens": 300,
          "checkpoint": "checkpoint-3"},
         {"mark": 1.0, "minute": pytest.approx(1.0), "updates": 4, "target_tokens": 400, "checkpoint": "checkpoint-4"}]
+
+
+def test_the_clock_tells_the_minutes_across_resumes(tmp_path: Path) -> None:
+    training = Training(tmp_path, minutes=2.0)
+    minutes = [training.clock.minute()]
+    for seconds in (500, 15, 30):
+        training.update(seconds)
+        minutes.append(training.clock.minute())
+    assert minutes == pytest.approx([0, 0, 0.25, 0.75])
+    assert Training(tmp_path).clock.minute() == pytest.approx(0.75)
 
 
 def test_an_update_that_passes_several_marks_makes_the_last_of_them(tmp_path: Path) -> None:
@@ -200,7 +211,7 @@ def test_fairseqs_translations_come_in_the_order_of_the_text() -> None:
 
 @pytest.mark.parametrize(("kind", "checkpoints", "candidates"), [
     (Fairseq, ["a-1", "a-2", "a-3"], ("a-1", "a-2", "a-3")),        # the best so far
-    (Marian, ["a-1", "a-2"], ("a-2",)), (OpenNMTTF, ["a-1"], ("a-1",)),
+    (Marian, ["a-1", "a-2"], ("a-2",)), (PyTorch, ["a-1", "a-2"], ("a-2",)), (OpenNMTTF, ["a-1"], ("a-1",)),
     (OpenNMTTF, [f"a-{n}" for n in range(1, 11)], ("a-10", ",".join(f"a-{n}" for n in range(3, 11))))])
 def test_candidates_are_those_of_the_recipe(kind: type[Marked], checkpoints: list[str], candidates: tuple[str, ...]
                                             ) -> None:
@@ -223,6 +234,25 @@ def test_a_peer_whose_python_is_missing_says_what_to_do(tmp_path: Path) -> None:
         Fairseq(plan_in(tmp_path), "recipe", str(python))
     with pytest.raises(SettingsError, match="is not Marian"):
         Marian(plan_in(tmp_path), "recipe", sys.executable)
+
+
+def test_the_pytorch_loop_refuses_minutes_without_a_recipe_that_it_has(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 2.14\n")
+    python.chmod(0o755)
+    peer = PyTorch(plan_in(tmp_path), "chosen", str(python))
+    with pytest.raises(SettingsError, match="settings.yaml: run the same command with --only towernmt first"):
+        peer.prepare()
+    run = tmp_path / "runs" / "towernmt-chosen-1cpu" / "1"
+    run.mkdir(parents=True)
+    settings: dict[str, Any] = {}
+    for name, value in PyTorch.NEEDED.items():
+        section, _, key = name.rpartition(".")
+        (settings.setdefault(section, {}) if section else settings)[key] = value
+    settings["model"]["residual_dropout"] = 0.1
+    (run / "settings.yaml").write_text(yaml.safe_dump(settings))
+    with pytest.raises(SettingsError, match="chose model.residual_dropout=0.1, but the PyTorch loop has only 0.0"):
+        peer.prepare()
 
 
 def test_a_program_that_fails_says_its_last_words(tmp_path: Path) -> None:
