@@ -20,6 +20,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.graphs_as_built import run_graphs_as_built
+
 # The same examples in every run, so that a test fails only where something has changed.
 # `pytest --hypothesis-profile=default` draws new ones. No deadline: on a busy machine any example may take long.
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
@@ -54,13 +56,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Freeze all existing objects, so that the garbage collector does not traverse them in each test.
 
-    From now on, the sessions of this process run graphs as built.
+    From now on, the sessions of this process run graphs as built, except in marked tests. Programs that tests start run
+    as for users.
     """
     gc.freeze()
     gc.callbacks.append(_freeze_what_is_left)
     gc.enable()
     if "tensorflow" in sys.modules:
-        _run_graphs_as_built()
+        run_graphs_as_built(lambda: _optimizes)
 
 
 def _freeze_what_is_left(phase: str, info: dict[str, int]) -> None:
@@ -81,25 +84,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 _optimizes = False
 """Whether TensorFlow optimises the graphs of new sessions."""
-
-
-def _run_graphs_as_built() -> None:
-    """Let TensorFlow optimise graphs for marked tests only, since that takes a third of the time of a small training.
-
-    Programs that tests start run as for users.
-    """
-    from tensorflow.core.protobuf.config_pb2 import ConfigProto
-    from tensorflow.python.client import pywrap_tf_session
-
-    make_options = pywrap_tf_session.TF_NewSessionOptions
-
-    def make(target: Any, config: Any) -> Any:
-        changed = ConfigProto()
-        changed.CopyFrom(config)
-        changed.graph_options.rewrite_options.disable_meta_optimizer = not _optimizes
-        return make_options(target=target, config=changed)
-
-    pywrap_tf_session.TF_NewSessionOptions = make
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,9 @@
 
     python -m tests.gpu.training CASES.json OUTPUT [RUN ...]
 
-Each case is trained in its own graph; then the named runs of `plain_runs` are made. `OUTPUT/NAME.npz` gets the values
-of its variables: those that an update trains, and their averages, as `weights/...`, others as `state/...`.
-`OUTPUT/NAME.tsv` gets what the fake GPUs counted in `COUNTED` steps.
+Each case is trained in its own graph, which CPU towers run as it was built. Then the named runs of `plain_runs` are
+made. `OUTPUT/NAME.npz` gets the values of its variables: those that an update trains, and their averages, as
+`weights/...`, others as `state/...`. `OUTPUT/NAME.tsv` gets what the fake GPUs counted in `COUNTED` steps.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from tests.gpu import fake_gpu, plain_runs
+from tests.graphs_as_built import run_graphs_as_built
 
 WARM, COUNTED = 2, 2
 """Steps before the counted ones, and counted steps."""
@@ -210,6 +211,8 @@ def main(cases: str, output: str, *runs: str) -> None:
     fake = fake_gpu.LIBRARY in os.environ
     if fake:
         fake_gpu.load()
+    else:
+        run_graphs_as_built()
     for case in read_cases(Path(cases)):
         with _kept_error(Path(output), case.name):
             values, counts = train(case, fake)
