@@ -64,6 +64,8 @@ def foreign_format(name: str) -> ForeignFormat:
 
 _OF_OPENNMT_TF = re.compile(r"^(?:model_dir|data):", re.M)
 _OF_MARIAN = re.compile(r"^(?:models|vocabs):", re.M)
+_MARIAN_SUFFIXES = (".npz", ".bin", ".npz.gz", ".bin.gz", ".safetensors")
+"""Suffixes of Marian's models, and of compressed or converted ones, which the reader refuses by name."""
 _THUMT_SETTINGS = "transformer.json"
 
 
@@ -77,7 +79,7 @@ def detect_system(path: Path) -> tuple[str, Path] | None:
     """
     if path.is_dir():
         return _system_of_directory(path)
-    if path.suffix in (".npz", ".bin") and path.is_file():
+    if path.name.endswith(_MARIAN_SUFFIXES) and path.is_file():
         return "marian", path
     if path.suffix in (".yml", ".yaml") and path.is_file():
         return ("opennmt-tf", path) if _has_key(path, _OF_OPENNMT_TF) else (
@@ -95,7 +97,7 @@ def _system_of_directory(path: Path) -> tuple[str, Path] | None:
         return "opennmt-tf", configs[0]
     if (path / "checkpoint").is_file():
         return _system_of_checkpoints(path), path
-    files = [*path.glob("*.npz"), *path.glob("*.bin"), *(
+    files = [*(file for suffix in _MARIAN_SUFFIXES for file in path.glob(f"*{suffix}")), *(
         file for file in path.glob("*.yml") if _has_key(file, _OF_MARIAN))]
     return ("marian", path) if files else None
 

@@ -1,4 +1,4 @@
-"""Import a Marian or OPUS-MT model: files, settings, parameters and vocabularies."""
+"""Import a Marian or OPUS-MT model: settings, parameters and vocabularies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import yaml
 
 from towernmt.core.errors import CheckpointError, DataError, SettingsError
-from towernmt.core.structured_files import load_strict, read_yaml_text
+from towernmt.core.structured_files import load_strict
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from towernmt.interop.foreign_model import (
     AttentionProjections,
@@ -32,109 +31,15 @@ from towernmt.interop.foreign_vocabularies import (
     vocabulary_lines,
 )
 from towernmt.interop.marian_files import (
-    DECODER,
     FEED_FORWARDS,
     INPUT_SCALE_SUFFIX,
-    INT8_DECODER,
     MODEL_OPTIONS,
     float_value,
-    is_binary_file,
     read_binary_file,
 )
+from towernmt.interop.marian_folder import find_marian_files
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.predict.search.search_settings import SearchSettings
-
-_COPIED_FILES = ("readme*", "license*", "licence*", "copying*", DECODER, "preprocess.sh", "postprocess.sh")
-_MAX_COPIED_BYTES = 1_000_000
-
-
-@dataclass(frozen=True)
-class MarianFiles:
-    """The files of a Marian model.
-
-    Attributes:
-        model: the `.npz` file, or the `.bin` file of a browser's engine.
-        vocabularies: vocabulary files of source and target.
-        pieces: SentencePiece models (`.spm`) or BPE codes (`.bpe`) of source and target; None if the vocabulary is one
-            of words between spaces.
-        decoder: the options in `decoder.yml` or `config.bergamot.yml`; empty if both are missing.
-        copied_files: further files to copy into the run, such as licences.
-    """
-
-    model: Path
-    vocabularies: tuple[Path, Path]
-    pieces: tuple[Path, Path] | None
-    decoder: dict[str, Any]
-    copied_files: tuple[Path, ...]
-
-
-def find_marian_files(request: ImportRequest) -> MarianFiles:
-    """Find the files of a model.
-
-    Raises:
-        SettingsError: the path is not a Marian model, or the roles of its files are ambiguous.
-        DataError: `decoder.yml` cannot be read.
-    """
-    path = request.path
-    if not path.exists():
-        raise SettingsError(f"{path} does not exist: pass the .npz or .bin file, or the folder of a Marian model.")
-    folder = path if path.is_dir() else path.parent
-    decoder = _decoder_options(folder / DECODER) or _decoder_options(folder / INT8_DECODER)
-    model = [path] if path.is_file() else (
-        _existing_files(folder, decoder.get("models")) or sorted(folder.glob("*.npz"))
-        or [file for file in sorted(folder.glob("*.bin")) if is_binary_file(file)])
-    if len(model) != 1:
-        kind = model[0].suffix if model else ".npz"
-        raise SettingsError(f"{path} contains {len(model)} {kind} files, and no {DECODER} that names one of them: "
-                            f"pass the path of the {kind} file.")
-    vocabularies = request.vocabularies or _vocabularies(folder, decoder)
-    copied_files = {file for pattern in _COPIED_FILES for file in folder.iterdir()
-                    if file.is_file() and not file.is_symlink() and file.stat().st_size <= _MAX_COPIED_BYTES
-                    and Path(file.name.lower()).match(pattern)} if path.is_dir() else set()
-    return MarianFiles(model[0], vocabularies, request.pieces or _pieces(folder), decoder, tuple(sorted(copied_files)))
-
-
-def _vocabularies(folder: Path, decoder: dict[str, Any]) -> tuple[Path, Path]:
-    named = _existing_files(folder, decoder.get("vocabs"))
-    if not named:
-        lists = [*folder.glob("*vocab*.yml"), *folder.glob("*vocab*.yaml")]
-        named = sorted(lists or folder.glob("*vocab*.spm"))
-    if not 1 <= len(named) <= 2:
-        raise SettingsError(f"{folder} contains {len(named)} vocabularies, and a model has one or two: name its "
-                            "vocabularies with --vocabularies SOURCE TARGET.")
-    if [file.name[:3] for file in named] == ["src", "trg"]:     # of Mozilla's models
-        return named[0], named[1]
-    if len(named) == 2 and not decoder.get("vocabs"):
-        raise SettingsError(f"{folder} contains {named[0].name} and {named[1].name}, and no {DECODER} that says which "
-                            "is the source vocabulary: name them with --vocabularies SOURCE TARGET.")
-    return named[0], named[-1]
-
-
-def _pieces(folder: Path) -> tuple[Path, Path] | None:
-    for suffix in (".spm", ".bpe"):
-        source, target = folder / f"source{suffix}", folder / f"target{suffix}"
-        if source.is_file() and target.is_file():
-            return source, target
-    return None
-
-
-def _existing_files(folder: Path, names: Any) -> list[Path]:
-    """Return the files of a folder with the names in an option, which may contain directories of another machine."""
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        return []
-    return [file for name in names if (file := folder / Path(name).name).is_file()]
-
-
-def _decoder_options(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        content = load_strict(read_yaml_text(file))
-    except (OSError, UnicodeDecodeError, yaml.MarkedYAMLError) as error:
-        raise DataError(f"{file}: cannot read the file ({str(error).splitlines()[0]}); pass the .npz file and "
-                        "--vocabularies instead.") from error
-    return content if isinstance(content, dict) else {}
-
 
 _ACTIVATIONS = {marian_name: name for name, marian_name in FEED_FORWARDS.items()}
 
