@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 from towernmt.cli.translator_options import add_model_arguments, make_translator
 from towernmt.core.errors import DataError, SettingsError
@@ -19,6 +20,7 @@ from towernmt.documents.alignment.document_pairs import (
     MIN_SENTENCES_TO_JUDGE,
     AlignedDocument,
     ScoredPair,
+    is_unchanged_review,
     read_review,
     review_lines,
 )
@@ -134,6 +136,8 @@ def _check(args: argparse.Namespace) -> None:
             raise SettingsError("--reviewed only writes the kept pairs of a table: leave out --review, --model, "
                                 "--known and --no-text-check.")
         return
+    if args.review:
+        _check_review(args.review)
     source, target = Path(args.source), Path(args.target)
     for path in (source, target):
         if not path.exists():
@@ -143,6 +147,24 @@ def _check(args: argparse.Namespace) -> None:
     if source.is_dir() and source.samefile(target) and not args.languages:
         raise DataError(f"{source} and {target} are the same folder: pass --languages, such as --languages de-en, so "
                         "that the names of the files show their language.")
+
+
+def _check_review(path: str) -> None:
+    """Refuse to replace a table that a reviewer has changed, or another file.
+
+    Raises:
+        DataError: the file exists, and is not as `towernmt pairs` wrote it.
+    """
+    if not Path(path).is_file():
+        return
+    try:
+        is_unchanged = is_unchanged_review(decode_file(file_content(path))[0])
+    except DataError:       # it cannot be read as text
+        is_unchanged = False
+    if not is_unchanged:
+        raise DataError(f"--review {path}: this file would be replaced, but it is not as `towernmt pairs` wrote it: "
+                        "pass another file for the new table, or write the pairs that this one keeps with `towernmt "
+                        f"pairs --reviewed {quote(path)} --output FILE`.")
 
 
 def _matched(args: argparse.Namespace, languages: Direction | None, report: _Report) -> list[MatchedFiles]:

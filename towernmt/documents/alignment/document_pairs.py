@@ -1,12 +1,14 @@
 """Sentence pairs of documents: from aligned sentences, checked by evidence, and in a table for reviewers.
 
 The table has a line for each bead and each sentence without a counterpart, in the order of the documents. People may
-change its first column, `keep`, and both texts.
+change its first column, `keep`, and both texts. A checksum of these columns, which is the same in each line, shows
+later whether they did.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +37,9 @@ MAX_EQUAL_SHARE = 0.5
 """Maximum share of pairs with the same text on both sides."""
 MIN_SENTENCES_TO_JUDGE = 30
 """Number of sentences of the shorter text below which the share is not evidence."""
-_COLUMNS = ("keep", "score", "kind", "document", "source_sentences", "target_sentences", "source", "target")
+_COLUMNS = ("keep", "score", "kind", "document", "source_sentences", "target_sentences", "checksum", "source", "target")
+_CHANGED_COLUMNS = ("keep", "source", "target")
+"""The columns that reviewers may change."""
 _YES, _NO = ("yes", "y", "1", "x", "true"), ("no", "n", "0", "", "false")
 
 
@@ -148,16 +152,49 @@ def review_lines(rows: Iterable[ReviewRow]) -> Iterator[str]:
     As spreadsheets do, cells with quotes are in quotes, and their quotes are doubled.
     """
     yield _line(_COLUMNS)
-    for row in rows:
+    keep_and_rows = [("yes" if row.is_kept else "no", row) for row in rows]
+    checksum = _review_checksum((keep, row.pair.source, row.pair.target) for keep, row in keep_and_rows)
+    for keep, row in keep_and_rows:
         source, target, score = row.pair
-        yield _line(("yes" if row.is_kept else "no", f"{score:.3f}", row.kind, row.document, row.source_sentences,
-                     row.target_sentences, source, target))
+        yield _line((keep, f"{score:.3f}", row.kind, row.document, row.source_sentences, row.target_sentences, checksum,
+                     source, target))
 
 
 def _line(cells: Sequence[str]) -> str:
     text = io.StringIO()
     csv.writer(text, delimiter="\t", lineterminator="").writerow(cells)
     return text.getvalue()
+
+
+def _review_checksum(rows: Iterable[Sequence[str]]) -> str:
+    """Return the checksum of a table, which no spreadsheet program takes for a number.
+
+    Args:
+        rows: the cells of `_CHANGED_COLUMNS` in each row.
+    """
+    digest = hashlib.sha256()
+    for cells in rows:
+        digest.update("".join(f"{len(cell)} {cell}" for cell in cells).encode())
+    return f"sha-{digest.hexdigest()[:8]}"
+
+
+def is_unchanged_review(text: str) -> bool:
+    """Return whether a table has the same columns, decisions and texts as when `review_lines` wrote it.
+
+    Args:
+        text: the content of the file; empty if nothing was written.
+    """
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True) if row]
+    except csv.Error:
+        return False
+    if not rows:
+        return True
+    if any(len(row) != len(_COLUMNS) for row in rows) or tuple(rows[0]) != _COLUMNS:
+        return False
+    cells = [dict(zip(_COLUMNS, row, strict=True)) for row in rows[1:]]
+    checksum = _review_checksum([row[column] for column in _CHANGED_COLUMNS] for row in cells)
+    return all(row["checksum"] == checksum for row in cells)
 
 
 def read_review(text: str, name: str) -> Iterator[ScoredPair]:
@@ -180,7 +217,7 @@ def read_review(text: str, name: str) -> Iterator[ScoredPair]:
 
 def _kept_pairs(rows: Any, name: str) -> Iterator[ScoredPair]:
     header: list[str] = next(rows, [])
-    missing = [column for column in ("keep", "source", "target") if column not in header]
+    missing = [column for column in _CHANGED_COLUMNS if column not in header]
     if missing:
         raise DataError(f"{name} line 1: the columns {', '.join(missing)} are missing: pass a table that `towernmt "
                         "pairs --review` wrote.")
