@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from subprocess import run
 from typing import Any
+from xml.sax.saxutils import escape
 
 import pytest
 
@@ -63,18 +64,56 @@ def test_folders_give_the_pairs_of_all_documents_that_can_be_read(capsys: pytest
         write(f"german/part{number}.de.txt", [source for source, _ in part])
         write(f"english/part{number}.en.txt", [target for _, target in part])
     Path("german/scan.pdf").write_bytes(b"%PDF-1.4")
+    Path("german/letter.rtf").write_text("{\\rtf1 x}")
     Path("german/part2.de.txt").write_bytes(b"")
     write("english/more.txt", ["One."])
     assert main(["pairs", "german", "english", "--output", "pairs.tsv", "--languages", "de-en"]) == 1
     assert {(source, target) for source, target, _ in rows("pairs.tsv")} <= set(PAIRS[:80])
     assert len(rows("pairs.tsv")) > 70
     errors = capsys.readouterr().err.splitlines()
-    assert errors[:3] == [
+    assert errors[:4] == [
         "towernmt: No counterpart was found for english/more.txt.",
-        "towernmt: These files are not read, because their formats are not supported: german/scan.pdf.",
+        "towernmt: german/scan.pdf: PDF files and images are not read: convert them to .docx or .txt first, and "
+        "scanned pages by text recognition (OCR).",
+        "towernmt: These files are not read, because their formats are not supported: german/letter.rtf.",
         "towernmt: german/part2.de.txt: The document has no text: check that it is the right file, and that its text "
         "is not an image."]
-    assert errors[-1] == "towernmt: 1 document was left out; the pairs of the others are written."
+    assert errors[-1] == "towernmt: 2 documents were left out; the pairs of the others are written."
+
+
+def test_a_document_without_a_counterpart_changes_the_exit_status_but_a_file_in_another_format_does_not() -> None:
+    for language, side in (("german", 0), ("english", 1)):
+        write(f"{language}/a.txt", [pair[side] for pair in PAIRS])
+    Path("german/a.pdf").write_bytes(b"%PDF-1.4")
+    command = ["pairs", "german", "english", "--output", "pairs.tsv"]
+    assert main(command) == 0
+    write("english/more.txt", ["One."])
+    assert main(command) == 1 and len(rows("pairs.tsv")) > 50
+
+
+def test_a_table_that_a_reviewer_changed_is_not_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["pairs", "a.de.txt", "a.en.md", "--output", "pairs.tsv", "--review", "review.tsv", "--threshold"]
+    assert main([*command, "0.1"]) == 0 and main([*command, "0.4"]) == 0
+    changed = Path("review.tsv").read_text().replace("\nno\t", "\nyes\t", 1)
+    capsys.readouterr()
+    for content in (changed.encode(), b"a letter\n", b"\xff\xfe\x00"):
+        Path("review.tsv").write_bytes(content)
+        assert main([*command, "0.1"]) == 1
+        assert capsys.readouterr().err == (
+            "towernmt: --review review.tsv: this file would be replaced, but it is not as `towernmt pairs` wrote it: "
+            "pass another file for the new table, or write the pairs that this one keeps with `towernmt pairs "
+            "--reviewed review.tsv --output FILE`.\n")
+        assert Path("review.tsv").read_bytes() == content
+
+
+def test_both_sides_of_an_xliff_file_give_pairs() -> None:
+    units = "".join(f'<trans-unit id="{number}"><source>{escape(source)}</source><target>{escape(target)}</target>'
+                    "</trans-unit>" for number, (source, target) in enumerate(PAIRS))
+    Path("a.xlf").write_text(f'<xliff version="1.2"><file source-language="de" target-language="en"><body>{units}'
+                             "</body></file></xliff>")
+    assert main(["pairs", "a.xlf", "a.xlf", "--languages", "de-en", "--output", "pairs.tsv"]) == 0
+    pairs = {(source, target) for source, target, _ in rows("pairs.tsv")}
+    assert len(pairs & set(PAIRS)) > 0.9 * len(PAIRS)
 
 
 def test_a_model_translates_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,8 +149,13 @@ def test_known_pairs_help_short_documents(capsys: pytest.CaptureFixture[str]) ->
     (["a.de.txt", "sub"], "a.de.txt and sub: pass two documents or two folders."),
     (["sub", "sub"], "sub and sub are the same folder: pass --languages, such as --languages de-en, so that the names "
                      "of the files show their language."),
-    (["a.de.txt", "scan.pdf"], "scan.pdf: PDF files are not read, because their text has no reliable order: convert "
-                               "the file to .docx or .txt, and a scanned one by text recognition (OCR)."),
+    (["a.xlf", "a.xlf"], "a.xlf: The file has several languages: pass --languages, such as --languages de-en."),
+    (["a b.tmx", "a b.tmx", "--languages", "de-en"],
+     "a b.tmx already contains sentence pairs: pass it to `towernmt prepare --source 'a b.tmx?source_language=de&"
+     "target_language=en'`."),
+    (["a.po", "a.po"], "a.po already contains sentence pairs: pass it to `towernmt prepare --source a.po`."),
+    (["a.de.txt", "scan.pdf"], "scan.pdf: PDF files and images are not read: convert them to .docx or .txt first, and "
+                               "scanned pages by text recognition (OCR)."),
     (["empty.txt", "a.en.md"], "empty.txt: The document has no text: check that it is the right file, and that its "
                                "text is not an image."),
     (["a.de.txt", "a.en.md", "--languages", "en-de"],
@@ -130,6 +174,8 @@ def test_each_mistake_is_one_sentence(arguments: list[str], sentence: str, capsy
     Path("copy.txt").write_bytes(Path("a.de.txt").read_bytes())
     Path("scan.pdf").write_bytes(b"%PDF-1.4\n%\xe2\xe3")
     Path("empty.txt").write_bytes(b"\n")
+    for name in ("a.xlf", "a b.tmx", "a.po"):
+        Path(name).touch()
     Path("sub").mkdir()
     assert main(["pairs", *arguments, "--output", "pairs.tsv"]) == 1
     assert capsys.readouterr().err == f"towernmt: {sentence}\n"

@@ -24,12 +24,16 @@ from towernmt.documents.alignment.document_pairs import (
     read_review,
     review_lines,
 )
-from towernmt.documents.alignment.document_sentences import READABLE_SUFFIXES, document_sentences
-from towernmt.documents.alignment.matched_files import MatchedFiles, language_of_name, match_folders
+from towernmt.documents.alignment.document_sentences import READABLE_SUFFIXES, check_both_sides, document_sentences
+from towernmt.documents.alignment.matched_files import (
+    MatchedFiles,
+    language_of_name,
+    listed_names,
+    match_folders,
+    unread_sentences,
+)
 from towernmt.documents.formats.text_files import decode_file, file_content, naming_document
 from towernmt.predict.lines.text_io import write_lines
-
-_MOST_NAMED = 5
 
 
 def add_pairs_arguments(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +105,7 @@ class _Report:
     """
 
     def __init__(self, is_strict: bool) -> None:
-        self._is_strict, self._failed = is_strict, 0
+        self._is_strict, self._left_out = is_strict, 0
 
     @contextmanager
     def of_document(self) -> Iterator[None]:
@@ -111,19 +115,23 @@ class _Report:
         except DataError as error:
             if self._is_strict:
                 raise
-            self._failed += 1
-            self.warn(str(error))
+            self.leave_out(str(error))
+
+    def leave_out(self, sentence: str, count: int = 1) -> None:
+        """Print why documents are left out, and count them."""
+        self._left_out += count
+        self.warn(sentence)
 
     def warn(self, sentence: str) -> None:
         """Print a sentence about a document."""
         print(f"towernmt: {sentence}", file=sys.stderr)
 
     def exit_status(self) -> int:
-        """Return 1 if documents failed, and print how many."""
-        if self._failed:
-            self.warn(f"{self._failed} {'document was' if self._failed == 1 else 'documents were'} left out; the pairs "
-                      "of the others are written.")
-        return int(self._failed > 0)
+        """Return 1 if documents were left out, and print how many."""
+        if self._left_out:
+            self.warn(f"{self._left_out} {'document was' if self._left_out == 1 else 'documents were'} left out; the "
+                      "pairs of the others are written.")
+        return int(self._left_out > 0)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -173,15 +181,10 @@ def _matched(args: argparse.Namespace, languages: Direction | None, report: _Rep
         return [MatchedFiles(args.source, args.target)]
     match = match_folders(args.source, args.target, languages)
     if match.unmatched:
-        report.warn(f"No counterpart was found for {_listed(match.unmatched)}.")
-    if match.unread:
-        report.warn(f"These files are not read, because their formats are not supported: {_listed(match.unread)}.")
+        report.leave_out(f"No counterpart was found for {listed_names(match.unmatched)}.", len(match.unmatched))
+    for sentence in unread_sentences(match.unread):
+        report.warn(sentence)
     return match.matched
-
-
-def _listed(names: Sequence[str]) -> str:
-    ending = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + ending
 
 
 def _read_documents(files: Iterable[MatchedFiles], languages: Direction | None, by_line: bool, report: _Report
@@ -191,7 +194,7 @@ def _read_documents(files: Iterable[MatchedFiles], languages: Direction | None, 
         codes = languages or tuple(language_of_name(path) for path in document_files)
         with report.of_document():
             if Path(document_files.source).samefile(document_files.target):
-                raise DataError(f"{document_files.name} are the same file: pass a document and its translation.")
+                check_both_sides(document_files.source, languages)
             _check_order_of_languages(document_files, languages)
             yield document_files, SentenceTexts(*(document_sentences(path, code, by_line)
                                                   for path, code in zip(document_files, codes, strict=True)))

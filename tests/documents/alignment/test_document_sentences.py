@@ -77,8 +77,9 @@ def test_lines_stay_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "content", "sentence"), [
-    ("scan.pdf", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "PDF files are not read"),
-    ("scan.docx", b"%PDF-1.7\n", "PDF files are not read"),
+    ("scan.pdf", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "PDF files and images are not read"),
+    ("scan.docx", b"%PDF-1.7\n", "PDF files and images are not read"),
+    ("scan.JPG", b"\xff\xd8\xff", r"text recognition \(OCR\)"),
     ("letter.docx", b"PK\x03\x04 damaged", "letter.docx: "),
     ("letter.doc", b"\xd0\xcf\x11\xe0", r"Files with the suffix \.doc are not read: .*\.docx"),
     ("LICENSE", b"text", "Files without a suffix are not read"),

@@ -55,6 +55,23 @@ def test_folders_without_common_names_are_refused(tmp_path: Path) -> None:
         match_folders(source, target, None)
 
 
+def test_folders_of_scans_are_refused_with_the_advice_to_extract_their_text(tmp_path: Path) -> None:
+    source, target = folder(tmp_path / "one", "a.pdf", "b.doc"), folder(tmp_path / "two", "a.PNG")
+    with pytest.raises(DataError) as refused:
+        match_folders(source, target, None)
+    assert str(refused.value) == (
+        f"{source} and {target} contain no documents in a supported format, such as .docx or .txt. {source}/a.pdf, "
+        f"{target}/a.PNG: PDF files and images are not read: convert them to .docx or .txt first, and scanned pages by "
+        "text recognition (OCR). These files are not read, because their formats are not supported: "
+        f"{source}/b.doc.")
+    folder(tmp_path / "one", "a.txt")
+    with pytest.raises(DataError, match=f"^{target} contains no documents in a supported format.*OCR"):
+        match_folders(source, target, None)
+    folder(tmp_path / "two", "c.txt")
+    with pytest.raises(DataError, match=r"no documents with the same names: .*OCR.*b\.doc"):
+        match_folders(source, target, None)
+
+
 @pytest.mark.parametrize(("name", "language"), [
     ("brief.de.docx", "de"), ("brief_en-GB.txt", "en"), ("de/brief.txt", "de"), ("German/brief.txt", "de"),
     ("brief.deu.txt", "de"), ("it.txt", None), ("brief.txt", None), ("how-to.de.Hans.txt", "de")])

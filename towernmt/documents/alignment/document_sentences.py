@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePath
+from shlex import quote
 
 from lxml import etree
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.message_catalogues import parse_po
 from towernmt.dataflow.sources.translation_memory import variant_in, variants_of_units
-from towernmt.dataflow.text.language_codes import two_letter_code
+from towernmt.dataflow.text.language_codes import Direction, two_letter_code
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.documents.formats.office import parse_xml
 from towernmt.documents.formats.text_files import SUFFIXES, file_content, has_words, naming_document, opener_of
@@ -25,6 +26,16 @@ from towernmt.documents.source_sentences import sentences_of
 DEFAULT_LANGUAGE = "en"
 """Language for the rules of sentence segmentation if it is unknown: many languages share most of them."""
 _LINE = re.compile(r"[^\r\n]+")
+_WITHOUT_PLAIN_TEXT = (".pdf", ".djvu", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
+_PASS_LANGUAGES = "The file has several languages: pass --languages, such as --languages de-en."
+TEXT_IS_EXTRACTED_FIRST = ("PDF files and images are not read: convert them to .docx or .txt first, and scanned pages "
+                           "by text recognition (OCR).")
+"""The advice about PDF files, and about files for which `needs_extraction` is true."""
+
+
+def needs_extraction(path: str) -> bool:
+    """Return whether a file is a PDF file or an image by its name: its text must be extracted by another program."""
+    return PurePath(path).suffix.lower() in _WITHOUT_PLAIN_TEXT
 
 
 def document_sentences(path: str, language: str | None, by_line: bool = False) -> list[str]:
@@ -41,9 +52,8 @@ def document_sentences(path: str, language: str | None, by_line: bool = False) -
     """
     with naming_document(path):
         content = file_content(path)
-        if content.startswith(b"%PDF"):
-            raise DataError("PDF files are not read, because their text has no reliable order: convert the file to "
-                            ".docx or .txt, and a scanned one by text recognition (OCR).")
+        if content.startswith(b"%PDF") or needs_extraction(path):
+            raise DataError(TEXT_IS_EXTRACTED_FIRST)
         suffix = PurePath(path).suffix.lower()
         if suffix not in READABLE_SUFFIXES:
             raise DataError(f"Files {f'with the suffix {suffix[:20]}' if suffix else 'without a suffix'} are not read: "
@@ -58,10 +68,32 @@ def document_sentences(path: str, language: str | None, by_line: bool = False) -
     return sentences
 
 
+def check_both_sides(path: str, languages: Direction | None) -> None:
+    """Check that both sides of a document can be read from one file, which is possible for XLIFF files.
+
+    Args:
+        path: path of the file.
+        languages: the languages; None if they are unknown.
+
+    Raises:
+        DataError: the file has one language, or its languages are unknown, or `towernmt prepare` reads its pairs.
+    """
+    suffix = PurePath(path).suffix.lower()
+    if suffix in (".tmx", ".po"):
+        source, target = languages or ("SOURCE", "TARGET")
+        options = f"?source_language={source}&target_language={target}" if suffix == ".tmx" else ""
+        raise DataError(f"{path} already contains sentence pairs: pass it to `towernmt prepare --source "
+                        f"{quote(path + options)}`.")
+    if _EXCHANGE_FORMATS.get(suffix) is not _xliff_texts:
+        raise DataError(f"{path} and {path} are the same file: pass a document and its translation.")
+    if languages is None:
+        raise DataError(f"{path}: {_PASS_LANGUAGES}")
+
+
 def _texts(path: str, content: bytes, suffix: str, language: str | None, by_line: bool) -> Iterator[str]:
     if suffix in _EXCHANGE_FORMATS:
         if language is None:
-            raise DataError("The file has several languages: pass --languages, such as --languages de-en.")
+            raise DataError(_PASS_LANGUAGES)
         yield from _EXCHANGE_FORMATS[suffix](content, PurePath(path).name, language)
     elif suffix in (".po", ".pot"):
         yield from _catalogue_texts(content, PurePath(path).name)

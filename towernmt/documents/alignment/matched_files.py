@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.language_codes import NAMES, TWO_LETTERS, Direction, base_code, two_letter_code
-from towernmt.documents.alignment.document_sentences import READABLE_SUFFIXES
+from towernmt.documents.alignment.document_sentences import (
+    READABLE_SUFFIXES,
+    TEXT_IS_EXTRACTED_FIRST,
+    needs_extraction,
+)
 
 _SEPARATOR = re.compile(r"[^\w]|_")
 _REGION = re.compile(r"[A-Z]{2}|[A-Z][a-z]{3}")
+_MOST_NAMED = 5
 _LANGUAGES = frozenset((*NAMES, *TWO_LETTERS, *(name.lower() for name in NAMES.values())))
 
 
@@ -53,11 +58,13 @@ def match_folders(source: str, target: str, languages: Direction | None) -> Fold
         languages: the languages, of which the names may have the codes; None for any language.
 
     Raises:
-        DataError: no files belong together.
+        DataError: no files belong together; the message names the files without a supported suffix, too.
     """
     files = [list(_files(folder)) for folder in (source, target)]
     unread = sorted({str(path) for side in files for path in side if path.suffix.lower() not in READABLE_SUFFIXES})
     sides = [[path for path in side if path.suffix.lower() in READABLE_SUFFIXES] for side in files]
+    without_documents = list(dict.fromkeys(folder for folder, side in zip((source, target), sides, strict=True)
+                                           if not side))
     if languages is not None and Path(source).samefile(target):
         sides = [[path for path in side if language_of_name(path, [code]) is not None]
                  for side, code in zip(sides, languages, strict=True)]
@@ -74,9 +81,29 @@ def match_folders(source: str, target: str, languages: Direction | None) -> Fold
                 for side, paths in zip(sides, paths_of_sides, strict=True):
                     side.remove(paths[0])
     if not matched:
-        raise DataError(f"{source} and {target} have no documents with the same names: give translated files the same "
-                        "name apart from the code of the language, such as brief.de.docx and brief.en.docx.")
+        problem = (f"{' and '.join(without_documents)} {'contain' if without_documents[1:] else 'contains'} no "
+                   "documents in a supported format, such as .docx or .txt." if without_documents else
+                   f"{source} and {target} have no documents with the same names: give translated files the same name "
+                   "apart from the code of the language, such as brief.de.docx and brief.en.docx.")
+        raise DataError(" ".join([problem, *unread_sentences(unread)]))
     return FolderMatch(sorted(matched), sorted({str(path) for side in sides for path in side}), unread)
+
+
+def unread_sentences(names: Sequence[str]) -> list[str]:
+    """Return the sentences that say why files of a folder are not read: for PDF files and images, and for others."""
+    extractable = [name for name in names if needs_extraction(name)]
+    others = [name for name in names if not needs_extraction(name)]
+    sentences = [f"{listed_names(extractable)}: {TEXT_IS_EXTRACTED_FIRST}"] if extractable else []
+    if others:
+        sentences.append("These files are not read, because their formats are not supported: "
+                         f"{listed_names(others)}.")
+    return sentences
+
+
+def listed_names(names: Sequence[str]) -> str:
+    """Return the first names in a list, and the number of further ones."""
+    ending = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + ending
 
 
 def _files(folder: str) -> Iterator[Path]:
