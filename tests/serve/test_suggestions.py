@@ -86,6 +86,14 @@ def test_tabs_and_line_ends_stay_inside_their_fields() -> None:
     assert suggestion_rows("a\x85b\u2028c", "", "x") == [("a b c", "", "x")]
 
 
+def test_lines_that_the_user_has_not_changed_are_no_suggestions(client: Any, file: Path) -> None:
+    assert suggestion_rows("a\nb\nc", "A\nB\nC", "A \nb\nC") == [("b", "B", "b")]
+    assert suggestion_rows("a\nb", "A", "A\nB") == [("a", "", "A"), ("b", "", "B")]
+    assert suggestion_rows("a\nb", "A\nB", "A\nB") == [("a", "A", "A"), ("b", "B", "B")]
+    assert client.post("/suggest", json={**ASKED, "translation": ASKED["s"]}).json() == {"success": True}
+    assert len(file.read_text().splitlines()) == 1
+
+
 def test_a_file_that_is_full_or_cannot_be_written_is_one_sentence(client: Any, file: Path, tmp_path: Path,
                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suggestions, "MAX_BYTES", 10)

@@ -47,7 +47,9 @@ class Suggestions:
     def add(self, model: str, source: str, translation: str, suggestion: str) -> None:
         """Append a suggestion, and flush it to the disk.
 
-        Texts with equal numbers of lines are written line by line. Lines without a suggestion are left out.
+        Texts with equal numbers of lines are written line by line. Lines without a suggestion are left out. Lines
+        whose suggestion equals their translation are left out, too, unless no line is changed: then the user confirms
+        the translation, and all lines are written.
 
         Args:
             model: name of the model, for example its path.
@@ -90,11 +92,15 @@ class Suggestions:
 
 
 def suggestion_rows(source: str, translation: str, suggestion: str) -> list[tuple[str, str, str]]:
-    """Return source, translation and suggestion of each line, cleaned; of the whole text if its lines do not match."""
+    """Return source, translation and suggestion of each changed line, cleaned; of the whole text if lines do not match.
+
+    If the suggestion changes no line of the translation, all lines are returned: the user confirms the translation.
+    """
     columns = [text.strip().splitlines() for text in (source, translation, suggestion)]
     if len(columns[0]) != len(columns[2]):
         columns = [[" ".join(lines)] for lines in columns]
     elif len(columns[1]) != len(columns[0]):
         columns[1] = [""] * len(columns[0])
     rows = [(clean(row[0]), clean(row[1]), clean(row[2])) for row in zip(*columns, strict=True)]
-    return [row for row in rows if row[0] and row[2]]
+    rows = [row for row in rows if row[0] and row[2]]
+    return [row for row in rows if row[2] != row[1]] or rows
