@@ -80,6 +80,13 @@ def test_what_contradicts_the_model_is_refused_by_its_name(start: StartingModel,
     assert message in str(error.value)
 
 
+def test_the_message_names_the_option_of_the_model(start: StartingModel) -> None:
+    for values in ({"model.hidden_size": 64}, {"init.checkpoint": "runs/b"}, {"init.source_embeddings": "a.npy"}):
+        with pytest.raises(SettingsError, match="--model first") as error:
+            resolved(start._replace(option="--model"), ("--set", values))
+        assert "--start" not in str(error.value)
+
+
 def test_equal_values_and_settings_of_training_are_accepted(start: StartingModel) -> None:
     settings = resolved(start, ("mine.yaml", {"model.hidden_size": 32, "init.checkpoint": start.location}),
                         ("--set", {"model.lhuc": True, "model.residual_dropout": 0.2, "train.steps": 5}),

@@ -57,10 +57,10 @@ def open_starting_model(location: str, option: str, trust_code: bool = False) ->
         run.architecture_to_load()      # refuses the code of a package that is not trusted
         run.check_vocabulary()
         is_checkpoint = (Path(location) / "model.index").is_file()
-        return StartingModel(location, location, run, checkpoint=location if is_checkpoint else None)
+        return StartingModel(location, location, run, (), location if is_checkpoint else None, option)
     model = read_foreign_model(location, option)
     run = imported_once(model)
-    return StartingModel(location, str(run.path), run, model.notes)
+    return StartingModel(location, str(run.path), run, model.notes, option=option)
 
 
 @contextmanager

@@ -33,6 +33,7 @@ class StartingModel(NamedTuple):
         run: the run of the model.
         notes: differences of an imported model from the original one, one sentence each.
         checkpoint: the directory of the checkpoint if `name` is one; None for the checkpoint that the run chooses.
+        option: the option that names the model, for messages.
     """
 
     name: str
@@ -40,6 +41,7 @@ class StartingModel(NamedTuple):
     run: SavedRun
     notes: tuple[str, ...] = ()
     checkpoint: str | None = None
+    option: str = "--start"
 
     def weights_checksum(self) -> str:
         """Return the SHA-256 of the index of the checkpoint, which has the checksums of the weights; hexadecimal."""
@@ -99,14 +101,14 @@ def check_overrides_of_start(start: StartingModel, settings: Settings, origin: s
         if old_values.get(key) == new_values.get(key):
             continue
         if key == "init.checkpoint":
-            raise SettingsError(f"{origin}: init.checkpoint={new_values[key]}, but --start {start.name} already names "
-                                "the model that the run starts from: leave out one of them.")
+            raise SettingsError(f"{origin}: init.checkpoint={new_values[key]}, but {start.option} {start.name} already "
+                                "names the model that the run starts from: leave out one of them.")
         if key in _EMBEDDINGS:
-            raise SettingsError(f"{origin}: {key}={new_values[key]} would replace the embeddings of --start "
-                                f"{start.name}: leave it out.")
+            raise SettingsError(f"{origin}: {key}={new_values[key]} would replace the embeddings of "
+                                f"{start.option} {start.name}: leave it out.")
         if key.startswith("model.") and key not in (*_CHANGEABLE, *VOCABULARY_SIZES) and not affects_training_only(key):
-            raise SettingsError(f"{origin}: {key}={new_values[key]}, but the parameters of --start {start.name} need "
-                                f"{key}={old_values[key]}: leave it out.")
+            raise SettingsError(f"{origin}: {key}={new_values[key]}, but the parameters of {start.option} "
+                                f"{start.name} need {key}={old_values[key]}: leave it out.")
 
 
 def check_resumed_start(start: StartingModel, logdir: Path, saved: Settings) -> None:
