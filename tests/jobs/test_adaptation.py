@@ -1,4 +1,4 @@
-"""Adapt a model to corrections: reading and dividing them, the decision, and an adaptation of a toy model."""
+"""Adapt a model to corrections: the directory, the decision, and an adaptation of a toy model."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,77 +20,31 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.jobs.test_corrections import write_corrections
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.cli.main import main
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, DirectoryInUseError
 from towernmt.core.tf_compat import tf
+from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.interop.model_card import CardText, DataSource, card_text_of_package, make_card
 from towernmt.jobs import adaptation
 from towernmt.jobs.adaptation import (
-    MIN_CORRECTIONS,
     AdaptationJob,
-    Correction,
     SetResult,
-    _directory_name,
+    _adaptation_key,
+    _begin_or_resume,
+    _finish,
     _rejection,
     adapt_model,
     check_pairs,
-    read_corrections,
-    split_corrections,
 )
+from towernmt.jobs.corrections import Correction, read_corrections
 from towernmt.run.started_run import StartingModel
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "fine-tuning.md"
-
-
-def write_corrections(file: Path, pairs: list[tuple[str, str]], direction: str = "de-en") -> Path:
-    """Append corrections as the server does."""
-    with file.open("a") as lines:
-        lines.writelines(f"2026-11-26T08:00:00Z\t{direction}=runs/a\t{source}\told\t{target}\n"
-                         for source, target in pairs)
-    return file
-
-
-def test_the_last_correction_of_a_source_counts_and_empty_ones_do_not(tmp_path: Path) -> None:
-    file = write_corrections(tmp_path / "a.tsv", [("x", "y"), ("u", "v"), ("x", "z"), (" ", "v"), ("q", "")])
-    assert read_corrections(file) == [Correction("x", "z"), Correction("u", "v")]
-
-
-def test_a_line_with_the_names_of_the_fields_is_no_correction(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text("time\tmodel\tsource\ttranslation\tsuggestion\n")
-    assert read_corrections(write_corrections(tmp_path / "a.tsv", [("x", "y")])) == [Correction("x", "y")]
-
-
-def test_corrections_of_several_directions_need_one_to_be_named(tmp_path: Path) -> None:
-    file = write_corrections(tmp_path / "a.tsv", [("x", "y")])
-    write_corrections(file, [("u", "v")], "en-de")
-    with pytest.raises(DataError, match=r"corrections of several directions \(de-en, en-de\): select one with --dir"):
-        read_corrections(file)
-    assert read_corrections(file, "en-de") == [Correction("u", "v")]
-    with pytest.raises(DataError, match="a.tsv has no corrections of the direction fr-en: pass a file"):
-        read_corrections(file, "fr-en")
-
-
-@pytest.mark.parametrize(("content", "message"), [
-    ("a\tb\n", "a.tsv line 1: 2 fields where 5 were expected .time, model, source, translation, suggestion"),
-    ("\n", "a.tsv line 1: 1 fields where 5"), ("a\tb=c\t\td\te\n", "a.tsv has no corrections")])
-def test_another_file_is_one_clear_sentence(tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / "a.tsv").write_text(content)
-    with pytest.raises(DataError, match=message):
-        read_corrections(tmp_path / "a.tsv")
-
-
-def test_a_correction_stays_in_its_split_while_the_file_grows() -> None:
-    pairs = [Correction(f"source {number}", "s") for number in range(300)]
-    splits, more_splits = split_corrections(pairs[:200], "a"), split_corrections(pairs, "a")
-    for name, split in splits.items():
-        assert set(split) <= set(more_splits[name]) and len(split) >= MIN_CORRECTIONS[name]
-    assert sum(map(len, more_splits.values())) == 300
-    assert [round(len(more_splits[name]) / 300, 1) for name in ("train", "valid", "test")] == [0.7, 0.1, 0.2]
-    with pytest.raises(DataError, match="a has 30 different corrections, which is too few"):
-        split_corrections(pairs[:30], "a")
 
 
 @pytest.mark.parametrize(("corrections", "test", "rejection"), [
@@ -116,21 +71,111 @@ def test_a_model_that_was_replaced_is_not_compared_with_the_run_of_the_old_one(t
     index = tmp_path / "step-1" / "model.index"
     index.parent.mkdir()
     model = StartingModel("m", "m", SavedRun(tmp_path), checkpoint=str(index.parent))
-    job = AdaptationJob(model, write_corrections(tmp_path / "a.tsv", [("x", "y")]), ("s", "r"), tmp_path / "o",
-                          tmp_path / "w", CardText())
+    job = AdaptationJob(model, tmp_path / "a.tsv", ("s", "r"), tmp_path / "o", tmp_path / "w", CardText())
     keys = []
     for content in (b"first", b"second", b"first"):
         index.write_bytes(content)
-        keys.append(_directory_name(job))
+        keys.append(_adaptation_key(job, "de-en"))
     assert keys[0] == keys[2] != keys[1]
 
 
-def test_two_adaptations_do_not_write_the_same_package(tmp_path: Path) -> None:
+@pytest.fixture
+def job(tmp_path: Path) -> AdaptationJob:
+    """Return a job without a real model, with 200 corrections and a test set of 100 sentences."""
     file = write_corrections(tmp_path / "a.tsv", [(f"source {number}", "s") for number in range(200)])
-    (tmp_path / "test").write_text("a\n")
+    (tmp_path / "test").write_text("a\n" * 100)
     model: Any = SimpleNamespace(name="m", weights_checksum=str)
-    job = AdaptationJob(model, file, (str(tmp_path / "test"), str(tmp_path / "test")), tmp_path / "o", tmp_path / "w",
-                        CardText(), text_check=False)
+    return AdaptationJob(model, file, (str(tmp_path / "test"), str(tmp_path / "test")), tmp_path / "o", tmp_path / "w",
+                         CardText(), text_check=False)
+
+
+def test_only_a_changed_limit_resumes_the_run_of_other_settings(job: AdaptationJob) -> None:
+    def key(**values: Any) -> str:
+        overrides = {name.replace("_", ".", 1): value for name, value in values.items()}
+        return _adaptation_key(replace(job, overrides=overrides), "de-en")
+
+    assert key(train_minutes=5.0) == key(train_minutes=60.0, train_steps="9", train_epochs="2") == key()
+    keys = {key(), key(optimizer_learning_rate="0.0005"), key(optimizer_learning_rate="0.001"),
+            key(optimizer_name="adam"), _adaptation_key(job, "en-de")}
+    assert len(keys) == 5
+    assert key(optimizer_name="adam", data_seed="2") == key(data_seed="2", optimizer_name="adam")
+
+
+def test_general_data_that_were_prepared_again_do_not_resume_a_run(job: AdaptationJob, tmp_path: Path) -> None:
+    lines = [f"a{number} b{number % 3}" for number in range(20)]
+
+    def key(name: str, text: list[str]) -> str:
+        (tmp_path / "text").write_text("".join(f"{line}\n" for line in text))
+        prepare(PrepareSettings(source=str(tmp_path / "text"), target=str(tmp_path / "text"), vocab_kind="word",
+                                output=str(tmp_path / name), workers=1, overwrite=True))
+        return _adaptation_key(replace(job, general=str(tmp_path / name)), "de-en")
+
+    assert key("general", lines) != key("general", lines[:10])
+    assert key("general", lines) == key("copy", lines) != _adaptation_key(job, "de-en")
+
+
+def test_an_interrupted_adaptation_resumes_with_its_own_corrections(job: AdaptationJob) -> None:
+    first, second = [Correction("a", "A")], [Correction("a", "A"), Correction("b", "B")]
+    reports: list[str] = []
+
+    def begin(corrections: list[Correction], job: AdaptationJob = job) -> tuple[Path, Any]:
+        return _begin_or_resume(job, "de-en", corrections, reports.append)
+
+    directory, _ = begin(first)
+    assert begin(first) == (directory, first) and not reports
+    assert begin(second) == (directory, first)
+    assert reports == [f"Resuming the interrupted adaptation in {directory} with its own 1 corrections; the next "
+                       f"adaptation uses those that {job.corrections} has now (remove the directory to begin with "
+                       "them)."]
+    other, _ = begin(first, replace(job, overrides={"optimizer.name": "adam"}))
+    assert other != directory
+
+    _finish(directory)
+    assert begin(first) == (directory, first)       # for example with more minutes, and killed again
+    assert begin(second) == (directory, first)
+    _finish(directory)
+    newer, corrections = begin(second)
+    assert newer != directory and corrections == second and directory.exists()
+    _finish(newer)
+    assert sorted(job.work.iterdir()) == sorted([newer, other]) and len(reports) == 2
+
+
+def test_what_a_kill_during_the_removal_left_is_not_resumed(job: AdaptationJob) -> None:
+    directory, _ = _begin_or_resume(job, "de-en", [Correction("a", "A")], lambda line: None)
+    (directory / "run").mkdir()
+    (directory / "corrections.tsv").unlink()
+    assert _begin_or_resume(job, "de-en", [Correction("b", "B")], lambda line: None)[0] != directory
+    shutil.rmtree(next(path for path in job.work.iterdir() if path != directory))
+    assert _begin_or_resume(job, "de-en", [Correction("a", "A")], lambda line: None)[0] == directory
+    assert [path.name for path in directory.iterdir()] == ["corrections.tsv"]
+
+
+def test_suggestions_during_an_adaptation_do_not_change_its_corrections(job: AdaptationJob,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[list[Correction]] = []
+    monkeypatch.setattr(adaptation, "check_pairs", lambda *_: write_corrections(job.corrections, [("late", "s")]))
+    monkeypatch.setattr(adaptation, "_prepare_corrections",
+                        lambda model, splits, directory: trained.append(sorted(sum(splits.values(), []))))
+    monkeypatch.setattr(adaptation, "_train", lambda *_: 128 + signal.SIGTERM)
+    stored = sorted(read_corrections(job.corrections)[1])
+    reports: list[str] = []
+    for _ in range(2):
+        assert adapt_model(replace(job, text_check=True), reports.append).status == 143
+    assert trained == [stored, stored] and len(list(job.work.iterdir())) == 1
+    assert [line.partition(" ")[0] for line in reports] == ["Corrections:", "Resuming", "Corrections:"]
+
+
+def test_a_test_set_on_which_hardly_any_loss_is_significant_is_refused(job: AdaptationJob, tmp_path: Path) -> None:
+    (tmp_path / "test").write_text("a\n" * 99 + "\n" * 9)
+    with pytest.raises(DataError) as caught:
+        adapt_model(job, lambda line: None)
+    assert str(caught.value) == (
+        f"--test {tmp_path}/test {tmp_path}/test has 99 sentences with a translation: pass at least 100 of the old "
+        "domain, because on fewer, even a loss of several BLEU points may not be significant.")
+    assert not job.work.exists()
+
+
+def test_two_adaptations_do_not_write_the_same_package(job: AdaptationJob) -> None:
     in_use = pytest.raises(DirectoryInUseError, match=r"w is in use: .*\(towernmt adapt\)")
     with DirectoryLock(job.work, "towernmt adapt"), in_use:
         adapt_model(job, lambda line: None)
@@ -147,13 +192,13 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Write the files of a toy language, whose words are spelled backwards, and a model that has hardly learned it."""
     place, chance = tmp_path_factory.mktemp("toy"), random.Random(3)
     words = [first + second for first in "bdfgkl" for second in "aeio"]
-    sources = [" ".join(chance.choices(words, k=chance.randint(3, 6))) for _ in range(700)]
+    sources = [" ".join(chance.choices(words, k=chance.randint(3, 6))) for _ in range(740)]
     pairs = [(line, " ".join(word[::-1] for word in line.split())) for line in sources]
-    for name, split in (("train", pairs[:400]), ("test", pairs[400:460])):
+    for name, split in (("train", pairs[:400]), ("test", pairs[400:500])):
         for side, lines in zip(("source", "target"), zip(*split, strict=True), strict=True):
             (place / f"{name}.{side}").write_text("".join(f"{line}\n" for line in lines))
-    write_corrections(place / "corrections", pairs[460:])
-    write_corrections(place / "reversed", [(target, source) for source, target in pairs[460:]])
+    write_corrections(place / "corrections", pairs[500:])
+    write_corrections(place / "reversed", [(target, source) for source, target in pairs[500:]])
     text = ["--source", place / "train.source", "--target", place / "train.target"]
     assert run_command("prepare", *text, "--vocab-kind", "word", "--output", place / "data") == 0
     assert run_command("train", "--data", place / "data", "--logdir", place / "run", "--defaults", "fixed", "--set",
@@ -171,7 +216,7 @@ def test_a_better_model_replaces_the_package_and_another_does_not(toy: Callable[
     command = ["adapt", "--model", toy("run"), "--corrections", toy("corrections"), "--test", toy("test.source"),
                toy("test.target"), "--output", package, "--licence", "CC0-1.0", "--languages", "de-en", "--set",
                "train.precision=float32", "data.batch_tokens=512"]
-    idle = [*command, "train.steps=1", "optimizer.learning_rate=0.0000000001", "--work-directory", tmp_path / "idle"]
+    idle = [*command, "train.steps=1", "optimizer.learning_rate=0.0000000001"]
     assert run_command(*idle) == 1
     assert "No package was written, because the new model is not better on the held-out" in capsys.readouterr().out
     assert package.read_bytes() == b"an older package"
@@ -179,7 +224,7 @@ def test_a_better_model_replaces_the_package_and_another_does_not(toy: Callable[
     assert run_command(*command, "train.steps=80", "optimizer.learning_rate=0.01") == 0
     output = capsys.readouterr().out
     assert "held-out corrections: " in output
-    old, new = re.findall(r"test set: 60 sentences, BLEU ([\d.]+) before and ([\d.]+) after", output)[0]
+    old, new = re.findall(r"test set: 100 sentences, BLEU ([\d.]+) before and ([\d.]+) after", output)[0]
     assert PackagedRun(package).card["licence"] == "CC0-1.0"
     assert not package.with_name("served.towernmt.zip.new").exists()
 
@@ -188,6 +233,18 @@ def test_a_better_model_replaces_the_package_and_another_does_not(toy: Callable[
         assert run_command("evaluate", "--model", model, "--source", toy("test.source"), "--reference",
                            toy("test.target"), "--precision", precision, "--json") == 0
         assert f"{json.loads(capsys.readouterr().out)['bleu']:.2f}" == score
+
+
+@pytest.mark.thorough
+def test_a_stopped_adaptation_says_how_it_resumes(toy: Callable[[str], Path], tmp_path: Path,
+                                                  monkeypatch: pytest.MonkeyPatch,
+                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(adaptation, "_train", lambda *_: 128 + signal.SIGTERM)
+    assert run_command("adapt", "--model", toy("run"), "--corrections", toy("corrections"), "--test",
+                       toy("test.source"), toy("test.target"), "--output", tmp_path / "new.zip", "--licence",
+                       "CC0-1.0", "--no-text-check") == 128 + signal.SIGTERM
+    assert capsys.readouterr().out.endswith("\nThe adaptation was stopped; the same command resumes it.\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["new.zip.work"]
 
 
 def rejection(capsys: pytest.CaptureFixture[str], toy: Callable[[str], Path], corrections: str, *test: str) -> str:

@@ -18,7 +18,8 @@ def add_adapt_arguments(parser: argparse.ArgumentParser) -> None:
                         help="corrections: a file of `towernmt serve --suggestions`, or lines with time, model, "
                              "source, translation and suggestion, separated by tabs")
     parser.add_argument("--test", nargs=2, metavar=("SOURCE", "REFERENCE"), required=True,
-                        help="test set of the old domain, on which the new model must not be significantly worse")
+                        help="test set of the old domain, of at least 100 sentences, on which the new model must not "
+                             "be significantly worse")
     parser.add_argument("--output", metavar="FILE", required=True,
                         help="file of the new package; an older package is replaced only by a better model")
     parser.add_argument("--general", metavar="DATA",
@@ -63,6 +64,7 @@ def run_adapt(options: argparse.Namespace) -> int:
                         options.direction, options.general, overrides, not options.no_text_check)
     result = adapt_model(job, lambda text: print(text, flush=True))
     if result.status:
+        print("The adaptation was stopped; the same command resumes it.")
         return result.status
     if result.rejection:
         print(f"No package was written, because {result.rejection}.")

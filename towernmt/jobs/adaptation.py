@@ -1,17 +1,20 @@
 """Adapt a model to corrections of its translations: train, compare with the old model, and package the better one.
 
-The corrections are divided by a hash of their source: 70 % for training, 10 % for validation, and 20 % that are held
-out for the comparison. A correction stays in its split while the file grows.
+Each adaptation has a directory in the work directory, with its corrections, their prepared data and the run. The name
+of the directory is a key of the model and the settings, and a hash of the corrections. An interrupted adaptation
+resumes with its own corrections, because the file of a server can grow meanwhile.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +22,11 @@ from numpy.typing import NDArray
 from towernmt.checkpoint.packaged_run import PackagedRun
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError
-from towernmt.core.files import sha256_of, write_text
-from towernmt.dataflow.batches.training_data import TrainingData, with_general_data
+from towernmt.core.files import write_text
+from towernmt.dataflow.batches.training_data import TrainingData, is_prepared, with_general_data
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.prepared_data import open_prepared
 from towernmt.dataflow.text.language_codes import written_language
 from towernmt.dataflow.text.text_lines import clean, read_lines
 from towernmt.dataflow.text.validation_set import ValidationFiles, ValidationSet, read_lines_of_set
@@ -31,6 +35,13 @@ from towernmt.evaluate.metrics import MetricSettings
 from towernmt.interop.model_card import CardText
 from towernmt.interop.package_build import PackageOptions, package_run
 from towernmt.interop.starting_models import with_vocabulary_of
+from towernmt.jobs.corrections import (
+    MIN_CORRECTIONS,
+    Correction,
+    read_corrections,
+    save_corrections,
+    split_corrections,
+)
 from towernmt.predict.engine_choice import ENGINES, default_precision
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings
@@ -38,15 +49,11 @@ from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory
 from towernmt.run.launch import train_resolved_settings
-from towernmt.run.resolve import Overrides, SettingsSources, resolve_settings
+from towernmt.run.resolve import LIMITS, Overrides, SettingsSources, resolve_settings
 from towernmt.run.started_run import StartingModel
 
-FIELDS = ("time", "model", "source", "translation", "suggestion")
-"""The fields of a line of the file of `towernmt serve --suggestions`."""
-HASH_TENTHS = {"test": range(2), "valid": range(2, 3), "train": range(3, 10)}
-"""For each split of the corrections, the remainders of the hash of a source divided by ten."""
-MIN_CORRECTIONS = {"test": 10, "valid": 5, "train": 20}
-"""Minimum number of corrections of each split."""
+MIN_TEST_SENTENCES = 100
+"""Minimum number of sentences of the old test set; on fewer, a loss of several BLEU points may not be significant."""
 _TEST_ADVICE = "pass text of the old domain with its translations as --test."
 MAX_CHECKED_PAIRS = 100
 """Maximum number of pairs of a text that the model judges."""
@@ -54,64 +61,8 @@ MIN_GAIN = 2.0
 """Least gain, in standard errors, of translations over the translations of other lines."""
 _SIGNIFICANCE = SignificanceSettings(trials=1)
 """The bootstrap decides, so the approximate randomisation, which takes longer, is as short as possible."""
-
-
-class Correction(NamedTuple):
-    """A source sentence and its corrected translation."""
-
-    source: str
-    suggestion: str
-
-
-def read_corrections(file: str | Path, direction: str | None = None) -> list[Correction]:
-    """Read the corrections of one direction; of several for the same source, the last one.
-
-    Args:
-        file: file of `towernmt serve --suggestions`; the first line may have the names of the fields.
-        direction: direction such as de-en, which the field `model` begins with; None if the file has only one.
-
-    Raises:
-        DataError: the file cannot be read, a line has other fields, or the file has several directions or no
-            correction.
-    """
-    by_direction: dict[str, dict[str, str]] = {}
-    for number, line in enumerate(read_lines(file), 1):
-        fields = line.split("\t")
-        if len(fields) != len(FIELDS):
-            raise DataError(f"{file} line {number}: {len(fields)} fields where {len(FIELDS)} were expected "
-                            f"({', '.join(FIELDS)}, separated by tabs): pass a file of `towernmt serve --suggestions`.")
-        if number == 1 and tuple(fields) == FIELDS:
-            continue
-        source, suggestion = clean(fields[2]), clean(fields[4])
-        if source and suggestion:
-            by_direction.setdefault(fields[1].partition("=")[0], {})[source] = suggestion
-    if direction is None and len(by_direction) > 1:
-        raise DataError(f"{file} has corrections of several directions ({', '.join(sorted(by_direction))}): select "
-                        "one with --direction.")
-    if direction is not None:
-        by_direction = {name: pairs for name, pairs in by_direction.items() if name == direction}
-    if not by_direction:
-        of_direction = f" of the direction {direction}" if direction else ""
-        raise DataError(f"{file} has no corrections{of_direction}: pass a file with a source and a suggestion in each "
-                        "line.")
-    (pairs,) = by_direction.values()
-    return [Correction(source, suggestion) for source, suggestion in pairs.items()]
-
-
-def split_corrections(corrections: Sequence[Correction], file: str | Path) -> dict[str, list[Correction]]:
-    """Return the corrections for training, validation and the comparison, by the names in `HASH_TENTHS`.
-
-    Raises:
-        DataError: a split has too few corrections.
-    """
-    splits: dict[str, list[Correction]] = {name: [] for name in HASH_TENTHS}
-    for correction in corrections:
-        remainder = int.from_bytes(hashlib.sha256(correction.source.encode()).digest()[:8], "big") % 10
-        splits[next(name for name, tenths in HASH_TENTHS.items() if remainder in tenths)].append(correction)
-    if any(len(splits[name]) < minimum for name, minimum in MIN_CORRECTIONS.items()):
-        raise DataError(f"{file} has {len(corrections)} different corrections, which is too few to train on 70 % of "
-                        "them and to compare on 20 %: collect at least about 80.")
-    return splits
+_CORRECTIONS, _FINISHED = "corrections.tsv", "finished"
+"""Files in the directory of an adaptation: its corrections, and an empty file after the comparison."""
 
 
 def check_pairs(model: StartingModel, texts: Mapping[str, Sequence[tuple[str, str]]]) -> None:
@@ -170,7 +121,7 @@ class AdaptationJob:
         corrections: file of corrections.
         test: source and reference file of the old test set.
         output: file of the new package.
-        work: directory for the prepared data and the run, by the content of the corrections.
+        work: directory of the adaptations, each with its corrections, their prepared data and the run.
         card: the user's statements for the model card.
         direction: direction of the corrections; None if the file has only one.
         general: prepared data that are mixed in; None for no general data.
@@ -240,31 +191,76 @@ class AdaptationResult:
 def adapt_model(job: AdaptationJob, report: Callable[[str], None]) -> AdaptationResult:
     """Adapt a model to corrections, and write a package if it is better on them and not worse on the old test set.
 
-    The same job resumes an interrupted adaptation. A better model replaces an existing package at `output`.
+    The same job resumes an interrupted adaptation, with the corrections with which it began. A better model replaces an
+    existing package at `output`. Adaptations to earlier corrections are removed from `work`.
 
     Args:
         job: model, text, settings and output of the adaptation.
         report: called with sentences for the user.
 
     Raises:
-        TowerNMTError: a file cannot be read, the corrections do not fit the model, or a setting is invalid.
+        TowerNMTError: a file cannot be read, the corrections do not fit the model, the test set is too small, or a
+            setting is invalid.
         DirectoryInUseError: another process adapts a model in `work`.
     """
-    splits = split_corrections(read_corrections(job.corrections, job.direction), job.corrections)
+    direction, corrections = read_corrections(job.corrections, job.direction)
+    splits = split_corrections(corrections, job.corrections)
     test = read_lines_of_set(ValidationFiles("test", job.test[0], [job.test[1]]), _read_test_lines, _TEST_ADVICE)
+    test_pairs = [pair for pair in zip(test.source, test.references[0], strict=True) if all(pair)]
+    test_name = f"--test {' '.join(job.test)}"
+    if len(test_pairs) < MIN_TEST_SENTENCES:
+        raise DataError(f"{test_name} has {len(test_pairs)} sentences with a translation: pass at least "
+                        f"{MIN_TEST_SENTENCES} of the old domain, because on fewer, even a loss of several BLEU points "
+                        "may not be significant.")
     if job.text_check:
-        check_pairs(job.model, {str(job.corrections): splits["train"], f"--test {' '.join(job.test)}": [
-            pair for pair in zip(test.source, test.references[0], strict=True) if all(pair)]})
-    report(f"Corrections: {len(splits['train'])} for training, {len(splits['valid'])} for validation, "
-           f"{len(splits['test'])} held out.")
+        check_pairs(job.model, {str(job.corrections): splits["train"], test_name: test_pairs})
     with DirectoryLock(job.work, "towernmt adapt"):
-        return _train_and_compare(job, splits, test, report)
+        return _train_and_compare(job, *_begin_or_resume(job, direction, corrections, report), test, report)
 
 
-def _train_and_compare(job: AdaptationJob, splits: Mapping[str, Sequence[Correction]], test: ValidationSet,
+def _begin_or_resume(job: AdaptationJob, direction: str, corrections: Sequence[Correction],
+                     report: Callable[[str], None]) -> tuple[Path, Sequence[Correction]]:
+    """Return the directory and the corrections of an interrupted adaptation, or of a new one.
+
+    Args:
+        job: model, text, settings and output of the adaptation.
+        direction: direction of the corrections.
+        corrections: content of the file of corrections.
+        report: called with a sentence if an interrupted adaptation has other corrections.
+    """
+    key = _adaptation_key(job, direction)
+    for file in job.work.glob(f"{key}-*/{_CORRECTIONS}"):
+        if not (file.parent / _FINISHED).exists():
+            unfinished = read_corrections(file)[1]
+            if unfinished != corrections:
+                report(f"Resuming the interrupted adaptation in {file.parent} with its own {len(unfinished)} "
+                       f"corrections; the next adaptation uses those that {job.corrections} has now (remove the "
+                       "directory to begin with them).")
+            return file.parent, unfinished
+    directory = job.work / f"{key}-{_short_hash(corrections)}"
+    if not (directory / _CORRECTIONS).exists():
+        shutil.rmtree(directory, ignore_errors=True)    # the rest of a removal by `_finish` that was killed
+        save_corrections(directory / _CORRECTIONS, direction, corrections)
+    (directory / _FINISHED).unlink(missing_ok=True)
+    return directory, corrections
+
+
+def _finish(directory: Path) -> None:
+    """Mark an adaptation as finished, and remove adaptations of the same model and settings with other corrections."""
+    write_text(directory / _FINISHED, "")
+    key = directory.name.partition("-")[0]
+    for other in [*directory.parent.glob(f"{key}-*")]:
+        if other != directory:
+            (other / _CORRECTIONS).unlink(missing_ok=True)      # first, so that the rest is not resumed after a kill
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _train_and_compare(job: AdaptationJob, directory: Path, corrections: Sequence[Correction], test: ValidationSet,
                        report: Callable[[str], None]) -> AdaptationResult:
     """Train the model, compare it with the old one, and write the package if it is better; see `adapt_model`."""
-    directory = job.work / _directory_name(job)
+    splits = split_corrections(corrections, directory / _CORRECTIONS)
+    report(f"Corrections: {len(splits['train'])} for training, {len(splits['valid'])} for validation, "
+           f"{len(splits['test'])} held out.")
     run = RunDirectory(directory / "run")
     status = _train(job, with_general_data(_prepare_corrections(job.model, splits, directory), job.general), run)
     if status:
@@ -280,6 +276,7 @@ def _train_and_compare(job: AdaptationJob, splits: Mapping[str, Sequence[Correct
             os.replace(unfinished, job.output)
     finally:
         unfinished.unlink(missing_ok=True)
+    _finish(directory)
     return AdaptationResult(rejection=rejection)
 
 
@@ -287,11 +284,20 @@ def _read_test_lines(file: str) -> list[str]:
     return [clean(line) for line in read_lines(file)]
 
 
-def _directory_name(job: AdaptationJob) -> str:
-    """Return a name for the directory of this adaptation, which another model or other corrections do not share."""
-    content = (job.model.name, job.model.weights_checksum(), sha256_of(job.corrections), job.direction,
-               job.general)
-    return hashlib.sha256(" ".join(map(str, content)).encode()).hexdigest()[:16]
+def _adaptation_key(job: AdaptationJob, direction: str) -> str:
+    """Return a key of the model, the direction, the general data and the settings of a run, except its limits.
+
+    A run can resume with other limits.
+    """
+    general = job.general
+    if general is not None and is_prepared(general):    # others are refused by `with_general_data`
+        general = open_prepared(general).fingerprint
+    settings = {name: str(value) for name, value in sorted(job.overrides.items()) if name not in LIMITS}
+    return _short_hash((job.model.name, job.model.weights_checksum(), direction, general, settings))
+
+
+def _short_hash(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
 def _prepare_corrections(model: StartingModel, splits: Mapping[str, Sequence[Correction]],

@@ -1,0 +1,78 @@
+"""Corrections of translations: reading a file of suggestions, and dividing the corrections."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from towernmt.core.errors import DataError
+from towernmt.jobs.corrections import (
+    MIN_CORRECTIONS,
+    Correction,
+    read_corrections,
+    save_corrections,
+    split_corrections,
+)
+
+
+def write_corrections(file: Path, pairs: list[tuple[str, str]], direction: str = "de-en") -> Path:
+    """Append corrections as the server does."""
+    with file.open("a") as lines:
+        lines.writelines(f"2026-11-26T08:00:00Z\t{direction}=runs/a\t{source}\told\t{target}\n"
+                         for source, target in pairs)
+    return file
+
+
+def test_the_last_correction_of_a_source_counts_and_empty_ones_do_not(tmp_path: Path) -> None:
+    file = write_corrections(tmp_path / "a.tsv", [("x", "y"), ("u", "v"), ("x", "z"), (" ", "v"), ("q", "")])
+    assert read_corrections(file) == ("de-en", [Correction("x", "z"), Correction("u", "v")])
+
+
+def test_a_line_with_the_names_of_the_fields_is_no_correction(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("time\tmodel\tsource\ttranslation\tsuggestion\n")
+    assert read_corrections(write_corrections(tmp_path / "a.tsv", [("x", "y")]))[1] == [Correction("x", "y")]
+
+
+def test_corrections_of_several_directions_need_one_to_be_named(tmp_path: Path) -> None:
+    file = write_corrections(tmp_path / "a.tsv", [("x", "y")])
+    write_corrections(file, [("u", "v")], "en-de")
+    with pytest.raises(DataError, match=r"corrections of several directions \(de-en, en-de\): select one with --dir"):
+        read_corrections(file)
+    assert read_corrections(file, "en-de") == ("en-de", [Correction("u", "v")])
+    with pytest.raises(DataError, match="a.tsv has no corrections of the direction fr-en: pass a file"):
+        read_corrections(file, "fr-en")
+
+
+def test_a_suggestion_that_equals_the_translation_is_no_correction(tmp_path: Path) -> None:
+    file = write_corrections(tmp_path / "a.tsv", [("x", "y"), ("u", "old"), ("x", " old\u200b ")])
+    write_corrections(file, [("a", "old")], "en-de")
+    assert read_corrections(file) == ("de-en", [Correction("x", "y")])
+    with pytest.raises(DataError, match="a.tsv has no corrections of the direction en-de: .*that differs from the tr"):
+        read_corrections(file, "en-de")
+
+
+def test_saved_corrections_are_read_again(tmp_path: Path) -> None:
+    corrections = [Correction("time", "model"), Correction("a b", "old"), Correction("\u00e4", "c")]
+    save_corrections(tmp_path / "new" / "a.tsv", "de-en", corrections)
+    assert read_corrections(tmp_path / "new" / "a.tsv") == ("de-en", corrections)
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ("a\tb\n", "a.tsv line 1: 2 fields where 5 were expected .time, model, source, translation, suggestion"),
+    ("\n", "a.tsv line 1: 1 fields where 5"), ("a\tb=c\t\td\te\n", "a.tsv has no corrections")])
+def test_another_file_is_one_clear_sentence(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "a.tsv").write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_corrections(tmp_path / "a.tsv")
+
+
+def test_a_correction_stays_in_its_split_while_the_file_grows() -> None:
+    pairs = [Correction(f"source {number}", "s") for number in range(300)]
+    splits, more_splits = split_corrections(pairs[:200], "a"), split_corrections(pairs, "a")
+    for name, split in splits.items():
+        assert set(split) <= set(more_splits[name]) and len(split) >= MIN_CORRECTIONS[name]
+    assert sum(map(len, more_splits.values())) == 300
+    assert [round(len(more_splits[name]) / 300, 1) for name in ("train", "valid", "test")] == [0.7, 0.1, 0.2]
+    with pytest.raises(DataError, match="a has 30 different corrections, which is too few"):
+        split_corrections(pairs[:30], "a")

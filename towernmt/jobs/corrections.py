@@ -1,0 +1,88 @@
+"""Corrections of translations: read a file of `towernmt serve --suggestions`, and divide it for an adaptation.
+
+The corrections are divided by a hash of their source: 70 % for training, 10 % for validation, and 20 % that are held
+out for the comparison. A correction stays in its split while the file grows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from towernmt.core.errors import DataError
+from towernmt.core.files import write_text
+from towernmt.dataflow.text.text_lines import clean, read_lines
+
+FIELDS = ("time", "model", "source", "translation", "suggestion")
+"""The fields of a line of the file of `towernmt serve --suggestions`."""
+HASH_TENTHS = {"test": range(2), "valid": range(2, 3), "train": range(3, 10)}
+"""For each split of the corrections, the remainders of the hash of a source divided by ten."""
+MIN_CORRECTIONS = {"test": 10, "valid": 5, "train": 20}
+"""Minimum number of corrections of each split."""
+
+
+class Correction(NamedTuple):
+    """A source sentence and its corrected translation."""
+
+    source: str
+    suggestion: str
+
+
+def read_corrections(file: str | Path, direction: str | None = None) -> tuple[str, list[Correction]]:
+    """Return a direction and its corrections; of several corrections of the same source, the last one.
+
+    Lines whose suggestion equals the translation of the model are left out.
+
+    Args:
+        file: file of `towernmt serve --suggestions`; the first line may have the names of the fields.
+        direction: direction such as de-en, which the field `model` begins with; None if the file has only one.
+
+    Raises:
+        DataError: the file cannot be read, a line has other fields, or the file has several directions or no
+            correction.
+    """
+    by_direction: dict[str, dict[str, str]] = {}
+    for number, line in enumerate(read_lines(file), 1):
+        fields = line.split("\t")
+        if len(fields) != len(FIELDS):
+            raise DataError(f"{file} line {number}: {len(fields)} fields where {len(FIELDS)} were expected "
+                            f"({', '.join(FIELDS)}, separated by tabs): pass a file of `towernmt serve --suggestions`.")
+        if number == 1 and tuple(fields) == FIELDS:
+            continue
+        source, translation, suggestion = map(clean, fields[2:])
+        if source and suggestion and suggestion != translation:
+            by_direction.setdefault(fields[1].partition("=")[0], {})[source] = suggestion
+    if direction is None and len(by_direction) > 1:
+        raise DataError(f"{file} has corrections of several directions ({', '.join(sorted(by_direction))}): select "
+                        "one with --direction.")
+    if direction is not None:
+        by_direction = {name: pairs for name, pairs in by_direction.items() if name == direction}
+    if not by_direction:
+        of_direction = f" of the direction {direction}" if direction else ""
+        raise DataError(f"{file} has no corrections{of_direction}: pass a file whose lines have a source and a "
+                        "suggestion that differs from the translation.")
+    ((name, pairs),) = by_direction.items()
+    return name, [Correction(source, suggestion) for source, suggestion in pairs.items()]
+
+
+def save_corrections(file: Path, direction: str, corrections: Iterable[Correction]) -> None:
+    """Write corrections of one direction to a new file that `read_corrections` reads."""
+    write_text(file, "".join(f"\t{direction}\t{source}\t\t{suggestion}\n" for source, suggestion in corrections))
+
+
+def split_corrections(corrections: Sequence[Correction], file: str | Path) -> dict[str, list[Correction]]:
+    """Return the corrections for training, validation and the comparison, by the names in `HASH_TENTHS`.
+
+    Raises:
+        DataError: a split has too few corrections.
+    """
+    splits: dict[str, list[Correction]] = {name: [] for name in HASH_TENTHS}
+    for correction in corrections:
+        remainder = int.from_bytes(hashlib.sha256(correction.source.encode()).digest()[:8], "big") % 10
+        splits[next(name for name, tenths in HASH_TENTHS.items() if remainder in tenths)].append(correction)
+    if any(len(splits[name]) < minimum for name, minimum in MIN_CORRECTIONS.items()):
+        raise DataError(f"{file} has {len(corrections)} different corrections, which is too few to train on 70 % of "
+                        "them and to compare on 20 %: collect at least about 80.")
+    return splits
