@@ -159,7 +159,7 @@ def train(folder: Path, minutes: float, every: float, pieces: Path, checkpoint: 
     """Train for `minutes`, from the beginning or from a checkpoint, and keep a checkpoint at each mark."""
     settings, vectors = read_recipe(folder)
     clock = Clock(folder, minutes, every)
-    state: dict[str, Any] = torch.load(checkpoint) if checkpoint else {"updates": 0}
+    state: dict[str, Any] = torch.load(checkpoint, weights_only=True) if checkpoint else {"updates": 0}
     clock.end_on_signals()
     torch.manual_seed(settings["data"]["seed"])
     model = Transformer(settings["model"], vectors)
@@ -195,7 +195,7 @@ def translate_file(folder: Path, checkpoint: str, pieces: Path, source: Path, be
     """Print the translations of a subword file."""
     settings, vectors = read_recipe(folder)
     model, ids = Transformer(settings["model"], vectors), read_ids(pieces)
-    model.load_state_dict(torch.load(checkpoint)["model"])
+    model.load_state_dict(torch.load(checkpoint, weights_only=True)["model"])
     names = {number: piece for piece, number in ids.items()}
     for translation in translate(model, encoded(source, ids), beam, longest):
         print(" ".join(names.get(number, "<unk>") for number in translation))

@@ -179,8 +179,8 @@ def let_output_invert_values(attention: Attention) -> None:
 def translate(model: Transformer, sources: Sequence[Sequence[int]], beam: int, longest: int) -> list[list[int]]:
     """Return the best translation of each sentence by beam search, without EOS.
 
-    A hypothesis is scored by its log-probability over `((5 + length) / 6) ** 0.6` (Wu et al. 2016). All positions are
-    computed again in each step, so this is no measure of speed.
+    A hypothesis is scored by its log-probability over `length_penalty`. All positions are computed again in each step,
+    so this is no measure of speed.
 
     Args:
         model: model to translate with.
@@ -200,30 +200,36 @@ def translate(model: Transformer, sources: Sequence[Sequence[int]], beam: int, l
 
 def search(model: Transformer, source: torch.Tensor, beam: int, longest: int) -> list[list[int]]:
     """Return the best translation of each row of `source`, int64 `[batch, length]`; see `translate`."""
-    rows = source.shape[0]
+    best: list[tuple[float, list[int]]] = [(-math.inf, [])] * source.shape[0]
+    rows = torch.arange(source.shape[0])                                    # those that are not finished
     encoded, bias = (x.repeat_interleave(beam, 0) for x in model.encode(source))
-    tokens = torch.full((rows * beam, 1), BOS)
-    scores = torch.full((rows, beam), MASKED)
+    tokens, scores = torch.full((len(rows) * beam, 1), BOS), torch.full((len(rows), beam), MASKED)
     scores[:, 0] = 0.0
-    best: list[tuple[float, list[int]]] = [(-math.inf, [])] * rows
     for length in range(1, longest + 1):
-        hidden = model.decode(tokens, encoded, bias)[:, -1]
-        logits = hidden @ model.table.T + model.output_bias
+        logits = model.decode(tokens, encoded, bias)[:, -1] @ model.table.T + model.output_bias
         logits[:, [PAD, BOS]] = MASKED
-        totals = scores[:, :, None] + logits.log_softmax(-1).view(rows, beam, -1)
-        penalty = ((5 + length) / 6) ** 0.6
-        for row, (score, hypothesis) in enumerate(zip(*(part.tolist() for part in totals[:, :, EOS].max(1)),
-                                                      strict=True)):
-            if score / penalty > best[row][0]:
-                best[row] = score / penalty, tokens[row * beam + hypothesis, 1:].tolist()
+        totals = scores[:, :, None] + logits.log_softmax(-1).view(len(rows), beam, -1)
+        ended, hypotheses = totals[:, :, EOS].max(1)
+        for number, row in enumerate(rows.tolist()):
+            score = float(ended[number]) / length_penalty(length)
+            if score > best[row][0]:
+                best[row] = score, tokens[number * beam + int(hypotheses[number]), 1:].tolist()
         totals[:, :, EOS] = 2 * MASKED
-        scores, chosen = totals.view(rows, -1).topk(beam)
-        parents = chosen // logits.shape[1] + torch.arange(rows)[:, None] * beam
+        scores, chosen = totals.view(len(rows), -1).topk(beam)
+        parents = chosen // logits.shape[1] + torch.arange(len(rows))[:, None] * beam
         tokens = torch.cat([tokens[parents.view(-1)], (chosen % logits.shape[1]).view(-1, 1)], 1)
-        bound = scores[:, 0] / ((5 + longest) / 6) ** 0.6       # what the best live hypothesis may still reach
-        if all(score >= limit for (score, _), limit in zip(best, bound.tolist(), strict=True)):
+        reachable = (scores[:, 0] / length_penalty(longest)).tolist()       # by the best live hypothesis
+        lives = torch.tensor([best[row][0] < bound for row, bound in zip(rows.tolist(), reachable, strict=True)])
+        if not lives.any():
             break
+        rows, scores, of_live = rows[lives], scores[lives], lives.repeat_interleave(beam)
+        tokens, encoded, bias = tokens[of_live], encoded[of_live], bias[of_live]
     return [hypothesis for _, hypothesis in best]
+
+
+def length_penalty(length: int) -> float:
+    """Return the divisor of the log-probability of a hypothesis (Wu et al. 2016, with an exponent of 0.6)."""
+    return float(((5 + length) / 6) ** 0.6)
 
 
 def padded(sentences: Sequence[Sequence[int]]) -> np.ndarray:
