@@ -224,6 +224,32 @@ def test_all_forms_of_a_test_set_are_scored_and_shown(systems, capsys, monkeypat
     assert first[0] == second[0] and first[5] != second[5] and first[7]["copied"] == 1.0
 
 
+def test_a_metric_that_fails_is_refused_before_anything_is_translated(systems, capsys, monkeypatch) -> None:
+    def translate(*arguments, **options):
+        raise AssertionError("the model translates")
+
+    monkeypatch.setattr("towernmt.cli.evaluate.make_translator", translate)
+    Path("mine.py").write_text("def broken(sources, translations, references):\n    return [1 / 0]\n")
+    Path("runs/echo/best/step-1").mkdir(parents=True)
+    command = ["evaluate", "--source", "src", "--reference", "ref", "--metric", "mine.py:broken", *QUICK]
+    for translated in (["--model", "runs/echo"], ["--system", "better", "runs/echo"],
+                       ["--robustness", "--model", "runs/echo", "--html", "page.html"]):
+        assert main([*command, *translated]) == 1
+        error = capsys.readouterr().err
+        assert "The metric broken failed (ZeroDivisionError: division by zero, line 2 of " in error
+        assert error.endswith("mine.py): correct the function, or leave out --metric.\n")
+    with pytest.raises(AssertionError, match="the model translates"):
+        main([*command, "--robustness", "--model", "runs/echo"])        # which does not use the metric
+
+
+def test_a_metric_is_not_tried_if_nothing_is_translated(systems) -> None:
+    Path("mine.py").write_text("def count(sources, translations, references):\n"
+                               "    print(len(translations), file=open('calls', 'a'))\n"
+                               "    return [1.0] * len(translations)\n")
+    assert main(["evaluate", "--reference", "ref", "--hypothesis-file", "worse", "--metric", "mine.py:count"]) == 0
+    assert Path("calls").read_text() == "24\n"
+
+
 @pytest.mark.parametrize("arguments, message", [
     (["--hypothesis-file", "better"], "--robustness translates the test set in several forms"),
     (["--source", "src", "--system", "better"], "--robustness translates the test set in several forms"),

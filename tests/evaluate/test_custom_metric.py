@@ -81,6 +81,45 @@ def test_results_that_are_no_scores_are_refused(result: list[Any] | None, senten
         score_corpus(["a", "b"], [["a", "c"]], settings(lambda *_: result))
 
 
+def test_an_exception_of_the_function_is_one_sentence_with_its_line() -> None:
+    def broken(sources: Any, translations: Any, references: Any) -> list[float]:
+        return [1 / len(np.array(reference.split(), int)) for reference in references[0]]
+
+    def generated(sources: Any, translations: Any, references: Any) -> Any:
+        yield 1.0
+        raise KeyError("a\nb")
+
+    for function, reason in ((broken, "ValueError: invalid literal for int.*"), (generated, r"KeyError: 'a\\nb'")):
+        first = function.__code__.co_firstlineno
+        with pytest.raises(DataError, match=rf"^The metric words failed \({reason}, line ({first + 1}|{first + 2}) of "
+                                            rf"{__file__}\): correct the function, or leave out --metric\.$"):
+            score_corpus(["a", "b"], [["c", "d"]], settings(function))
+
+
+@pytest.mark.parametrize("error", [SettingsError("pass --source"), MemoryError("of the user")])
+def test_errors_with_a_sentence_of_their_own_are_not_replaced(error: Exception) -> None:
+    def refuse(sources: Any, translations: Any, references: Any) -> list[float]:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        score_corpus(["a"], [["c"]], settings(refuse))
+    assert caught.value is error
+
+
+def test_a_check_calls_the_function_with_one_sentence_and_keeps_no_score() -> None:
+    calls: list[tuple[Any, Any, Any]] = []
+
+    def metric(sources: Any, translations: Any, references: Any) -> list[int]:
+        calls.append((sources, translations, references))
+        return [1 for _ in translations]
+
+    custom = CustomMetric("one", metric)
+    custom.check(["a", "b"], [["r", "s"], ["t", "u"]])
+    custom.check(None, [["r", "s"]])
+    assert calls == [(["a"], ["r"], [["r"], ["t"]]), (None, ["r"], [["r"]])]
+    assert custom.scores(["a"], ["r"], [["r"], ["t"]]) == [1] and len(calls) == 3
+
+
 def test_a_command_uses_the_function_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)

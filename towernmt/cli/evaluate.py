@@ -224,6 +224,7 @@ def evaluation_output(args: argparse.Namespace, arguments: Sequence[SystemArgume
     references = [read_text(file) for file in args.reference]
     source = read_text(args.source) if args.source else None
     _check_has_text(args, source, references)
+    _check_custom_metrics(args, arguments, settings, source, references)
     if getattr(args, "robustness", False):
         return _robustness_output(args, arguments, source or [], references, settings)
     systems = _systems(args, arguments, source, references)
@@ -289,6 +290,16 @@ def _check_has_text(args: argparse.Namespace, source: list[str] | None, referenc
         check_has_text([(args.source, source), *named_references], fix)
     for named_reference in named_references:
         check_has_text([named_reference], fix)
+
+
+def _check_custom_metrics(args: argparse.Namespace, arguments: Sequence[SystemArgument], settings: ReportSettings,
+                          source: list[str] | None, references: list[list[str]]) -> None:
+    """Call the functions of `--metric` on the first sentence, unless nothing is translated or they are not used."""
+    translates = any(system.runs for system in arguments) if arguments else not args.hypothesis_file
+    scores_forms_only = getattr(args, "robustness", False) and not args.html
+    if translates and not scores_forms_only:
+        for metric in settings.metrics.custom:
+            metric.check(source, references)
 
 
 def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], source: list[str] | None,

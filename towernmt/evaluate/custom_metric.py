@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from sacrebleu.metrics.base import Metric, Score, Signature
 
-from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.errors import DataError, SettingsError, TowerNMTError, exhausted_resource
 from towernmt.models.model_location import find_location, load_attribute
 
 SegmentFunction = Callable[[Sequence[str] | None, Sequence[str], Sequence[Sequence[str]]], Sequence[float]]
@@ -71,28 +72,67 @@ class CustomMetric:
             references: all sentences by each translator.
 
         Raises:
-            DataError: the function does not return a finite number for each translation.
+            DataError: the function fails, or does not return a finite number for each translation.
         """
         sources_or_none: Sequence[str | None] = [None] * len(hypotheses) if source is None else source
         keys = list(zip(sources_or_none, hypotheses, zip(*references, strict=True), strict=True))
         new = list(dict.fromkeys(key for key in keys if key not in self._scores_by_key))
         if new:
             sources, texts, reference_lines = zip(*new, strict=True)
-            result = self.function(None if source is None else list(sources), list(texts),
-                                   [list(lines) for lines in zip(*reference_lines, strict=True)])
-            if not isinstance(result, Iterable):
-                raise DataError(f"The metric {self.name} returned {result!r}: it must return a number for each "
-                                "translation.")
-            values = list(result)
-            if len(values) != len(new):
-                raise DataError(f"The metric {self.name} returned {len(values)} scores for {len(new)} translations: it "
-                                "must return one for each.")
-            for (_, text, _), score in zip(new, values, strict=True):
-                if not isinstance(score, (int, float, np.number)) or not math.isfinite(score):
-                    raise DataError(f"The metric {self.name} returned {score!r} for '{text[:80]}': it must return a "
-                                    "finite number.")
-            self._scores_by_key.update(zip(new, map(float, values), strict=True))
+            values = self._computed(None if source is None else list(sources), list(texts),
+                                    [list(lines) for lines in zip(*reference_lines, strict=True)])
+            self._scores_by_key.update(zip(new, values, strict=True))
         return [self._scores_by_key[key] for key in keys]
+
+    def check(self, source: Sequence[str] | None, references: Sequence[Sequence[str]]) -> None:
+        """Score the first reference of the first sentence as if it were a translation, and ignore the score.
+
+        A function that fails is then found before a test set is translated. It is called with one sentence, because
+        some metrics need much time for each.
+
+        Args:
+            source: the source text, or None.
+            references: all sentences by each translator.
+
+        Raises:
+            DataError: the function fails, or does not return one finite number.
+        """
+        sources = None if source is None else [source[0]]
+        self._computed(sources, [references[0][0]], [[lines[0]] for lines in references])
+
+    def _computed(self, sources: list[str] | None, texts: list[str], references: list[list[str]]) -> list[float]:
+        """Call the function, and return the score of each translation; see `scores`."""
+        try:
+            result: Any = self.function(sources, texts, references)
+            values = list(result) if isinstance(result, Iterable) else None
+        except Exception as error:      # any error of the user's function
+            if isinstance(error, TowerNMTError) or exhausted_resource(error):
+                raise
+            raise DataError(f"The metric {self.name} failed ({_reason_with_line(error)}): correct the function, or "
+                            "leave out --metric.") from error
+        if values is None:
+            raise DataError(f"The metric {self.name} returned {result!r}: it must return a number for each "
+                            "translation.")
+        if len(values) != len(texts):
+            raise DataError(f"The metric {self.name} returned {len(values)} scores for {len(texts)} translations: it "
+                            "must return one for each.")
+        for text, score in zip(texts, values, strict=True):
+            if not isinstance(score, (int, float, np.number)) or not math.isfinite(score):
+                raise DataError(f"The metric {self.name} returned {score!r} for '{text[:80]}': it must return a "
+                                "finite number.")
+        return [float(score) for score in values]
+
+
+_REASON_LENGTH = 300
+
+
+def _reason_with_line(error: Exception) -> str:
+    """Return the class and message of an exception, with the last line of the function's file in its traceback."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]      # the first one is of this module
+    lines = [frame for frame in frames if frame.filename == frames[0].filename]
+    place = f", line {lines[-1].lineno} of {lines[-1].filename}" if lines else ""
+    message = " ".join(str(error).split())[:_REASON_LENGTH]
+    return f"{type(error).__name__}{': ' if message else ''}{message}{place}"
 
 
 class SegmentMetric(Metric):
