@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +17,58 @@ from tensorpack.train import SimpleTrainer
 from towernmt.core.errors import SettingsError
 from towernmt.core.session import SessionCreator
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.train.tracker_monitor import Tracker, TrackerMonitor, make_tracker
+from towernmt.train import tracker_monitor
+from towernmt.train.tracker_monitor import Tracker, TrackerMonitor, make_tracker, name_for_tracker
 
 SETTINGS = {"train.steps": 300, "model.pre_norm": True, "train.only": ["a|b"], "long": "x" * 900}
+
+
+class Unreliable:
+    """A tracker that cannot be reached at some steps of training.
+
+    Args:
+        fails: whether it cannot be reached at a step.
+        begin_fails: whether the first attempt to begin a run fails.
+
+    Attributes:
+        now: the step of training.
+        attempts: number of calls of `begin` and `log`.
+        calls: those that were successful.
+    """
+
+    library = "mlflow"
+
+    def __init__(self, fails: Callable[[int], bool] = lambda step: False, begin_fails: bool = False) -> None:
+        self.fails, self.begin_fails = fails, begin_fails
+        self.now = self.attempts = 0
+        self.calls: list[Any] = []
+
+    def begin(self, identifier: str | None, settings: Any) -> str:
+        self.attempts += 1
+        if self.begin_fails:
+            self.begin_fails = False
+            raise ConnectionError("no route to host\nsecond line")
+        self.calls.append(("begin", identifier))
+        return "1"
+
+    def log(self, scalars: Any, step: int) -> None:
+        self.attempts += 1
+        if self.fails(self.now):
+            raise ConnectionError("no route to host\nsecond line")
+        self.calls.append((step, scalars["half"]))
+
+    def end(self) -> None:
+        self.calls.append("end")
+
+
+class Clock(Callback):
+    """Sets the step of a tracker."""
+
+    def __init__(self, tracker: Any) -> None:
+        self._tracker = tracker
+
+    def _trigger_step(self) -> None:
+        self._tracker.now = self.global_step
 
 
 class Put(Callback):
@@ -33,7 +83,7 @@ def train(tracker: Tracker, log: Path, steps: int, start: int = 0) -> None:
         trainer = SimpleTrainer()
         step = tf1.train.get_or_create_global_step()
         trainer.train_op = tf.no_op()
-        trainer.setup_callbacks([Put()], [TrackerMonitor(tracker, log, SETTINGS)])
+        trainer.setup_callbacks([Clock(tracker), Put()], [TrackerMonitor(tracker, log, SETTINGS)])
         assign = step.assign(start)
         trainer.initialize(SessionCreator(), JustCurrentSession())
         trainer.sess.run(assign)
@@ -71,43 +121,122 @@ def test_libraries_like_weights_and_biases_are_called_once_a_step(library: str, 
     for start in (0, 2):
         train(make_tracker(library, "translation", "de-en"), tmp_path, steps=start + 2, start=start)
     first, second = (call for call in calls if isinstance(call, dict))
-    name = json.loads((tmp_path / "tracker.json").read_text())["run"]
+    name = json.loads((tmp_path / "tracker.json").read_text())[library]
     assert first == second == {"project": "translation", "config": SETTINGS, "resume": "allow", **(
         {"id": name, "name": "de-en"} if library == "wandb" else {"name": name})}
     assert calls[1:4] == [(1, {"half": 0.5, "validation_loss/de-en": 1.0}), (2, {"half": 1.0}), "finish"]
     assert calls[5:7] == [(3, {"half": 1.5, "validation_loss/de-en": 1.0}), (4, {"half": 2.0})]
 
 
-def test_a_tracker_that_fails_is_left_with_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Lost:
-        def begin(self, identifier: Any, settings: Any) -> str:
-            return "1"
-
-        def log(self, scalars: Any, step: int) -> None:
-            raise ConnectionError("no route to host")
-
-        def end(self) -> None:
-            raise AssertionError("it has failed before")
-
-    warnings: list[str] = []
-    monkeypatch.setattr("towernmt.train.monitors.logger.warning", warnings.append)
-    train(Lost(), tmp_path, steps=3)
-    assert warnings == ["Lost records nothing more (no route to host)."]
+@pytest.fixture
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Collect what the monitor logs; each attempt may follow the last one at once."""
+    messages: list[str] = []
+    for level in ("warning", "info"):
+        monkeypatch.setattr(tracker_monitor.logger, level, lambda message, *_, **__: messages.append(message))
+    monkeypatch.setattr(tracker_monitor, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(tracker_monitor, "RETRY_FACTOR", 0)
+    return messages
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"run": 3}'])
-def test_a_damaged_record_of_the_tracker_is_named_with_its_fix(content: str, tmp_path: Path,
-                                                               monkeypatch: pytest.MonkeyPatch) -> None:
-    class Unused:
-        def begin(self, identifier: Any, settings: Any) -> str:
-            raise AssertionError("the run to continue is unknown")
+FAILURE = ("log.tracker=mlflow records nothing at present (no route to host). Training continues, and the figures are "
+           "sent when the tracker works again.")
+AGAIN = "log.tracker=mlflow records again."
 
-    warnings: list[str] = []
-    monkeypatch.setattr("towernmt.train.monitors.logger.warning", warnings.append)
+
+def test_after_a_failure_the_figures_are_sent_later_and_both_are_logged_once(tmp_path: Path, messages: list[str]
+                                                                             ) -> None:
+    tracker = Unreliable(lambda step: step in (2, 3, 4))
+    train(tracker, tmp_path, steps=6)
+    assert tracker.calls == [("begin", None), *((step, step / 2) for step in range(1, 7)), "end"]
+    assert [message for message in messages if "log.tracker" in message] == [FAILURE, AGAIN]
+
+
+def test_a_run_that_could_not_begin_begins_later(tmp_path: Path, messages: list[str]) -> None:
+    tracker = Unreliable(begin_fails=True)
+    train(tracker, tmp_path, steps=3)
+    assert tracker.calls == [("begin", None), *((step, step / 2) for step in range(1, 4)), "end"]
+    assert [message for message in messages if "log.tracker" in message] == [FAILURE, AGAIN]
+
+
+def test_only_the_last_figures_are_kept_and_the_missing_ones_are_counted(tmp_path: Path, messages: list[str],
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker_monitor, "MAX_UNSENT_STEPS", 2)
+    tracker = Unreliable(lambda step: step in (2, 3, 4, 5))
+    train(tracker, tmp_path, steps=7)
+    assert [call[0] for call in tracker.calls[1:-1]] == [1, 4, 5, 6, 7]
+    lost = Unreliable(lambda step: step > 1)
+    train(lost, tmp_path, steps=4)
+    assert [message for message in messages if "log.tracker" in message] == [
+        FAILURE, f"{AGAIN} Number of steps whose figures are missing there: 2.", FAILURE,
+        "log.tracker=mlflow has not worked again until the end of training. Number of steps whose figures are missing "
+        "there: 3."]
+    assert "end" not in lost.calls
+
+
+def test_attempts_have_a_distance_in_which_training_is_not_delayed(tmp_path: Path, messages: list[str],
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker_monitor, "RETRY_SECONDS", 3600.0)
+    tracker = Unreliable(lambda step: step < 20)
+    train(tracker, tmp_path, steps=20)
+    assert tracker.attempts == 22       # to begin, at the first step, and for each of 20 steps at the end
+    assert tracker.calls[-1] == "end"
+
+
+def test_each_library_keeps_its_own_run(tmp_path: Path, messages: list[str]) -> None:
+    trackers = [Unreliable() for _ in range(3)]
+    trackers[1].library = "wandb"
+    for tracker in trackers:
+        train(tracker, tmp_path, steps=1)
+    assert [tracker.calls[0] for tracker in trackers] == [("begin", None), ("begin", None), ("begin", "1")]
+    assert json.loads((tmp_path / "tracker.json").read_text()) == {"mlflow": "1", "wandb": "1"}
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"mlflow": 3}'])
+def test_a_damaged_record_of_the_tracker_is_named_with_its_fix(content: str, tmp_path: Path, messages: list[str]
+                                                               ) -> None:
+    tracker = Unreliable()
     (tmp_path / "tracker.json").write_text(content)
-    train(Unused(), tmp_path, steps=1)  # type: ignore[arg-type]
-    warning, = warnings
-    assert f"{tmp_path / 'tracker.json'}: " in warning and "Remove it to begin a new run of the tracker" in warning
+    train(tracker, tmp_path, steps=1)
+    warning = next(message for message in messages if "log.tracker" in message)
+    assert f"{tmp_path / 'tracker.json'}: " in warning and "Remove it to begin a new run in mlflow" in warning
+    assert tracker.attempts == 0        # the run to continue is unknown
+
+
+def test_a_retry_does_not_create_a_second_run_of_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Client:
+        created = 0
+        fails = True
+
+        def get_experiment_by_name(self, name: str) -> Any:
+            return SimpleNamespace(experiment_id="3")
+
+        def create_run(self, experiment: str, run_name: str) -> Any:
+            Client.created += 1
+            return SimpleNamespace(info=SimpleNamespace(run_id=f"run {Client.created}"))
+
+        def log_batch(self, identifier: str, params: Any) -> None:
+            if Client.fails:
+                raise ConnectionError("no route to host")
+
+    mlflow: Any = ModuleType("mlflow")
+    mlflow.MlflowClient, mlflow.entities = Client, ModuleType("mlflow.entities")
+    mlflow.entities.Metric = mlflow.entities.Param = lambda *values: values
+    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", mlflow.entities)
+    tracker = tracker_monitor.MlflowTracker("translation", "de-en")
+    with pytest.raises(ConnectionError):
+        tracker.begin(None, SETTINGS)
+    Client.fails = False
+    assert tracker.begin(None, SETTINGS) == "run 1" and Client.created == 1
+
+
+def test_runs_inside_other_directories_have_names_that_tell_them_apart(tmp_path: Path,
+                                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [name_for_tracker(Path(path)) for path in (
+        "runs/de-en", "runs/de-en/monolingual/model", "de-en.zip.work/0f3a/run", ".")] == [
+            "de-en", "de-en-monolingual-model", "de-en.zip.work-0f3a-run", tmp_path.name]
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ from towernmt.run.introduction import Introduction
 from towernmt.run.run_settings import Settings, TrainSettings
 from towernmt.train.config import TrainConfig
 from towernmt.train.monitors import EventWriter, StatsWriter
-from towernmt.train.tracker_monitor import TrackerMonitor, make_tracker
+from towernmt.train.tracker_monitor import TrackerMonitor, make_tracker, name_for_tracker
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
 
@@ -201,7 +201,7 @@ def _monitors_of_run(settings: Settings, run: RunDirectory) -> list[MonitorBase]
     values = flatten(settings)
     monitors: list[MonitorBase] = [EventWriter(run.log, values), StatsWriter(run.log)]
     if settings.log.tracker != "none":
-        tracker = make_tracker(settings.log.tracker, settings.log.tracker_project, run.path.name)
+        tracker = make_tracker(settings.log.tracker, settings.log.tracker_project, name_for_tracker(run.path))
         monitors.append(TrackerMonitor(tracker, run.log, values))
     return monitors
 

@@ -55,8 +55,12 @@ class Recorder(MonitorBase):
             action()
         except self._failures as error:
             self._has_failed = True
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            logger.warning(f"{self._name} records nothing more ({reason}).")
+            logger.warning(f"{self._name} records nothing more ({first_line(error)}).")
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of the message of an exception, or its class if it has no message."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 class StepRecorder(Recorder):

@@ -1,7 +1,8 @@
 """Send the scalars of a run to an experiment tracker: MLflow, Weights & Biases, or Trackio.
 
-A tracker is a separate service. If it fails, one warning is logged, and training continues without it. A resumed run
-continues the run of the tracker: `tracker.json` in the log directory holds its identifier.
+A tracker is a separate service. If it fails, one warning is logged, and training continues. The scalars are kept and
+sent when the tracker works again. A resumed run continues the run of the tracker: `tracker.json` in the log directory
+has the identifier of the run for each library.
 """
 
 from __future__ import annotations
@@ -10,24 +11,38 @@ import json
 import math
 import time
 import uuid
+from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
+from tensorpack.utils import logger
+
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
 from towernmt.core.structured_files import read_json
-from towernmt.train.monitors import StepRecorder
+from towernmt.train.monitors import StepRecorder, first_line
 
 TRACKER_FILE = "tracker.json"
+RETRY_SECONDS = 60.0
+"""Minimum time between two attempts to reach a tracker that has failed."""
+RETRY_FACTOR = 10
+"""Minimum time between two attempts, as a multiple of the time that the last one took, during which training waits."""
+MAX_UNSENT_STEPS = 1000
+"""Maximum number of steps whose scalars are kept while a tracker fails; the oldest are dropped."""
 _LONGEST_VALUE = 500
 
 
 class Tracker(Protocol):
-    """A run of an experiment tracker."""
+    """A run of an experiment tracker.
+
+    Attributes:
+        library: name of the library, `mlflow`, `wandb` or `trackio`.
+    """
+
+    library: str
 
     def begin(self, identifier: str | None, settings: Mapping[str, Any]) -> str:
         """Begin a run, or continue the run `identifier`; return the identifier of the run.
@@ -55,8 +70,11 @@ class MlflowTracker:
         name: name of the run.
     """
 
+    library = "mlflow"
+
     def __init__(self, project: str, name: str) -> None:
         self._project, self._name = project, name
+        self._new_identifier: str | None = None
 
     def begin(self, identifier: str | None, settings: Mapping[str, Any]) -> str:
         """Begin a run, or continue the run `identifier`; return the identifier of the run."""
@@ -65,10 +83,12 @@ class MlflowTracker:
 
         self._client, self._make_metric = MlflowClient(), Metric
         if identifier is None:
-            experiment = self._client.get_experiment_by_name(self._project)
-            number = (experiment.experiment_id if experiment is not None
-                      else self._client.create_experiment(self._project))
-            identifier = str(self._client.create_run(number, run_name=self._name).info.run_id)
+            if self._new_identifier is None:        # otherwise an earlier attempt has failed after this
+                experiment = self._client.get_experiment_by_name(self._project)
+                number = (experiment.experiment_id if experiment is not None
+                          else self._client.create_experiment(self._project))
+                self._new_identifier = str(self._client.create_run(number, run_name=self._name).info.run_id)
+            identifier = self._new_identifier
             self._client.log_batch(identifier, params=[
                 Param(key, str(value)[:_LONGEST_VALUE]) for key, value in settings.items()])
         else:
@@ -97,26 +117,27 @@ class WandbTracker:
     """
 
     def __init__(self, library: str, project: str, name: str) -> None:
-        self._library_name, self._project, self._name = library, project, name
+        self.library, self._project, self._name = library, project, name
+        self._new_identifier = f"{name}-{uuid.uuid4().hex[:8]}"
 
     def begin(self, identifier: str | None, settings: Mapping[str, Any]) -> str:
         """Begin a run, or continue the run `identifier`; return the identifier of the run."""
-        self._library: Any = import_module(self._library_name)
-        run_identifier = identifier or f"{self._name}-{uuid.uuid4().hex[:8]}"
-        if self._library_name == "wandb":
+        self._module: Any = import_module(self.library)
+        run_identifier = identifier or self._new_identifier
+        if self.library == "wandb":
             named = {"id": run_identifier, "name": self._name}
         else:
             named = {"name": run_identifier}
-        self._library.init(project=self._project, config=dict(settings), resume="allow", **named)
+        self._module.init(project=self._project, config=dict(settings), resume="allow", **named)
         return run_identifier
 
     def log(self, scalars: Mapping[str, float], step: int) -> None:
         """Record the scalars of a step."""
-        self._library.log(dict(scalars), step=step)
+        self._module.log(dict(scalars), step=step)
 
     def end(self) -> None:
         """End the run."""
-        self._library.finish()
+        self._module.finish()
 
 
 def make_tracker(library: str, project: str, name: str) -> Tracker:
@@ -136,15 +157,24 @@ def make_tracker(library: str, project: str, name: str) -> Tracker:
     return MlflowTracker(project, name) if library == "mlflow" else WandbTracker(library, project, name)
 
 
-@dataclass(frozen=True)
-class _TrackerRecord:
-    """The content of `tracker.json`: the tracker's identifier of the run."""
+def name_for_tracker(directory: Path) -> str:
+    """Return the name of a run for a tracker: the name of its directory.
 
-    run: str
+    `train --monolingual` trains its first model in `LOGDIR/monolingual/model`, and `adapt` trains in
+    `OUTPUT.work/HASH/run`. These runs also have the names of the two directories around them, joined by hyphens,
+    because the name of a run of Weights & Biases must not contain a slash.
+
+    Args:
+        directory: directory of the run.
+    """
+    names = directory.absolute().parts[1:]
+    return "-".join(names[-3:] if names[-1] in ("model", "run") else names[-1:])
 
 
 class TrackerMonitor(StepRecorder):
     """A monitor that sends all finite scalars of a step to a tracker, together.
+
+    If the tracker fails, the scalars of at most `MAX_UNSENT_STEPS` steps are kept, and are sent at a later step.
 
     Args:
         tracker: the tracker.
@@ -153,26 +183,69 @@ class TrackerMonitor(StepRecorder):
     """
 
     def __init__(self, tracker: Tracker, directory: str | Path, settings: Mapping[str, Any]) -> None:
-        super().__init__(type(tracker).__name__, (Exception,))      # those of networks and of each library
+        super().__init__(f"log.tracker={tracker.library}", (Exception,))    # those of networks and of each library
         self._tracker, self._file, self._settings = tracker, Path(directory) / TRACKER_FILE, settings
+        self._has_begun, self._next_attempt = False, -math.inf
+        self._unsent: deque[tuple[dict[str, float], int]] = deque()     # scalars of a step, and the step
+        self._dropped = 0       # steps since the tracker has failed
 
     def _before_train(self) -> None:
-        self._write(self._begin)
+        self._send()
 
     def _begin(self) -> None:
-        recorded_identifier = None
-        if self._file.exists():
-            advice = "Remove it to begin a new run of the tracker."
-            recorded_identifier = read_json(self._file, _TrackerRecord, advice).run
-        identifier = self._tracker.begin(recorded_identifier, self._settings)
+        advice = f"Remove it to begin a new run in {self._tracker.library}."
+        identifiers = read_json(self._file, dict[str, str], advice) if self._file.exists() else {}
+        identifier = self._tracker.begin(identifiers.get(self._tracker.library), self._settings)
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(self._file, json.dumps(asdict(_TrackerRecord(identifier))))
+        write_text(self._file, json.dumps({**identifiers, self._tracker.library: identifier}))
 
     def _record(self, scalars: dict[str, Any], step: int) -> None:
         finite = {name: float(value) for name, value in scalars.items() if math.isfinite(value)}
         if finite:
-            self._tracker.log(finite, step)
+            self._unsent.append((finite, step))
+        if len(self._unsent) > MAX_UNSENT_STEPS:
+            self._unsent.popleft()
+            self._dropped += 1
+
+    def _add(self) -> None:
+        if self._pending:
+            scalars, self._pending = self._pending, {}
+            self._record(scalars, self._step)
+        if time.monotonic() >= self._next_attempt:
+            self._send()
+
+    def _send(self) -> None:
+        """Begin the run of the tracker if it has not begun, and send all scalars that are unsent, in their order."""
+        if self._has_begun and not self._unsent:
+            return
+        start = time.monotonic()
+        try:
+            if not self._has_begun:
+                self._begin()
+                self._has_begun = True
+            while self._unsent:
+                self._tracker.log(*self._unsent[0])
+                self._unsent.popleft()
+        except self._failures as error:
+            now = time.monotonic()
+            self._next_attempt = now + max(RETRY_SECONDS, RETRY_FACTOR * (now - start))
+            if not self._has_failed:
+                self._has_failed = True
+                logger.warning(f"{self._name} records nothing at present ({first_line(error)}). Training continues, "
+                               "and the figures are sent when the tracker works again.")
+            return
+        if self._has_failed:
+            logger.info(f"{self._name} records again.{self._dropped_steps()}")
+            self._has_failed, self._dropped = False, 0
+
+    def _dropped_steps(self) -> str:
+        return f" Number of steps whose figures are missing there: {self._dropped:,}." if self._dropped else ""
 
     def _after_train(self) -> None:
-        super()._after_train()
-        self._write(self._tracker.end)
+        self._next_attempt = -math.inf      # the last attempt
+        self._add()
+        if self._has_failed:
+            self._dropped += len(self._unsent)
+            logger.warning(f"{self._name} has not worked again until the end of training.{self._dropped_steps()}")
+        else:
+            self._write(self._tracker.end)
