@@ -9,6 +9,7 @@ import random
 import re
 import runpy
 import shlex
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -51,39 +52,66 @@ def test_the_first_commands_of_the_page_adapt_a_public_model(tmp_path: Path, mon
     assert len(Path("medical-test.hyp").read_text().splitlines()) == 4
 
 
-@pytest.mark.slow
-def test_the_commands_of_the_start_adapt_a_run_to_the_words_of_another_program(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(tmp_path)
-    page, chance = (DOCS / "start" / "what-you-have.md").read_text(encoding="utf-8"), random.Random(3)
+SMALL = "--set train.precision=float32 data.batch_tokens=256 validation.steps=0"
+"""Settings of the trainings that start from the first run."""
+
+
+@pytest.fixture(scope="module")
+def start_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a first run, `runs/en-de`, and with the files of `divide.py` of docs/start/what-you-have.md."""
+    folder, chance = tmp_path_factory.mktemp("start"), random.Random(3)
     words = [first + second for first in "bdfgkl" for second in "aeio"]
     lines = list(dict.fromkeys(" ".join(chance.choices(words, k=chance.randint(2, 5))) for _ in range(150)))
-    for language, text in (("en", lines), ("de", [line[::-1] for line in lines])):
-        Path(f"first.{language}").write_text("".join(f"{line}\n" for line in text))
-    first = "--source first.en --target first.de --valid-source first.en --valid-target first.de"
-    assert run_line(f"towernmt prepare {first} --vocab-kind word --output runs/en-de/data") == 0
-    assert run_line(f"towernmt train --data runs/en-de/data --logdir runs/en-de --set {TINY} train.steps=2") == 0
-    catalogue = Path("wagtail/admin/locale/de/LC_MESSAGES/django.po")
-    catalogue.parent.mkdir(parents=True)
-    catalogue.write_text('msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n' + "".join(
-        f'\nmsgid "{line}"\nmsgstr "{line[::-1]}"\n' for line in lines))
+    with chdir(folder):
+        for language, text in (("en", lines), ("de", [line[::-1] for line in lines])):
+            Path(f"first.{language}").write_text("".join(f"{line}\n" for line in text))
+        first = "--source first.en --target first.de --valid-source first.en --valid-target first.de"
+        assert run_line(f"towernmt prepare {first} --vocab-kind word --output runs/en-de/data") == 0
+        assert run_line(f"towernmt train --data runs/en-de/data --logdir runs/en-de --set {TINY} train.steps=2 "
+                        "validation.steps=0") == 0
+        catalogue = Path("wagtail/admin/locale/de/LC_MESSAGES/django.po")
+        catalogue.parent.mkdir(parents=True)
+        catalogue.write_text('msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n' + "".join(
+            f'\nmsgid "{line}"\nmsgstr "{line[::-1]}"\n' for line in lines))
+        program = re.search(r"In `divide.py`:\n\n```python\n(.*?)^```", start_page(), re.M | re.S)
+        assert program is not None
+        Path("divide.py").write_text(program[1])
+        runpy.run_path("divide.py")
+    return folder
 
-    program = re.search(r"In `divide.py`:\n\n```python\n(.*?)^```", page, re.M | re.S)
-    assert program is not None
-    Path("divide.py").write_text(program[1])
-    runpy.run_path("divide.py")
-    blocks = re.findall(r"^```sh\n(.*?)^```", page, re.M | re.S)
+
+def start_page() -> str:
+    """Return the text of docs/start/what-you-have.md."""
+    return (DOCS / "start" / "what-you-have.md").read_text(encoding="utf-8")
+
+
+def start_commands() -> list[str]:
+    """Return the commands of towernmt on that page."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", start_page(), re.M | re.S)
     commands = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()
                 if line.startswith("towernmt ")]
     assert [line.split()[1] for line in commands] == ["prepare", "train", "evaluate", "adapt", "translate"]
-    small = "--set train.precision=float32 data.batch_tokens=256 validation.steps=0"
-    assert run_line(commands[0]) == 0
-    assert run_line(commands[1].replace("--set train.minutes=5", f"{small} train.steps=2")) == 0
-    assert run_line(commands[2]) == 0
+    return commands
+
+
+def test_the_commands_of_the_start_train_a_run_further_on_the_words_of_another_program(
+        start_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(start_folder)
+    prepare, train, evaluate, *_ = start_commands()
+    assert run_line(prepare) == 0
+    assert run_line(train.replace("--set train.minutes=5", f"{SMALL} train.steps=2")) == 0
+    assert run_line(evaluate) == 0
     assert "\nnew " in capsys.readouterr().out
-    assert run_line(commands[3]) == 1       # a model that has learned nothing cannot judge the direction
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_start_adapt_a_run_to_corrections(
+        start_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(start_folder)
+    *_, adapt, translate = start_commands()
+    assert run_line(adapt) == 1       # a model that has learned nothing cannot judge the direction
     assert "the model of the other one, or --no-text-check if the direction is right" in capsys.readouterr().err
-    status = run_line(f"{commands[3]} --no-text-check {small} train.steps=2")
+    status = run_line(f"{adapt} --no-text-check {SMALL} train.steps=2")
     assert "test set: " in capsys.readouterr().out and status == int(not Path("wagtail.towernmt.zip").exists())
     if status == 0:
-        assert run_line(commands[4]) == 0
+        assert run_line(translate) == 0

@@ -15,9 +15,14 @@ from tests.interop.importing import opus
 from tests.interop.importing.opennmt_tf import test_opennmt_tf as opennmt_tf
 from tests.interop.importing.test_starting_models import write_bin
 from tests.interop.importing.thumt import test_thumt as thumt
+from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
+from towernmt.checkpoint.restore import initial_checkpoint
+from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.cli.main import main
 from towernmt.core.files import CACHE_VARIABLE
 from towernmt.core.tf_compat import tf
+from towernmt.interop.starting_models import open_starting_model, read_foreign_model
+from towernmt.run.started_run import starting_settings
 
 STEPS = ["--towers", "1", "--set", "train.precision=float32", "data.batch_tokens=60", "train.steps=2",
          "checkpoint.steps=1"]
@@ -87,11 +92,39 @@ def first_validation(logdir: Path) -> dict[str, Any]:
     return next(row for row in rows if row["global_step"] == 0 and "validation_bleu" in row)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "marian"])     # see `test_starting_models.py`
+def test_a_training_can_start_from_each_kind_of_model_with_exactly_its_weights(kind: str, tmp_path: Path, cache: Path
+                                                                              ) -> None:
+    model = KINDS[kind][0](tmp_path)
+    start = open_starting_model(str(model), "--start")
+    settings = starting_settings(start)
+    if kind == "package":
+        original = SavedRun(tmp_path / "run")
+        assert settings.model == starting_settings(start._replace(run=original)).model
+        assert settings.search == original.group("search", settings.search)
+        vocabularies, checkpoint = original.vocabularies(), OpenCheckpoint(original.checkpoint())
+        weights = {name: checkpoint.value(name) for name in checkpoint.shapes() if name.startswith("transformer/")}
+        checkpoint.close()
+    else:
+        foreign = read_foreign_model(str(model), "--start")
+        assert start.run.group("model", foreign.settings) == foreign.settings and settings.search == foreign.search
+        assert settings.model.hidden_size == foreign.settings.hidden_size
+        vocabularies, weights = (foreign.source, foreign.target), dict(foreign.weights)
+    assert settings.init.checkpoint == start.location and initial_checkpoint(start.location)[0].path == start.run.path
+    assert [vocabulary.files() for vocabulary in start.run.vocabularies()] == [
+        vocabulary.files() for vocabulary in vocabularies]
+    held = OpenCheckpoint(start.run.checkpoint())
+    assert len(weights) > 10
+    for name, value in weights.items():
+        np.testing.assert_array_equal(held.value(name), value)
+    held.close()
+
+
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.thorough if kind == "marian" else
                                                pytest.mark.slow) for kind in KINDS])
 def test_the_first_validation_is_that_of_the_model(kind: str, tmp_path: Path, cache: Path) -> None:
     from towernmt.evaluate.metrics import corpus_scores
-    from towernmt.interop.starting_models import open_starting_model
     from towernmt.predict.scorer import Scorer
     from towernmt.predict.translator import Translator
 
