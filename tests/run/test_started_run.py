@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from towernmt.checkpoint.records import INITIAL_WEIGHTS, provenance, recorded_initial_weights
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import apply_overrides
@@ -24,14 +26,34 @@ SAVED = {"model.hidden_size": 32, "model.heads": 2, "model.postprocess": "drn", 
          "search.beam_size": 6, "search.length_penalty": 0.3, "optimizer.learning_rate": 0.7, "train.minutes": 9}
 
 
+def write_checkpoint(run: SavedRun, weights: str) -> None:
+    """Write a checkpoint that only has an index, which stands for these weights."""
+    checkpoint = run.checkpoints / "step-1"
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    (checkpoint / "model.index").write_text(weights)
+    (checkpoint / "state.json").write_text("{}")
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> StartingModel:
-    """Return a model with unusual settings, without weights."""
+    """Return a model with unusual settings."""
     run = RunDirectory(tmp_path / "first")
     vocabulary = WordVocabulary(["<pad>", "<s>", "</s>", "<unk>", "a", "b"])
     save_vocabularies(vocabulary, vocabulary, run.vocabulary)
     run.save_settings(apply_overrides(default_settings(), SAVED))
-    return StartingModel("first", str(run.path), SavedRun(run.path), ("A note.",))
+    write_checkpoint(run, "first")
+    return at(run.path)
+
+
+def at(path: str | Path) -> StartingModel:
+    """Return the model in a directory."""
+    return StartingModel("first", str(path), SavedRun(path), ("A note.",))
+
+
+def begun(run: RunDirectory, start: StartingModel) -> RunDirectory:
+    """Return a run that began with a model, without its vocabularies."""
+    run.save_settings(resolved(start), provenance({INITIAL_WEIGHTS: start.weights_checksum()}))
+    return run
 
 
 def resolved(start: StartingModel, *overrides: tuple[str, dict[str, Any]], **more: Any) -> Any:
@@ -95,12 +117,13 @@ def test_equal_values_and_settings_of_training_are_accepted(start: StartingModel
 
 
 def test_a_run_resumes_only_with_the_model_that_it_began_with(start: StartingModel, tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "second")
-    run.save_settings(resolved(start))
+    run = begun(RunDirectory(tmp_path / "second"), start)
     assert resolved(start, run=run).init.checkpoint == start.location
-    other = start._replace(name="other", location=str(tmp_path / "other"))
-    with pytest.raises(SettingsError, match="--start other: .*second holds a run that began with the parameters of "
-                                            ".*first: leave out --start to resume it, or pass another --logdir"):
+    shutil.copytree(start.run.path, tmp_path / "other")
+    write_checkpoint(SavedRun(tmp_path / "other"), "other")
+    other = at(tmp_path / "other")._replace(name="other")
+    with pytest.raises(SettingsError, match="--start other: .*second holds a run that began with other parameters "
+                                            r"\(init.checkpoint=.*first\): leave out --start to resume it, or pass"):
         resolved(other, run=run)
     new = RunDirectory(tmp_path / "third")
     new.save_settings(default_settings())
@@ -110,11 +133,46 @@ def test_a_run_resumes_only_with_the_model_that_it_began_with(start: StartingMod
         resolved(start, run=RunDirectory(start.run.path))
 
 
-def test_an_imported_model_is_the_same_in_another_cache(start: StartingModel, tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "second")
-    key = "0123456789abcdef0123456789abcdef"
-    run.save_settings(resolved(start._replace(location=f"/gone/{key}")))
-    assert resolved(start._replace(location=str(tmp_path / key)), run=run).init.checkpoint == f"/gone/{key}"
+def test_a_model_is_the_same_under_another_path(start: StartingModel, tmp_path: Path,
+                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run resumes from another directory, and with a model that was moved, for example to another cache."""
+    monkeypatch.chdir(tmp_path)
+    run = begun(RunDirectory(tmp_path / "second"), at("first"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert resolved(at("../first"), run=run).init.checkpoint == "../first"
+    shutil.move(start.run.path, "moved")
+    assert resolved(at("moved"), run=run).init.checkpoint == "moved"
+
+
+def test_another_model_under_the_same_path_is_refused(start: StartingModel, tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = begun(RunDirectory(tmp_path / "second"), at("first"))
+    shutil.copytree("first", "elsewhere/first")
+    monkeypatch.chdir("elsewhere")
+    write_checkpoint(SavedRun("first"), "trained further")
+    with pytest.raises(SettingsError, match="holds a run that began with other parameters"):
+        resolved(at("first"), run=run)
+
+
+def test_a_run_records_the_weights_that_it_begins_with_until_it_has_its_own(
+        start: StartingModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("towernmt.run.run_log.begin_log", lambda folder: None)
+    vocabulary = start.run.vocabularies()[0]
+    data: Any = SimpleNamespace(directory="data", validation_sets=[], copy_vocabularies=lambda place: save_vocabularies(
+        vocabulary, vocabulary, place))
+    run, recorded = RunDirectory(tmp_path / "second"), []
+    for weights in ("first", "trained further", "trained even further"):
+        write_checkpoint(start.run, weights)
+        if weights == "trained even further":
+            write_checkpoint(run, "own")
+        run.begin(resolved(start), data)
+        recorded.append(recorded_initial_weights(run.saved_settings()))
+    assert recorded[0] and recorded[0] != recorded[1] == recorded[2] != start.weights_checksum()
+    other = RunDirectory(tmp_path / "third")
+    other.begin(default_settings(), data)
+    assert recorded_initial_weights(other.saved_settings()) == ""
 
 
 def test_a_foreign_vocabulary_is_one_clear_sentence(start: StartingModel) -> None:
@@ -146,6 +204,5 @@ def test_the_notes_of_an_imported_model_are_reported_once(start: StartingModel, 
     for defaults in ("automatic", "fixed"):
         sources = SettingsSources(start=start, defaults=defaults, open_data=lambda: data)
         assert resolve_settings(sources).notes == ["A note."]
-    run = RunDirectory(tmp_path / "second")
-    run.save_settings(resolved(start))
+    run = begun(RunDirectory(tmp_path / "second"), start)
     assert resolve_settings(SettingsSources(start=start, run=run, open_data=lambda: data)).notes == []

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from towernmt.core.errors import CheckpointError, DataError, remedy
-from towernmt.core.files import flush_to_disk, write_text
+from towernmt.core.files import flush_to_disk, sha256_of, write_text
 from towernmt.core.structured_files import Natural, typed_value
 from towernmt.core.tensors import Session
 from towernmt.dataflow.batches.batch import Position
@@ -58,6 +58,17 @@ def latest_checkpoint(directory: Path) -> Path | None:
     """Return the checkpoint to resume from, or None."""
     steps = checkpoint_steps(directory)
     return checkpoint_path(directory, steps[-1]) if steps else None
+
+
+def checksum_of_weights(prefix: str) -> str:
+    """Return the SHA-256 of the index of a checkpoint, which has the checksums of the weights; hexadecimal.
+
+    "" if the index cannot be read.
+
+    Args:
+        prefix: the prefix of TensorFlow's files, such as "runs/de-en/checkpoints/step-1000/model".
+    """
+    return sha256_of(Path(f"{prefix}.index"))
 
 
 def write_checkpoint(saver: Any, session: Session, directory: Path, step: int, state: dict[str, Any]) -> Path:

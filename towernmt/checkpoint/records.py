@@ -4,8 +4,8 @@
 checkpoints.
 
 `settings.yaml` has fingerprints of vocabulary, data and validation text under `made_from`, and versions under
-`made_with`. `state.json` of each checkpoint has the fingerprints of vocabulary and data under `made_from`. Older runs
-have neither.
+`made_with`. If the run began with the parameters of a model, `made_from` also has the checksum of that model's weights.
+`state.json` of each checkpoint has the fingerprints of vocabulary and data under `made_from`. Older runs have neither.
 """
 
 from __future__ import annotations
@@ -135,6 +135,8 @@ def read_average_record(directory: Path) -> AverageRecord | None:
 
 MADE_FROM, MADE_WITH = "made_from", "made_with"
 """The keys of `settings.yaml` that are not settings."""
+INITIAL_WEIGHTS = "initial_weights"
+"""The key in `MADE_FROM` of the checksum (`checksum_of_weights`) of the model with whose parameters the run began."""
 _VOCABULARY_FILE = re.compile(r"(source|target|source_factor_\d+)\.(model|codes|pieces|words)")
 
 
@@ -183,6 +185,15 @@ def without_provenance(content: dict[str, Any]) -> dict[str, Any]:
 def recorded_fingerprints(content: dict[str, Any]) -> dict[str, str]:
     """Return the fingerprints in the result of `load_yaml`."""
     return {name: str(content[key]) for name in ("vocabulary", "data") if (key := f"{MADE_FROM}.{name}") in content}
+
+
+def recorded_initial_weights(content: dict[str, Any]) -> str:
+    """Return the checksum of the model with whose parameters a run began; "" if none is recorded.
+
+    Args:
+        content: result of `load_yaml`.
+    """
+    return str(content.get(f"{MADE_FROM}.{INITIAL_WEIGHTS}", ""))
 
 
 def check_vocabulary_of(checkpoint: OpenCheckpoint, vocabulary: Path) -> None:

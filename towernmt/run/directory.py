@@ -11,8 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from towernmt.checkpoint.checkpoint_files import checkpoint_steps
-from towernmt.checkpoint.records import fingerprints, provenance, validation_fingerprint, without_provenance
+from towernmt.checkpoint.checkpoint_files import checkpoint_steps, checksum_of_weights
+from towernmt.checkpoint.records import (
+    INITIAL_WEIGHTS,
+    fingerprints,
+    provenance,
+    recorded_initial_weights,
+    validation_fingerprint,
+    without_provenance,
+)
 from towernmt.checkpoint.saved_run import DEFINE_IN_FILE, IMPORTED, UNFINISHED_RUN, SavedRun, check_run_output
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import SettingsError
@@ -131,10 +138,21 @@ class RunDirectory(SavedRun):
         self._refuse_other_vocabulary(data)
         data.copy_vocabularies(self.vocabulary)
         data_path = data.directory.absolute() if isinstance(data.directory, Path) else data.directory
-        validated = validation_fingerprint(data.validation_sets)
+        further = {"validation": validation_fingerprint(data.validation_sets),
+                   INITIAL_WEIGHTS: self._initial_weights(settings)}
         self.save_settings(settings, provenance({**fingerprints(data), "data_path": str(data_path),
-                                                 **({"validation": validated} if validated else {})}))
+                                                 **{name: value for name, value in further.items() if value}}))
         begin_log(self.log)
+
+    def _initial_weights(self, settings: Settings) -> str:
+        """Return the checksum of the model with whose parameters the run begins or began; "" for random parameters."""
+        if self.exists() and checkpoint_steps(self.checkpoints):
+            return recorded_initial_weights(self.saved_settings())
+        if not settings.init.checkpoint:
+            return ""
+        from towernmt.checkpoint.restore import initial_checkpoint  # imports TensorFlow
+
+        return checksum_of_weights(initial_checkpoint(settings.init.checkpoint)[1])
 
     @contextmanager
     def writing(self, activity: str) -> Iterator[None]:

@@ -149,7 +149,8 @@ def _specified_settings(sources: SettingsSources) -> Settings:
     if sources.run is not None:
         settings = sources.run.settings(sources.model)
         if sources.start is not None:
-            check_resumed_start(sources.start, sources.run.path, settings)
+            check_resumed_start(sources.start, sources.run)
+            settings.init = dataclasses.replace(settings.init, checkpoint=sources.start.location)
         if sources.preset is not None:
             settings.model = _resumed_preset(settings, sources.preset)
     elif sources.start is not None:

@@ -7,13 +7,11 @@ dropout, have the values of a new run. The vocabulary of the data must be that o
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from towernmt.checkpoint.records import recorded_initial_weights
 from towernmt.core.errors import SettingsError
-from towernmt.core.files import sha256_of
 from towernmt.core.settings import apply_overrides, flatten
 from towernmt.models.model_location import find_location, is_findable
 from towernmt.predict.search.search_settings import SearchSettings
@@ -44,8 +42,10 @@ class StartingModel(NamedTuple):
     option: str = "--start"
 
     def weights_checksum(self) -> str:
-        """Return the SHA-256 of the index of the checkpoint, which has the checksums of the weights; hexadecimal."""
-        return sha256_of(Path(f"{self.run.checkpoint(self.checkpoint)}.index"))
+        """Return the checksum of the weights of the model; see `checksum_of_weights`."""
+        from towernmt.checkpoint.checkpoint_files import checksum_of_weights  # imports NumPy
+
+        return checksum_of_weights(self.run.checkpoint(self.checkpoint))
 
 
 _CHANGEABLE = ("model.lhuc", "model.kernels", "model.guided_alignment_layer")
@@ -111,16 +111,26 @@ def check_overrides_of_start(start: StartingModel, settings: Settings, origin: s
                                 f"{start.name} need {key}={old_values[key]}: leave it out.")
 
 
-def check_resumed_start(start: StartingModel, logdir: Path, saved: Settings) -> None:
+def check_resumed_start(start: StartingModel, run: SavedRun) -> None:
     """Refuse to resume a run with another starting model than the one that it began with.
+
+    The checksum of the weights decides, because a path can lead to another model from another directory or later.
+
+    Args:
+        start: the starting model.
+        run: the run to resume.
 
     Raises:
         SettingsError: the run began with another model, or without one.
     """
+    logdir = run.path
     if logdir.resolve() == start.run.path.resolve():
         raise SettingsError(f"--logdir {logdir} is the run of --start: pass another --logdir for the new run.")
-    if not _same_model(saved.init.checkpoint, start.location):
-        initial = f"the parameters of {saved.init.checkpoint}" if saved.init.checkpoint else "random parameters"
+    saved = run.saved_settings()
+    recorded = recorded_initial_weights(saved)
+    if not recorded or recorded != start.weights_checksum():
+        location = saved.get("init.checkpoint")
+        initial = f"other parameters (init.checkpoint={location})" if location else "random parameters"
         raise SettingsError(f"--start {start.name}: {logdir} holds a run that began with {initial}: leave out --start "
                             "to resume it, or pass another --logdir for a new run.")
 
@@ -142,12 +152,3 @@ def check_data_of_start(start: StartingModel, data: TrainingData) -> None:
 
 def _name_of(architecture: str) -> str:
     return find_location(architecture).name if is_findable(architecture) else architecture
-
-
-def _same_model(saved: str, location: str) -> bool:
-    """Return whether two values of `init.checkpoint` are the same model; the content names imported models."""
-    if not saved:
-        return False
-    first, second = Path(saved), Path(location)
-    return first.resolve() == second.resolve() or (
-        first.name == second.name and re.fullmatch(r"[0-9a-f]{32}", first.name) is not None)
