@@ -15,6 +15,7 @@ import pytest
 from towernmt.cli.main import main
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.settings import apply_overrides
+from towernmt.dataflow.batches.training_data import with_general_data
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
@@ -32,6 +33,7 @@ from towernmt.jobs.monolingual_text import are_nearly_all_faulty, check_side, te
 from towernmt.jobs.monolingual_training import _Stages, train_with_monolingual_text
 from towernmt.run.resolve import Overrides, SettingsSources
 from towernmt.run.run_settings import default_settings
+from towernmt.run.training_conditions import training_conditions
 
 WORDS = [first + second for first in "bdfgkl" for second in "aeio"]
 
@@ -184,9 +186,40 @@ def test_a_first_model_that_would_train_for_ever_and_a_run_without_the_text_are_
     check_job(make_job(), settings)      # automatic settings stop at the best validation
     with pytest.raises(SettingsError, match="without a limit, the training of the first model would never end"):
         check_job(make_job(sources=SettingsSources()), settings)
-    run: Any = SimpleNamespace()
+    job = make_job()
+    run: Any = SimpleNamespace(saved_settings=lambda: {"made_from.data": job.data.fingerprint})
     with pytest.raises(SettingsError, match="holds a run that began without monolingual text: pass another --logdir"):
         check_job(make_job(sources=SettingsSources(run=run)), settings)
+
+
+def test_a_run_whose_record_was_removed_is_not_called_a_run_without_text(make_job: Callable[..., MonolingualJob]
+                                                                         ) -> None:
+    run: Any = SimpleNamespace(saved_settings=lambda: {"made_from.data": "fingerprint of mixed data"})
+    job = make_job(sources=SettingsSources(run=run))
+    with pytest.raises(SettingsError) as error:
+        check_job(job, default_settings("transformer"))
+    assert str(error.value) == (
+        f"{job.option}: {job.directory / 'record.json'} is missing, so the run in {job.logdir} cannot be resumed with "
+        f"monolingual text: restore {job.directory}, or pass another --logdir, with --start {job.logdir} to begin with "
+        "its model.")
+
+
+def test_translated_pairs_are_no_general_data(make_job: Callable[..., MonolingualJob], data: PreparedData) -> None:
+    """General data allow a higher learning rate and less dropout, because they keep a trained model from forgetting."""
+    mixed: list[Any] = []
+
+    def train(sources: Any, data: Any, logdir: Path) -> int:
+        mixed.append(data)
+        return 0
+
+    stages: Any = SimpleNamespace(_prepared=data.directory, _begin_stage=lambda *_: None, _count=4, _train=train,
+                                  _seconds_left=lambda _: None, _limits={}, _record=SimpleNamespace(spent_minutes=0.0))
+    for side in ("target", "source"):
+        stages._job = make_job(side=side)
+        assert _Stages._train_final(stages) == 0
+    conditions = [training_conditions(data, None, None) for data in (*mixed, with_general_data(data, data.directory))]
+    assert [condition.is_mixed for condition in conditions] == [True, True, True]
+    assert [condition.has_general_data for condition in conditions] == [False, False, True]
 
 
 def test_too_little_disk_space_is_one_clear_sentence(make_job: Callable[..., MonolingualJob],

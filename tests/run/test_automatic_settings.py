@@ -284,6 +284,18 @@ def test_a_trained_model_sees_more_general_data_in_many_passes_over_new_data(any
     assert chosen(TATOEBA, train__epochs=20, **TRAINED)["model.residual_dropout"] == 0.2
 
 
+def test_translated_pairs_do_not_keep_a_trained_model_from_forgetting(any_initial_run):
+    translated, general = (dataclasses.replace(TATOEBA, is_mixed=True, is_translated=value) for value in (True, False))
+    given = {"preset": "mini", "optimizer__name": "muon", "data__general_share": 0.5, "train__epochs": 5, **TRAINED}
+    rates = [chosen(at, **given)["optimizer.learning_rate"] for at in (translated, TATOEBA, general)]
+    assert rates == [0.001, 0.001, 0.002]
+    given = {"data__general_share": 0.5, "train__epochs": 30, **TRAINED}
+    dropout = [chosen(at, **given)["model.residual_dropout"] for at in (translated, TATOEBA, general)]
+    assert dropout == [0.2, 0.2, 0.1]       # as for 30 passes, and as for 15
+    assert chosen(translated, train__epochs=30, **TRAINED)["data.general_share"] == 0.5
+    assert translated.tokens_per_pass(default_settings()) == 2 * TATOEBA.target_tokens      # both kinds of pairs
+
+
 def test_a_trained_post_norm_model_needs_no_longer_warm_up(any_initial_run):
     found = chosen(TATOEBA, preset="student", train__steps=1000, **TRAINED)
     assert found["schedule.warmup_steps"] == 50

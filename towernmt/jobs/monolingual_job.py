@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from towernmt.checkpoint.records import recorded_fingerprints
 from towernmt.core.directories import MONOLINGUAL_RECORD
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import write_text
@@ -123,8 +124,12 @@ def check_job(job: MonolingualJob, settings: Settings) -> None:
     if job.sources.start is not None:
         check_data_of_start(job.sources.start, job.data)
     if job.sources.run is not None and not job.record_file.is_file():
-        raise SettingsError(f"{job.option}: {job.logdir} holds a run that began without monolingual text: pass "
-                            "another --logdir, or leave out the option to resume it.")
+        if recorded_fingerprints(job.sources.run.saved_settings()).get("data") == job.data.fingerprint:
+            raise SettingsError(f"{job.option}: {job.logdir} holds a run that began without monolingual text: pass "
+                                "another --logdir, or leave out the option to resume it.")
+        raise SettingsError(f"{job.option}: {job.record_file} is missing, so the run in {job.logdir} cannot be resumed "
+                            f"with monolingual text: restore {job.directory}, or pass another --logdir, with --start "
+                            f"{job.logdir} to begin with its model.")
 
 
 def check_space(job: MonolingualJob, size: int) -> None:

@@ -294,7 +294,7 @@ class _Stages:
     def _train_final(self) -> int:
         job = self._job
         translated = PreparedData(self._prepared)
-        mixed = MixedData(job.data, translated, BOS if job.side == "target" else None)
+        mixed = MixedData(job.data, translated, BOS if job.side == "target" else None, translated=True)
         share = translated_share(job.data.pairs, translated.pairs)
         self._begin_stage(self._count, f"train on {job.data.pairs:,} true pairs and {translated.pairs:,} translated "
                           f"pairs, which are {share:.0%} of each epoch", self._seconds_left(0.0))

@@ -38,7 +38,9 @@ class TrainingConditions:
         rates: measured rates of matrix products; None if not measured.
         gpu_memory: memory of the smallest of these GPUs in bytes; 0 if unknown.
         validation_sets: number of validation sets.
-        is_mixed: whether general data are mixed in; `target_tokens` and `pairs` are those of the new data.
+        is_mixed: whether general data or translated pairs are mixed in; `target_tokens` and `pairs` are those of the
+            new data.
+        is_translated: whether the pairs that are mixed in are translations of monolingual text.
         processes: number of processes that train together.
     """
 
@@ -54,7 +56,13 @@ class TrainingConditions:
     gpu_memory: int = 0
     validation_sets: int = 1
     is_mixed: bool = False
+    is_translated: bool = False
     processes: int = 1
+
+    @property
+    def has_general_data(self) -> bool:
+        """Whether general data are mixed in, which keep a trained model from forgetting."""
+        return self.is_mixed and not self.is_translated
 
     def updates(self, settings: Settings) -> float | None:
         """Estimate the number of updates within the training limit; None without a limit, or if too little is known."""
@@ -180,7 +188,7 @@ def training_conditions(data: TrainingData, gpus: Sequence[int] | None, rates: P
         validation_pairs=len(data.valid_source), gpus=processes * len(gpus or ()),
         processors=processors(), bfloat16=_multiplies_bfloat16(gpus), rates=rates, gpu_memory=smallest_memory(gpus),
         validation_sets=len(data.validation_sets), is_mixed=isinstance(data, MixedData),
-        processes=processes)
+        is_translated=isinstance(data, MixedData) and data.translated, processes=processes)
 
 
 BFLOAT16_CAPABILITY = (8, 0)

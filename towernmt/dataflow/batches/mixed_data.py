@@ -36,8 +36,11 @@ class MixedData(ValidatedData):
         new: prepared data of the new domain.
         general: prepared data with the same vocabularies.
         tag: id of a token that is put before each source of the general data; None for no token.
+        translated: whether `general` is monolingual text with machine translations, instead of text of the domain that
+            the model must not forget.
 
     Attributes:
+        translated: the argument.
         directory, source_vocabulary, target_vocabulary, shared_vocabulary, pairs, target_tokens, num_blocks,
         length_ratio: those of the new data; see `PreparedData`.
         has_alignments: whether all pairs have alignments.
@@ -46,12 +49,13 @@ class MixedData(ValidatedData):
         SettingsError: the vocabularies differ.
     """
 
-    def __init__(self, new: PreparedData, general: PreparedData, tag: int | None = None) -> None:
+    def __init__(self, new: PreparedData, general: PreparedData, tag: int | None = None, translated: bool = False
+                 ) -> None:
         theirs, ours = (vocabulary_files(data.source_vocabulary, data.target_vocabulary) for data in (general, new))
         if theirs != ours:
             raise SettingsError(f"--general {general.directory} has another vocabulary than {new.directory}: prepare "
                                 "both with --vocabulary-of and the same model.")
-        self.new, self.general, self._tag = new, general, tag
+        self.new, self.general, self._tag, self.translated = new, general, tag, translated
         self.directory: Path | str = new.directory
         self.source_vocabulary: Vocabulary = new.source_vocabulary
         self.target_vocabulary: Vocabulary = new.target_vocabulary

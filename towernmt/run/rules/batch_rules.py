@@ -84,7 +84,7 @@ def mixing(settings: Settings, conditions: TrainingConditions) -> Iterator[Autom
     If training sees the new pairs many times, a trained model needs more general pairs, or it forgets much
     (docs/notes/measurements.md, "A trained model in another domain").
     """
-    if not conditions.is_mixed:
+    if not conditions.has_general_data:
         return
     passes = conditions.passes(settings)
     if settings.init.checkpoint and passes is not None and passes >= FEW_PASSES:

@@ -99,8 +99,9 @@ def dropout_rates(settings: Settings, conditions: TrainingConditions) -> Iterato
     for low-resource neural machine translation"), who train until convergence. The limits between the values are
     guesses. A trained model in a new domain needs no more than a new one: without dropout, it learned more of the new
     text and kept more of the old (docs/notes/measurements.md, "A trained model in another domain"). The general pairs
-    between the new ones prevent learning by heart, too, so the passes count less by their share. Dropout keeps its
-    default, and is never 0, if the end of training is not known.
+    between the new ones prevent learning by heart, too, so the passes count less by their share. Translated pairs do
+    not change the count, with or without a trained model. Dropout keeps its default, and is never 0, if the end of
+    training is not known.
     """
     if not hasattr(settings.model, "residual_dropout"):
         return
@@ -110,7 +111,8 @@ def dropout_rates(settings: Settings, conditions: TrainingConditions) -> Iterato
     if passes is None:
         return
     bounds = ((FEW_PASSES, 0.0), (20, 0.1), (60, 0.2), (float("inf"), 0.3))
-    share_of_new = 1.0 - settings.data.general_share if settings.init.checkpoint and conditions.is_mixed else 1.0
+    has_general_data = settings.init.checkpoint and conditions.has_general_data
+    share_of_new = 1.0 - settings.data.general_share if has_general_data else 1.0
     rate = next(rate for bound, rate in bounds if passes * share_of_new < bound)
     if rate == 0 and seen == "at least":
         return

@@ -56,7 +56,7 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     3.9 BLEU with 0.002 and 19.4 BLEU with 0.001 (docs/notes/defaults.md, "Learning rate and norm"). A run that starts
     from the parameters of a model has a fifth of the rate, which is a guess, or with Muon a third, or two thirds if
     general data are mixed in and there are few passes over the new text (docs/notes/measurements.md, "A trained model
-    in another domain").
+    in another domain"). Translations of monolingual text are no general data.
     """
     size, small_batches = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
     rate, reason = settings.optimizer.learning_rate, "the model is new"
@@ -72,7 +72,7 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
         if settings.optimizer.name == "muon":
             passes = conditions.passes(settings)
             has_few_passes = passes is not None and passes < FEW_PASSES and settings.data.general_share <= 0.5
-            divisor = TRAINED_RATE_DIVISOR_OF_MIXTURE if conditions.is_mixed and has_few_passes else (
+            divisor = TRAINED_RATE_DIVISOR_OF_MIXTURE if conditions.has_general_data and has_few_passes else (
                 TRAINED_RATE_DIVISOR_OF_MUON)
         reason = f"the model is trained: a new model would have {rate:g}, at which it would forget much"
         rate = float(f"{rate / divisor:.3g}")
