@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,7 +31,8 @@ log = logging.getLogger(__name__)
 CACHE = "exports"
 """The directory of cached exports in a run."""
 MAX_CACHED_EXPORTS = 4
-"""Maximum number of cached exports. The best checkpoint of a run changes while the run is trained."""
+"""Maximum number of cached exports, of which those used last are kept. The best checkpoint of a run changes while the
+run is trained."""
 
 
 class ExportSpec(NamedTuple):
@@ -82,6 +84,8 @@ def _user_caches() -> list[Path]:
 def cached_export(spec: ExportSpec) -> Path | None:
     """Return the directory of the cached export of this checkpoint; None if it is missing or damaged.
 
+    The modification time of the directory becomes the time of this use.
+
     Args:
         spec: the export, whose checkpoint is the prefix of its files.
     """
@@ -89,7 +93,11 @@ def cached_export(spec: ExportSpec) -> Path | None:
         directories = spec.directories(str(spec.checkpoint))
     except DataError:       # the checkpoint was removed
         return None
-    return next(filter(is_undamaged, directories), None)
+    directory = next(filter(is_undamaged, directories), None)
+    if directory is not None:
+        with suppress(OSError):     # the cache of another user, which only that user can change
+            os.utime(directory)
+    return directory
 
 
 @contextmanager
@@ -149,7 +157,7 @@ def _export(trained: TrainedModel, spec: ExportSpec, directory: Path) -> Path:
 
 
 def _remove_old_exports(newest: Path) -> None:
-    """Remove old cached exports; an engine that uses one has it in memory."""
+    """Remove the cached exports whose last use is the longest ago; an engine that uses one has it in memory."""
     others = [path for path in newest.parent.iterdir() if is_export(path) and path != newest]
     for path in sorted(others, key=_modification_time, reverse=True)[MAX_CACHED_EXPORTS - 1:]:
         shutil.rmtree(path, ignore_errors=True)

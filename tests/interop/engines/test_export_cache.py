@@ -115,6 +115,21 @@ def test_only_the_newest_exports_are_kept(run: SavedRun) -> None:
     assert kept == {directory.name, *(f"old-{number}" for number in range(2, MAX_CACHED_EXPORTS + 1))}
 
 
+def test_an_export_that_is_used_stays_longer_than_newer_ones(run: SavedRun) -> None:
+    cache = run.path / "exports"
+    with exported_run(export_spec(run)) as (directory, _):
+        os.utime(directory, (1, 1))
+    for number in range(2, MAX_CACHED_EXPORTS + 1):
+        (cache / f"old-{number}").mkdir()
+        (cache / f"old-{number}/towernmt.json").write_text("{}")
+        os.utime(cache / f"old-{number}", (number, number))
+    with exported_run(export_spec(run)):
+        pass
+    with exported_run(export_spec(run, "int8")) as (other, _):
+        kept = {path.name for path in cache.iterdir()}
+    assert kept == {directory.name, other.name, *(f"old-{number}" for number in range(3, MAX_CACHED_EXPORTS + 1))}
+
+
 def test_without_a_cache_a_run_is_exported_to_a_temporary_place(
         run: SavedRun, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (run.path / "exports").write_text("in the way")
