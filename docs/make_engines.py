@@ -84,23 +84,29 @@ An option of a line does not change the engine of other lines.
 |---|---|---|---|
 """
 TAIL = """
-`--retry` repeats the search of a faulty line with `no_repeat_ngram` and `min_length`, so the graph translates it again.
-Other lines do not need the graph.
+With `--beam 1`, the graph translates two kinds of lines with `avoid`: lines with a phrase that begins with `<s>`, and
+lines whose translation would begin with an avoided word that can also be a part of a longer word.
+
+`--retry` repeats the search of a faulty line with `no_repeat_ngram`, `min_length` and `min_length_factor`. The graph
+makes this second search; if the search is greedy (`--beam 1`), CTranslate2 makes it. Other lines do not need the graph.
 
 ## Other options
 
 | option | engine |
 |---|---|
 | `--alignments`, `--attention`, `--plot`, `--replace-unknown` | CTranslate2 |
-| `--token-scores`, `--scores`, `--json`, `--mbr` | CTranslate2 |
+| `--token-scores`, `--scores`, `--json` | CTranslate2 |
+| `--mbr`, `--rerank-by` | CTranslate2 for the hypotheses of a beam, graph for samples (`--sample`, `--samples`) |
 | `--precision int8`, `int16` | CTranslate2; lines that the graph translates have float32 |
 | `--precision bfloat16`, `float16` | graph |
-| `--rerank-by`, `score` and `rerank` | CTranslate2, for each model that it can express |
+| the models of `--rerank-by` and `rerank` | in float32: CTranslate2, for each model that it can express |
+| the models of `score` | the same, unless `--precision` requests another precision |
 | several `--model` or `--checkpoint` (an ensemble) | graph |
 | a model on a GPU | graph |
 | a model that CTranslate2 cannot express: another architecture, another `model.decoder_cell`, custom code | graph |
 | custom logits processors (`Translator(processors=...)`) | graph |
 | sentences with more tokens than the export has positions (1,024 for sinusoidal positions) | graph |
+| sentences whose translation may have more tokens than that (`--max-length`, `--max-tokens`) | graph |
 | `towernmt align`, validation, `OfflinePredictor` | graph |
 """
 
@@ -119,7 +125,10 @@ def _search_rows() -> Iterator[str]:
 
 def _line_rows() -> Iterator[str]:
     for name, (meaning, inputs) in LINES.items():
-        yield f"| `{name}` | {meaning} | {_engine(SearchSettings(), inputs)} |"
+        cells = _engine(SearchSettings(), inputs)
+        if difference(SearchSettings(), inputs) and not difference(SearchSettings(beam_size=1), inputs):
+            cells += "; with `--beam 1`, CTranslate2"
+        yield f"| `{name}` | {meaning} | {cells} |"
 
 
 def _engine(search: SearchSettings, inputs: Sequence[str] = ()) -> str:

@@ -13,7 +13,7 @@ from tensorpack.tfutils.tower import PredictTowerContext
 from tests.variables import assign
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.core.tf_compat import tf1
-from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.models.model_settings import TransformerSettings
@@ -35,14 +35,15 @@ def run_on_disk(original_run: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return Path(shutil.copytree(original_run, tmp_path_factory.mktemp("copy") / "run"))
 
 
-def write_run(path: Path, end: float = 0.0) -> Path:
+def write_run(path: Path, end: float = 0.0, vocabulary: Vocabulary | None = None) -> Path:
     """Write a run with random weights.
 
     Args:
         path: its directory.
         end: addend of the logit of EOS.
+        vocabulary: vocabulary of both languages; None for `WORDS`.
     """
-    vocabulary = WordVocabulary([*SPECIAL_PIECES, *WORDS])
+    vocabulary = vocabulary or WordVocabulary([*SPECIAL_PIECES, *WORDS])
     save_vocabularies(vocabulary, vocabulary, path / "vocabulary")
     model = {**SIZES, "source_vocab_size": vocabulary.size, "target_vocab_size": vocabulary.size}
     (path / "settings.yaml").write_text(yaml.safe_dump({

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from towernmt.core.errors import SettingsError
 from towernmt.predict.engine_choice import ENGINES as TRANSLATOR_ENGINES
-from towernmt.predict.engine_choice import GRAPH, open_scorer
-from towernmt.predict.search.search_settings import SearchSettings
+from towernmt.predict.engine_choice import open_scorer
+from towernmt.predict.search.search_settings import GRAPH, SearchSettings
 
 if TYPE_CHECKING:
     from towernmt.predict.reranking import Reranker

@@ -103,9 +103,11 @@ class CTranslate2Translator(LineTranslator):
         self.engine = self.model.name
         attention = attention or replace_unknown is not False
         vocabularies = self.model.source_vocabulary, self.model.target_vocabulary
+        fast_search = CTranslate2Search(self.model, settings, stream, log_probs, attention)
+        fast_search.check_longest()
         super().__init__(
-            CTranslate2Search(self.model, settings, stream, log_probs, attention), *vocabularies,
-            checkpoint=checkpoint, search=settings, stream=stream, options=options, retry=retry, reranker=reranker,
+            fast_search, *vocabularies, checkpoint=checkpoint, search=settings, stream=stream, options=options,
+            retry=retry, reranker=reranker,
             unknown=None if replace_unknown is False else UnknownWords(
                 *vocabularies, None if replace_unknown is True else replace_unknown),
             special_lines=special_lines,

@@ -14,6 +14,7 @@ from towernmt.predict.search.search_settings import SearchSettings
 
 ENGINE = "--engine ctranslate2"
 SEED = "its samples do not have a seed for each sentence"
+BEGINNING_ONLY = "it does not forbid a phrase at the beginning only"
 SUPPORTED_VALUES: dict[str, tuple[Any, str]] = {
     "beam_groups": (1, "it has no groups of beams"),
     "coverage_penalty": (0.0, "its coverage penalty is computed differently"),
@@ -62,6 +63,7 @@ def difference(search: SearchSettings, inputs: Collection[str] = ()) -> str:
     """Return why the result of CTranslate2 would differ from that of the graph; "" if it is the same.
 
     Results are the same except near-ties: sums of float32 in another order can exchange hypotheses with equal scores.
+    `CTranslate2Search.difference` also considers the content of the inputs.
 
     Args:
         search: settings of the search.
@@ -159,8 +161,8 @@ def check_line(options: LineOptions, search: SearchSettings) -> None:
             raise SettingsError(f"'{name}' cannot be combined with {ENGINE}: {INPUTS[input_name]}. Leave out one of "
                                 "them.")
     if any(AnchoredPhrase.of(phrase).at_beginning for phrase in options.avoid):
-        raise SettingsError(f"'<s>' in 'avoid' cannot be combined with {ENGINE}: it does not forbid a phrase at the "
-                            "beginning only. Leave out one of them.")
+        raise SettingsError(f"'<s>' in 'avoid' cannot be combined with {ENGINE}: {BEGINNING_ONLY}. Leave out one of "
+                            "them.")
     if options.search or options.prefix or options.inputs:
         names = [*options.inputs, *(["prefix"] if clean(options.prefix) else [])]
         check_search(dataclasses.replace(search, **options.search), names)

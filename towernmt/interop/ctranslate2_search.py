@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -11,12 +11,13 @@ import numpy as np
 
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD
 from towernmt.interop.ctranslate2_models import ExportedModel
-from towernmt.interop.ctranslate2_requests import check_search, difference
+from towernmt.interop.ctranslate2_requests import BEGINNING_ONLY, check_search, difference
 from towernmt.interop.ctranslate2_sentences import (
     NO_END,
     Ids,
     SentenceRequest,
     limits_of,
+    longest_of,
     patience_of,
     sentence_requests,
 )
@@ -61,14 +62,12 @@ class CTranslate2Search:
         engine: name, version and precision of the engine.
 
     Raises:
-        SettingsError: a setting is not supported, or a sentence may have more tokens than the model has positions.
+        SettingsError: a setting is not supported.
     """
 
     def __init__(self, model: ExportedModel, search: SearchSettings, stream: StreamSettings,
                  log_probs: bool = False, attention: bool = False) -> None:
         check_search(search)
-        longest = stream.max_source_length + 1
-        model.check_length(max(longest, limits_of(search, longest).maximum), _SHORTER)
         self._model, self._search, self._stream = model, search, stream
         self._log_probs, self._attention, self.engine = log_probs, attention, model.name
 
@@ -81,14 +80,47 @@ class CTranslate2Search:
                 phrases, length]` (see `AvoidedPhrases`), padded with PAD.
 
         Raises:
-            SettingsError: an input is not supported, or a translation may have more tokens than the model has
-                positions.
+            SettingsError: an input is not supported, or a sentence or its translation may have more tokens than the
+                model has positions.
         """
+        return self._translate(inputs)[0]
+
+    def search_rows(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray],
+                    details: bool) -> tuple[SearchOutput, Mapping[int, str]]:
+        """Translate a batch, and report the rows whose translations may differ from those of the graph.
+
+        Args:
+            changed: changed search settings.
+            inputs: see `__call__`.
+            details: whether to return the log-probabilities and the attention that the search has.
+
+        Returns:
+            the translations; by row, why its translations may differ, a clause.
+
+        Raises:
+            SettingsError: see `__call__`.
+        """
+        search = self.with_settings(changed) if details else self.without_details(changed)
+        output, rows = search._translate(inputs)
+        return output, dict.fromkeys(rows, f"avoid: {BEGINNING_ONLY}")
+
+    def check_longest(self) -> None:
+        """Check that the longest sentences of the stream, and their translations, are not too long for the model.
+
+        Raises:
+            SettingsError: one of them may have more tokens than the model has positions.
+        """
+        longest = self._stream.max_source_length + 1
+        self._model.check_length(max(longest, limits_of(self._search, longest).maximum), _SHORTER)
+
+    def _translate(self, inputs: Mapping[str, np.ndarray]) -> tuple[SearchOutput, Sequence[int]]:
+        """Return the result of `__call__`, and the rows in which too much was forbidden; see `_forbid_occurrences`."""
         check_search(self._search, inputs)
         sentences = sentence_requests(inputs, self._search)
-        self._model.check_length(max((sentence.limits.maximum for sentence in sentences), default=0), _SHORTER)
+        self._model.check_length(max((max(len(sentence.source) + 1, sentence.limits.maximum) for sentence in sentences),
+                                     default=0), _SHORTER)
         hypotheses = self._run_search(sentences, range(len(sentences)))
-        self._forbid_occurrences(sentences, hypotheses)
+        inexact_rows = self._forbid_occurrences(sentences, hypotheses)
         forbidding_rows = [row for row, sentence in enumerate(sentences) if sentence.forbidden or self._forbids_tokens]
         endings = self._prefix_endings(sentences)
         for row, ending in endings.items():
@@ -102,9 +134,9 @@ class CTranslate2Search:
             self._rescore(sentences, best, [
                 (row, k) for row, sentence_hypotheses in enumerate(best)
                 for k, hypothesis in enumerate(sentence_hypotheses) if not len(hypothesis.log_probs)])
-        return self._as_arrays(best, inputs["source"].shape[1])
+        return self._as_arrays(best, inputs["source"].shape[1]), inexact_rows
 
-    def with_settings(self, changed: Mapping[str, Any]) -> Callable[..., SearchOutput]:
+    def with_settings(self, changed: Mapping[str, Any]) -> CTranslate2Search:
         """Return the same search with some settings changed.
 
         Raises:
@@ -113,7 +145,7 @@ class CTranslate2Search:
         search = dataclasses.replace(self._search, **changed)
         return CTranslate2Search(self._model, search, self._stream, self._log_probs, self._attention)
 
-    def without_details(self, changed: Mapping[str, Any]) -> Callable[..., SearchOutput]:
+    def without_details(self, changed: Mapping[str, Any]) -> CTranslate2Search:
         """Return the same search with some settings changed, and without log-probabilities and attention."""
         return CTranslate2Search(self._model, dataclasses.replace(self._search, **changed), self._stream)
 
@@ -126,14 +158,15 @@ class CTranslate2Search:
 
         Args:
             changed: changed search settings.
-            inputs: inputs of a batch in addition to `source` and `source_length`, or of one of its sentences.
+            inputs: inputs of a batch without `source`, or of one of its sentences.
         """
-        search = dataclasses.replace(self._search, **changed)
+        search = dataclasses.replace(self._search, **changed) if changed else self._search
         if reason := difference(search, inputs):
             return reason
-        longest = limits_of(search, self._stream.max_source_length + 1,
-                            inputs["prefix"].shape[-1] if "prefix" in inputs else 0).maximum
-        return self._model.why_too_long(longest)
+        if "avoid" in inputs and (inputs["avoid"][..., :1] == BOS).any():
+            return f"avoid: {BEGINNING_ONLY}"
+        problem = self._model.why_too_long(longest_of(search, inputs["source_length"], inputs.get("prefix")))
+        return problem and f"they or their translations may be too long: {problem}"
 
     def _word_breaks(self) -> np.ndarray:
         return self._model.word_breaks
@@ -258,14 +291,19 @@ class CTranslate2Search:
         return [hypothesis._replace(attention=_add_end_column(rows if first is None else [*first, *rows[1:]]))
                 for hypothesis, rows in zip(hypotheses, result.attention, strict=True)]
 
-    def _forbid_occurrences(self, sentences: list[SentenceRequest], hypotheses: list[list[_Hypothesis]]) -> None:
+    def _forbid_occurrences(self, sentences: list[SentenceRequest],
+                            hypotheses: list[list[_Hypothesis]]) -> Sequence[int]:
         """Search again for sentences with forbidden tokens and phrases, which are then forbidden literally.
 
         PAD and BOS are forbidden only if they occur, because this raises the probabilities of other tokens.
         CTranslate2 has neither `WORD_BREAK` nor BOS in a phrase. A phrase after a `WORD_BREAK` is forbidden after the
         token that precedes it, and a phrase at the beginning is forbidden everywhere.
+
+        Returns:
+            the rows of the sentences in which a phrase is forbidden everywhere, although it is allowed after the
+            beginning or inside of words.
         """
-        rows = list(range(len(sentences)))
+        rows, inexact_rows = list(range(len(sentences))), dict[int, None]()
         never = {token: (id,) for id, token in zip((PAD, BOS), self._model.target_tokens((PAD, BOS)), strict=True)}
         while rows:
             changed_rows = []
@@ -278,12 +316,15 @@ class CTranslate2Search:
                     ids = self._model.target_ids(hypothesis.tokens)
                     for start, phrase in sentence.avoided.occurrences(ids, len(sentence.prefix), self._word_breaks):
                         forbidden.add((ids[start - 1], *phrase) if start else phrase)
+                        if not start and None not in sentence.avoided.marks[phrase]:
+                            inexact_rows[row] = None
                 if not forbidden <= set(sentence.forbidden):
                     sentences[row] = sentence._replace(forbidden=(*sentence.forbidden, *sorted(forbidden)))
                     changed_rows.append(row)
             for row, new_hypotheses in zip(changed_rows, self._run_search(sentences, changed_rows), strict=True):
                 hypotheses[row] = new_hypotheses
             rows = changed_rows
+        return [*inexact_rows]
 
     def _prefix_endings(self, sentences: Sequence[SentenceRequest]) -> dict[int, _Hypothesis]:
         """Return, by row, the hypothesis that ends with the prefix, if a beam may contain it."""

@@ -136,6 +136,22 @@ def limits_of(search: SearchSettings, source_length: int, prefix_length: int = 0
     return LengthLimits(maximum, min(minimum, maximum))
 
 
+def longest_of(search: SearchSettings, source_lengths: np.ndarray, prefixes: np.ndarray | None = None) -> int:
+    """Return the maximum number of tokens of sources and their translations, EOS included.
+
+    Args:
+        search: search settings.
+        source_lengths: int32 `[batch]`, or `[]` for one sentence, in tokens, EOS included.
+        prefixes: ids with which the translations begin, int32 `[batch, tokens]` or `[tokens]`, padded with PAD; None
+            without prefixes.
+    """
+    lengths = np.atleast_1d(source_lengths)
+    prefix_lengths = np.zeros_like(lengths) if prefixes is None else np.atleast_1d((prefixes != PAD).sum(axis=-1))
+    pairs = set(zip(lengths.tolist(), prefix_lengths.tolist(), strict=True))
+    return max((max(length, limits_of(search, length, prefix_length).maximum) for length, prefix_length in pairs),
+               default=0)
+
+
 def patience_of(search: SearchSettings, prefix_length: int = 0) -> float:
     """Return the number of finished hypotheses that ends a search, divided by the beam size.
 

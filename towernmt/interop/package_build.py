@@ -69,11 +69,10 @@ from towernmt.interop.model_card import (
     validation_scores,
 )
 from towernmt.models.architectures import ARCHITECTURES
-from towernmt.predict.engine_choice import GRAPH
 from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.lines.text_io import read_text
 from towernmt.predict.scorer import Scorer
-from towernmt.predict.search.search_settings import SearchSettings
+from towernmt.predict.search.search_settings import GRAPH, SearchSettings
 from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pkgutil import resolve_name
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,58 +20,24 @@ from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 from towernmt.checkpoint.records import check_vocabulary_of
 from towernmt.checkpoint.saved_run import SavedRun, open_run_checkpoint
-from towernmt.core.errors import SettingsError, TowerNMTError
+from towernmt.core.errors import SettingsError
 from towernmt.core.machine import parse_device
 from towernmt.models.model_settings import PRECISIONS
+from towernmt.predict.background_export import BackgroundExport, FastEngine
 from towernmt.predict.line_translator import DividingSearch, Search, SearchArguments, TrainedSearch
 from towernmt.predict.lines.batch_inputs import LinePiece
 from towernmt.predict.lines.hypotheses import SearchOutput
-from towernmt.predict.pair_scorer import PairScore, PairScorer
+from towernmt.predict.pair_scorer import PairScore, PairScorer, token_batches
 from towernmt.predict.search.device_batches import uses_gpu
-from towernmt.predict.search.search_settings import EnsembleSettings, StreamSettings, as_list
+from towernmt.predict.search.search_settings import GRAPH, EnsembleSettings, StreamSettings, as_list
 
-A = TypeVar("A")
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-ENGINES = ("auto", "graph")
+ENGINES = ("auto", GRAPH)
 """Engines of a `Translator` and a scorer; the first is the default."""
-GRAPH = "graph"
-"""Name of TensorFlow's graph as an engine."""
 WEIGHT_PRECISIONS = ("int16", "int8")
 """Precisions of weights that only CTranslate2 has."""
 _ENGINE_LOCATION = "towernmt.interop.ctranslate2_equivalence:{}"
 
 log = logging.getLogger(__name__)
-
-
-class FastEngine(Protocol[T_co]):
-    """An engine for a run, which searches or scores."""
-
-    def difference(self) -> str:
-        """Return why results would always differ from those of the graph, a clause; "" if they can be the same."""
-
-    def with_precision(self, precision: str) -> FastEngine[T_co]:
-        """Return the engine with another precision of the weights."""
-
-    def open_existing(self, checkpoint: str) -> T_co | None:
-        """Open an export that exists; return None if it is missing or cannot be loaded.
-
-        Args:
-            checkpoint: prefix of the checkpoint's files.
-        """
-
-    def export(self, checkpoint: str, wait: bool) -> T_co | None:
-        """Export the run and open the export; return None if another process exports the run now.
-
-        Args:
-            checkpoint: prefix of the checkpoint's files.
-            wait: whether to wait for another process instead.
-
-        Raises:
-            TowerNMTError: the engine cannot express or load the model.
-            OSError: the export cannot be written.
-        """
 
 
 class FastSearch(DividingSearch, Protocol):
@@ -88,7 +54,21 @@ class FastSearch(DividingSearch, Protocol):
 
         Args:
             changed: changed search settings.
-            inputs: inputs in addition to `source` and `source_length`, of one line or of a batch.
+            inputs: inputs of one line or of a batch by name, without `source`. `source_length` is the number of tokens
+                of each source, EOS included.
+        """
+
+    def search_rows(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray],
+                    details: bool) -> tuple[SearchOutput, Mapping[int, str]]:
+        """Translate a batch for which `difference` returns "".
+
+        Args:
+            changed: changed search settings.
+            inputs: inputs of the batch by name.
+            details: whether log-probabilities and attention are needed, if the search has them.
+
+        Returns:
+            the translations; by row, why its translations may still differ from those of the graph, a clause.
         """
 
 
@@ -96,21 +76,25 @@ def _log_graph(run: SavedRun, reason: str) -> None:
     log.info("%s: TensorFlow's graph is used, because %s.", run.name, reason)
 
 
-def _why_only_graph(members: Sequence[Sequence[Any]], models: Sequence[Any], device: str | None) -> str:
+def _why_only_graph(members: Sequence[Sequence[Any]], models: Sequence[Any], device: str | None,
+                    ensemble: EnsembleSettings | None) -> str:
     """Return why only the graph is possible, a clause; "" if another engine may be.
 
     Args:
         members: lists with an element for each member of an ensemble, or one for all.
         models: models as Python objects; None for those of the runs.
         device: "cpu", "gpu", "gpu:N" or None.
+        ensemble: how to combine the members.
 
     Raises:
-        SettingsError: `device` is not a device.
+        SettingsError: `device` is not a device, or a single model has several weights of an ensemble.
     """
     if device is not None:
         parse_device(device)
     if max(map(len, members)) > 1:
         return "the model is an ensemble"
+    if ensemble is not None:
+        ensemble.normalised_weights(1)
     if any(model is not None for model in models):
         return "the model is a Python object"
     return "it runs on a GPU" if uses_gpu(device) else ""
@@ -134,14 +118,15 @@ def open_engines(arguments: SearchArguments, stream: StreamSettings, engine: str
     if engine == GRAPH:
         return _graph(arguments)
     reason = "the search has custom processors" if arguments.processors else _why_only_graph(
-        [arguments.runs, arguments.checkpoints, arguments.models], arguments.models, arguments.device)
+        [arguments.runs, arguments.checkpoints, arguments.models], arguments.models, arguments.device,
+        arguments.ensemble)
     if not reason:
         fast: FastEngine[FastSearch] = resolve_name(_ENGINE_LOCATION.format("search_engine"))(arguments, stream)
         reason = fast.difference()
         if not reason:
-            return EngineChoice(arguments, fast, export_first)
+            return EngineChoice(arguments, fast, export_first, stream.batch_tokens)
     _log_graph(arguments.runs[0], reason)
-    return _graph(dataclasses.replace(arguments, precision=_graph_precision(arguments.precision)))
+    return _graph(dataclasses.replace(arguments, precision=graph_precision(arguments.precision)))
 
 
 def default_precision(runs: Sequence[SavedRun], engine: str) -> str:
@@ -178,62 +163,6 @@ def _graph(arguments: SearchArguments) -> TrainedSearch:
     return build_graph_search(arguments)
 
 
-class BackgroundExport(Generic[T]):
-    """The export of a run for a fast engine, which a background thread writes if it is missing.
-
-    Args:
-        run: the run.
-        checkpoint: prefix of the checkpoint's files.
-        engine: the engine.
-        export_first: whether a missing export is written now.
-
-    Attributes:
-        result: search or scorer that uses the export; None until the export exists.
-    """
-
-    def __init__(self, run: SavedRun, checkpoint: str, engine: FastEngine[T], export_first: bool) -> None:
-        self._run, self._checkpoint, self._engine = run, checkpoint, engine
-        self._export_lock = threading.Lock()    # held while a thread exports, and after a failure, so that none retries
-        self._result_lock = threading.Lock()    # held while `result` changes
-        self.result = engine.open_existing(checkpoint)
-        if self.result is None and export_first:
-            self._export_lock.acquire()
-            self._export(wait=True)
-
-    def export_during(self, items: Iterator[A]) -> Iterator[A]:
-        """Yield the items; if the export is missing, begin to write it in a thread after the first item.
-
-        If another process exports the run, the next stream tries again.
-        """
-        for number, item in enumerate(items):
-            if number == 0 and self.result is None and self._export_lock.acquire(blocking=False):
-                threading.Thread(target=self._export, name="export").start()
-            yield item
-
-    def change_precision(self, precision: str) -> None:
-        """Export the run in another precision unless it is exported already, and use the export for later streams.
-
-        Raises:
-            TowerNMTError: the engine cannot express or load the model.
-            OSError: the export cannot be written.
-        """
-        engine = self._engine.with_precision(precision)
-        result = engine.export(self._checkpoint, wait=True)
-        with self._result_lock:
-            self._engine, self.result = engine, result
-
-    def _export(self, wait: bool = False) -> None:
-        """Export the run, for later streams; if that is not possible, log the reason."""
-        try:
-            result = self._engine.export(self._checkpoint, wait)
-            with self._result_lock:
-                if self.result is None:     # `change_precision` may have been faster
-                    self.result = result
-            self._export_lock.release()
-        except (TowerNMTError, OSError) as error:
-            log.info("%s: TensorFlow's graph is used: %s", self._run.name, error)
-
-
 def _checkpoint_of(run: SavedRun, checkpoint: Any, averaged: bool) -> tuple[str, Any]:
     """Return the prefix of a checkpoint, and the checkpoint for the graph, which training cannot remove.
 
@@ -256,6 +185,7 @@ class EngineChoice:
         arguments: arguments of the search, of one run.
         fast: the engine for searches whose result it does not change.
         export_first: see `open_engines`.
+        batch_tokens: maximum number of source tokens in a batch of the graph, padding included.
 
     Attributes:
         checkpoint: prefix of the checkpoint's files.
@@ -266,10 +196,12 @@ class EngineChoice:
         SettingsError: the vocabulary does not belong to the run, or an invalid value.
     """
 
-    def __init__(self, arguments: SearchArguments, fast: FastEngine[FastSearch], export_first: bool) -> None:
+    def __init__(self, arguments: SearchArguments, fast: FastEngine[FastSearch], export_first: bool,
+                 batch_tokens: int) -> None:
         run = arguments.runs[0]
         self.checkpoint, held_checkpoint = _checkpoint_of(run, arguments.checkpoints[0], arguments.search.averaged)
         self._arguments = dataclasses.replace(arguments, checkpoints=[held_checkpoint])
+        self._batch_tokens = batch_tokens
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
         self._towers: TrainedSearch | None = None
         self._building, self._logged = threading.Lock(), set[str]()
@@ -299,13 +231,13 @@ class EngineChoice:
     def current(self) -> Search:
         """Return the search for a stream that begins now, whose engines do not change."""
         fast = self._export.result
-        return self._graph() if fast is None else FastOrGraphSearch(fast, self._graph, self._log)
+        return self._graph() if fast is None else FastOrGraphSearch(fast, self._graph, self._log, self._batch_tokens)
 
     def _graph(self) -> TrainedSearch:
         with self._building:
             if self._towers is None:
                 self._towers = _graph(dataclasses.replace(
-                    self._arguments, precision=_graph_precision(self._arguments.precision)))
+                    self._arguments, precision=graph_precision(self._arguments.precision)))
             return self._towers
 
     def _log(self, reason: str) -> None:
@@ -314,23 +246,26 @@ class EngineChoice:
             log.info("%s: TensorFlow's graph translates some lines, because %s.", self._arguments.runs[0].name, reason)
 
 
-def _graph_precision(precision: str) -> str:
-    """Return the graph's precision next to CTranslate2: float32 if only CTranslate2 has the precision."""
+def graph_precision(precision: str | None) -> str:
+    """Return the precision of the graph: float32 if none is requested, or one that only CTranslate2 has."""
     return precision if precision in PRECISIONS else PRECISIONS[0]
 
 
 class FastOrGraphSearch:
     """A search that chooses the engine of each batch; see `DividingSearch`.
 
+    The graph repeats the rows of a batch for which the fast engine finds out that it cannot have the graph's result.
+
     Args:
         fast: search by the fast engine.
         graph: returns the towers of the graph, which are built by the first call.
         report: called with the reason for each search by the graph.
+        batch_tokens: maximum number of source tokens in a batch of repeated rows, padding included.
     """
 
-    def __init__(self, fast: FastSearch, graph: Callable[[], TrainedSearch], report: Callable[[str], None]) -> None:
-        self._fast, self._graph, self._report = fast, graph, report
-        self._plain_difference = fast.difference({}, {})
+    def __init__(self, fast: FastSearch, graph: Callable[[], TrainedSearch], report: Callable[[str], None],
+                 batch_tokens: int) -> None:
+        self._fast, self._graph, self._report, self._batch_tokens = fast, graph, report, batch_tokens
 
     def __call__(self, **inputs: np.ndarray) -> SearchOutput:
         """Translate a batch of inputs by name."""
@@ -346,21 +281,51 @@ class FastOrGraphSearch:
 
     def is_undivided(self, piece: LinePiece) -> bool:
         """Return whether all pieces of this kind form one batch, which the fast engine divides itself."""
-        return not self._difference(piece.search, piece.inputs)
+        return not self._fast.difference(piece.search, {**piece.inputs, "source_length": np.array(len(piece) + 1)})
 
     def _search(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray],
                 details: bool = True) -> SearchOutput:
-        extra_inputs = {name: value for name, value in inputs.items() if name not in ("source", "source_length")}
-        reason = self._difference(changed, extra_inputs)
+        reason = self._fast.difference(changed, {name: value for name, value in inputs.items() if name != "source"})
         if reason:
             self._report(reason)
-        elif not details:
-            return self._fast.without_details(changed)(**inputs)
-        search: Search = self._graph() if reason else self._fast
+            return self._search_by_graph(changed, inputs)
+        output, reasons = self._fast.search_rows(changed, inputs, details)
+        for reason in set(reasons.values()):
+            self._report(reason)
+        rows = np.array([*reasons], int)
+        for batch in token_batches(inputs["source_length"][rows].tolist(), self._batch_tokens):
+            batch_inputs = {name: value[rows[batch]] for name, value in inputs.items()}
+            batch_inputs["source"] = batch_inputs["source"][:, :batch_inputs["source_length"].max()]
+            output = _with_rows(output, rows[batch], self._search_by_graph(changed, batch_inputs))
+        return output
+
+    def _search_by_graph(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> SearchOutput:
+        search: Search = self._graph()
         return (search.with_settings(changed) if changed else search)(**inputs)
 
-    def _difference(self, changed: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> str:
-        return self._fast.difference(changed, inputs) if changed or inputs else self._plain_difference
+
+def _with_rows(output: SearchOutput, rows: np.ndarray, new: SearchOutput) -> SearchOutput:
+    """Return the output of a batch with the translations of some rows replaced.
+
+    Args:
+        output: output of the batch.
+        rows: int `[n]`.
+        new: output of the rows. Log-probabilities and attention that `output` does not have are left out.
+    """
+    def merged(old_array: np.ndarray, new_array: np.ndarray) -> np.ndarray:
+        shape = np.maximum(old_array.shape, (len(old_array), *new_array.shape[1:]))
+        array = np.zeros(shape, old_array.dtype)        # PAD is 0
+        array[tuple(map(slice, old_array.shape))] = old_array
+        array[rows] = 0
+        array[(rows, *map(slice, new_array.shape[1:]))] = new_array
+        return array
+
+    def merged_details(old_array: np.ndarray | None, new_array: np.ndarray | None) -> np.ndarray | None:
+        return None if old_array is None or new_array is None else merged(old_array, new_array)
+
+    return SearchOutput(merged(output.tokens, new.tokens), merged(output.scores, new.scores),
+                        merged_details(output.log_probs, new.log_probs),
+                        merged_details(output.attention, new.attention))
 
 
 def open_scorer(run_dir: Any, checkpoint: Any = None, *, engine: str = ENGINES[0], device: str | None = None,
@@ -391,11 +356,11 @@ def open_scorer(run_dir: Any, checkpoint: Any = None, *, engine: str = ENGINES[0
         from towernmt.predict.scorer import Scorer  # imports TensorFlow
 
         return Scorer(runs, checkpoint_to_score, ensemble=ensemble, trust_code=trust_code,
-                      precision=precision if engine == GRAPH else _graph_precision(precision), **common)
+                      precision=precision if engine == GRAPH else graph_precision(precision), **common)
 
     if engine == GRAPH:
         return graph(checkpoint)
-    reason = _why_only_graph([runs, as_list(checkpoint)], (), device)
+    reason = _why_only_graph([runs, as_list(checkpoint)], (), device, ensemble)
     if not reason:
         fast: FastEngine[PairScorer] = resolve_name(_ENGINE_LOCATION.format("scoring_engine"))(
             runs[0], averaged, precision, batch_tokens)

@@ -11,7 +11,7 @@ from towernmt.checkpoint.packaged_run import open_run
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.core.machine import processors
-from towernmt.predict.engine_choice import ENGINES, GRAPH, EngineChoice, default_precision, open_engines
+from towernmt.predict.engine_choice import ENGINES, EngineChoice, default_precision, open_engines
 from towernmt.predict.line_translator import (
     LineTranslator,
     Search,
@@ -29,6 +29,7 @@ from towernmt.predict.reranking import Reranker
 from towernmt.predict.search.device_batches import batching_for, uses_gpu
 from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.search.search_settings import (
+    GRAPH,
     EnsembleSettings,
     SearchSettings,
     SpecialLineSettings,
@@ -143,7 +144,9 @@ class Translator(LineTranslator):
             OSError: the export cannot be written.
         """
         if not isinstance(self._trained_search, EngineChoice):
-            raise SettingsError(f"precision={precision}: CTranslate2 does not translate with this model.")
+            raise SettingsError(f"precision={precision}: this translator uses only TensorFlow's graph, which keeps its "
+                                "precision. Open a Translator with engine='auto' on a processor; if it uses only the "
+                                "graph, too, a log line names what to change.")
         self._trained_search.change_precision(precision)
 
     def current_search(self) -> Search:

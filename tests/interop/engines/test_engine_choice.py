@@ -17,9 +17,12 @@ import numpy as np
 import pytest
 import yaml
 
+from tests.interop.conftest import write_run
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DivergenceError, SettingsError
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary
 from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 from towernmt.interop.ctranslate2_requests import difference
 from towernmt.predict import engine_choice
@@ -28,7 +31,7 @@ from towernmt.predict.line_translator import SearchArguments, TrainedSearch
 from towernmt.predict.lines.line_options import LineOptions, LineRequest
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.scorer import Scorer
-from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
+from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings, StreamSettings
 from towernmt.predict.translator import Translator
 
 
@@ -85,6 +88,75 @@ def test_each_line_has_its_engine_and_its_place(exported_run: Path, graph: Trans
     reasons = [record.getMessage() for record in caplog.records if "translates some lines" in record.getMessage()]
     assert len(reasons) == 2 and len(set(reasons)) == 2
     assert any("temperature=2.0" in text for text in reasons) and any("constraints" in text for text in reasons)
+
+
+def test_the_length_of_a_line_decides_whether_it_is_too_long_for_an_export(
+        exported_run: Path, graph: Translator, lines: list[str], built: list[TrainedSearch],
+        caplog: pytest.LogCaptureFixture) -> None:
+    """A translation has at most 2 * (tokens + 1) + 4 tokens."""
+    caplog.set_level(logging.INFO, "towernmt")
+    translator = Translator(exported_run, device="cpu")
+    model = translator._trained_search._export.result._model  # type: ignore[attr-defined]
+    model.description = dataclasses.replace(model.description, positions=20)
+    short = [line for line in lines if len(line.split()) < 8]
+    assert translator.translate(short) == graph.translate(short) and not built
+    assert translator.translate(lines) == graph.translate(lines) and len(built) == 1
+    assert any(message.endswith(
+        "some lines, because they or their translations may be too long: the export has 20 positions.")
+        for message in caplog.messages)
+    prefixes = [LineOptions(prefix="w1 w2 w3 w4 w5 w6 w7 w8 w9 w0 w1 w2 w3 w4 w5 w6 w7"), LineOptions()] * 3
+    assert translator.translate(short[:6], options=prefixes) == graph.translate(short[:6], options=prefixes)
+
+
+@pytest.mark.parametrize(("search", "max_source_length"), [
+    ({"max_length_factor": 4.0, "max_length_constant": 10}, 256), ({}, 600)])
+def test_limits_of_long_lines_leave_short_lines_to_ctranslate2(
+        exported_run: Path, lines: list[str], built: list[TrainedSearch], search: dict[str, Any], max_source_length: int
+        ) -> None:
+    stream = StreamSettings(max_source_length=max_source_length)
+    translator = Translator(exported_run, device="cpu", stream=stream, **search)
+    translator.translate(lines)
+    assert translator.engine.startswith("CTranslate2") and not built
+
+
+GREEDY = {"beam_size": 1}
+
+
+def test_the_graph_avoids_phrases_at_the_beginning(
+        exported_run: Path, graph: Translator, lines: list[str], built: list[TrainedSearch]) -> None:
+    translator, texts = Translator(exported_run, device="cpu"), [line for line in lines if line]
+    plain = graph.translate(texts, options=[LineOptions(search=GREEDY)] * len(texts))
+    options = [LineOptions(search=GREEDY, avoid=[f"<s> {(translation or 'w1').split()[0]}"])
+               for translation in plain]
+    expected = graph.translate(texts, options=options)
+    assert expected != plain and translator.translate(texts, options=options) == expected and len(built) == 1
+
+
+@pytest.fixture(scope="module")
+def subword_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An exported run whose subwords are a letter that ends a word, or one that does not."""
+    pieces = [piece for letter in "abcdefgh" for piece in (f"{letter}@@", letter)]
+    vocabulary = BpeCodesVocabulary(b"#version: 0.2\nx y</w>\n", [*SPECIAL_PIECES, *pieces])
+    run = write_run(tmp_path_factory.mktemp("subwords") / "run", vocabulary=vocabulary)
+    Translator(run, device="cpu", export_first=True)
+    return run
+
+
+def test_the_graph_repeats_lines_that_would_begin_with_an_avoided_word_that_other_words_may_contain(
+        subword_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, translator = Translator(subword_run, device="cpu", engine="graph"), Translator(subword_run, device="cpu")
+    built: list[TrainedSearch] = []
+
+    def record(arguments: object) -> TrainedSearch:
+        built.append(graph._trained_search)
+        return built[-1]
+
+    monkeypatch.setattr(engine_choice, "_graph", record)
+    texts = ["ab ba", "cab", "hag fed a", "e", "bad cafe", "gab h", "face a b", "deaf ed"]
+    for letter in "abcdefgh":
+        options = [LineOptions(search=GREEDY, avoid=[letter])] * len(texts)
+        assert translator.translate(texts, options=options) == graph.translate(texts, options=options)
+    assert len(built) == 1
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +274,7 @@ def test_another_precision_is_that_of_later_streams(exported_run: Path, tmp_path
 
 def test_the_graph_alone_has_no_other_precision(graph: Translator) -> None:
     assert not graph.has_engine_choice
-    with pytest.raises(SettingsError, match="precision=int8: CTranslate2 does not translate with this model"):
+    with pytest.raises(SettingsError, match="precision=int8: this translator uses only .* Open a Translator with"):
         graph.change_precision("int8")
 
 
@@ -279,6 +351,14 @@ def test_an_unknown_precision_or_device_is_refused(
     for use in (Translator, open_scorer):
         with pytest.raises(SettingsError, match=message):
             use(exported_run, **{"device": "cpu", **options})
+    assert not built
+
+
+def test_weights_of_an_ensemble_are_refused_for_one_model_also_with_an_export(
+        exported_run: Path, built: list[TrainedSearch]) -> None:
+    for use in (Translator, open_scorer):
+        with pytest.raises(SettingsError, match="1 members and the 2 weights 2,1"):
+            use(exported_run, device="cpu", ensemble=EnsembleSettings(weights=(2.0, 1.0)))
     assert not built
 
 

@@ -8,6 +8,9 @@ from typing import Any
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import check_ranges, setting
 
+GRAPH = "graph"
+"""Name of TensorFlow's graph as an engine."""
+
 
 @dataclass(frozen=True)
 class SearchSettings:
