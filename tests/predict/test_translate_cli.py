@@ -270,6 +270,19 @@ def test_the_models_and_the_order_that_are_asked_for_reach_the_translator(monkey
     assert asked["run_dir"] == ["runs/a"] and asked["ensemble"] == EnsembleSettings() and asked["reranker"] is None
 
 
+@pytest.mark.parametrize(("begun_engine", "engine", "precision", "export_first"), [
+    (None, "auto", "int8", False), ("graph", "graph", "float32", False),
+    ("CTranslate2 4.8.5 int8", "auto", "int8", True)])
+def test_an_unfinished_output_is_resumed_by_the_engine_that_began_it(
+        monkeypatch: pytest.MonkeyPatch, begun_engine: str | None, engine: str, precision: str, export_first: bool
+        ) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("towernmt.predict.translator.Translator", lambda **given: asked.update(given))
+    translator_options.make_translator(parse(translate, "--model", "runs/a", "--precision", "int8"),
+                                       begun_engine=begun_engine)
+    assert (asked["engine"], asked["precision"], asked["export_first"]) == (engine, precision, export_first)
+
+
 def test_the_options_of_special_lines_reach_the_translator(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr("towernmt.predict.translator.Translator", lambda **given: asked.update(given))

@@ -25,9 +25,9 @@ from towernmt.cli.translation_output import (
     task_of,
     text_answers,
 )
-from towernmt.cli.translator_options import add_model_arguments, make_translator, use_engine_of_unfinished
+from towernmt.cli.translator_options import add_model_arguments, make_translator
 from towernmt.core.errors import SettingsError
-from towernmt.predict.lines.resumable import LineOutput, resumable_output, task_of_unfinished
+from towernmt.predict.lines.resumable import ENGINE, LineOutput, resumable_output, task_of_unfinished
 from towernmt.predict.lines.text_io import check_readable, open_input
 from towernmt.predict.search.search_settings import StreamSettings
 
@@ -81,10 +81,10 @@ def run_translate(args: argparse.Namespace) -> int:
     with ExitStack() as files:
         source = files.enter_context(open_input(name)) if args.input else sys.stdin.buffer
         alignments = files.enter_context(alignment_output(args))
-        if args.resume:
-            use_engine_of_unfinished(args, task_of_unfinished(args.output))
+        begun_task = (task_of_unfinished(args.output) if args.resume else None) or {}
         translator = make_translator(args, log_probs=args.token_scores, attention=alignments.needs_attention,
-                                     options=options_of_all_lines(args), retry=args.retry)
+                                     options=options_of_all_lines(args), retry=args.retry,
+                                     begun_engine=begun_task.get(ENGINE))
         output = LineOutput(sys.stdout.buffer, window)
         if args.output:
             output = files.enter_context(resumable_output(

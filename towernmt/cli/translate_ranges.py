@@ -27,7 +27,7 @@ from towernmt.cli.translation_output import (
     task_of,
     text_answers,
 )
-from towernmt.cli.translator_options import log_without_tensorpack, make_translator, use_engine_of_unfinished
+from towernmt.cli.translator_options import log_without_tensorpack, make_translator
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.gpus import visible_gpus
 from towernmt.core.machine import cleanup_on_signal, limit_processors, processors
@@ -37,6 +37,7 @@ from towernmt.farm.farm import Farm, LocalWorkers, Workers
 from towernmt.farm.ray_workers import connect_workers
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.output_file import check_apart
+from towernmt.predict.lines.resumable import ENGINE
 from towernmt.predict.ranges.job import (
     NAME_PLACEHOLDER,
     RangeJob,
@@ -95,12 +96,14 @@ class RangeTranslatorMaker:
         args: the parsed options. A small number of sentences is divided into `shares` batches.
         processors: number of processors of a worker.
         parallel_files: the files with a line for each input line, by their options; a worker does not read them.
+        begun_engine: see `make_translator`.
         gpus: assigned to the workers in turn; empty for the devices of the command line.
     """
 
     args: argparse.Namespace
     processors: int
     parallel_files: Mapping[str, str]
+    begun_engine: str | None
     gpus: Sequence[str] = ()
 
     def __call__(self, number: int) -> CommandRangeTranslator:
@@ -110,7 +113,7 @@ class RangeTranslatorMaker:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.gpus[number % len(self.gpus)]
         if number:
             logging.disable(logging.INFO)   # only worker 0 logs
-        return CommandRangeTranslator(self.args, self.parallel_files)
+        return CommandRangeTranslator(self.args, self.parallel_files, self.begun_engine)
 
 
 class CommandRangeTranslator:
@@ -122,13 +125,15 @@ class CommandRangeTranslator:
 
     description: Mapping[str, Any]
 
-    def __init__(self, args: argparse.Namespace, parallel_files: Mapping[str, str]) -> None:
+    def __init__(self, args: argparse.Namespace, parallel_files: Mapping[str, str],
+                 begun_engine: str | None) -> None:
         overrides = {name.removeprefix("--"): None for name in parallel_files}
         args = argparse.Namespace(**{**vars(args), **overrides})
         self._args, self._parallel_files = args, parallel_files
         self._translator = make_translator(args, log_probs=args.token_scores,
                                            attention=self._alignments().needs_attention,
-                                           options=options_of_all_lines(args), retry=args.retry, export_first=True)
+                                           options=options_of_all_lines(args), retry=args.retry, export_first=True,
+                                           begun_engine=begun_engine)
         # The plan contains the contents of these files.
         self.description = {**task_of(argparse.Namespace(**{**vars(args), "threads": 0}), self._translator),
                             **{name: "a file" for name in parallel_files}}
@@ -178,10 +183,10 @@ def translate_ranges(args: argparse.Namespace) -> int:
     directory = WorkDirectory(args.work_directory or _work_directory(args.output))
     directory.check()
     resumed = directory.task()
-    use_engine_of_unfinished(args, resumed)
     args.window = args.window or StreamSettings.window
     args.shares = resumed["--shares"] if resumed else args.threads or processors()
-    farm = translation_farm(_workers(args, files), directory.path)
+    workers = _workers(args, files, resumed.get(ENGINE) if resumed else None)
+    farm = translation_farm(workers, directory.path)
 
     def stop() -> None:
         farm.stop()
@@ -284,13 +289,14 @@ def _work_directory(output: str) -> Path:
     return Path(name.rpartition("/")[2]) if is_remote(output) else Path(name)
 
 
-def _workers(args: argparse.Namespace, parallel_files: Mapping[str, str]) -> Workers:
+def _workers(args: argparse.Namespace, parallel_files: Mapping[str, str], begun_engine: str | None) -> Workers:
     if args.ray is not None:
-        return connect_workers(RangeTranslatorMaker(args, 1, parallel_files), args.workers, args.ray, not args.cpu,
-                               logging.getLogger("towernmt").info)
+        return connect_workers(RangeTranslatorMaker(args, 1, parallel_files, begun_engine), args.workers, args.ray,
+                               not args.cpu, logging.getLogger("towernmt").info)
     count = args.workers or 1
     gpus = [] if args.cpu or args.gpu is not None or count == 1 else visible_gpus()
-    return LocalWorkers(RangeTranslatorMaker(args, max(1, processors() // count), parallel_files, gpus), count)
+    maker = RangeTranslatorMaker(args, max(1, processors() // count), parallel_files, begun_engine, gpus)
+    return LocalWorkers(maker, count)
 
 
 def _plan(args: argparse.Namespace, directory: WorkDirectory, texts: Sequence[Text], parallel_texts: Sequence[Text],

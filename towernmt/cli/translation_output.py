@@ -23,7 +23,7 @@ from towernmt.predict.attention_plot import Picture, Pictures, token_picture
 from towernmt.predict.lines.hypotheses import Hypothesis, WordAlignment, token_alignment
 from towernmt.predict.lines.line_options import LineOptions, json_answer, read_requests
 from towernmt.predict.lines.output_file import output_file
-from towernmt.predict.lines.resumable import file_fingerprint, weight_fingerprints
+from towernmt.predict.lines.resumable import ENGINE, file_fingerprint, weight_fingerprints
 
 if TYPE_CHECKING:
     from towernmt.predict.line_translator import LineTranslator
@@ -203,8 +203,6 @@ def json_answers(args: argparse.Namespace, translator: LineTranslator, inputs: L
 
 _WITHOUT_EFFECT = ("input", "output", "resume", "command", "workers", "ray", "work_directory", "engine")
 """Options that do not change the output for a line; `LineTranslator.engine` names the engine."""
-ENGINE = "the engine"
-"""Key of the engine in a task."""
 
 
 def task_of(args: argparse.Namespace, translator: LineTranslator) -> dict[str, Any]:

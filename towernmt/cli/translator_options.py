@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from towernmt.cli.reranking_options import add_reranking_options, make_reranker, reranking_search_options
 from towernmt.cli.translation_options import (
@@ -25,12 +24,12 @@ from towernmt.cli.translation_options import (
     search_options,
     special_line_settings,
 )
-from towernmt.cli.translation_output import ENGINE
 from towernmt.core.standard_streams import log_to_stderr
-from towernmt.predict.engine_choice import GRAPH
+from towernmt.predict.engine_choice import ENGINES as TRANSLATOR_ENGINES
+from towernmt.predict.engine_choice import graph_precision
 from towernmt.predict.lines.line_options import PLAIN, LineOptions
 from towernmt.predict.search.device_batches import batching_for
-from towernmt.predict.search.search_settings import BATCH_ON_GPU, StreamSettings
+from towernmt.predict.search.search_settings import BATCH_ON_GPU, GRAPH, StreamSettings
 
 if TYPE_CHECKING:
     from towernmt.predict.line_translator import LineTranslator
@@ -67,7 +66,8 @@ def add_translator_options(parser: argparse.ArgumentParser) -> None:
 
 
 def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attention: bool = False,
-                    options: LineOptions = PLAIN, retry: bool = False, export_first: bool = False) -> LineTranslator:
+                    options: LineOptions = PLAIN, retry: bool = False, export_first: bool = False,
+                    begun_engine: str | None = None) -> LineTranslator:
     """Return the translator for the parsed options.
 
     Args:
@@ -77,6 +77,8 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
         options: requests for all lines.
         retry: whether suspicious translations are searched again.
         export_first: see `Translator`.
+        begun_engine: `LineTranslator.engine` of the unfinished output to resume; None for a new output. If the options
+            leave the choice of the engine to the translator, it uses this one.
 
     Raises:
         SettingsError: an invalid option value.
@@ -88,7 +90,12 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
     search |= reranking_search_options(args, search)
     check_search_options(search)
     window = getattr(args, "window", None)
-    engine = engine_of(args)
+    engine, precision = engine_of(args), args.precision
+    if begun_engine is not None and engine == TRANSLATOR_ENGINES[0]:
+        if begun_engine == GRAPH:       # an export may exist now
+            engine, precision = GRAPH, graph_precision(precision)
+        else:                           # its export may have been removed
+            export_first = True
     stream = batching_for(
         "cpu" if engine == "ctranslate2" else device, args.batch_tokens, args.batch_sentences,
         window=StreamSettings.window if window is None else window, max_source_length=args.max_source_length,
@@ -104,7 +111,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
 
         log_without_tensorpack()
         return CTranslate2Translator(args.model[0], checkpoint=args.checkpoint[0] if args.checkpoint else None,
-                                     precision=args.precision, device=device, stream=stream, options=options,
+                                     precision=precision, device=device, stream=stream, options=options,
                                      retry=retry, reranker=make_reranker(args, device), replace_unknown=unknown,
                                      log_probs=log_probs, attention=attention, trust_code=args.trust_code,
                                      special_lines=special_line_settings(args), **search)
@@ -115,7 +122,7 @@ def make_translator(args: argparse.Namespace, *, log_probs: bool = False, attent
     return Translator(**models, device=device, stream=stream, reranker=make_reranker(args, device),
                       log_probs=log_probs, attention=attention, options=options, retry=retry,
                       replace_unknown=unknown, engine=engine, export_first=export_first,
-                      precision=args.precision, special_lines=special_line_settings(args), **search)
+                      precision=precision, special_lines=special_line_settings(args), **search)
 
 
 def log_without_tensorpack() -> None:
@@ -125,9 +132,3 @@ def log_without_tensorpack() -> None:
         log.addHandler(logging.StreamHandler(sys.stderr))
         log.setLevel(logging.INFO)
         log.propagate = False
-
-
-def use_engine_of_unfinished(args: argparse.Namespace, task: Mapping[str, Any] | None) -> None:
-    """Select the graph if it began an unfinished output, because an export may exist now."""
-    if args.engine == "auto" and task is not None and task.get(ENGINE) == GRAPH:
-        args.engine = GRAPH

@@ -13,9 +13,11 @@ import pytest
 
 from towernmt.core.errors import DataError
 from towernmt.predict.lines.resumable import (
+    ENGINE,
     Journal,
     ResumableInput,
     ResumePoint,
+    check_same_task,
     read_journal,
     resumable_output,
     unfinished_output,
@@ -147,6 +149,16 @@ def test_a_journal_says_how_far_the_output_on_the_disk_is_whole(tmp_path: Path) 
     with pytest.raises(DataError, match="was begun with beam: 4, and not with 5: use the same value"):
         read_journal(unfinished, {**task, "beam": 5})
     assert unfinished_output(tmp_path / "out") == unfinished and unfinished_output(tmp_path / "ou") is None
+
+
+@pytest.mark.parametrize(("begun_engine", "engine", "advice"), [
+    ("graph", "CTranslate2 4.8.5 float32", "leave out --engine, or"),
+    ("CTranslate2 4.8.5 int8", "graph", "leave out --engine graph, or pass --engine ctranslate2, or"),
+    ("CTranslate2 4.8.5 int8", "CTranslate2 4.9.0 int8", "use the same version of CTranslate2 and the same --prec")])
+def test_an_output_of_another_engine_is_refused_with_the_option_that_selects_its_engine(
+        begun_engine: str, engine: str, advice: str) -> None:
+    with pytest.raises(DataError, match=f'begun with the engine: "{begun_engine}", and not with "{engine}": {advice}'):
+        check_same_task("out", {ENGINE: begun_engine}, {ENGINE: engine}, "translate without --resume")
 
 
 def test_what_fails_before_anything_is_written_leaves_nothing_and_what_ends_well_no_journal(tmp_path: Path) -> None:

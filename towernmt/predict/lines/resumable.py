@@ -16,8 +16,11 @@ from towernmt.core.directories import lock_descriptor
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.text_lines import bounded_lines
 from towernmt.predict.lines.output_file import output_file, reporting_write_errors
+from towernmt.predict.search.search_settings import GRAPH
 
 SUFFIX = ".journal"
+ENGINE = "the engine"
+"""Key of the engine in a task: `graph`, or name, version and precision of another engine."""
 
 
 class ResumePoint(NamedTuple):
@@ -200,8 +203,19 @@ def check_same_task(name: str, earlier_task: Mapping[str, Any], task: Mapping[st
     """
     for key in sorted({*earlier_task, *task}):
         if earlier_task.get(key) != task.get(key):
-            raise DataError(f"{name} was begun with {key}: {_shortened_json(earlier_task.get(key))}, and not with "
-                            f"{_shortened_json(task.get(key))}: use the same value, or {alternative}.")
+            earlier_value, value = earlier_task.get(key), task.get(key)
+            advice = _engine_advice(earlier_value, value) if key == ENGINE else "use the same value"
+            raise DataError(f"{name} was begun with {key}: {_shortened_json(earlier_value)}, and not with "
+                            f"{_shortened_json(value)}: {advice}, or {alternative}.")
+
+
+def _engine_advice(earlier_engine: Any, engine: Any) -> str:
+    """Return the option that selects the engine of an unfinished output in place of another engine."""
+    if earlier_engine == GRAPH:
+        return "leave out --engine"
+    if engine == GRAPH:
+        return "leave out --engine graph, or pass --engine ctranslate2"
+    return "use the same version of CTranslate2 and the same --precision"
 
 
 def _shortened_json(value: Any) -> str:
