@@ -14,6 +14,9 @@ from towernmt.predict.search.search_settings import SearchSettings
 EXACT_PATIENCE, PREFIX_PATIENCE, NO_END = 2.0, 4.0, 1e4
 """Number of finished hypotheses that ends a search, divided by the beam size: for `stopping=exact`, the same after an
 (often improbable) prefix, and for a search that runs up to its maximum length."""
+MAX_PENALTY = 1.0
+"""Maximum length penalty with which `EXACT_PATIENCE` finds the best hypothesis. A higher one favours hypotheses that
+end long after the first ones (docs/notes/translation-speed.md)."""
 WORD_BREAK = -1     # as in the graph's processor
 Ids = tuple[int, ...]
 
@@ -163,6 +166,6 @@ def patience_of(search: SearchSettings, prefix_length: int = 0) -> float:
         return 1.0
     if search.stopping == "first":
         return math.ceil(search.patience * search.beam_size) / search.beam_size
-    if search.stopping == "none" or search.word_reward:
+    if search.stopping == "none" or search.word_reward or search.length_penalty > MAX_PENALTY:
         return NO_END
     return PREFIX_PATIENCE if prefix_length else EXACT_PATIENCE

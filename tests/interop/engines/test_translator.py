@@ -21,6 +21,7 @@ from towernmt.cli.main import main
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.interop.ctranslate2_engine import CTranslate2Scorer, CTranslate2Translator
 from towernmt.interop.ctranslate2_models import Description
+from towernmt.interop.ctranslate2_sentences import EXACT_PATIENCE, NO_END, patience_of
 from towernmt.interop.export import export_model
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import LineOptions
@@ -83,6 +84,13 @@ def test_hypotheses_and_scores_are_those_of_the_search_here(run: Path, lines: li
             if other.details is not None and one.details is not None:
                 assert one.details.ids == other.details.ids
                 np.testing.assert_allclose(one.details.log_probs, other.details.log_probs, atol=1e-5)
+
+
+def test_a_high_length_penalty_searches_up_to_the_length_limit() -> None:
+    """Hypotheses that end long after the first ones may be the best (docs/notes/translation-speed.md)."""
+    assert patience_of(SearchSettings()) == patience_of(SearchSettings(length_penalty=1.0)) == EXACT_PATIENCE
+    for prefix_length in (0, 2):
+        assert patience_of(SearchSettings(length_penalty=1.5), prefix_length) == NO_END
 
 
 def test_no_bigram_comes_twice_and_the_scores_are_the_models(run: Path, lines: list[str]) -> None:
