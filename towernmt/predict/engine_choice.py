@@ -317,7 +317,8 @@ def _with_rows(output: SearchOutput, rows: np.ndarray, new: SearchOutput) -> Sea
         array = np.zeros(shape, old_array.dtype)        # PAD is 0
         array[tuple(map(slice, old_array.shape))] = old_array
         array[rows] = 0
-        array[(rows, *map(slice, new_array.shape[1:]))] = new_array
+        index: tuple[Any, ...] = (rows, *map(slice, new_array.shape[1:]))
+        array[index] = new_array
         return array
 
     def merged_details(old_array: np.ndarray | None, new_array: np.ndarray | None) -> np.ndarray | None:
