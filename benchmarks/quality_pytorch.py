@@ -75,7 +75,7 @@ class Optimizer:
         torch._foreach_add_(self._matrices, self._steps, alpha=-rate)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, to go on with it later."""
+        """Return the state, from which `load_state_dict` resumes."""
         return {"adam": self._adam.state_dict(), "momenta": self._momenta, "steps": self._steps,
                 "updates": self._updates}
 

@@ -179,8 +179,8 @@ def let_output_invert_values(attention: Attention) -> None:
 def translate(model: Transformer, sources: Sequence[Sequence[int]], beam: int, longest: int) -> list[list[int]]:
     """Return the best translation of each sentence by beam search, without EOS.
 
-    A hypothesis is scored by its log-probability over `length_penalty`. All positions are computed again in each step,
-    so this is no measure of speed.
+    A hypothesis is scored by its log-probability over `length_penalty`. Each step computes
+    all positions again, so the time of this search does not show the speed of PyTorch.
 
     Args:
         model: model to translate with.

@@ -16,7 +16,6 @@ from quality_text import PARTS, read_lines
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
 from towernmt.dataflow.preparation.prepared_data import PreparedData
-from towernmt.run.cooccurrence import cooccurrence_vectors
 
 
 class Fairseq(Marked):
@@ -226,6 +225,8 @@ class PyTorch(Marked):
 
     def prepare(self) -> None:
         import yaml
+
+        from towernmt.run.cooccurrence import cooccurrence_vectors  # imports TensorFlow
 
         run = Ours(self.plan, "chosen").run_folder(self.plan.minutes[-1])
         if not (run / "settings.yaml").exists():

@@ -303,7 +303,7 @@ class CTranslate2Search:
             the rows of the sentences in which a phrase is forbidden everywhere, although it is allowed after the
             beginning or inside of words.
         """
-        rows, inexact_rows = list(range(len(sentences))), dict[int, None]()
+        rows, inexact_rows = list(range(len(sentences))), set[int]()
         never = {token: (id,) for id, token in zip((PAD, BOS), self._model.target_tokens((PAD, BOS)), strict=True)}
         while rows:
             changed_rows = []
@@ -317,14 +317,14 @@ class CTranslate2Search:
                     for start, phrase in sentence.avoided.occurrences(ids, len(sentence.prefix), self._word_breaks):
                         forbidden.add((ids[start - 1], *phrase) if start else phrase)
                         if not start and None not in sentence.avoided.marks[phrase]:
-                            inexact_rows[row] = None
+                            inexact_rows.add(row)
                 if not forbidden <= set(sentence.forbidden):
                     sentences[row] = sentence._replace(forbidden=(*sentence.forbidden, *sorted(forbidden)))
                     changed_rows.append(row)
             for row, new_hypotheses in zip(changed_rows, self._run_search(sentences, changed_rows), strict=True):
                 hypotheses[row] = new_hypotheses
             rows = changed_rows
-        return [*inexact_rows]
+        return sorted(inexact_rows)
 
     def _prefix_endings(self, sentences: Sequence[SentenceRequest]) -> dict[int, _Hypothesis]:
         """Return, by row, the hypothesis that ends with the prefix, if a beam may contain it."""

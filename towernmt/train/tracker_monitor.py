@@ -103,7 +103,7 @@ class MlflowTracker:
             self._make_metric(name, value, milliseconds, step) for name, value in scalars.items()])
 
     def end(self) -> None:
-        """End the run."""
+        """Set the status of the run to finished."""
         self._client.set_terminated(self._identifier)
 
 
@@ -136,7 +136,7 @@ class WandbTracker:
         self._module.log(dict(scalars), step=step)
 
     def end(self) -> None:
-        """End the run."""
+        """End the run, and wait until the library has sent everything."""
         self._module.finish()
 
 
