@@ -62,8 +62,7 @@ def has_case(text: str) -> bool:
 
 def is_upper_case(text: str) -> bool:
     """Return whether the text is in capitals: at least two letters with case, and all of them are capitals."""
-    cased = [c for c in text if c.lower() != c.upper()]
-    return len(cased) > 1 and all(c == c.upper() for c in cased)
+    return text == text.upper() and sum(c.lower() != c for c in text) > 1
 
 
 def words_by_form(words: Iterable[str], form: Callable[[str], str]) -> dict[str, list[str]]:

@@ -46,10 +46,9 @@ def is_in_title_case(texts: Sequence[str]) -> bool:
     return len(words) >= _LEAST_WORDS and all(word[0].isupper() and word[1:] == word[1:].lower() for word in words)
 
 
-def may_have_emphasis(text: str) -> bool:
-    """Return whether a word of a text may be in capitals, or has capitals after other letters, such as `tHiS`."""
-    return any(len(word) >= _LEAST_EMPHASISED and (word.isupper() or word[1:] != word[1:].lower())
-               for word in text.split())
+def may_have_emphasis(word: str) -> bool:
+    """Return whether a word, with its marks, may be in capitals, or has capitals after other letters, as in `tHiS`."""
+    return len(word) >= _LEAST_EMPHASISED and (word.isupper() or word[1:] != word[1:].lower())
 
 
 def is_in_lower_case(texts: Sequence[str]) -> bool:

@@ -43,6 +43,8 @@ _MARKED = 0.9
 _FRAGMENT, _LONG, _LONG_BY = 3, 3, 10
 """Maximum number of words of a fragment; a translation with more than 3 times its characters, and 10, is too long."""
 _CLOSING = " \"'“”‘’»«)]"
+_MOST_ORDINARY_WORDS = 100_000
+"""Maximum number of words that are remembered as ordinary."""
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
@@ -70,6 +72,7 @@ class SpecialLines:
         self._is_on = vocabulary.streams == 1
         self._ordinary = set(string.ascii_letters + " .,;:!?'\"()-")
         self._unknown: set[str] = set()
+        self._ordinary_words: set[str] = set()
 
     def translated(self, requests: Iterable[LineRequest], translate: TranslateRequests,
                    window: int) -> Iterator[Translation]:
@@ -131,13 +134,13 @@ class SpecialLines:
         is_ordinary = self._ordinary.issuperset(text) or self._is_ordinary(text)
         may_have_spans = not is_ordinary or bool(options.protect or _SIGN_IN_WORDS.search(text))
         may_have_case = self._settings.casing != SWITCH[1] and (
-            text.islower() or text.isupper() or may_have_emphasis(text)
+            text.islower() or text.isupper()
             or text.replace("'", "").replace("’", "").istitle())     # "Isn't" begins with a capital
         has_letters = text[:1].isalpha() or any(map(str.isalpha, text))
         needs_mark = self._expects_marks and len(text.split()) > 1 and not options.prefix
         is_unmarked = needs_mark and not FINAL_MARK.search(text)
         if not text or text.isspace() or options.inputs or has_letters and not (
-                may_have_spans or may_have_case or is_unmarked or self._spelling.has_unknown(text)):
+                may_have_spans or may_have_case or is_unmarked or self._has_special_word(text)):
             return None
         from towernmt.predict.lines.second_translations import SpecialLine
 
@@ -158,6 +161,17 @@ class SpecialLines:
         from towernmt.predict.lines.second_translations import SpecialLine
 
         return SpecialLine(request, self._model, frozenset(), is_fragment=is_fragment)
+
+    def _has_special_word(self, text: str) -> bool:
+        """Return whether a word of a text may have a typo, or capitals for emphasis. Ordinary words are remembered."""
+        for word in text.split():
+            if word not in self._ordinary_words:
+                if self._spelling.has_unknown(word) or (
+                        self._settings.casing != SWITCH[1] and may_have_emphasis(word)):
+                    return True
+                if len(self._ordinary_words) < _MOST_ORDINARY_WORDS:
+                    self._ordinary_words.add(word)
+        return False
 
     def _is_ordinary(self, text: str) -> bool:
         """Return whether a text has only known letters, and no sign of a protected span. Both are remembered."""
