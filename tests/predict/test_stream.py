@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError, DivergenceError, SettingsError
+from towernmt.core.thread_maps import map_in_threads
 from towernmt.dataflow.text.text_lines import clean_lines
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.evaluate.metrics import corpus_scores
@@ -24,7 +25,7 @@ from towernmt.predict.lines.line_options import LineOptions, LineRequest, line_r
 from towernmt.predict.lines.text_io import read_text
 from towernmt.predict.lines.words_of_lines import cut_line
 from towernmt.predict.search.search_settings import StreamSettings
-from towernmt.predict.stream import Searches, map_in_threads, translate_lines, translate_stream
+from towernmt.predict.stream import Searches, translate_lines, translate_stream
 
 PAD, EOS, UNK = 0, 2, 3
 UNSEEN = "☃"

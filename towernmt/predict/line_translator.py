@@ -32,7 +32,7 @@ from towernmt.predict.search.search_settings import (
     SpecialLineSettings,
     StreamSettings,
 )
-from towernmt.predict.stream import Searches, translate_stream
+from towernmt.predict.stream import Searches, parts_of, translate_stream
 
 if TYPE_CHECKING:
     from towernmt.predict.search.decoding_interfaces import LogitsProcessor
@@ -225,6 +225,7 @@ class LineTranslator:
             sources = (request.text for request in copies)
         search = self.current_search()
 
+        is_dividing = isinstance(search, DividingSearch)
         searches = Searches(search.with_settings, True, self.retry or None, *(
             (search.is_undivided, search.without_details) if isinstance(search, DividingSearch) else ()))
 
@@ -234,7 +235,8 @@ class LineTranslator:
                 self._encoder, searches, first)
             return translations if self._unknown is None else map(self._unknown.replace, translations)
 
-        translations = self._special_lines.translated(requests, translate, self.stream.window)
+        translations = self._special_lines.translated(requests, translate, self.stream.window,
+                                                      parts_of(self.stream.window) if is_dividing else 0)
         if self._reranker is not None:
             translations = reranked(translations, self._reranker, sources, min(WINDOW, self.stream.window), name)
         return counted(translations, name, first, self.faults)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from towernmt.core.errors import DataError, DivergenceError, SettingsError
+from towernmt.core.thread_maps import map_ahead, map_in_threads
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactorError
 from towernmt.predict.lines.batch_inputs import LinePiece, PieceBatch, piece_batches
@@ -120,7 +121,7 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
     encoder = encoder or RequestEncoder(SearchSettings(), target_vocabulary)
     translator = _BatchTranslator(predictor, source_vocabulary, target_vocabulary, settings, searches,
                                   run_batches or partial(map_in_threads, threads=settings.threads))
-    count = 1 if searches.is_undivided is None else min(max(settings.window // _LEAST_PART, 1), _PARTS)
+    count = 1 if searches.is_undivided is None else parts_of(settings.window)
     size = -(-settings.window // count)
     error: DataError | None = None
 
@@ -140,7 +141,8 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
             number += len(part_requests)
 
     window: deque[dict[LinePiece, Translation]] = deque(maxlen=count)
-    for part, new_translations in _map_ahead(translator.translate_part, parts(), count):
+    # Parts are translated in threads of their own, so that a search never waits for this thread, which encodes lines.
+    for part, new_translations in map_ahead(translator.translate_part, parts(), count, attrgetter("is_only")):
         window.appendleft(new_translations)     # first, because most pieces are new
         translations = ChainMap(*window)
         for pieces, request in zip(part.pieces, part.requests, strict=False):
@@ -148,6 +150,11 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
                          source_vocabulary, settings.max_source_length, request.by_sentence)
     if error is not None:
         raise error
+
+
+def parts_of(window: int) -> int:
+    """Return the number of parts of a window that are translated at the same time."""
+    return min(max(window // _LEAST_PART, 1), _PARTS)
 
 
 class _Part(NamedTuple):
@@ -164,40 +171,6 @@ class _Part(NamedTuple):
     pieces: list[list[LinePiece]]
     new_pieces: set[LinePiece]
     is_only: bool
-
-
-def _map_ahead(function: Callable[[_Part], A], parts: Iterable[_Part], ahead: int) -> Iterator[tuple[_Part, A]]:
-    """Yield each part and its result, in order.
-
-    Args:
-        function: translates a part.
-        parts: the parts; at most `ahead` of them are read before the first one is yielded.
-        ahead: number of parts that are translated at the same time, each in its own thread, so that a search never
-            waits for this thread, which reads and encodes lines. A single part is translated by this thread.
-    """
-    waiting: deque[tuple[_Part, Callable[[], A]]] = deque()
-    with ThreadPoolExecutor(ahead, thread_name_prefix="translate") as pool:
-        for part in parts:
-            is_alone = ahead == 1 or part.is_only
-            waiting.append((part, partial(function, part) if is_alone else pool.submit(function, part).result))
-            if len(waiting) == ahead:
-                first_part, result = waiting.popleft()
-                yield first_part, result()
-        for last_part, result in waiting:
-            yield last_part, result()
-
-
-def map_in_threads(function: Callable[[A], B], arguments: Sequence[A], threads: int) -> Iterator[B]:
-    """Yield the results in the order of the arguments, with up to `threads` calls at a time, each in its own thread.
-
-    An error is raised in place of its result; calls that have not started by then are cancelled.
-    """
-    threads = min(threads, len(arguments))
-    if threads <= 1:
-        yield from map(function, arguments)
-        return
-    with ThreadPoolExecutor(threads, thread_name_prefix="translate") as pool:
-        yield from pool.map(function, arguments)
 
 
 class _BatchTranslator(NamedTuple):

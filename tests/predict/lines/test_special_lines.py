@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import random
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.processor_time import processor_seconds
-from towernmt.core.errors import DataError, SettingsError
+from tests.waiting import PATIENCE
+from towernmt.core.errors import DataError, DivergenceError, SettingsError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
@@ -30,6 +33,8 @@ from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings, StreamSettings
 
 WORDS = WordVocabulary([*SPECIAL_PIECES, "the", "device", "is", "not", "here", "Berlin", "USA", "I", "é"])
+PARTS = 3
+"""Number of parts of a window whose second translations are searched at the same time."""
 ALL = ("copy_lines", "protection", "casing", "spelling", "final_marks", "sentences")
 
 
@@ -40,6 +45,12 @@ class Model:
         self._function = function
         self.texts: list[str] = []
         self.requests: list[LineRequest] = []
+
+    def another(self) -> Model:
+        """Return the same model without the texts that it has translated."""
+        model = copy.copy(self)
+        model.texts, model.requests = [], []
+        return model
 
     def __call__(self, requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
         for request in requests:
@@ -58,10 +69,14 @@ class Model:
 
 def translate(model: Model, lines: Sequence[str | LineRequest], off: Sequence[str] = (), vocabulary: Any = WORDS,
               window: int = 100, source_text: SourceText = SourceText()) -> list[str]:  # noqa: B008
+    """Return the translations, which are the same if second translations begin early."""
     settings = SpecialLineSettings(**dict.fromkeys(off, "off"))
-    special = SpecialLines(settings, vocabulary, SearchSettings(), source_text=source_text)
     requests = [line if isinstance(line, LineRequest) else LineRequest(line) for line in lines]
-    return [translation[0].text for translation in special.translated(requests, model, window)]
+    late, early = ([translation[0].text for translation in SpecialLines(
+        settings, vocabulary, SearchSettings(), source_text=source_text).translated(requests, *arguments)]
+        for arguments in ((model, window), (model.another(), window, PARTS)))
+    assert late == early
+    return late
 
 
 def marked(text: str) -> str:
@@ -89,6 +104,47 @@ def test_typos_are_corrected_around_spans_and_in_lines_in_capitals() -> None:
     model = Model(lambda text: (text, -0.9 if "vi ce" in text or "deviec" in text else -0.1))
     assert translate(model, ["teh deviec {name} is", "TEH DEVIEC IS"], source_text=TRAINED) == [
         "the device {name} is", "THE DEVICE IS"]
+
+
+def test_second_translations_that_are_certain_begin_before_the_first_ones_end() -> None:
+    model, begun = Model(lambda text: (text.upper(), -0.9 if "teh" in text else -0.3)), threading.Event()
+
+    def translate_requests(requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
+        if again:
+            begun.set()
+            yield from model(requests, again=again)
+        else:
+            read = list(requests)
+            assert begun.wait(PATIENCE)
+            yield from model(read, again=again)
+
+    special = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings(), source_text=TRAINED)
+    requests = [LineRequest(text) for text in ("teh device", "the device", "teh device is", "NOT HERE")]
+    translations = [translation[0].text for translation in special.translated(requests, translate_requests, 100, PARTS)]
+    assert translations == ["THE DEVICE", "THE DEVICE", "THE DEVICE IS", "NOT HERE"]
+    assert sorted(model.texts) == sorted([
+        "teh device", "the device", "teh device is", "NOT HERE", "the device", "Not here", "the device is"])
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 100])
+def test_early_translations_of_each_window_are_used_once(window: int) -> None:
+    model = Model(lambda text: (text.upper(), -0.9 if "teh" in text else -0.3))
+    special = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings(), source_text=TRAINED)
+    requests = [LineRequest(f"teh device{' is' * (number % 3)}") for number in range(7)]
+    translations = [translation[0].text for translation in special.translated(requests, model, window, PARTS)]
+    assert translations == [request.text.replace("teh", "the").upper() for request in requests]
+    assert len(model.texts) == 14
+
+
+def test_an_early_translation_that_fails_fails_again_where_it_is_used() -> None:
+    def translate_requests(requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
+        if again:
+            raise DivergenceError("not a number")
+        yield from Model(str.upper)(requests, again=again)
+
+    special = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings(), source_text=TRAINED)
+    with pytest.raises(DivergenceError, match="not a number"):
+        list(special.translated([LineRequest("teh device")], translate_requests, 100, PARTS))
 
 
 def test_a_line_without_a_correction_is_translated_once() -> None:

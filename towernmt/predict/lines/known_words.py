@@ -7,6 +7,7 @@ translates `Tom, Tom.` as `Tom, Tom.`
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Sequence
 from itertools import islice
 
@@ -30,6 +31,7 @@ class KnownWords:
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
         self._known_words: list[str] | None = None
+        self._lock = threading.Lock()
 
     def of(self, translate: TranslateRequests) -> Sequence[str]:
         """Return the names and numbers; none if the model copies the usual placeholders.
@@ -37,13 +39,14 @@ class KnownWords:
         Args:
             translate: translates requests with the model.
         """
-        if self._known_words is None:
-            names = list(islice(filter(_CANDIDATE.fullmatch, self._words), _NUM_CANDIDATES))
-            usual_placeholders = make_placeholders([""], "")
-            candidates = [*usual_placeholders, *names, *_NUMBERS] if self._words else []
-            tests = [_TEST.format(word) for word in candidates]
-            translations = list(translate(map(LineRequest, tests), again=True)) if tests else []
-            copied_words = [word for word, test, translation in zip(candidates, tests, translations, strict=True)
-                            if translation[0].text == test]
-            self._known_words = [] if copied_words[:1] == usual_placeholders else copied_words
+        with self._lock:        # other threads wait, because they need the same words
+            if self._known_words is None:
+                names = list(islice(filter(_CANDIDATE.fullmatch, self._words), _NUM_CANDIDATES))
+                usual_placeholders = make_placeholders([""], "")
+                candidates = [*usual_placeholders, *names, *_NUMBERS] if self._words else []
+                tests = [_TEST.format(word) for word in candidates]
+                translations = list(translate(map(LineRequest, tests), again=True)) if tests else []
+                copied_words = [word for word, test, translation in zip(candidates, tests, translations, strict=True)
+                                if translation[0].text == test]
+                self._known_words = [] if copied_words[:1] == usual_placeholders else copied_words
         return self._known_words

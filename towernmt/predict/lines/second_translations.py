@@ -229,12 +229,32 @@ class SpecialLine:
         line = plain_text(self._segment())
         self._by_sentence = (self._model.settings.sentences != "off" and self._may_be_copied
                              and lacks_sentences(line, text))
-        is_changed = bool(self.case or self.is_corrected or self.unknown or self._is_fragment or self._is_unmarked)
-        if self.is_copied or not (is_changed or self._by_sentence or lost_numbers or self.spans.changed(text)
+        if self.is_copied or not (self._is_changed or self._by_sentence or lost_numbers or self.spans.changed(text)
                                   or self.spans.num_changed_units(text)):
             return []
         # In its usual case and without typos, the line may keep the numbers: placeholders for them are a third step.
-        lines = [self._line_with(mark, item if is_changed else lost_numbers, translate) for mark in self._marks()]
+        return self._changed_lines(item if self._is_changed else lost_numbers, translate)
+
+    def early_requests(self, translate: TranslateRequests) -> list[LineRequest]:
+        """Return requests of second lines that do not depend on the first translation; see `EarlyTranslations`.
+
+        Args:
+            translate: translates requests.
+        """
+        options = self.request.options
+        if self.is_copied or not self._is_changed or not self.spans.is_empty or options.inputs or not (
+                self._may_be_copied):
+            return []
+        return [self.second_request(line) for line in self._changed_lines((), translate)]
+
+    @property
+    def _is_changed(self) -> bool:
+        """Whether its second line differs from the line in more than placeholders."""
+        return bool(self.case or self.is_corrected or self.unknown or self._is_fragment or self._is_unmarked)
+
+    def _changed_lines(self, lost_numbers: Sequence[int], translate: TranslateRequests) -> list[ProtectedLine]:
+        """Return the second lines with each final mark, without those that equal the line."""
+        lines = [self._line_with(mark, lost_numbers, translate) for mark in self._marks()]
         return [line for line in lines if line.sentence is not None
                 and (line.sentence.names or self._by_sentence or line.sentence.text != self._line)]
 
