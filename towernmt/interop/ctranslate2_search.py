@@ -57,6 +57,7 @@ class CTranslate2Search:
         stream: limits of the batches.
         log_probs: whether to return the log-probability of each token.
         attention: whether to return the attention of each token.
+        batches_per_thread: minimum number of batches of a thread; 0 divides only batches that are too large.
 
     Attributes:
         engine: name, version and precision of the engine.
@@ -66,10 +67,12 @@ class CTranslate2Search:
     """
 
     def __init__(self, model: ExportedModel, search: SearchSettings, stream: StreamSettings,
-                 log_probs: bool = False, attention: bool = False) -> None:
+                 log_probs: bool = False, attention: bool = False,
+                 batches_per_thread: int = _BATCHES_PER_THREAD) -> None:
         check_search(search)
         self._model, self._search, self._stream = model, search, stream
         self._log_probs, self._attention, self.engine = log_probs, attention, model.name
+        self._batches_per_thread = batches_per_thread
 
     def __call__(self, **inputs: np.ndarray) -> SearchOutput:
         """Return the best translations of each sentence of a batch.
@@ -142,12 +145,17 @@ class CTranslate2Search:
         Raises:
             SettingsError: a value is invalid, or CTranslate2 does not support it.
         """
-        search = dataclasses.replace(self._search, **changed)
-        return CTranslate2Search(self._model, search, self._stream, self._log_probs, self._attention)
+        return CTranslate2Search(self._model, dataclasses.replace(self._search, **changed), self._stream,
+                                 self._log_probs, self._attention, self._batches_per_thread)
 
     def without_details(self, changed: Mapping[str, Any]) -> CTranslate2Search:
         """Return the same search with some settings changed, and without log-probabilities and attention."""
-        return CTranslate2Search(self._model, dataclasses.replace(self._search, **changed), self._stream)
+        return CTranslate2Search(self._model, dataclasses.replace(self._search, **changed), self._stream,
+                                 batches_per_thread=self._batches_per_thread)
+
+    def among_others(self) -> CTranslate2Search:
+        """Return the same search, which divides only batches that are too large; see `DividingSearch`."""
+        return CTranslate2Search(self._model, self._search, self._stream, self._log_probs, self._attention, 0)
 
     def is_undivided(self, piece: LinePiece) -> bool:
         """Return whether all pieces of this kind form one batch, which is always so."""
@@ -226,7 +234,8 @@ class CTranslate2Search:
             prefix_length = len(prefix) if self._beam_width > 1 else 0
             return limits.maximum if same_limit else 0, limits.minimum, prefix_length, forbidden
 
-        share = max(LEAST_SHARE, -(-len(rows) // (_BATCHES_PER_THREAD * self._model.engine.num_translators)))
+        num_batches = max(self._batches_per_thread * self._model.engine.num_translators, 1)
+        share = max(LEAST_SHARE, -(-len(rows) // num_batches))
         sorted_rows = sorted(rows, key=lambda row: (kind(row), len(sentences[row].source)), reverse=True)
         for _, group in groupby(sorted_rows, kind):
             remaining = list(group)

@@ -71,6 +71,9 @@ class FastSearch(DividingSearch, Protocol):
             the translations; by row, why its translations may still differ from those of the graph, a clause.
         """
 
+    def among_others(self) -> FastSearch:
+        """Return a search that divides only large batches, because other searches use the same threads meanwhile."""
+
 
 def _log_graph(run: SavedRun, reason: str) -> None:
     log.info("%s: TensorFlow's graph is used, because %s.", run.name, reason)
@@ -278,6 +281,10 @@ class FastOrGraphSearch:
     def without_details(self, changed: Mapping[str, Any]) -> Callable[..., SearchOutput]:
         """Return a search with some settings changed; CTranslate2 leaves out log-probabilities and attention."""
         return lambda **inputs: self._search(changed, inputs, details=False)
+
+    def among_others(self) -> FastOrGraphSearch:
+        """Return a search whose fast engine divides only large batches; see `DividingSearch`."""
+        return FastOrGraphSearch(self._fast.among_others(), self._graph, self._report, self._batch_tokens)
 
     def is_undivided(self, piece: LinePiece) -> bool:
         """Return whether all pieces of this kind form one batch, which the fast engine divides itself."""

@@ -58,6 +58,9 @@ class DividingSearch(Search, Protocol):
     def without_details(self, changed: Mapping[str, Any]) -> Callable[..., SearchOutput]:
         """Return a search with some settings changed that may leave out log-probabilities and attention."""
 
+    def among_others(self) -> DividingSearch:
+        """Return a search that divides only large batches, because other searches use the same threads meanwhile."""
+
 
 @dataclass(frozen=True)
 class SearchArguments:
@@ -225,18 +228,18 @@ class LineTranslator:
             sources = (request.text for request in copies)
         search = self.current_search()
 
-        is_dividing = isinstance(search, DividingSearch)
-        searches = Searches(search.with_settings, True, self.retry or None, *(
-            (search.is_undivided, search.without_details) if isinstance(search, DividingSearch) else ()))
+        parts = parts_of(self.stream.window) if isinstance(search, DividingSearch) else 0
 
         def translate(requests: Iterable[LineRequest], *, again: bool) -> Iterator[Translation]:
+            chosen = search.among_others() if again and parts > 1 and isinstance(search, DividingSearch) else search
+            searches = Searches(chosen.with_settings, True, self.retry or None, *(
+                (chosen.is_undivided, chosen.without_details) if isinstance(chosen, DividingSearch) else ()))
             translations = translate_stream(
-                search, self.source_vocabulary, self.target_vocabulary, requests, self.stream, "" if again else name,
+                chosen, self.source_vocabulary, self.target_vocabulary, requests, self.stream, "" if again else name,
                 self._encoder, searches, first)
             return translations if self._unknown is None else map(self._unknown.replace, translations)
 
-        translations = self._special_lines.translated(requests, translate, self.stream.window,
-                                                      parts_of(self.stream.window) if is_dividing else 0)
+        translations = self._special_lines.translated(requests, translate, self.stream.window, parts)
         if self._reranker is not None:
             translations = reranked(translations, self._reranker, sources, min(WINDOW, self.stream.window), name)
         return counted(translations, name, first, self.faults)
