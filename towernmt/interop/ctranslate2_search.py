@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -73,6 +74,8 @@ class CTranslate2Search:
         self._model, self._search, self._stream = model, search, stream
         self._log_probs, self._attention, self.engine = log_probs, attention, model.name
         self._batches_per_thread = batches_per_thread
+        self._never_tokens = model.target_tokens((PAD, BOS))        # a translation never contains them
+        self._length_factor = cache(partial(_length_factor, search))
 
     def __call__(self, **inputs: np.ndarray) -> SearchOutput:
         """Return the best translations of each sentence of a batch.
@@ -210,16 +213,16 @@ class CTranslate2Search:
         for batch in self._batches(sentences, rows, same_limit):
             requests = [sentences[row] for row in batch]
             started.append((batch, self._start_translation(requests), self._start_first_attention(requests)))
-        hypotheses = {row: self._hypotheses(result.result(), attention and attention.result().attention[0][:1])
-                      for batch, results, attentions in started
-                      for row, result, attention in zip(batch, results, attentions, strict=True)}
+        hypotheses: dict[int, list[_Hypothesis]] = {}
         capped = []         # rows of sentences with a hypothesis that is longer than they may be
-        for batch, _, _ in started:
+        for batch, results, attentions in started:
             batch_limit = max(sentences[row].limits.maximum for row in batch)
-            for row in batch:
+            for row, result, attention in zip(batch, results, attentions, strict=True):
+                found = self._hypotheses(result.result(), attention and attention.result().attention[0][:1])
                 limit = sentences[row].limits.maximum
-                if limit < batch_limit and any(len(hypothesis.tokens) >= limit for hypothesis in hypotheses[row]):
+                if limit < batch_limit and any(len(hypothesis.tokens) >= limit for hypothesis in found):
                     capped.append(row)
+                hypotheses[row] = self._needed(sentences[row], found)
         if capped:
             hypotheses |= zip(capped, self._run_search(sentences, capped, same_limit=True), strict=True)
         return [hypotheses[row] for row in rows]
@@ -300,6 +303,18 @@ class CTranslate2Search:
         return [hypothesis._replace(attention=_add_end_column(rows if first is None else [*first, *rows[1:]]))
                 for hypothesis, rows in zip(hypotheses, result.attention, strict=True)]
 
+    def _needed(self, sentence: SentenceRequest, hypotheses: list[_Hypothesis]) -> list[_Hypothesis]:
+        """Return the hypotheses that the next steps need.
+
+        These are the best ones, unless scores or forbidden tokens can still change. The tokens of all hypotheses would
+        be many objects, which Python's garbage collector would visit again and again.
+        """
+        is_plain = not (sentence.prefix or sentence.avoided.lengths or sentence.forbidden or self._forbids_tokens)
+        if is_plain and not any(token in hypothesis.tokens for hypothesis in hypotheses
+                                for token in self._never_tokens):
+            return sorted(hypotheses, key=self._score, reverse=True)[:self._search.n_best]
+        return hypotheses
+
     def _forbid_occurrences(self, sentences: list[SentenceRequest],
                             hypotheses: list[list[_Hypothesis]]) -> Sequence[int]:
         """Search again for sentences with forbidden tokens and phrases, which are then forbidden literally.
@@ -313,7 +328,7 @@ class CTranslate2Search:
             beginning or inside of words.
         """
         rows, inexact_rows = list(range(len(sentences))), set[int]()
-        never = {token: (id,) for id, token in zip((PAD, BOS), self._model.target_tokens((PAD, BOS)), strict=True)}
+        never = {token: (id,) for id, token in zip((PAD, BOS), self._never_tokens, strict=True)}
         while rows:
             changed_rows = []
             for row in rows:
@@ -423,9 +438,8 @@ class CTranslate2Search:
     def _score(self, hypothesis: _Hypothesis) -> float:
         if self._is_sampling:
             return hypothesis.log_prob
-        search, tokens = self._search, len(hypothesis.tokens)
-        base = (5.0 + tokens) / 6.0 if search.length_normalization == "gnmt" else float(tokens)
-        return float((hypothesis.log_prob + search.word_reward * tokens) / base ** search.length_penalty)
+        tokens = len(hypothesis.tokens)
+        return float((hypothesis.log_prob + self._search.word_reward * tokens) / self._length_factor(tokens))
 
     def _as_arrays(self, best: list[list[_Hypothesis]], source_length: int) -> SearchOutput:
         n_best = self._search.n_best
@@ -444,6 +458,12 @@ class CTranslate2Search:
                 if attention is not None and hypothesis.attention is not None:
                     attention[row, k, :end, :hypothesis.attention.shape[1]] = hypothesis.attention
         return SearchOutput(tokens, scores, log_probs, attention)
+
+
+def _length_factor(search: SearchSettings, tokens: int) -> float:
+    """Return the factor by which the score of a hypothesis of this length is divided."""
+    base = (5.0 + tokens) / 6.0 if search.length_normalization == "gnmt" else float(tokens)
+    return float(base ** search.length_penalty)
 
 
 def _add_end_column(rows: Sequence[Sequence[float]]) -> np.ndarray:
