@@ -57,6 +57,14 @@ def test_without_words_no_word_is_unknown() -> None:
     assert TypoCorrector([]).corrected("teh device") == "teh device"
 
 
+@pytest.mark.parametrize(("rank", "typed", "corrected"), [
+    (100, "hunf", "hund"), (100, "hxnd", "hund"), (50_000, "hunf", "hund"), (50_000, "hxnd", "hxnd"),   # a distant key
+    (50_000, "Hunf", "Hunf")])
+def test_an_improbable_correction_to_a_rare_word_is_not_made(rank: int, typed: str, corrected: str) -> None:
+    words = [f"word{number:05}" for number in range(rank)]
+    assert TypoCorrector([*words, "hund", "und"]).corrected(f"und {typed}") == f"und {corrected}"
+
+
 def test_words_of_kept_phrases_are_not_corrected() -> None:
     assert TypoCorrector(ENGLISH).corrected("teh devise", excluded_phrases=["devise pro"]) == "the devise"
 

@@ -30,6 +30,9 @@ _RARE_TYPO = 3.0
 """Cost in nats of a letter that is replaced by a distant key, or added without being a repetition."""
 _OTHER_CASE = 4.0
 """Cost in nats of a correction whose first letter has another case."""
+_MOST_COST = 11.0
+"""Maximum cost in nats of a correction. More improbable ones, such as a rare word with another case, are usually wrong:
+the typed word is a rare word without a typo (docs/notes/translation-speed.md)."""
 _LONGEST_ABBREVIATION = 4
 """Maximum number of letters of an unknown word before a full stop in a line that is not corrected."""
 _MOST_RUNS = 4
@@ -94,7 +97,7 @@ class TypoCorrector:
         return lower in self._ranks or capitalized(lower, self._language) in self._ranks
 
     def _best_correction(self, word: str, begins_sentence: bool) -> str:
-        """Return the most probable word of the training text for a typed one, or the same word.
+        """Return the most probable word of the training text for a typed one, or the same word if none is probable.
 
         Args:
             word: a word that may have a typo.
@@ -111,7 +114,8 @@ class TypoCorrector:
                     else:
                         cost_of_case = _OTHER_CASE
                 total = math.log(self._ranks[known_word] + _FIRST_RANK) + cost + cost_of_case
-                costs[correction] = min(total, costs[correction])
+                if total <= _MOST_COST:
+                    costs[correction] = min(total, costs[correction])
         return min(costs, key=lambda correction: (costs[correction], correction), default=word)
 
     def _other_spellings(self, word: str) -> Iterator[str]:
