@@ -274,6 +274,15 @@ def test_muon_trains_a_trained_model_at_a_higher_rate_in_few_passes_over_mixed_d
     assert found["optimizer.learning_rate"] == rate
 
 
+@pytest.mark.parametrize(("preset", "epochs", "rate"), [
+    ("student", 5, 0.000667), ("student", 6, 0.0002), ("base", 5, 0.00014)])
+def test_adam_trains_a_small_post_norm_model_at_a_higher_rate_in_few_passes_over_mixed_data(
+        any_initial_run, preset, epochs, rate):
+    mixed = dataclasses.replace(TATOEBA, is_mixed=True)
+    found = chosen(mixed, preset=preset, optimizer__name="adam", train__epochs=epochs, **TRAINED)
+    assert found["optimizer.learning_rate"] == rate
+
+
 def test_a_trained_model_sees_more_general_data_in_many_passes_over_new_data(any_initial_run):
     mixed = dataclasses.replace(TATOEBA, is_mixed=True)
     shares = [chosen(mixed, train__epochs=epochs, **TRAINED)["data.general_share"] for epochs in (0, 5, 6, 20)]

@@ -41,8 +41,8 @@ def optimizer(settings: Settings, conditions: TrainingConditions) -> Iterator[Au
 
 
 TRAINED_RATE_DIVISOR, TRAINED_RATE_DIVISOR_OF_MUON, TRAINED_RATE_DIVISOR_OF_MIXTURE = 5, 3, 1.5
-"""Learning rate of a new model, divided by that of a model that is trained already: for Adam, for Muon, and for Muon
-with general data and few passes over the new text, which keep the model from forgetting."""
+"""Learning rate of a new model, divided by that of a model that is trained already: for Adam, for Muon, and with
+general data and few passes over the new text, which keep the model from forgetting."""
 
 
 def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
@@ -54,9 +54,10 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     small corpus"). The values 0.0007 for 512 and 0.0005 for 1,024 units are those of Ott et al. 2018 ("Scaling neural
     machine translation") for Adam; Muon's steps are as long as Adam's. A post-norm Transformer with 192 units reached
     3.9 BLEU with 0.002 and 19.4 BLEU with 0.001 (docs/notes/defaults.md, "Learning rate and norm"). A run that starts
-    from the parameters of a model has a fifth of the rate, which is a guess, or with Muon a third, or two thirds if
+    from the parameters of a model has a fifth of the rate, which is a guess, or with Muon a third. It has two thirds if
     general data are mixed in and there are few passes over the new text (docs/notes/measurements.md, "A trained model
-    in another domain"). Translations of monolingual text are no general data.
+    in another domain"); with Adam, this was measured only for a post-norm Transformer with at most 256 units.
+    Translations of monolingual text are no general data.
     """
     size, small_batches = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
     rate, reason = settings.optimizer.learning_rate, "the model is new"
@@ -68,12 +69,13 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
         if rate > 0.001 and is_post_norm(settings):
             rate, reason = 0.001, "the Transformer is post-norm"
     if settings.init.checkpoint:
-        divisor: float = TRAINED_RATE_DIVISOR
-        if settings.optimizer.name == "muon":
-            passes = conditions.passes(settings)
-            has_few_passes = passes is not None and passes < FEW_PASSES and settings.data.general_share <= 0.5
-            divisor = TRAINED_RATE_DIVISOR_OF_MIXTURE if conditions.has_general_data and has_few_passes else (
-                TRAINED_RATE_DIVISOR_OF_MUON)
+        passes = conditions.passes(settings)
+        is_mixture = conditions.has_general_data and passes is not None and passes < FEW_PASSES and (
+            settings.data.general_share <= 0.5)
+        divisor: float = TRAINED_RATE_DIVISOR_OF_MUON if settings.optimizer.name == "muon" else TRAINED_RATE_DIVISOR
+        is_measured_with_adam = settings.architecture == "transformer" and size <= 256 and is_post_norm(settings)
+        if is_mixture and (settings.optimizer.name == "muon" or is_measured_with_adam):
+            divisor = TRAINED_RATE_DIVISOR_OF_MIXTURE
         reason = f"the model is trained: a new model would have {rate:g}, at which it would forget much"
         rate = float(f"{rate / divisor:.3g}")
     if settings.architecture == "transformer" or settings.init.checkpoint:
