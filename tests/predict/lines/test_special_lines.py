@@ -126,14 +126,14 @@ def test_second_translations_that_are_certain_begin_before_the_first_ones_end() 
         "teh device", "the device", "teh device is", "NOT HERE", "the device", "Not here", "the device is"])
 
 
-@pytest.mark.parametrize("window", [1, 2, 3, 100])
+@pytest.mark.parametrize("window", [1, 2, 3, 5, 7, 100])
 def test_early_translations_of_each_window_are_used_once(window: int) -> None:
     model = Model(lambda text: (text.upper(), -0.9 if "teh" in text else -0.3))
     special = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings(), source_text=TRAINED)
-    requests = [LineRequest(f"teh device{' is' * (number % 3)}") for number in range(7)]
+    requests = [LineRequest(f"teh device{' is' * (number % 3)}") for number in range(13)]
     translations = [translation[0].text for translation in special.translated(requests, model, window, PARTS)]
     assert translations == [request.text.replace("teh", "the").upper() for request in requests]
-    assert len(model.texts) == 14
+    assert len(model.texts) == 26
 
 
 def test_an_early_translation_that_fails_fails_again_where_it_is_used() -> None:

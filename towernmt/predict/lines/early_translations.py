@@ -1,4 +1,4 @@
-"""Second translations that begin before the first ones end.
+"""Read lines, and begin their second translations before the first ones end.
 
 A line with typos or in capitals is translated a second time whatever its first translation is. Both searches run at the
 same time, so that no processor waits between them at the end of a text.
@@ -6,12 +6,20 @@ same time, so that no processor waits between them at the end of a text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
+from towernmt.core.errors import DataError
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import LineRequest, TranslateRequests
+
+if TYPE_CHECKING:
+    from towernmt.predict.lines.second_translations import SpecialLine
+    from towernmt.predict.lines.special_lines import SpecialLines
 
 
 class EarlyTranslations:
@@ -50,3 +58,87 @@ class EarlyTranslations:
 
     def _translations(self) -> list[Translation]:
         return list(self._translate(self._requests, again=True))
+
+
+class TranslatedPart(NamedTuple):
+    """Consecutive lines with their first translations.
+
+    Attributes:
+        lines: request of each line, what is special about it or None, and its first translation.
+        translate: translates requests; has begun with second translations if they begin early.
+    """
+
+    lines: Sequence[tuple[LineRequest, SpecialLine | None, Translation]]
+    translate: TranslateRequests
+
+
+class LineReader:
+    """Reads lines, and lets their first translations begin, and second translations that do not depend on them.
+
+    Args:
+        special: finds the special lines.
+        translate: translates requests.
+        window: number of requests that are read ahead.
+        part: number of lines of a part.
+        pool: pool for second translations; None if they do not begin early.
+
+    Attributes:
+        error: the error that ended the lines, or None.
+    """
+
+    def __init__(self, special: SpecialLines, translate: TranslateRequests, window: int, part: int,
+                 pool: Executor | None) -> None:
+        self._special, self._translate, self._window, self._part, self._pool = special, translate, window, part, pool
+        self._lines: deque[tuple[LineRequest, SpecialLine | None]] = deque()
+        self._early: dict[int, EarlyTranslations] = {}      # by the number of the window
+        self._finished = 0      # number of lines in the parts that were yielded
+        self.error: DataError | None = None
+
+    def parts(self, requests: Iterable[LineRequest]) -> Iterator[TranslatedPart]:
+        """Yield the lines with their first translations. After an error, the lines before it are yielded."""
+        lines: list[tuple[LineRequest, SpecialLine | None, Translation]] = []
+        number = 0
+        try:
+            for number, translation in enumerate(self._translate(self._read(requests), again=False), start=1):
+                request, line = self._lines.popleft()
+                lines.append((request, line or self._special.special_by_translation(request, translation), translation))
+                if len(lines) == self._part or number % self._window == 0:
+                    yield self._part_of(lines, number)
+                    lines = []
+        except DataError as error:
+            self.error = error
+        yield self._part_of(lines, number + 1)
+
+    def _part_of(self, lines: Sequence[tuple[LineRequest, SpecialLine | None, Translation]],
+                 number: int) -> TranslatedPart:
+        """Return a part whose last line has this number."""
+        window = (number - 1) // self._window
+        self._finished += len(lines)
+        self._early.pop(window - 1, None)
+        return TranslatedPart(lines, self._early.get(window, self._translate))
+
+    def _read(self, requests: Iterable[LineRequest]) -> Iterator[LineRequest]:
+        """Yield the requests of the first translations; those of copied lines are empty."""
+        special_lines: dict[int, SpecialLine] = {}
+        number = 0
+        for number, request in enumerate(requests, start=1):
+            line = self._special.special_line(request)
+            self._lines.append((request, line))
+            special_lines |= {} if line is None else {number: line}
+            if number % self._window == 0:
+                self._begin_early(special_lines, number)
+                special_lines = {}
+            yield request if line is None or not line.is_copied else replace(request, text="")
+        self._begin_early(special_lines, number)
+
+    def _begin_early(self, special_lines: Mapping[int, SpecialLine], last: int) -> None:
+        """Begin the second translations of a window.
+
+        Args:
+            special_lines: special lines by their number.
+            last: number of the last line of the window.
+        """
+        if self._pool is not None and special_lines:
+            self._early[(last - 1) // self._window] = EarlyTranslations(self._pool, self._translate, [
+                request for number, line in special_lines.items() if number > self._finished
+                for request in line.early_requests(self._translate)])

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import re
 import string
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from towernmt.core.errors import DataError
 from towernmt.core.thread_maps import map_ahead
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.source_text import FINAL_MARK, SourceText
 from towernmt.predict.lines.capitals import UsualForms, may_have_emphasis
-from towernmt.predict.lines.early_translations import EarlyTranslations
+from towernmt.predict.lines.early_translations import LineReader, TranslatedPart
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.known_words import KnownWords
 from towernmt.predict.lines.line_options import LineRequest, TranslateRequests
@@ -95,13 +92,13 @@ class SpecialLines:
             yield from translate(requests, again=False)
             return
         with ThreadPoolExecutor(1, thread_name_prefix="early") as pool:
-            reader = _LineReader(self, translate, window, -(-window // max(parts, 1)), pool if parts else None)
+            reader = LineReader(self, translate, window, -(-window // max(parts, 1)), pool if parts else None)
             for _, translations in map_ahead(self._finished, reader.parts(requests), max(parts, 1)):
                 yield from translations
             if reader.error is not None:
                 raise reader.error
 
-    def _finished(self, part: _TranslatedPart) -> list[Translation]:
+    def _finished(self, part: TranslatedPart) -> list[Translation]:
         special_lines = [(index, line) for index, (_, line, _) in enumerate(part.lines) if line is not None]
         translations = [translation for _, _, translation in part.lines]
         if special_lines:
@@ -189,90 +186,6 @@ class SpecialLines:
         pieces = (self._vocabulary.id_to_piece(id) for id in range(len(self._vocabulary)))
         return any(any(map(str.isalpha, piece)) for piece in pieces
                    if piece not in SPECIAL_PIECES and not _BYTE.fullmatch(piece))
-
-
-class _TranslatedPart(NamedTuple):
-    """Consecutive lines with their first translations.
-
-    Attributes:
-        lines: request of each line, what is special about it or None, and its first translation.
-        translate: translates requests; has begun with second translations if they begin early.
-    """
-
-    lines: Sequence[tuple[LineRequest, SpecialLine | None, Translation]]
-    translate: TranslateRequests
-
-
-class _LineReader:
-    """Reads lines, and lets their first translations begin, and second translations that do not depend on them.
-
-    Args:
-        special: finds the special lines.
-        translate: translates requests.
-        window: number of requests that are read ahead.
-        part: number of lines of a part.
-        pool: pool for second translations; None if they do not begin early.
-
-    Attributes:
-        error: error that ended the lines; None if there is none.
-    """
-
-    def __init__(self, special: SpecialLines, translate: TranslateRequests, window: int, part: int,
-                 pool: Executor | None) -> None:
-        self._special, self._translate, self._window, self._part, self._pool = special, translate, window, part, pool
-        self._lines: deque[tuple[LineRequest, SpecialLine | None]] = deque()
-        self._early: dict[int, EarlyTranslations] = {}      # by the number of the window
-        self._finished = 0      # number of lines in the parts that were yielded
-        self.error: DataError | None = None
-
-    def parts(self, requests: Iterable[LineRequest]) -> Iterator[_TranslatedPart]:
-        """Yield the lines with their first translations. After an error, the lines before it are yielded."""
-        lines: list[tuple[LineRequest, SpecialLine | None, Translation]] = []
-        number = 0
-        try:
-            for number, translation in enumerate(self._translate(self._read(requests), again=False), start=1):
-                request, line = self._lines.popleft()
-                lines.append((request, line or self._special.special_by_translation(request, translation), translation))
-                if number % self._part == 0 or number % self._window == 0:
-                    yield self._part_of(lines, number)
-                    lines = []
-        except DataError as error:
-            self.error = error
-        yield self._part_of(lines, number + 1)
-
-    def _part_of(self, lines: Sequence[tuple[LineRequest, SpecialLine | None, Translation]],
-                 number: int) -> _TranslatedPart:
-        """Return a part whose last line has this number."""
-        window = (number - 1) // self._window
-        self._finished += len(lines)
-        self._early.pop(window - 1, None)
-        return _TranslatedPart(lines, self._early.get(window, self._translate))
-
-    def _read(self, requests: Iterable[LineRequest]) -> Iterator[LineRequest]:
-        """Yield the requests of the first translations; those of copied lines are empty."""
-        special_lines: dict[int, SpecialLine] = {}
-        number = 0
-        for number, request in enumerate(requests, start=1):
-            line = self._special.special_line(request)
-            self._lines.append((request, line))
-            special_lines |= {} if line is None else {number: line}
-            if number % self._window == 0:
-                self._begin_early(special_lines, number)
-                special_lines = {}
-            yield request if line is None or not line.is_copied else replace(request, text="")
-        self._begin_early(special_lines, number)
-
-    def _begin_early(self, special_lines: Mapping[int, SpecialLine], last: int) -> None:
-        """Begin the second translations of a window.
-
-        Args:
-            special_lines: special lines by their number.
-            last: number of the last line of the window.
-        """
-        if self._pool is not None and special_lines:
-            self._early[(last - 1) // self._window] = EarlyTranslations(self._pool, self._translate, [
-                request for number, line in special_lines.items() if number > self._finished
-                for request in line.early_requests(self._translate)])
 
 
 def with_final_run(request: LineRequest, translation: Translation) -> Translation:
