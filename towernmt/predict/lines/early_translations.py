@@ -7,7 +7,7 @@ same time, so that no processor waits between them at the end of a text.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cached_property
@@ -19,7 +19,6 @@ from towernmt.predict.lines.line_options import LineRequest, TranslateRequests
 
 if TYPE_CHECKING:
     from towernmt.predict.lines.second_translations import SpecialLine
-    from towernmt.predict.lines.special_lines import SpecialLines
 
 
 class EarlyTranslations:
@@ -76,7 +75,8 @@ class LineReader:
     """Reads lines, and lets their first translations begin, and second translations that do not depend on them.
 
     Args:
-        special: finds the special lines.
+        special_line: returns what is special about a line, or None.
+        special_by_translation: returns the same about an ordinary line with its first translation.
         translate: translates requests.
         window: number of requests that are read ahead.
         part: number of lines of a part.
@@ -86,9 +86,11 @@ class LineReader:
         error: the error that ended the lines, or None.
     """
 
-    def __init__(self, special: SpecialLines, translate: TranslateRequests, window: int, part: int,
-                 pool: Executor | None) -> None:
-        self._special, self._translate, self._window, self._part, self._pool = special, translate, window, part, pool
+    def __init__(self, special_line: Callable[[LineRequest], SpecialLine | None],
+                 special_by_translation: Callable[[LineRequest, Translation], SpecialLine | None],
+                 translate: TranslateRequests, window: int, part: int, pool: Executor | None) -> None:
+        self._special_line, self._special_by_translation = special_line, special_by_translation
+        self._translate, self._window, self._part, self._pool = translate, window, part, pool
         self._lines: deque[tuple[LineRequest, SpecialLine | None]] = deque()
         self._early: dict[int, EarlyTranslations] = {}      # by the number of the window
         self._finished = 0      # number of lines in the parts that were yielded
@@ -101,7 +103,7 @@ class LineReader:
         try:
             for number, translation in enumerate(self._translate(self._read(requests), again=False), start=1):
                 request, line = self._lines.popleft()
-                lines.append((request, line or self._special.special_by_translation(request, translation), translation))
+                lines.append((request, line or self._special_by_translation(request, translation), translation))
                 if len(lines) == self._part or number % self._window == 0:
                     yield self._part_of(lines, number)
                     lines = []
@@ -122,7 +124,7 @@ class LineReader:
         special_lines: dict[int, SpecialLine] = {}
         number = 0
         for number, request in enumerate(requests, start=1):
-            line = self._special.special_line(request)
+            line = self._special_line(request)
             self._lines.append((request, line))
             special_lines |= {} if line is None else {number: line}
             if number % self._window == 0:

@@ -92,7 +92,8 @@ class SpecialLines:
             yield from translate(requests, again=False)
             return
         with ThreadPoolExecutor(1, thread_name_prefix="early") as pool:
-            reader = LineReader(self, translate, window, -(-window // max(parts, 1)), pool if parts else None)
+            reader = LineReader(self.special_line, self._special_by_translation, translate, window,
+                                -(-window // max(parts, 1)), pool if parts else None)
             for _, translations in map_ahead(self._finished, reader.parts(requests), max(parts, 1)):
                 yield from translations
             if reader.error is not None:
@@ -134,7 +135,7 @@ class SpecialLines:
         line = SpecialLine(request, self._model, frozenset(self._unknown.intersection(text)), needs_mark=needs_mark)
         return line if line.is_special else None
 
-    def special_by_translation(self, request: LineRequest, translation: Translation) -> SpecialLine | None:
+    def _special_by_translation(self, request: LineRequest, translation: Translation) -> SpecialLine | None:
         """Return an ordinary line as a special one if its translation has a visible fault.
 
         The translation of a fragment may be too long, and that of several sentences may lack one.
