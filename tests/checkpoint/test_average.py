@@ -48,6 +48,7 @@ def tensors(checkpoint: Path) -> dict[str, np.ndarray]:
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
+@pytest.mark.thorough
 def test_the_last_the_best_and_those_between_two_steps_are_found(logdir):
     run = RunDirectory(logdir)
     names = [p.name for p in last_checkpoints(run, 2)]

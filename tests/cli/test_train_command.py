@@ -137,6 +137,7 @@ def test_settings_come_from_the_file_and_then_from_the_command_line(train, tmp_p
     assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == 2
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_has_its_saved_settings_and_those_of_the_command_line_over_them(train, six_steps, tmp_path):
     logdir = Path(shutil.copytree(six_steps, tmp_path / "run"))
     before = RunDirectory(logdir).settings()

@@ -54,7 +54,7 @@ def test_stepwise_decoding_with_its_cache_gives_the_teacher_forced_logits(graph,
 
 
 @pytest.mark.parametrize("name, more", [
-    *[pytest.param(name, {}, marks=[] if name in ("transformer", "seq2seq, fed") else [pytest.mark.thorough])
+    *[pytest.param(name, {}, marks=[] if name == "transformer" else [pytest.mark.thorough])
       for name in tiny.MODELS],
     pytest.param("transformer", {"decoder_cell": "ssru", "guided_alignment_weight": 0.1, "decoder_layers": 3},
                  marks=pytest.mark.thorough),
@@ -217,7 +217,8 @@ def test_dropout_is_a_function_of_seed_and_clock_alone(name):
 
 
 @pytest.mark.parametrize("name, more", [
-    ("transformer", {"positions": "relative", "decoder_cell": "ssru", "norm": "rms"}),
+    pytest.param("transformer", {"positions": "relative", "decoder_cell": "ssru", "norm": "rms"},
+                 marks=pytest.mark.thorough),
     pytest.param("convs2s", {}, marks=pytest.mark.thorough),
     *(pytest.param(name, {}, marks=pytest.mark.slow) for name in ("seq2seq, fed", "rnnsearch"))])
 def test_bfloat16_is_close_to_float32_and_parameters_and_gradients_are_float32(name, more):

@@ -56,6 +56,7 @@ def begin(run: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> None:
     assert not (run.parent / "out").exists()
 
 
+@pytest.mark.thorough
 def test_the_graph_resumes_its_output_also_with_a_precision_of_ctranslate2(
         run: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     begin(run, monkeypatch, "--precision", "int8")

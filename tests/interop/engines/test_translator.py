@@ -183,8 +183,8 @@ AVOIDED = {"words": [["w9"], ["w1 w6", "W3"], ["w6 w6"], ["w0 </s>", "w4 w4"], [
            "pieces": [["h"], ["der", "e e"], ["hund </s>"], ["d i", "am"], ["e"]]}
 
 
-@pytest.mark.parametrize("kind", [
-    pytest.param(kind, marks=[] if kind == "words" else [pytest.mark.thorough]) for kind in AVOIDED])
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", AVOIDED)
 def test_greedy_translations_avoid_phrases_as_those_of_the_graph(kind: str, ending_run: Path, lines: list[str],
                                                                  tmp_path: Path) -> None:
     run = ending_run if kind == "words" else random_run(tmp_path / "run")

@@ -80,6 +80,7 @@ def test_every_control_has_a_name_and_every_id_of_the_programs_is_in_the_page(pa
                for name, code in (("source", "de"), ("target", "en")) if attributes.get("id") == name)
 
 
+@pytest.mark.thorough
 def test_the_same_run_gives_the_same_bytes_and_another_language_another_version(
         export_page: Any, other_engine: Path, path: Path, tmp_path: Path) -> None:
     again = export_page(tmp_path / "again", bergamot=other_engine)
