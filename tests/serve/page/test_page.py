@@ -333,13 +333,21 @@ def test_on_a_phone_the_translation_stays_in_sight(browser, toys, width):
     context.close()
 
 
+def press_tab_until(page, condition):
+    """Press Tab until a condition of the focused element holds, through the whole page at most."""
+    passed = []
+    while not page.evaluate(condition):
+        passed.append(page.evaluate("document.activeElement.outerHTML.slice(0, 80)"))
+        assert len(passed) < 60, f"{condition} never holds; the focus passed {passed}"
+        page.keyboard.press("Tab")
+
+
 def test_other_translations_of_a_sentence_are_chosen_by_the_keyboard_alone(page, toys):
     opened(page, toys, "ist klein. Der hund ist klein")
     source(page).focus()
     for _ in range(3):      # the language, the switch, copy
         page.keyboard.press("Tab")
-    while not page.evaluate("document.activeElement.classList.contains('word')"):
-        page.keyboard.press("Tab")
+    press_tab_until(page, "document.activeElement.classList.contains('word')")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     expect(page.locator(".word:focus")).to_have_text("small")
@@ -347,8 +355,7 @@ def test_other_translations_of_a_sentence_are_chosen_by_the_keyboard_alone(page,
     menu = page.get_by_role("dialog", name="Other words")
     expect(menu.locator("#alternatives button")).to_have_text(["small is dog the", "little is dog the"])
     page.keyboard.press("Tab")
-    while page.evaluate("document.activeElement.textContent") != "little is dog the":
-        page.keyboard.press("Tab")
+    press_tab_until(page, "document.activeElement.textContent === 'little is dog the'")
     page.keyboard.press("Enter")
     expect(page.locator("#target")).to_have_text("small is little is dog the")
 
