@@ -13,8 +13,9 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any, NamedTuple
+
+from modifiers import ALL_DISABLED
 
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.interop.ctranslate2_engine import CTranslate2Translator
@@ -22,7 +23,7 @@ from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import PLAIN, LineOptions
 from towernmt.predict.lines.text_io import read_text
-from towernmt.predict.search.search_settings import SWITCH, SpecialLineSettings, StreamSettings
+from towernmt.predict.search.search_settings import StreamSettings
 from towernmt.predict.translator import Translator
 
 COMMON_WORDS = ("you", "not", "have", "me", "that", "do", "in", "of", "it", "this")
@@ -85,13 +86,12 @@ def main() -> None:
     options = parser().parse_args()
     log_to_stderr()
     lines, references = (read_text(file)[:options.lines] for file in (options.text, options.reference))
-    off = SpecialLineSettings(**{field.name: SWITCH[1] for field in fields(SpecialLineSettings)})
     print("| request | best differs | largest difference of their scores | n-best differs | CPU seconds of CTranslate2 "
           "| of the graph |\n|---|--:|--:|--:|--:|--:|")
     differing: dict[str, list[int]] = {}
     for request in REQUESTS[:options.requests]:
-        arguments: dict[str, Any] = {"stream": StreamSettings(threads=1), "special_lines": off, **request.search,
-                                     "log_probs": request.details, "attention": request.details}
+        arguments: dict[str, Any] = {"stream": StreamSettings(threads=1), "special_lines": ALL_DISABLED,
+                                     **request.search, "log_probs": request.details, "attention": request.details}
         line_options = [request.options(reference, number) for number, reference in enumerate(references)]
         ours, our_seconds = translations(Translator(options.model, device="cpu", engine="graph", **arguments), lines,
                                          line_options)

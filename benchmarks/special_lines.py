@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import fields
+
+from modifiers import ALL_DISABLED
 
 from towernmt import Translator
-from towernmt.predict.search.search_settings import SWITCH, SpecialLineSettings
+from towernmt.predict.search.search_settings import SpecialLineSettings
 
 NOT_AVAILABLE = r"[Dd]as Gerät ist nicht verfügbar"
 LINES: list[tuple[str, str]] = [
@@ -53,8 +54,7 @@ def main() -> None:
     parser.add_argument("--beam", type=int, default=5)
     args = parser.parse_args()
     texts = [line for line, _ in LINES]
-    disabled = SpecialLineSettings(**{field.name: SWITCH[1] for field in fields(SpecialLineSettings)})
-    systems = {"off": disabled, "auto": SpecialLineSettings()}
+    systems = {"off": ALL_DISABLED, "auto": SpecialLineSettings()}
     translations_by_system = {name: Translator(args.model, args.beam, special_lines=settings).translate(texts)
                               for name, settings in systems.items()}
     good = {name: [re.fullmatch(pattern, text) is not None

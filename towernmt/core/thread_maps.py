@@ -34,7 +34,7 @@ def map_ahead(function: Callable[[A], B], arguments: Iterable[A], ahead: int,
         arguments: the arguments, which this thread reads.
         ahead: maximum number of arguments that are read before the first result is yielded, and of calls at the same
             time.
-        is_only: returns whether there is no other argument; then the function is called in this thread.
+        is_only: returns whether an argument is the only one; its call is made in this thread.
     """
     waiting: deque[tuple[A, Callable[[], B]]] = deque()
     with ThreadPoolExecutor(ahead, thread_name_prefix="map") as pool:

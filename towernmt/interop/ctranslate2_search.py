@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -75,7 +75,7 @@ class CTranslate2Search:
         self._log_probs, self._attention, self.engine = log_probs, attention, model.name
         self._batches_per_thread = batches_per_thread
         self._never_tokens = model.target_tokens((PAD, BOS))        # a translation never contains them
-        self._length_factor = cache(partial(_length_factor, search))
+        self._length_factor = cache(search.length_factor)
 
     def __call__(self, **inputs: np.ndarray) -> SearchOutput:
         """Return the best translations of each sentence of a batch.
@@ -458,12 +458,6 @@ class CTranslate2Search:
                 if attention is not None and hypothesis.attention is not None:
                     attention[row, k, :end, :hypothesis.attention.shape[1]] = hypothesis.attention
         return SearchOutput(tokens, scores, log_probs, attention)
-
-
-def _length_factor(search: SearchSettings, tokens: int) -> float:
-    """Return the factor by which the score of a hypothesis of this length is divided."""
-    base = (5.0 + tokens) / 6.0 if search.length_normalization == "gnmt" else float(tokens)
-    return float(base ** search.length_penalty)
 
 
 def _add_end_column(rows: Sequence[Sequence[float]]) -> np.ndarray:

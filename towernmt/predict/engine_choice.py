@@ -421,7 +421,7 @@ class FastOrGraphScorer(PairScorer):
 
 
 class _ScorerByLength(PairScorer):
-    """A fast scorer of pairs that are short enough for it, and the graph for the others."""
+    """A scorer that uses the fast scorer for short pairs and the graph for pairs that are too long for it."""
 
     def __init__(self, fast: PairScorer, graph: Callable[[], PairScorer], checkpoint: str, batch_tokens: int) -> None:
         super().__init__(fast.source_vocabulary, fast.target_vocabulary, checkpoint, batch_tokens)

@@ -228,15 +228,17 @@ class LineTranslator:
             sources = (request.text for request in copies)
         search = self.current_search()
 
-        parts = parts_of(self.stream.window) if isinstance(search, DividingSearch) else 0
+        dividing = search if isinstance(search, DividingSearch) else None
+        parts = 0 if dividing is None else parts_of(self.stream.window)
 
         def translate(requests: Iterable[LineRequest], *, again: bool) -> Iterator[Translation]:
-            chosen = search.among_others() if again and parts > 1 and isinstance(search, DividingSearch) else search
-            searches = Searches(chosen.with_settings, True, self.retry or None, *(
-                (chosen.is_undivided, chosen.without_details) if isinstance(chosen, DividingSearch) else ()))
+            chosen = dividing.among_others() if dividing is not None and again and parts > 1 else dividing
+            used_search = search if chosen is None else chosen
+            searches = Searches(used_search.with_settings, True, self.retry or None, *(
+                () if chosen is None else (chosen.is_undivided, chosen.without_details)))
             translations = translate_stream(
-                chosen, self.source_vocabulary, self.target_vocabulary, requests, self.stream, "" if again else name,
-                self._encoder, searches, first)
+                used_search, self.source_vocabulary, self.target_vocabulary, requests, self.stream,
+                "" if again else name, self._encoder, searches, first)
             return translations if self._unknown is None else map(self._unknown.replace, translations)
 
         translations = self._special_lines.translated(requests, translate, self.stream.window, parts)

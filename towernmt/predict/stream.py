@@ -163,8 +163,8 @@ class _Part(NamedTuple):
     Attributes:
         requests: requests of the lines.
         pieces: pieces of each line; there are fewer lines than requests if a request is not valid.
-        new_pieces: pieces to translate; the parts before this one in the window translate the others.
-        is_only: whether the stream has no other lines.
+        new_pieces: pieces to translate. The other pieces also occur in an earlier part of the window.
+        is_only: whether this part has all lines of the stream.
     """
 
     requests: list[LineRequest]

@@ -241,9 +241,7 @@ class SpecialLine:
         Args:
             translate: translates requests.
         """
-        options = self.request.options
-        if self.is_copied or not self._is_changed or not self.spans.is_empty or options.inputs or not (
-                self._may_be_copied):
+        if self.is_copied or not self._is_changed or not self.spans.is_empty or not self._may_be_copied:
             return []
         return [self.second_request(line) for line in self._changed_lines((), translate)]
 
@@ -431,8 +429,7 @@ def _changed(translation: Translation, change: Callable[[str], str]) -> Translat
 def total_log_prob(hypothesis: Hypothesis, search: SearchSettings) -> float:
     """Return the log-probability of a translation in nats, without the length penalty of its score."""
     tokens = max(hypothesis.tokens, 1)
-    base = (5.0 + tokens) / 6.0 if search.length_normalization == "gnmt" else float(tokens)
-    return float(hypothesis.score) * base ** search.length_penalty - search.word_reward * tokens
+    return float(hypothesis.score) * search.length_factor(tokens) - search.word_reward * tokens
 
 
 def mean_log_prob(hypothesis: Hypothesis, search: SearchSettings) -> float:

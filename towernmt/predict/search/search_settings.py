@@ -84,6 +84,11 @@ class SearchSettings:
     averaged: bool = setting(
         True, "Use the moving average of the weights, if the run has one (optimizer.ema_decay).")
 
+    def length_factor(self, tokens: int) -> float:
+        """Return the divisor of the score of a hypothesis with this number of tokens, EOS included."""
+        base = (5.0 + tokens) / 6.0 if self.length_normalization == "gnmt" else float(tokens)
+        return float(base ** self.length_penalty)
+
     def __post_init__(self) -> None:
         check_ranges(self)
         if problem := _sampling_conflict(self) if self.selection == "sampling" else _beam_conflict(self):
