@@ -36,7 +36,7 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from towernmt.core.errors import SettingsError
-from towernmt.serve.api import deepl, libretranslate, native, native_documents
+from towernmt.serve.api import deepl, libretranslate, native, native_documents, operations
 from towernmt.serve.request_limits import RequestError, ServerLimits
 from towernmt.serve.served_models import detect_languages
 from towernmt.serve.service import Service
@@ -86,7 +86,7 @@ def make_app(service: Service) -> Any:
     cors = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST", "DELETE"],
                        allow_headers=["authorization", "content-type", "x-api-key", native_documents.KEY_HEADER],
                        max_age=3600)] if origins else []
-    routes = [*native.operation_routes(), *native.routes(), *native_documents.routes(), *libretranslate.routes(),
+    routes = [*operations.routes(), *native.routes(), *native_documents.routes(), *libretranslate.routes(),
               *deepl.text_routes(), *deepl.glossary_routes(), *deepl.document_routes(),
               *(page_routes() if service.page else [])]
     app = Starlette(routes=routes, middleware=cors,
