@@ -29,11 +29,11 @@ from towernmt.core.standard_streams import log_to_stderr
 from towernmt.dataflow.text.pharaoh_alignments import Link
 from towernmt.dataflow.text.text_lines import clean_lines
 from towernmt.models.model_settings import PRECISIONS
-from towernmt.predict.engine_choice import open_scorer
 from towernmt.predict.lines.output_file import output_file
 from towernmt.predict.lines.text_io import check_readable, open_input
 from towernmt.predict.lines.words_of_lines import pharaoh, reversed_links
 from towernmt.predict.pair_scorer import PairScore, PairScorer, bits_per_character, token_perplexity
+from towernmt.predict.scorer_choice import open_scorer
 from towernmt.predict.search.search_settings import StreamSettings
 from towernmt.predict.symmetrise import METHODS, ErrorRate, parse_gold, symmetrised
 

@@ -15,11 +15,12 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
 from towernmt.dataflow.text.text_lines import clean_lines
 from towernmt.dataflow.text.validation_set import check_has_text
-from towernmt.predict.engine_choice import ENGINES, open_scorer
+from towernmt.predict.engine_support import ENGINES
 from towernmt.predict.lines.output_file import output_file
 from towernmt.predict.lines.resumable import LineOutput
 from towernmt.predict.lines.text_io import open_input, read_text
 from towernmt.predict.reranking import Reranker, read_nbest, reranked
+from towernmt.predict.scorer_choice import open_scorer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from towernmt.core.errors import SettingsError
-from towernmt.predict.engine_choice import ENGINES as TRANSLATOR_ENGINES
-from towernmt.predict.engine_choice import open_scorer
+from towernmt.predict.engine_support import ENGINES as TRANSLATOR_ENGINES
+from towernmt.predict.scorer_choice import open_scorer
 from towernmt.predict.search.search_settings import GRAPH, SearchSettings
 
 if TYPE_CHECKING:

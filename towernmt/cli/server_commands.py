@@ -26,7 +26,7 @@ from towernmt.cli.translation_options import (
 )
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
-from towernmt.predict.engine_choice import check_precision
+from towernmt.predict.engine_support import check_precision
 from towernmt.predict.search.device_batches import batching_for, uses_gpu
 from towernmt.predict.search.search_settings import BATCH_ON_GPU, StreamSettings
 from towernmt.serve.glossaries import Glossaries

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from towernmt.core.directories import is_export
 from towernmt.core.errors import SettingsError
 from towernmt.core.gpus import missing_without_tensorflow
-from towernmt.predict.engine_choice import ENGINES as TRANSLATOR_ENGINES
-from towernmt.predict.engine_choice import check_precision
+from towernmt.predict.engine_support import ENGINES as TRANSLATOR_ENGINES
+from towernmt.predict.engine_support import check_precision
 from towernmt.predict.search.search_settings import (
     MEANS,
     SAMPLING_ONLY,

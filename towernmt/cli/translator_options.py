@@ -25,8 +25,8 @@ from towernmt.cli.translation_options import (
     special_line_settings,
 )
 from towernmt.core.standard_streams import log_to_stderr
-from towernmt.predict.engine_choice import ENGINES as TRANSLATOR_ENGINES
-from towernmt.predict.engine_choice import graph_precision
+from towernmt.predict.engine_support import ENGINES as TRANSLATOR_ENGINES
+from towernmt.predict.engine_support import graph_precision
 from towernmt.predict.lines.line_options import PLAIN, LineOptions
 from towernmt.predict.search.device_batches import batching_for
 from towernmt.predict.search.search_settings import BATCH_ON_GPU, GRAPH, StreamSettings

@@ -42,7 +42,7 @@ from towernmt.jobs.corrections import (
     save_corrections,
     split_corrections,
 )
-from towernmt.predict.engine_choice import ENGINES, default_precision
+from towernmt.predict.engine_support import ENGINES, default_precision
 from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.trained_model import TrainedModel

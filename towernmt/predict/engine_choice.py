@@ -9,33 +9,28 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
 from typing import Any, Protocol
 
 import numpy as np
 
-from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
-from towernmt.checkpoint.packaged_run import PackagedRun, open_run
-from towernmt.checkpoint.records import check_vocabulary_of
-from towernmt.checkpoint.saved_run import SavedRun, open_run_checkpoint
-from towernmt.core.errors import SettingsError
-from towernmt.core.machine import parse_device
-from towernmt.models.model_settings import PRECISIONS
 from towernmt.predict.background_export import BackgroundExport, FastEngine
+from towernmt.predict.engine_support import (
+    ENGINES,
+    check_engine,
+    checkpoint_of,
+    graph_precision,
+    log_graph,
+    why_only_graph,
+)
 from towernmt.predict.line_translator import DividingSearch, Search, SearchArguments, TrainedSearch
 from towernmt.predict.lines.batch_inputs import LinePiece
 from towernmt.predict.lines.hypotheses import SearchOutput
-from towernmt.predict.pair_scorer import PairScore, PairScorer, token_batches
-from towernmt.predict.search.device_batches import uses_gpu
-from towernmt.predict.search.search_settings import GRAPH, EnsembleSettings, StreamSettings, as_list
+from towernmt.predict.pair_scorer import token_batches
+from towernmt.predict.search.search_settings import GRAPH, StreamSettings
 
-ENGINES = ("auto", GRAPH)
-"""Engines of a `Translator` and a scorer; the first is the default."""
-WEIGHT_PRECISIONS = ("int16", "int8")
-"""Precisions of weights that only CTranslate2 has."""
-_ENGINE_LOCATION = "towernmt.interop.ctranslate2_equivalence:{}"
+_ENGINE_LOCATION = "towernmt.interop.ctranslate2_equivalence:search_engine"
 
 log = logging.getLogger(__name__)
 
@@ -75,34 +70,6 @@ class FastSearch(DividingSearch, Protocol):
         """Return a search that divides only large batches, because other searches use the same threads meanwhile."""
 
 
-def _log_graph(run: SavedRun, reason: str) -> None:
-    log.info("%s: TensorFlow's graph is used, because %s.", run.name, reason)
-
-
-def _why_only_graph(members: Sequence[Sequence[Any]], models: Sequence[Any], device: str | None,
-                    ensemble: EnsembleSettings | None) -> str:
-    """Return why only the graph is possible, a clause; "" if another engine may be.
-
-    Args:
-        members: lists with an element for each member of an ensemble, or one for all.
-        models: models as Python objects; None for those of the runs.
-        device: "cpu", "gpu", "gpu:N" or None.
-        ensemble: how to combine the members.
-
-    Raises:
-        SettingsError: `device` is not a device, or a single model has several weights of an ensemble.
-    """
-    if device is not None:
-        parse_device(device)
-    if max(map(len, members)) > 1:
-        return "the model is an ensemble"
-    if ensemble is not None:
-        ensemble.normalised_weights(1)
-    if any(model is not None for model in models):
-        return "the model is a Python object"
-    return "it runs on a GPU" if uses_gpu(device) else ""
-
-
 def open_engines(arguments: SearchArguments, stream: StreamSettings, engine: str = ENGINES[0],
                  export_first: bool = False) -> TrainedSearch:
     """Open the engine of a translator.
@@ -117,68 +84,25 @@ def open_engines(arguments: SearchArguments, stream: StreamSettings, engine: str
         CheckpointError: the checkpoint does not exist, or does not match the run's settings.
         SettingsError: an invalid value, not a run, or a missing GPU.
     """
-    _check_engine(engine, arguments.precision)
+    check_engine(engine, arguments.precision)
     if engine == GRAPH:
         return _graph(arguments)
-    reason = "the search has custom processors" if arguments.processors else _why_only_graph(
+    reason = "the search has custom processors" if arguments.processors else why_only_graph(
         [arguments.runs, arguments.checkpoints, arguments.models], arguments.models, arguments.device,
         arguments.ensemble)
     if not reason:
-        fast: FastEngine[FastSearch] = resolve_name(_ENGINE_LOCATION.format("search_engine"))(arguments, stream)
+        fast: FastEngine[FastSearch] = resolve_name(_ENGINE_LOCATION)(arguments, stream)
         reason = fast.difference()
         if not reason:
             return EngineChoice(arguments, fast, export_first, stream.batch_tokens)
-    _log_graph(arguments.runs[0], reason)
+    log_graph(arguments.runs[0], reason)
     return _graph(dataclasses.replace(arguments, precision=graph_precision(arguments.precision)))
-
-
-def default_precision(runs: Sequence[SavedRun], engine: str) -> str:
-    """Return the precision for models without a requested precision: that of a package, or float32."""
-    if len(runs) == 1 and isinstance(runs[0], PackagedRun) and engine != GRAPH:
-        return runs[0].manifest.processor_precision
-    return PRECISIONS[0]
-
-
-def _check_engine(engine: str, precision: str) -> None:
-    if engine not in ENGINES:
-        raise SettingsError(f"engine '{engine}': choose one of {', '.join(ENGINES)}.")
-    check_precision(precision, engine)
-
-
-def check_precision(precision: str | None, engine: str) -> None:
-    """Check that auto or graph supports a precision; CTranslate2 itself checks its precision.
-
-    Args:
-        precision: requested precision; None by default.
-        engine: one of `ENGINES`, or "ctranslate2".
-
-    Raises:
-        SettingsError: the engine does not support the precision.
-    """
-    precisions = PRECISIONS if engine == GRAPH else (*PRECISIONS, *WEIGHT_PRECISIONS)
-    if engine in ENGINES and precision not in (None, *precisions):
-        raise SettingsError(f"--precision {precision}: --engine {engine} supports {', '.join(precisions)}.")
 
 
 def _graph(arguments: SearchArguments) -> TrainedSearch:
     from towernmt.predict.search_towers import build_graph_search  # imports TensorFlow
 
     return build_graph_search(arguments)
-
-
-def _checkpoint_of(run: SavedRun, checkpoint: Any, averaged: bool) -> tuple[str, Any]:
-    """Return the prefix of a checkpoint, and the checkpoint for the graph, which training cannot remove.
-
-    Raises:
-        CheckpointError: the checkpoint does not exist.
-        SettingsError: the vocabulary does not belong to the run, or the run does not have the requested weights.
-    """
-    run.check_weights(averaged)
-    if isinstance(run, PackagedRun) and not isinstance(checkpoint, OpenCheckpoint):
-        return run.checkpoint_prefix(checkpoint), checkpoint      # its files are written when the graph needs them
-    held = open_run_checkpoint(run, checkpoint)
-    check_vocabulary_of(held, run.vocabulary)
-    return held.original, held
 
 
 class EngineChoice:
@@ -202,7 +126,7 @@ class EngineChoice:
     def __init__(self, arguments: SearchArguments, fast: FastEngine[FastSearch], export_first: bool,
                  batch_tokens: int) -> None:
         run = arguments.runs[0]
-        self.checkpoint, held_checkpoint = _checkpoint_of(run, arguments.checkpoints[0], arguments.search.averaged)
+        self.checkpoint, held_checkpoint = checkpoint_of(run, arguments.checkpoints[0], arguments.search.averaged)
         self._arguments = dataclasses.replace(arguments, checkpoints=[held_checkpoint])
         self._batch_tokens = batch_tokens
         self.source_vocabulary, self.target_vocabulary = run.vocabularies()
@@ -247,11 +171,6 @@ class EngineChoice:
         if reason not in self._logged:
             self._logged.add(reason)
             log.info("%s: TensorFlow's graph translates some lines, because %s.", self._arguments.runs[0].name, reason)
-
-
-def graph_precision(precision: str | None) -> str:
-    """Return the precision of the graph: float32 if none is requested, or one that only CTranslate2 has."""
-    return precision if precision in PRECISIONS else PRECISIONS[0]
 
 
 class FastOrGraphSearch:
@@ -334,107 +253,3 @@ def _with_rows(output: SearchOutput, rows: np.ndarray, new: SearchOutput) -> Sea
     return SearchOutput(merged(output.tokens, new.tokens), merged(output.scores, new.scores),
                         merged_details(output.log_probs, new.log_probs),
                         merged_details(output.attention, new.attention))
-
-
-def open_scorer(run_dir: Any, checkpoint: Any = None, *, engine: str = ENGINES[0], device: str | None = None,
-                averaged: bool = True, batch_tokens: int = 4096, ensemble: EnsembleSettings | None = None,
-                precision: str = PRECISIONS[0], trust_code: bool = False) -> PairScorer:
-    """Open a scorer of sentence pairs.
-
-    Args:
-        run_dir: see `Scorer`.
-        checkpoint: see `Scorer`.
-        engine: "auto": CTranslate2 if it can score as the graph does; "graph".
-        device: see `Scorer`.
-        averaged: see `Scorer`.
-        batch_tokens: see `Scorer`.
-        ensemble: see `Scorer`.
-        precision: see `Translator`.
-        trust_code: see `Scorer`.
-
-    Raises:
-        CheckpointError: the checkpoint does not exist, or does not match the run's settings.
-        SettingsError: an invalid value, not a run, or a missing GPU.
-    """
-    _check_engine(engine, precision)
-    runs = [open_run(path, trust_code) for path in as_list(run_dir)]
-    common: dict[str, Any] = {"device": device, "averaged": averaged, "batch_tokens": batch_tokens}
-
-    def graph(checkpoint_to_score: Any) -> PairScorer:
-        from towernmt.predict.scorer import Scorer  # imports TensorFlow
-
-        return Scorer(runs, checkpoint_to_score, ensemble=ensemble, trust_code=trust_code,
-                      precision=precision if engine == GRAPH else graph_precision(precision), **common)
-
-    if engine == GRAPH:
-        return graph(checkpoint)
-    reason = _why_only_graph([runs, as_list(checkpoint)], (), device, ensemble)
-    if not reason:
-        fast: FastEngine[PairScorer] = resolve_name(_ENGINE_LOCATION.format("scoring_engine"))(
-            runs[0], averaged, precision, batch_tokens)
-        reason = fast.difference()
-        if not reason:
-            return FastOrGraphScorer(runs[0], as_list(checkpoint)[0], averaged, fast, graph, batch_tokens)
-    _log_graph(runs[0], reason)
-    return graph(checkpoint)
-
-
-class FastOrGraphScorer(PairScorer):
-    """A scorer that uses the export of a run if it exists, and the graph otherwise.
-
-    Args:
-        run: the run.
-        checkpoint: the requested checkpoint.
-        averaged: whether to use the moving averages of the weights.
-        fast: the engine with the results of the graph.
-        graph: returns the graph's scorer of a checkpoint.
-        batch_tokens: see `PairScorer`.
-
-    Raises:
-        CheckpointError: the checkpoint does not exist.
-        SettingsError: an invalid value.
-    """
-
-    def __init__(self, run: SavedRun, checkpoint: Any, averaged: bool, fast: FastEngine[PairScorer],
-                 graph: Callable[[Any], PairScorer], batch_tokens: int) -> None:
-        prefix, held = _checkpoint_of(run, checkpoint, averaged)
-        super().__init__(*run.vocabularies(), prefix, batch_tokens)
-        self._export = BackgroundExport(run, prefix, fast, False)
-        self._graph = cache(lambda: graph(held))
-        if self._export.result is None:
-            self._graph()
-
-    def score_stream(self, pairs: Iterable[tuple[str, str]], name: str = "input",
-                     per_token: bool = False) -> Iterator[PairScore]:
-        """Yield the score of each pair; see `PairScorer`."""
-        return self._export.export_during(self._current().score_stream(pairs, name, per_token))
-
-    def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
-        """Return the log-probabilities of pairs of ids; see `PairScorer`."""
-        return self._current().score_ids(sources, targets)
-
-    def _current(self) -> PairScorer:
-        fast = self._export.result
-        if fast is None:
-            return self._graph()
-        return _ScorerByLength(fast, self._graph, self.checkpoint, self._batch_tokens)
-
-
-class _ScorerByLength(PairScorer):
-    """A scorer that uses the fast scorer for short pairs and the graph for pairs that are too long for it."""
-
-    def __init__(self, fast: PairScorer, graph: Callable[[], PairScorer], checkpoint: str, batch_tokens: int) -> None:
-        super().__init__(fast.source_vocabulary, fast.target_vocabulary, checkpoint, batch_tokens)
-        self._fast, self._graph = fast, graph
-
-    def score_ids(self, sources: list[list[int]], targets: list[list[int]]) -> list[tuple[float, np.ndarray]]:
-        scores: dict[int, tuple[float, np.ndarray]] = {}
-        max_length = self._fast.max_length
-        short = [i for i, pair in enumerate(zip(sources, targets, strict=True))
-                 if max_length is None or max(map(len, pair)) < max_length]
-        long = sorted(set(range(len(sources))) - set(short))
-        for indices, scorer in ((short, lambda: self._fast), (long, self._graph)):
-            if indices:
-                scores |= zip(indices, scorer().score_ids([sources[i] for i in indices], [targets[i] for i in indices]),
-                              strict=True)
-        return [scores[i] for i in range(len(sources))]

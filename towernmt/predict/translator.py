@@ -11,7 +11,8 @@ from towernmt.checkpoint.packaged_run import open_run
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import SettingsError
 from towernmt.core.machine import processors
-from towernmt.predict.engine_choice import ENGINES, EngineChoice, default_precision, open_engines
+from towernmt.predict.engine_choice import EngineChoice, open_engines
+from towernmt.predict.engine_support import ENGINES, default_precision
 from towernmt.predict.line_translator import (
     LineTranslator,
     Search,

@@ -21,7 +21,7 @@ from towernmt.core.machine import processors
 from towernmt.dataflow.text.language_codes import Direction, parse_direction, plain_code, written_language
 from towernmt.documents.shields import EVERYTHING, Protection
 from towernmt.models.model_settings import PRECISIONS
-from towernmt.predict.engine_choice import ENGINES as TRANSLATOR_ENGINES
+from towernmt.predict.engine_support import ENGINES as TRANSLATOR_ENGINES
 from towernmt.predict.line_translator import LineTranslator
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import LineOptions

@@ -26,11 +26,11 @@ from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary
 from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 from towernmt.interop.ctranslate2_requests import difference
 from towernmt.predict import engine_choice
-from towernmt.predict.engine_choice import open_scorer
 from towernmt.predict.line_translator import SearchArguments, TrainedSearch
 from towernmt.predict.lines.line_options import LineOptions, LineRequest
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.scorer import Scorer
+from towernmt.predict.scorer_choice import open_scorer
 from towernmt.predict.search.search_settings import EnsembleSettings, SearchSettings, StreamSettings
 from towernmt.predict.translator import Translator
 
