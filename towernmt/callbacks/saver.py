@@ -35,7 +35,7 @@ from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import CheckpointError, DataError, SettingsError
 from towernmt.core.terminal_log import DETAIL
 from towernmt.core.tf_compat import tf1
-from towernmt.input_source.queue_input import InputCallback
+from towernmt.input_source.input_callback import InputCallback
 
 
 class CheckpointSaver(Callback):
