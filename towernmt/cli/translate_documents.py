@@ -26,7 +26,7 @@ from towernmt.documents.segments import Document, Mark
 from towernmt.predict.lines.hypotheses import Hypothesis
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.output_file import check_apart, output_file
-from towernmt.predict.ranges.job import NAME_PLACEHOLDER, check_writable_output
+from towernmt.predict.ranges.outputs import NAME_PLACEHOLDER, check_writable_output
 
 if TYPE_CHECKING:
     from towernmt.predict.line_translator import LineTranslator

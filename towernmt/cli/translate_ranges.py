@@ -38,16 +38,13 @@ from towernmt.farm.ray_workers import connect_workers
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.output_file import check_apart
 from towernmt.predict.lines.resumable import ENGINE
-from towernmt.predict.ranges.job import (
+from towernmt.predict.ranges.job import RangeJob, RangeResult, RangeTask, translation_farm
+from towernmt.predict.ranges.outputs import (
     NAME_PLACEHOLDER,
-    RangeJob,
-    RangeResult,
-    RangeTask,
     check_writable_output,
     is_per_text,
     is_remote,
     output_paths,
-    translation_farm,
     without_options,
 )
 from towernmt.predict.ranges.plan import FileText, Plan, RangeReader, Text, is_plan_of, make_plan, open_texts

@@ -2,10 +2,6 @@
 
 The products of a cell with the input of all steps are one product before the loop; only the products with the state
 remain in the loop. A fused kernel uses the same variables.
-
-In TensorFlow 2.21 the gradient that is registered for `BlockLSTMV2` calls the kernel of `BlockLSTM`, whose gates have
-another order, and `GRUBlockCell` has no gradient: both are defined here. For a batch without rows the gradient kernel
-does not write the gradients of the weights, which then hold arbitrary values: this module sets them.
 """
 
 from __future__ import annotations
@@ -19,110 +15,11 @@ from tensorpack.tfutils.tower import get_current_tower_context
 from towernmt.core.graph_state import graph_state
 from towernmt.core.tensors import DType, Tensor
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.models.kernels import affine, compute_dtype, count_to, matmul, product_over_rows, rows_at, to_float32
+from towernmt.models.fused_recurrence import block_gru, block_lstm
+from towernmt.models.kernels import affine, compute_dtype, count_to, matmul, rows_at, to_float32
 from towernmt.models.layers.randomness import StatelessUniform, dropout
-from towernmt.models.scan import Step, StepOperation, apply_now, loop_over_time, scan
-
-
-def block_lstm(x: Tensor, start: list[Tensor], kernel: Tensor, bias: Tensor) -> list[Tensor]:
-    """Run an LSTM layer over complete sequences with one kernel.
-
-    Args:
-        x: float32 `[time, batch, input depth]`.
-        start: cell and output before the first step, each float32 `[batch, depth]`.
-        kernel: float32 `[input depth + depth, 4 * depth]`, gates in the order input, forget, cell input, output.
-        bias: float32 `[4 * depth]`.
-
-    Returns:
-        cell and output after each step, each `[time, batch, depth]`.
-    """
-    depth = int(kernel.shape[1]) // 4
-
-    @tf.custom_gradient
-    def run(x: Tensor, cell: Tensor, output: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
-        peephole = tf.zeros([depth])
-        size = tf.shape(x)[0]
-        with tf1.device("/cpu:0"):          # the kernel reads it there; an int64 would be in the memory of a GPU
-            longest = tf.cast(size, tf.int64)
-        kernel_inputs = {"seq_len_max": longest, "x": x, "cs_prev": cell, "h_prev": output, "w": kernel,
-                         "wci": peephole, "wcf": peephole, "wco": peephole, "b": bias}
-        results = tf.raw_ops.BlockLSTMV2(**kernel_inputs)
-
-        def gradient(d_cell: Tensor, d_output: Tensor) -> list[Tensor]:
-            d = tf.raw_ops.BlockLSTMGradV2(**kernel_inputs, **results._asdict(), cs_grad=d_cell, h_grad=d_output,
-                                           use_peephole=False)
-            has_rows = tf.shape(x)[1] > 0
-            return [d.x_grad, d.cs_prev_grad, d.h_prev_grad, _only_if(has_rows, d.w_grad),
-                    _only_if(has_rows, d.b_grad)]
-
-        return (results.cs, results.h), gradient
-
-    cells, outputs = run(*[tf.convert_to_tensor(t) for t in (x, *start, kernel, bias)])
-    return [_with_depth(cells, depth), _with_depth(outputs, depth)]
-
-
-def block_gru(x: Tensor, start: list[Tensor], gates_kernel: Tensor, gates_bias: Tensor, candidate_kernel: Tensor,
-              candidate_bias: Tensor) -> list[Tensor]:
-    """Run a GRU layer over complete sequences with one kernel for each step.
-
-    Args:
-        x: float32 `[time, batch, input depth]`.
-        start: list of the state before the first step, float32 `[batch, depth]`.
-        gates_kernel: float32 `[input depth + depth, 2 * depth]`, reset and update gate.
-        gates_bias: float32 `[2 * depth]`.
-        candidate_kernel: float32 `[input depth + depth, depth]`.
-        candidate_bias: float32 `[depth]`.
-
-    Returns:
-        A list of the state after each step, `[time, batch, depth]`.
-    """
-    depth = int(candidate_kernel.shape[1])
-
-    @tf.custom_gradient
-    def run(x: Tensor, state: Tensor, w_ru: Tensor, b_ru: Tensor, w_c: Tensor, b_c: Tensor) -> Tensor:
-        weights = {"w_ru": w_ru, "b_ru": b_ru, "w_c": w_c, "b_c": b_c}
-
-        def forward(inputs: list[Tensor], carry: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-            results = tf.raw_ops.GRUBlockCell(x=inputs[0], h_prev=carry[0], **weights)
-            return [results.h], list(results)
-
-        reset, update, candidate, states = loop_over_time(forward, [x], [state], 4)[1]
-        previous_states = tf.concat([state[None], states[:-1]], 0)
-
-        def gradient(d_states: Tensor) -> list[Tensor]:
-            def backward(inputs: list[Tensor], carry: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-                x, h_prev, r, u, c, d_h = inputs
-                d = tf.raw_ops.GRUBlockCellGrad(x=x, h_prev=h_prev, **weights, r=r, u=u, c=c, d_h=d_h + carry[0])
-                return [d.d_h_prev], [d.d_x, d.d_r_bar_u_bar, d.d_c_bar]
-
-            (d_start,), (d_x, d_gates, d_candidate) = loop_over_time(
-                backward, [x, previous_states, reset, update, candidate, d_states], [tf.zeros_like(state)], 3,
-                backwards=True)
-            return [d_x, d_start,
-                    _product_over_time(tf.concat([x, previous_states], 2), d_gates), tf.reduce_sum(d_gates, [0, 1]),
-                    _product_over_time(tf.concat([x, reset * previous_states], 2), d_candidate),
-                    tf.reduce_sum(d_candidate, [0, 1])]
-
-        return states, gradient
-
-    states = run(*[tf.convert_to_tensor(t) for t in (x, *start, gates_kernel, gates_bias, candidate_kernel,
-                                                     candidate_bias)])
-    return [_with_depth(states, depth)]
-
-
-def _product_over_time(a: Tensor, b: Tensor) -> Tensor:
-    """Return the sum over time and batch of the outer products of `a` and `b`, each `[time, batch, depth]`."""
-    return product_over_rows(*(tf.reshape(x, [-1, x.shape[2]]) for x in (a, b)))
-
-
-def _only_if(condition: Tensor, x: Tensor) -> Tensor:
-    return tf.where(condition, x, tf.zeros_like(x))
-
-
-def _with_depth(x: Tensor, depth: int) -> Tensor:
-    x.set_shape([None, None, depth])
-    return x
-
+from towernmt.models.recurrent_operations import GATES_OF_GRU, LSTM, OUTPUT_OF_GRU
+from towernmt.models.scan import Step, StepOperation, apply_now, scan
 
 _MAPS = {"gru": {"gates": 2, "candidate": 1}, "lstm": {"gates": 4}}
 """The affine maps of a cell, and how many times its depth each one yields."""
@@ -209,7 +106,7 @@ class Cell:
         """Operations that `advance` applies, in order."""
         if self._layer_norm:
             return []
-        return [_GATES_OF_GRU, _OUTPUT_OF_GRU] if self.kind == "gru" else [_LSTM]
+        return [GATES_OF_GRU, OUTPUT_OF_GRU] if self.kind == "gru" else [LSTM]
 
     @property
     def norms(self) -> list[Tensor]:
@@ -273,9 +170,9 @@ class Cell:
         if self._layer_norm:
             return self._advance_normalized(mapped, state, norms)
         if self.kind == "gru":
-            reset_state, update = apply(_GATES_OF_GRU, mapped(h, 0), h)
-            return apply(_OUTPUT_OF_GRU, mapped(reset_state, 1), update, h)
-        return apply(_LSTM, mapped(h, 0), state[0])
+            reset_state, update = apply(GATES_OF_GRU, mapped(h, 0), h)
+            return apply(OUTPUT_OF_GRU, mapped(reset_state, 1), update, h)
+        return apply(LSTM, mapped(h, 0), state[0])
 
     def _advance_normalized(self, mapped: Callable[[Tensor, int], Tensor], state: Sequence[Tensor],
                             norms: Sequence[Tensor]) -> list[Tensor]:
@@ -347,61 +244,6 @@ def _standardize(x: Tensor) -> Tensor:
     """Return `(x - mean) / deviation` over the last dimension."""
     mean, variance = tf.nn.moments(x, [-1], keepdims=True)
     return (x - mean) * tf.math.rsqrt(variance + _EPSILON)
-
-
-def _gates_of_gru(z: Tensor, h: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    reset, update = tf.split(tf.sigmoid(z), 2, 1)
-    return [reset * h, update], [reset]
-
-
-def _gates_of_gru_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], stored: Sequence[Tensor],
-                           d_outputs: Sequence[Tensor]) -> list[Tensor]:
-    (_, h), (_, update), (reset,), (d_reset_state, d_update) = args, outputs, stored, d_outputs
-    d_z = tf.concat([_d_sigmoid(reset, d_reset_state * h), _d_sigmoid(update, d_update)], 1)
-    return [d_z, d_reset_state * reset]
-
-
-def _output_of_gru(z: Tensor, update: Tensor, h: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    candidate = tf.tanh(z)
-    change = h - candidate
-    return [candidate + update * change], [candidate, change]
-
-
-def _output_of_gru_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], stored: Sequence[Tensor],
-                            d_outputs: Sequence[Tensor]) -> list[Tensor]:
-    (_, update, _), (candidate, change), (d,) = args, stored, d_outputs
-    d_h = d * update
-    return [_d_tanh(candidate, d - d_h), d * change, d_h]
-
-
-def _lstm(z: Tensor, c: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    i, f, g, o = tf.split(z, 4, 1)
-    i, f, g, o = tf.sigmoid(i), tf.sigmoid(f), tf.tanh(g), tf.sigmoid(o)
-    c = f * c + i * g
-    squashed_cell = tf.tanh(c)
-    return [c, o * squashed_cell], [i, f, g, o, squashed_cell]
-
-
-def _lstm_backward(args: Sequence[Tensor], outputs: Sequence[Tensor], stored: Sequence[Tensor],
-                   d_outputs: Sequence[Tensor]) -> list[Tensor]:
-    (_, c), (i, f, g, o, squashed_cell), (d_c, d_h) = args, stored, d_outputs
-    d_c += _d_tanh(squashed_cell, d_h * o)
-    d_z = [_d_sigmoid(i, d_c * g), _d_sigmoid(f, d_c * c), _d_tanh(g, d_c * i), _d_sigmoid(o, d_h * squashed_cell)]
-    return [tf.concat(d_z, 1), d_c * f]
-
-
-def _d_sigmoid(y: Tensor, d: Tensor) -> Tensor:
-    """Return the gradient of x from the gradient `d` of y = sigmoid(x)."""
-    return tf.raw_ops.SigmoidGrad(y=y, dy=d)
-
-
-def _d_tanh(y: Tensor, d: Tensor) -> Tensor:
-    return tf.raw_ops.TanhGrad(y=y, dy=d)
-
-
-_GATES_OF_GRU = StepOperation(2, 1, _gates_of_gru, _gates_of_gru_backward)
-_OUTPUT_OF_GRU = StepOperation(1, 2, _output_of_gru, _output_of_gru_backward)
-_LSTM = StepOperation(2, 5, _lstm, _lstm_backward)
 
 
 def run_both_ways(forwards: Cell, backwards: Cell, x: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,14 +10,8 @@ from typing import Any
 import pytest
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.predict.ranges.job import (
-    RangeJob,
-    check_writable_output,
-    is_per_text,
-    output_paths,
-    translation_farm,
-    write_joined,
-)
+from towernmt.predict.ranges.job import RangeJob, translation_farm
+from towernmt.predict.ranges.outputs import check_writable_output, is_per_text, output_paths, write_joined
 from towernmt.predict.ranges.plan import RangeReader, make_plan, open_texts
 from towernmt.predict.ranges.work_directory import ResultFile, WorkDirectory
 
