@@ -25,11 +25,12 @@ log = logging.getLogger(__name__)
 
 
 def log_graph(run: SavedRun, reason: str) -> None:
+    """Log that the graph is used for a run, and the reason, a clause."""
     log.info("%s: TensorFlow's graph is used, because %s.", run.name, reason)
 
 
 def why_only_graph(members: Sequence[Sequence[Any]], models: Sequence[Any], device: str | None,
-                    ensemble: EnsembleSettings | None) -> str:
+                   ensemble: EnsembleSettings | None) -> str:
     """Return why only the graph is possible, a clause; "" if another engine may be.
 
     Args:
@@ -60,6 +61,11 @@ def default_precision(runs: Sequence[SavedRun], engine: str) -> str:
 
 
 def check_engine(engine: str, precision: str) -> None:
+    """Check an engine and its precision.
+
+    Raises:
+        SettingsError: the engine is not one of `ENGINES`, or does not support the precision.
+    """
     if engine not in ENGINES:
         raise SettingsError(f"engine '{engine}': choose one of {', '.join(ENGINES)}.")
     check_precision(precision, engine)

@@ -10,8 +10,6 @@ ends. Until then a source that ends begins again ('restart') or is left out ('dr
 from __future__ import annotations
 
 import logging
-import math
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -21,6 +19,7 @@ import numpy as np
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.structured_files import Between, JSONError, Natural, typed_value
 from towernmt.core.world import current_world
+from towernmt.dataflow.sources.mixture_weights import WeightChange, WeightLog, check_weight, damaged_weights
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
 
 MIXES = ("weight", "temperature", "concatenate")
@@ -72,59 +71,6 @@ class _SourceState:
     round: Natural
     rounds: Natural
     active: bool
-
-
-@dataclass(frozen=True)
-class WeightChange:
-    """Weights that were set while a mixture was read.
-
-    Attributes:
-        after: epoch and window, from 0, after which they take effect; both -1 before the first window.
-        weights: one weight for each source.
-    """
-
-    after: list[int]
-    weights: list[Annotated[float, Between(0)]]
-
-
-class WeightLog:
-    """The weights that are set while a mixture is read in windows, and the window from which each takes effect.
-
-    Thread-safe: a callback sets weights in the training thread, while feeder threads enter windows.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._changes: list[WeightChange] = []
-        self._entered = [-1, -1]
-
-    def set(self, weights: list[float]) -> None:
-        """Set the weights from the next window that no feeder has entered."""
-        with self._lock:
-            self._changes = [change for change in self._changes if change.after < self._entered]
-            self._changes.append(WeightChange(self._entered, weights))
-
-    def enter(self, window: tuple[int, int]) -> None:
-        """Note that a feeder begins to read a window (epoch, number in the epoch)."""
-        with self._lock:
-            self._entered = max(self._entered, [*window])
-
-    def at(self, window: tuple[int, int]) -> list[float] | None:
-        """Return the weights that were set for a window; None: those of the mixture, or of its cursor."""
-        with self._lock:
-            acting = [change.weights for change in self._changes if change.after < [*window]]
-        return acting[-1] if acting else None
-
-    def since(self, window: tuple[int, int]) -> list[WeightChange]:
-        """Return the changes that a run needs to resume in a window: the last that acts there, and later ones."""
-        with self._lock:
-            acting = [change for change in self._changes if change.after < [*window]]
-            return acting[-1:] + self._changes[len(acting):]
-
-    def load(self, changes: Sequence[WeightChange]) -> None:
-        """Replace all changes with those of a saved position."""
-        with self._lock:
-            self._changes = list(changes)
 
 
 @dataclass
@@ -196,7 +142,7 @@ class Mixture(Source):
         if len(weights) != len(names):
             raise SettingsError(f"set_weights: expected {len(names)} weights ({', '.join(names)}); got {len(weights)}.")
         for name, weight in zip(names, weights, strict=True):
-            _check_weight(name, weight)
+            check_weight(name, weight)
         self.weight_log.set([float(weight) for weight in weights])
 
     def restore_weights(self, changes: Any) -> None:
@@ -211,9 +157,9 @@ class Mixture(Source):
         try:
             restored = typed_value(changes, list[WeightChange])
         except JSONError as error:
-            raise _damaged_weights(str(error)) from error
+            raise damaged_weights(str(error)) from error
         if any(len(change.after) != 2 or len(change.weights) != len(self.ingredients) for change in restored):
-            raise _damaged_weights(f"expected {len(self.ingredients)} weights after an epoch and a window")
+            raise damaged_weights(f"expected {len(self.ingredients)} weights after an epoch and a window")
         self.weight_log.load(restored)
 
     @property
@@ -294,24 +240,12 @@ class Mixture(Source):
             raise SettingsError(f"mix: temperature {self.temperature}: expected 1 (by size) or more; 5 is usual.")
         for index, ingredient in enumerate(self.ingredients):
             name = ingredient.source.name
-            _check_weight(name, ingredient.weight)
+            check_weight(name, ingredient.weight)
             if self.on_end(index) not in ON_END:
                 raise SettingsError(f"{name}: on_end '{ingredient.on_end}' is not one of {', '.join(ON_END)}.")
             if self.mix == "concatenate" and self.on_end(index) == "restart":
                 raise SettingsError(f"{name}: with on_end 'restart', the sources after it would never be read (mix: "
                                     "concatenate). Use on_end drop or end, or mix: by weight.")
-
-
-def _damaged_weights(problem: str) -> DataError:
-    return DataError(f"The weights in the data position are damaged ({problem}). Remove the newest checkpoint, and "
-                     "start the same command again.")
-
-
-def _check_weight(name: str, weight: Any) -> None:
-    if isinstance(weight, bool) or not isinstance(weight, (int, float, np.integer, np.floating)) or not (
-            math.isfinite(weight) and weight > 0):
-        raise SettingsError(f"{name}: weight {weight}: expected a number above 0. To take nothing from a source, "
-                            "remove it from the mixture.")
 
 
 class MixtureReader:
