@@ -19,7 +19,7 @@ from towernmt.input_source.feeding import FeederRun, InputStatistics
 from towernmt.input_source.staging import Fetched, Staging
 
 
-class FedInput(Protocol):
+class QueueFedInput(Protocol):
     """What the callback uses of its `GeneralQueueInput`, where the attributes are described."""
 
     name: str
@@ -54,7 +54,7 @@ class InputCallback(Callback):
     belongs_to = (Run.TRAIN_STEP, Run.SAMPLING, Run.VALIDATION, Run.DATA)
     serves_input = True
 
-    def __init__(self, queue_input: FedInput) -> None:
+    def __init__(self, queue_input: QueueFedInput) -> None:
         self._input = self.data = queue_input
         self._tensorpack_staging: Any = None
         self._staged: deque[str] = deque()  # positions of the batches in StagingInput's areas

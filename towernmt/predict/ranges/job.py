@@ -18,7 +18,7 @@ from towernmt.farm.farm import Failed, Farm, FarmEvent, Lost, Ready, Result, Wor
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.ranges.outputs import is_remote, write_joined
 from towernmt.predict.ranges.plan import LineRange, Plan, RangeLines, RangeReader
-from towernmt.predict.ranges.progress import RangeProgress
+from towernmt.predict.ranges.range_progress import RangeProgress
 from towernmt.predict.ranges.work_directory import WorkDirectory
 
 log = logging.getLogger(__name__)
