@@ -84,10 +84,22 @@ def test_paragraphs_of_any_width_are_the_same_bytes(paragraphs: list[list[str]],
     ("Zürich".encode("latin-1"), r"not encoded as UTF-8 \(line 1\)"),
     (b"a\n\xff\n", r"UTF-8 \(line 2\)"),
     ("a".encode("utf-16-le"), r"not text: line 1 has the character U\+0000"),
+    ("Ein Haus.\n".encode("utf-16-le"), "seems to be UTF-16LE without a byte order mark: .* `iconv -f UTF-16LE"),
+    ("Grüße aus Köln.\n".encode("utf-16-be"), "seems to be UTF-16BE"),
+    ("Ein Haus.\n".encode("utf-32-le"), "seems to be UTF-32"),
+    (b"Ein Haus.\x1aEine T", r"not text: line 1 has the character U\+001A"),
     (bytes(range(256)), "no text|not encoded")])
 def test_what_is_no_text_is_refused(content: bytes, sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
         open_text(content)
+
+
+@pytest.mark.parametrize("content", [
+    b"Ein Haus.\r\nEine Katze.\r\n\x1a", "\ufeffEin Haus.\nEine Katze.\x1a\x1a".encode("utf-16-le")])
+def test_the_end_of_a_dos_file_does_not_belong_to_its_text(content: bytes) -> None:
+    document = open_text(content)
+    assert document.segments == [("Ein Haus.",), ("Eine Katze.",)]
+    assert document.written(document.segments) == content
 
 
 def test_a_line_of_50_mb_is_one_segment() -> None:

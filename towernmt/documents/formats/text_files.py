@@ -20,6 +20,7 @@ from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from towernmt.core.errors import DataError
+from towernmt.dataflow.text.text_lines import wide_encoding
 from towernmt.documents.segments import Document, Mark, Part, Segment, Shielded
 
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -27,12 +28,18 @@ _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32-le"), (codec
 """Byte order marks; UTF-32 comes first because its mark begins with that of UTF-16."""
 _BINARY = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 """Control characters that do not occur in text; ESC and form feed may occur."""
+_END_OF_FILE = "\x1a"
+"""Ctrl-Z, with which DOS programs end a text."""
+_LONGEST_SAMPLE = 1 << 16
+"""Number of bytes from which an encoding is guessed."""
 
 Encode = Callable[[str], bytes]
 
 
 def decode_file(content: bytes, encoding: str | None = None) -> tuple[str, Encode]:
     """Return the text of a file, and a function that encodes the translated text.
+
+    The byte order mark, and the Ctrl-Z at the end of a DOS file, do not belong to the text, but are written again.
 
     Args:
         content: content of the file.
@@ -48,20 +55,33 @@ def decode_file(content: bytes, encoding: str | None = None) -> tuple[str, Encod
         text = content[len(mark):].decode(encoding)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(f"The file is not encoded as {encoding.upper()} (line {line}): save it as UTF-8, for example "
-                        "by `iconv -f WINDOWS-1252 -t UTF-8`.") from None
+        raise _wide_text(content, mark) or DataError(
+            f"The file is not encoded as {encoding.upper()} (line {line}): save it as UTF-8, for example by `iconv -f "
+            "WINDOWS-1252 -t UTF-8`.") from None
+    ending = text[len(text.rstrip(_END_OF_FILE)):]
+    text = text.removesuffix(ending)
     if match := _BINARY.search(text):
-        raise DataError(f"The file is not text: line {text.count(chr(10), 0, match.start()) + 1} has the character "
-                        f"U+{ord(match[0]):04X}.")
+        raise _wide_text(content, mark) or DataError(
+            f"The file is not text: line {text.count(chr(10), 0, match.start()) + 1} has the character "
+            f"U+{ord(match[0]):04X}.")
 
     def encode(written: str) -> bytes:
         try:
-            return mark + written.encode(encoding)
+            return mark + (written + ending).encode(encoding)
         except UnicodeEncodeError as error:
             raise DataError(f"The translation has the character U+{ord(written[error.start]):04X}, which "
                             f"{encoding.upper()} cannot encode: save the file as UTF-8 first.") from None
 
     return text, encode
+
+
+def _wide_text(content: bytes, mark: bytes) -> DataError | None:
+    """Return the error for a file that is probably UTF-16 or UTF-32 without a byte order mark; None for others."""
+    wide = None if mark else wide_encoding(content[:_LONGEST_SAMPLE])
+    if wide is None:
+        return None
+    return DataError(f"The file seems to be {wide} without a byte order mark: save it as UTF-8, for example by `iconv "
+                     f"-f {wide} -t UTF-8`.")
 
 
 _PROBE = "charset=".ljust(80, "a")      # longer than the encoding IDNA allows
@@ -331,6 +351,11 @@ def opener_of(name: str) -> Opener:
         raise DataError(f"Files {kind} cannot be translated: the supported suffixes are {', '.join(SUFFIXES)}.")
     opener: Opener = resolve_name(f"towernmt.documents.formats.{_OPENERS[suffix]}")
     return opener
+
+
+def is_plain_text(name: str) -> bool:
+    """Return whether a file with this name is plain text, without markup."""
+    return _OPENERS.get(_suffix(name)) == "plain:open_text"
 
 
 LARGEST_FILE = 200_000_000
