@@ -18,6 +18,7 @@ from pathlib import Path
 from towernmt.core.errors import DataError
 from towernmt.core.files import write_text
 from towernmt.core.structured_files import read_json
+from towernmt.dataflow.sources.column_files import read_csv
 from towernmt.dataflow.text.language_codes import base_code
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.serve.request_limits import RequestError, bad_request
@@ -259,7 +260,7 @@ def _rows(text: str, format: str) -> Iterator[tuple[int, list[str]]]:
         for number, line in enumerate(_LINE_END.split(text), start=1):
             yield number, line.split("\t")
         return
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = read_csv(io.StringIO(text, newline=""))
     try:
         for row in reader:
             yield reader.line_num, row

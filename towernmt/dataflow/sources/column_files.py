@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import NoneType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.line_files import line_blocks
@@ -21,6 +21,36 @@ from towernmt.dataflow.text.text_lines import LONGEST_LINE, clean
 if TYPE_CHECKING:
     from pyarrow import Array, Scalar
     from pyarrow.parquet import ParquetFile
+
+class CsvReader(Protocol):
+    """The iterator over rows that `csv.reader` returns."""
+
+    @property
+    def line_num(self) -> int:
+        """Number of lines that were read."""
+        ...
+
+    def __iter__(self) -> Iterator[list[str]]:
+        ...
+
+    def __next__(self) -> list[str]:
+        ...
+
+
+def read_csv(lines: Iterable[str], delimiter: str = ",", longest: int = LONGEST_LINE) -> CsvReader:
+    """Return the rows of CSV as `csv.reader` does, also those with long fields.
+
+    Strict: a text that ends inside a quoted field is an error.
+
+    Args:
+        lines: the text, as lines with their ends.
+        delimiter: one character between fields.
+        longest: maximum number of characters of a field. It holds for the process, in which it is never lowered; the
+            default of Python is 128 Ki.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), longest))
+    return csv.reader(lines, delimiter=delimiter, strict=True)
+
 
 Record = tuple[int, int, int, list[str]]
 """The first line of a record (from 1), the number of lines up to its end, the byte offset of its end, its fields."""
@@ -86,9 +116,7 @@ class CommaSeparated(FileSource):
     def _records(self, file: StoredFile, lines: int, offset: int) -> Iterator[Record]:
         """Yield the records after a position, which must be the end of a record."""
         text = _RecordLines(self.storage, file, lines, offset)
-        csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))     # of the process; its default is 128 KiB
-        # Strict: a file that ends inside a quoted field is an error.
-        reader = csv.reader(text, delimiter=self.delimiter, strict=True)
+        reader = read_csv(text, self.delimiter)
         while True:
             first = text.lines + 1
             try:

@@ -14,9 +14,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from towernmt.core.errors import DataError
+from towernmt.dataflow.sources.column_files import CsvReader, read_csv
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.text.word_segmentation import begins_unspaced, may_end_word
 from towernmt.documents.alignment.document_aligner import AlignedSentences, SentenceTexts, align_sentences
@@ -185,7 +186,7 @@ def is_unchanged_review(text: str) -> bool:
         text: the content of the file; empty if nothing was written.
     """
     try:
-        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True) if row]
+        rows = [row for row in _rows_of_table(text) if row]
     except csv.Error:
         return False
     if not rows:
@@ -207,7 +208,7 @@ def read_review(text: str, name: str) -> Iterator[ScoredPair]:
     Raises:
         DataError: the lines are not such a table, or a kept pair has no text on one side.
     """
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter="\t", strict=True)
+    reader = _rows_of_table(text)
     try:
         yield from _kept_pairs(reader, name)
     except csv.Error as error:
@@ -215,7 +216,11 @@ def read_review(text: str, name: str) -> Iterator[ScoredPair]:
                         "tab-separated text.") from None
 
 
-def _kept_pairs(rows: Any, name: str) -> Iterator[ScoredPair]:
+def _rows_of_table(text: str) -> CsvReader:
+    return read_csv(io.StringIO(text, newline=""), "\t", longest=len(text))
+
+
+def _kept_pairs(rows: CsvReader, name: str) -> Iterator[ScoredPair]:
     header: list[str] = next(rows, [])
     missing = [column for column in _CHANGED_COLUMNS if column not in header]
     if missing:
