@@ -126,6 +126,17 @@ def test_entities_of_xml_are_read_as_characters(source: str, text: str, expected
     assert document.text(translate_segments(document.segments, fakes.capitals, None)) == expected
 
 
+def test_entities_that_xhtml_declares_are_read_as_characters() -> None:
+    page = ('<?xml version="1.0"?><!DOCTYPE html [<!ENTITY ae "&#228;"><!ENTITY firma "Haus &amp; Hof">]><html '
+            'xmlns="http://www.w3.org/1999/xhtml"><body><p>&ae;rger mit &firma; da</p></body></html>')
+    document = HtmlDocument(page)
+    assert [plain_text(segment) for segment in document.segments] == ["ärger mit Haus & Hof da"]
+    assert document.text(document.segments) == page
+    assert loud(document) == page.replace("&ae;rger mit &firma; da", "ÄRGER MIT &firma; DA")
+    with pytest.raises(DataError, match="entities that refer to files"):
+        HtmlDocument(page.replace('firma "Haus &amp; Hof"', 'firma SYSTEM "file:///etc/passwd"'))
+
+
 def test_empty_elements_of_xhtml_are_empty() -> None:
     page = ('<?xml version="1.0" encoding="iso-8859-1"?><html xmlns="http://www.w3.org/1999/xhtml"><head><title/>'
             '<script src="x"/></head><body><p>sch\u00f6n <a id="x"/>ist <code/>das<br/>da</p></body></html>')

@@ -45,7 +45,7 @@ class HtmlDocument(MarkupDocument):
         by_line: whether a line break in the text ends a segment; None for line breaks inside `<pre>` only.
 
     Raises:
-        DataError: the text has too many tags.
+        DataError: the text has too many tags, or is XHTML and declares an entity that is a file or contains entities.
     """
 
     def __init__(self, text: str, ignored: Collection[str] = (), encoding: str = "utf-8",
@@ -56,6 +56,8 @@ class HtmlDocument(MarkupDocument):
         self._encoding = encoding
         self._is_xhtml = _XHTML.match(text) is not None
         self._tokens = list(Tokens(text, xhtml=self._is_xhtml))
+        if self._is_xhtml:
+            self.declare_entities(text, self._tokens)
         self._ends = _ends(self._tokens, self._is_xhtml)
         self._lines = 0         # number of open elements in which line breaks are significant
         self._break = False     # whether only white space follows the last line break
@@ -97,7 +99,10 @@ class HtmlDocument(MarkupDocument):
         self._break = self._break and source.isspace()
         by_line = bool(self._lines) if self._by_line is None else self._by_line
         for line in source.splitlines(keepends=True) if by_line else (source,):
-            self.add_text(line)
+            if self.entities:
+                self.add_text_with_entities(line)
+            else:
+                self.add_text(line)
             if by_line and line[-1:] in "\r\n":
                 self.add_block(())
 
@@ -176,7 +181,7 @@ def open_html(content: bytes) -> HtmlDocument:
     """Return an HTML file as a document; its encoding is the one that it declares, or UTF-8.
 
     Raises:
-        DataError: the encoding is unknown, the file is not in this encoding, or it has too many tags.
+        DataError: the encoding is unknown, the file is not in this encoding, or see `HtmlDocument`.
     """
     encoding = "utf-8"
     if content.startswith(b"\xef\xbb\xbf"):

@@ -126,7 +126,8 @@ class Tokens:
     Args:
         text: an HTML or XML document or fragment.
         xml: whether the text is XML: names are case-sensitive, and all elements may contain tags.
-        xhtml: whether the text is XHTML: an element that ends with `/>` is empty.
+        xhtml: whether the text is XHTML: an element that ends with `/>` is empty, and a document type may declare
+            entities.
     """
 
     def __init__(self, text: str, xml: bool = False, xhtml: bool = False) -> None:
@@ -202,7 +203,7 @@ class Tokens:
         """Return a declaration such as `<!DOCTYPE ...>`, including its part in brackets."""
         end = self._find(">", start)
         bracket = self._text.find("[", start, end)
-        if self._xml and end and bracket >= 0:
+        if (self._xml or self._xhtml) and end and bracket >= 0:
             inner = self._find("]", bracket)
             end = self._find(">", inner or bracket)
         return Token("other", start, end) if end else None
@@ -252,6 +253,7 @@ class Tokens:
         return match.start() if match else len(self._text)
 
 
+_OWN_ENTITY = re.compile(r"(&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9a-fA-F]{1,6});)[\w:.-]{1,100};)")
 _RAISED = ("sup", "sub", "superscript", "subscript")
 """Elements of HTML, DocBook and DITA with raised or lowered text."""
 
@@ -327,6 +329,28 @@ class MarkupDocument:
         if self._parts and isinstance(self._parts[-1], str):
             text = f"{self._parts.pop()}{text}"
         self._parts.append(text)
+
+    def add_text_with_entities(self, source: str) -> None:
+        """Add source text of XML to the segment. Unknown entities, and those of several characters, are shielded."""
+        for index, text in enumerate(_OWN_ENTITY.split(source)):
+            if index % 2 and not self._spelling.is_character(text[1:-1]):
+                self.add_shielded(self.entities.get(text[1:-1], text), text)
+            elif text:
+                self.add_text(text)
+
+    def declare_entities(self, text: str, tokens: Iterable[Token]) -> None:
+        """Remember the entities that the document declares.
+
+        Args:
+            text: the document.
+            tokens: its tokens.
+
+        Raises:
+            DataError: see `declared_entities`.
+        """
+        for token in tokens:
+            if token.kind == "other" and not text.startswith(("<!--", "<![CDATA[", "<?"), token.start):
+                self.entities.update(declared_entities(text[token.start:token.end]))
 
     def add_shielded(self, text: str, source: str) -> None:
         """Add words to the segment that are not translated."""

@@ -16,7 +16,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple, Protocol
 
 from lxml import etree
@@ -145,13 +145,22 @@ def _like(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
 
 
 def parse_xml(content: bytes) -> etree._Element:
-    """Return the root of XML, without reading the entities, files and addresses to which it refers.
+    """Return the root of XML, without reading the files and addresses to which it refers.
 
     Raises:
         etree.XMLSyntaxError, ValueError: the content is not XML.
+        DataError: the content declares entities, or refers to those of another file. Entities are not expanded, because
+            that is a security risk, and without them the text would be incomplete.
     """
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False)
-    return etree.fromstring(content, parser)
+    root = etree.fromstring(content, parser)
+    document_type = root.getroottree().docinfo.internalDTD
+    if document_type is not None:       # otherwise the parser refuses entities
+        entity = next(chain(document_type.iterentities(), root.iter(etree.Entity)), None)
+        if entity is not None:
+            raise DataError(f"The XML has the entity '{entity.name[:100]}', and entities are not expanded: replace it "
+                            "by its text, and remove its declaration.")
+    return root
 
 
 Path = tuple[Hashable, ...]

@@ -7,14 +7,11 @@ characters, are not translated.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from towernmt.documents.formats.markup import MarkupDocument, Token, Tokens, declared_entities
-
-_OWN_ENTITY = re.compile(r"(&(?!(?:amp|lt|gt|quot|apos|#[0-9]{1,7}|#x[0-9a-fA-F]{1,6});)[\w:.-]{1,100};)")
+from towernmt.documents.formats.markup import MarkupDocument, Token, Tokens
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,7 @@ class XmlDocument(MarkupDocument):
         super().__init__()
         self._text, self._settings, self._by_line = text, settings, by_line
         self._tokens = list(Tokens(text, xml=True))
-        for token in self._tokens:
-            if token.kind == "other" and not text.startswith(("<!--", "<![CDATA[", "<?"), token.start):
-                self.entities.update(declared_entities(text[token.start:token.end]))
+        self.declare_entities(text, self._tokens)
         ends = _ends(self._tokens)
         self._splitting = self._begin_segments(ends)
         index = 0
@@ -88,11 +83,7 @@ class XmlDocument(MarkupDocument):
 
     def _take_text(self, source: str) -> None:
         for line in source.splitlines(keepends=True) if self._by_line else (source,):
-            for index, text in enumerate(_OWN_ENTITY.split(line)):
-                if index % 2 and not self._spelling.is_character(text[1:-1]):
-                    self.add_shielded(self.entities.get(text[1:-1], text), text)
-                elif text:
-                    self.add_text(text)
+            self.add_text_with_entities(line)
             if self._by_line and line[-1:] in "\r\n":
                 self.add_block(())
 

@@ -16,6 +16,8 @@ TYPES = (b'<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-
          b'ContentType="application/vnd.openxmlformats-officedocument.wordprocessingml.document.main+xml"/></Types>')
 LAUGHS = b"<!DOCTYPE a [" + b'<!ENTITY l0 "lol">' + b"".join(
     f'<!ENTITY l{one} "{f"&l{one - 1};" * 10}">'.encode() for one in range(1, 12)) + b"]><a>&l11;</a>"
+IN_UTF_32 = ('<?xml version="1.0" encoding="UTF-32"?><!DOCTYPE a [<!ENTITY dash "-">]>'
+             "<a>A&dash;B</a>").encode("utf-32")
 FILE_OUTSIDE = b'<!DOCTYPE a [<!ENTITY x SYSTEM "file:///etc/passwd">]><a>&x;</a>'
 
 
@@ -42,6 +44,7 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "entities": (lambda: zipped(both(LAUGHS)), "has a document type"),
     "a file outside": (lambda: zipped(both(FILE_OUTSIDE)), "has a document type"),
     "a document type in UTF-16": (lambda: zipped(both(LAUGHS.decode().encode("utf-16"))), "has a document type"),
+    "entities in UTF-32": (lambda: zipped(both(IN_UTF_32)), "the entity 'dash', and entities are not expanded"),
     "no XML": (lambda: zipped(both(b"<a><b></a>")), "is not valid XML"),
     "not even text": (lambda: zipped(both(bytes(range(256)))), "is not valid XML"),
     "too deep": (lambda: zipped(both(b"<a>" * 100_000 + b"</a>" * 100_000)), "is not valid XML"),
