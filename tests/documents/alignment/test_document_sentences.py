@@ -72,8 +72,41 @@ def test_each_format_has_its_sentences(tmp_path: Path, suffix: str) -> None:
 
 def test_lines_stay_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
-    path.write_text("Das ist gut. Sehr gut.\n12\n\nNein!\u2028Doch!\n")
-    assert document_sentences(str(path), None, by_line=True) == ["Das ist gut. Sehr gut.", "Nein! Doch!"]
+    path.write_text("Das ist gut. Sehr gut.\n12\n\nNein!\u2028Doch!\n- Ein\tPunkt\n")
+    assert document_sentences(str(path), None, by_line=True) == [
+        "Das ist gut. Sehr gut.", "Nein! Doch!", "- Ein Punkt"]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_lines_of_a_wrapped_text_stay_lines(tmp_path: Path, encoding: str) -> None:
+    lines = ["Das ist ein Absatz, der nach ungefähr siebzig Zeichen umgebrochen wurde,",
+             "wie es viele Programme tun. Er hat mehrere Zeilen, von denen keine", "länger ist."]
+    (tmp_path / "lines.LOG").write_text("\r\n".join(lines), encoding=encoding)
+    assert document_sentences(str(tmp_path / "lines.LOG"), "de", by_line=True) == lines
+    assert len(document_sentences(str(tmp_path / "lines.LOG"), "de")) == 2
+
+
+def test_a_paragraph_of_another_format_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("<p>Das ist ein Satz,\nder umgebrochen wurde.</p><p>Ende.</p>")
+    assert document_sentences(str(tmp_path / "page.html"), "de", by_line=True) == [
+        "Das ist ein Satz, der umgebrochen wurde.", "Ende."]
+
+
+@pytest.mark.parametrize(("codes", "language", "text"), [
+    (("pt-PT", "pt-BR"), "pt-br", "two"), (("pt-BR", "pt_PT"), "pt-br", "one"), (("pt-BR", "pt"), "pt-pt", "two"),
+    (("en", "zh-CN"), "zh-hans", "two"), (("en-US", "en-GB"), "en-gb", "two"), (("deu", "en"), "de-at", "one"),
+    (("pt-PT", "pt-BR"), "pt", "which both match pt"), (("zh-CN", "zh-TW"), "zh-hans", "zh-CN and zh-TW, which both"),
+    (("de", "de"), "de", "which both match de")])
+def test_the_side_of_an_xliff_file_has_the_nearest_variant_of_the_language(
+        codes: tuple[str, str], language: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.xlf"
+    path.write_text(f'<xliff><file source-language="{codes[0]}" target-language="{codes[1]}"><trans-unit>'
+                    "<source>one</source><target>two</target></trans-unit></file></xliff>")
+    if text in ("one", "two"):
+        assert document_sentences(str(path), language) == [text]
+    else:
+        with pytest.raises(DataError, match=f"{text}.*pass their exact codes"):
+            document_sentences(str(path), language)
 
 
 @pytest.mark.parametrize(("name", "content", "sentence"), [
@@ -93,7 +126,10 @@ def test_lines_stay_as_they_are(tmp_path: Path) -> None:
     ("file.xlf", b"<html/>", "begins with <html> instead of <xliff>"),
     ("file.xlf", b"<xliff>", "is not XML"),
     ("bomb.xlf", b'<!DOCTYPE x [<!ENTITY a "aaaa">]><xliff><file source-language="de"><body><trans-unit><source>&a;'
-                 b"</source></trans-unit></body></file></xliff>", "has no text"),
+                 b"</source></trans-unit></body></file></xliff>", "the entity 'a', and entities are not expanded"),
+    ("dash.xlf", b'<!DOCTYPE xliff PUBLIC "-//XLIFF//DTD XLIFF//EN" "xliff.dtd"><xliff><file source-language="de">'
+                 b"<trans-unit><source>Von A&dash;B.</source></trans-unit></file></xliff>", "the entity 'dash'"),
+    ("memory.tmx", b'<!DOCTYPE tmx [<!ENTITY dash "-">]><tmx/>', "declares the entity 'dash'"),
 ])
 def test_files_without_sentences_are_refused_in_one_sentence(tmp_path: Path, name: str, content: bytes,
                                                              sentence: str) -> None:

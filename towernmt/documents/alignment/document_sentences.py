@@ -7,7 +7,7 @@ template its messages.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from shlex import quote
 
@@ -16,10 +16,18 @@ from lxml import etree
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.message_catalogues import parse_po
 from towernmt.dataflow.sources.translation_memory import variant_in, variants_of_units
-from towernmt.dataflow.text.language_codes import Direction, two_letter_code
+from towernmt.dataflow.text.language_codes import Direction, base_code, plain_code, two_letter_code
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.documents.formats.office import parse_xml
-from towernmt.documents.formats.text_files import SUFFIXES, file_content, has_words, naming_document, opener_of
+from towernmt.documents.formats.text_files import (
+    SUFFIXES,
+    decode_file,
+    file_content,
+    has_words,
+    is_plain_text,
+    naming_document,
+    opener_of,
+)
 from towernmt.documents.segments import plain_text
 from towernmt.documents.source_sentences import sentences_of
 
@@ -44,7 +52,7 @@ def document_sentences(path: str, language: str | None, by_line: bool = False) -
     Args:
         path: path of the file.
         language: code of the wanted language; None if it is unknown.
-        by_line: whether each line of a text, and each segment of another format, is one sentence.
+        by_line: whether each line of a plain text, and each segment of another format, is one sentence.
 
     Raises:
         DataError: the file cannot be read, or has no sentence.
@@ -97,10 +105,11 @@ def _texts(path: str, content: bytes, suffix: str, language: str | None, by_line
         yield from _EXCHANGE_FORMATS[suffix](content, PurePath(path).name, language)
     elif suffix in (".po", ".pot"):
         yield from _catalogue_texts(content, PurePath(path).name)
+    elif by_line and is_plain_text(path):
+        yield from _LINE.findall(decode_file(content)[0])
     else:
         for segment in opener_of(path)(content).segments:
-            text = plain_text(segment)
-            yield from _LINE.findall(text) if by_line else [text]
+            yield plain_text(segment)
 
 
 def _catalogue_texts(content: bytes, name: str) -> Iterator[str]:
@@ -144,8 +153,7 @@ def _xliff_texts(content: bytes, name: str, language: str) -> Iterator[str]:
     for file in root.iter("{*}file"):
         language_of_side = {"source": file.get("source-language") or root.get("srcLang"),
                             "target": file.get("target-language") or root.get("trgLang")}
-        side = next((side for side, code in language_of_side.items()
-                     if code and two_letter_code(code) == two_letter_code(language)), None)
+        side = _side_in(language_of_side, language)
         if side is None:
             other_languages |= {code for code in language_of_side.values() if code}
             continue
@@ -158,6 +166,24 @@ def _xliff_texts(content: bytes, name: str, language: str) -> Iterator[str]:
         languages = ", ".join(sorted(other_languages)) or "none"
         raise DataError(f"The file has no text in the language {language} (it has {languages}): pass the right "
                         "--languages.")
+
+
+def _side_in(language_of_side: Mapping[str, str | None], language: str) -> str | None:
+    """Return the side in a language, otherwise in the language without a region, otherwise in another variant of it.
+
+    Raises:
+        DataError: both sides have the language equally.
+    """
+    codes = {side: code for side, code in language_of_side.items() if code}
+    for spelling, requested in ((plain_code, plain_code(language)), (plain_code, base_code(language)),
+                                (two_letter_code, two_letter_code(language))):
+        sides = [side for side, code in codes.items() if spelling(code) == requested]
+        if len(sides) == 1:
+            return sides[0]
+        if sides:
+            raise DataError(f"The file has the languages {' and '.join(codes.values())}, which both match {language}: "
+                            "pass their exact codes, such as --languages pt_BR-pt_PT.")
+    return None
 
 
 def _local_name(element: etree._Element) -> str:
