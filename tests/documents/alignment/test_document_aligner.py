@@ -6,7 +6,12 @@ import pytest
 
 from tests.documents.alignment.parallel_texts import Links, parallel_sentences, with_changes
 from towernmt.core.errors import DataError
-from towernmt.documents.alignment.document_aligner import AlignedSentences, SentenceTexts, align_sentences
+from towernmt.documents.alignment.document_aligner import (
+    AlignedSentences,
+    SentenceTexts,
+    align_sentences,
+    check_size,
+)
 from towernmt.documents.alignment.document_pairs import (
     DEFAULT_THRESHOLD,
     AlignedDocument,
@@ -61,6 +66,14 @@ def test_short_documents_gain_by_other_documents_and_by_known_pairs() -> None:
     for found in (with_known, with_others):
         assert precision_and_recall(found, gold) == (1.0, 1.0)
     assert len(alone) < 12 or alone == gold
+
+
+def test_documents_whose_alignment_does_not_fit_into_memory_are_refused() -> None:
+    check_size(SentenceTexts(["a"] * 90_000, ["b"] * 92_000))
+    check_size(SentenceTexts(["a"] * 300_000, ["b"] * 1_000))
+    sentence = r"have 300,000 and 290,000 sentences, .* 10\.5 GB of memory, and at most 1\.1 GB .*: divide both"
+    with pytest.raises(DataError, match=sentence):
+        align_sentences([SentenceTexts(["a"] * 300_000, ["b"] * 290_000)])
 
 
 def test_a_model_aligns_what_lengths_and_words_cannot() -> None:

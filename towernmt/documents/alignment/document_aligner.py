@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from towernmt.core.errors import DataError
 from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, reversed_block
 from towernmt.documents.alignment.length_gains import LengthGains, LengthModel
 from towernmt.documents.alignment.sentence_paths import Band, Bead, best_path
@@ -34,6 +35,9 @@ from towernmt.documents.alignment.word_gains import (
 
 MIN_HALF_WIDTH, HALF_WIDTH_SHARE = 1500, 0.06
 """Half the width of the band of the first pass: a number of sentences, or a share of those of the longer text."""
+MAX_CELLS = 1 << 30
+"""Maximum number of cells of the first pass, each of which needs a byte of memory; about 96,000 sentences have so many.
+Their number grows with the square of the length of the texts."""
 MAX_CELLS_WITH_WORDS = 1 << 21
 """Maximum number of cells for which the first pass compares words, too."""
 HALF_WIDTH = 60
@@ -79,7 +83,12 @@ def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[st
         documents: documents of one pair of languages. Each side has at least one sentence.
         known: further sentence pairs, from which the lexicon is also learned.
         translate: translates sentences of the source by a model; None for no pass with a model.
+
+    Raises:
+        DataError: a document is too long; see `check_size`.
     """
+    for texts in documents:
+        check_size(texts)
     lengths = [_Lengths(*(np.array([len(text) for text in side], np.int64) for side in texts)) for texts in documents]
     passes = _Passes([texts.source for texts in documents], [texts.target for texts in documents], lengths, known)
     paths = [passes.first_path(index) for index in range(len(documents))]
@@ -91,6 +100,25 @@ def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[st
         for _ in range(PASSES_BY_WORDS):
             paths = passes.by_words([alignment.beads for alignment in paths])
     return paths
+
+
+def check_size(texts: SentenceTexts) -> None:
+    """Check that the alignment of a document fits into memory.
+
+    Raises:
+        DataError: the first pass would search more than `MAX_CELLS` cells.
+    """
+    sources, targets = map(len, texts)
+    cells = int(_first_band(sources, targets).starts[-1])
+    if cells > MAX_CELLS:
+        raise DataError(f"The document and its translation have {sources:,} and {targets:,} sentences, whose alignment "
+                        f"would need {cells / 1e9:.1f} GB of memory, and at most {MAX_CELLS / 1e9:.1f} GB are allowed: "
+                        "divide both into parts, such as volumes.")
+
+
+def _first_band(sources: int, targets: int) -> Band:
+    """Return the cells of the first pass."""
+    return Band.around_diagonal(sources, targets, max(MIN_HALF_WIDTH, int(HALF_WIDTH_SHARE * max(sources, targets))))
 
 
 class _Lengths(NamedTuple):
@@ -130,9 +158,7 @@ class _Passes:
     def first_path(self, number: int) -> AlignedSentences:
         """Align a document by lengths, and by the words of both languages and of known pairs if it is short."""
         lengths = self._lengths[number]
-        sources, targets = map(len, lengths)
-        half_width = max(MIN_HALF_WIDTH, int(HALF_WIDTH_SHARE * max(sources, targets)))
-        band = Band.around_diagonal(sources, targets, half_width)
+        band = _first_band(*map(len, lengths))
         gains = LengthGains(LengthModel.of_texts(*lengths), *lengths)
         if band.starts[-1] <= MAX_CELLS_WITH_WORDS:
             return self._aligned(number, band, gains, self._lexicons(self._known))
