@@ -15,6 +15,7 @@ import pytest
 from tests.documents.alignment.parallel_texts import parallel_sentences, with_changes
 from towernmt.cli import pairs
 from towernmt.cli.main import main
+from towernmt.documents.alignment import document_aligner
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 
 pytest.importorskip("sentencex")
@@ -41,6 +42,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rows(path: str) -> list[list[str]]:
     return [line.split("\t") for line in Path(path).read_text().splitlines()]
+
+
+def rows_without_scores(path: str) -> list[tuple[str, str]]:
+    return [(source, target) for source, target, _ in rows(path)]
 
 
 def test_pairs_and_a_table_that_reviewers_change(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,6 +94,35 @@ def test_a_document_without_a_counterpart_changes_the_exit_status_but_a_file_in_
     assert main(command) == 0
     write("english/more.txt", ["One."])
     assert main(command) == 1 and len(rows("pairs.tsv")) > 50
+
+
+def test_documents_of_one_folder_without_a_counterpart_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, side in (("de/2019", 0), ("en/2019", 1)):
+        Path("all", name).mkdir(parents=True)
+        write(f"all/{name}/vertrag.txt", [pair[side] for pair in PAIRS])
+    write("all/de/2019/allein.txt", ["Eins."])
+    assert main(["pairs", "all", "all", "--languages", "de-en", "--output", "pairs.tsv"]) == 1
+    assert len(set(rows_without_scores("pairs.tsv")) & set(PAIRS)) > 50
+    assert capsys.readouterr().err.splitlines()[0] == (
+        "towernmt: No counterpart was found for all/de/2019/allein.txt.")
+
+
+def test_variants_of_a_language_are_told_apart_by_their_regions(capsys: pytest.CaptureFixture[str]) -> None:
+    for region, side in (("BR", 0), ("PT", 1)):
+        write(f"x.pt_{region}.txt", [pair[side] for pair in PAIRS])
+    command = ["pairs", "x.pt_BR.txt", "x.pt_PT.txt", "--output", "pairs.tsv", "--languages"]
+    assert main([*command, "pt_BR-pt_PT"]) == 0
+    capsys.readouterr()
+    assert main([*command, "pt_PT-pt_BR"]) == 1
+    assert "are pt-br-pt-pt by their names" in capsys.readouterr().err
+
+
+def test_a_document_that_is_too_long_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+                                              ) -> None:
+    monkeypatch.setattr(document_aligner, "MAX_CELLS", 1000)
+    assert main(["pairs", "a.de.txt", "a.en.md", "--output", "pairs.tsv"]) == 1
+    assert capsys.readouterr().err.startswith(
+        "towernmt: a.de.txt and a.en.md: The document and its translation have ")
 
 
 def test_a_table_that_a_reviewer_changed_is_not_replaced(capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,6 +175,26 @@ def test_known_pairs_help_short_documents(capsys: pytest.CaptureFixture[str]) ->
     assert "which are few to judge by" in capsys.readouterr().err
 
 
+def test_known_pairs_are_prepared_data_or_a_list_of_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = []
+
+    def align(documents: Any, known_pairs: Sequence[tuple[str, str]], translate: Any) -> Any:
+        known.append(list(known_pairs))
+        return document_aligner.align_sentences(documents, known_pairs, translate)
+
+    monkeypatch.setattr(pairs, "align_sentences", align)
+    texts = [("das haus", "the house"), ("ein hund", "a dog"), ("eine katze", "a cat")]
+    Path("a.tsv").write_text("das|DET haus|NOUN\tthe house\n")
+    Path("b.tsv").write_text("".join(f"{source.replace(' ', '|X ')}|Y\t{target}\n" for source, target in texts[1:]))
+    Path("corpora.yaml").write_text("sources:\n- {uri: a.tsv, weight: 9, tag: <a|X>}\n- b.tsv\nsource_factors: 1\n")
+    Path("all.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in texts))
+    assert main(["prepare", "--source", "all.tsv", "--vocab-kind", "word", "--output", "data"]) == 0
+    command = ["pairs", "a.de.txt", "a.en.md", "--output", "pairs.tsv", "--known"]
+    for locations in (["corpora.yaml"], ["data"], ["all.tsv"], ["all.tsv", "data"]):
+        assert main([*command, *locations]) == 0
+    assert [sorted(each) for each in known] == [sorted(texts)] * 3 + [sorted(texts * 2)]
+
+
 @pytest.mark.parametrize(("arguments", "sentence"), [
     (["a.de.txt", "missing.txt"], "missing.txt does not exist: pass a document or a folder."),
     (["a.de.txt", "a.de.txt"], "a.de.txt and a.de.txt are the same file: pass a document and its translation."),
@@ -166,7 +220,14 @@ def test_known_pairs_help_short_documents(capsys: pytest.CaptureFixture[str]) ->
      "Pass a document and its translation, two folders, or a table as --reviewed."),
     (["a.de.txt", "a.en.md", "--threshold", "2"], "--threshold 2.0: pass a number from 0 to 1."),
     (["--reviewed", "a.de.txt", "--review", "r.tsv"],
-     "--reviewed only writes the kept pairs of a table: leave out --review, --model, --known and --no-text-check."),
+     "--reviewed only writes the kept pairs of a table: leave out --review."),
+    (["--reviewed", "a.de.txt", "--threshold", "0.1", "--by-line", "--languages", "de-en", "--no-text-check", "--known",
+      "a.tsv", "--model", "runs/x", "--beam", "3", "--cpu", "--max-source-length", "9"],
+     "--reviewed only writes the kept pairs of a table: leave out --languages, --threshold, --by-line, --known, "
+     "--no-text-check, --model, --max-source-length, --beam, --cpu."),
+    (["a.de.txt", "a.en.md", "--beam", "3", "--engine", "ctranslate2"],
+     "--engine, --beam: these options are about a model: pass --model, too, or leave them out."),
+    (["a.de.txt", "a.en.md", "--known", "missing.tsv"], "missing.tsv: the file does not exist. Check the path."),
     (["--reviewed", "a.de.txt"], "a.de.txt line 1: the columns keep, source, target are missing: pass a table that "
                                  "`towernmt pairs --review` wrote."),
 ])

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 from towernmt.cli.translator_options import add_model_arguments, make_translator
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.sources.open_source import open_source
-from towernmt.dataflow.sources.source import Pair
+from towernmt.dataflow.batches.training_data import is_prepared
+from towernmt.dataflow.preparation.prepared_data import open_prepared
+from towernmt.dataflow.sources.corpora import read_corpora
 from towernmt.dataflow.text.language_codes import Direction, parse_direction, two_letter_code
-from towernmt.documents.alignment.document_aligner import SentenceTexts, TranslateTexts, align_sentences
+from towernmt.dataflow.vocabulary.source_factors import SEPARATOR
+from towernmt.documents.alignment.document_aligner import SentenceTexts, TranslateTexts, align_sentences, check_size
 from towernmt.documents.alignment.document_pairs import (
     DEFAULT_THRESHOLD,
     MIN_SENTENCES_TO_JUDGE,
@@ -27,7 +30,7 @@ from towernmt.documents.alignment.document_pairs import (
 from towernmt.documents.alignment.document_sentences import READABLE_SUFFIXES, check_both_sides, document_sentences
 from towernmt.documents.alignment.matched_files import (
     MatchedFiles,
-    language_of_name,
+    codes_of_names,
     listed_names,
     match_folders,
     unread_sentences,
@@ -47,20 +50,37 @@ def add_pairs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--languages", metavar="PAIR",
                         help="languages of the documents, such as de-en, by whose rules text is split into sentences "
                              "(default: the codes in the names of the files, or else rules that many languages share)")
-    parser.add_argument("--threshold", type=float, default=DEFAULT_THRESHOLD, metavar="NUMBER",
-                        help="lowest score of the pairs to keep, 0 to 1 (default: %(default)s)")
+    parser.add_argument("--threshold", type=float, metavar="NUMBER",
+                        help=f"lowest score of the pairs to keep, 0 to 1 (default: {DEFAULT_THRESHOLD})")
     parser.add_argument("--review", metavar="FILE",
                         help="also write a table of all pairs, and of sentences without a counterpart, for reviewers")
     parser.add_argument("--reviewed", metavar="FILE",
                         help="in place of documents: write the pairs that a table of --review keeps")
     parser.add_argument("--by-line", action="store_true",
-                        help="take each line of a text, and each paragraph of other formats, as one sentence")
-    parser.add_argument("--known", metavar="URI", nargs="+", action="extend", default=[],
-                        help="known sentence pairs (a TSV or another source, as for `towernmt prepare`), from which "
+                        help="take each line of a plain text, and each paragraph of other formats, as one sentence")
+    parser.add_argument("--known", metavar="DATA", nargs="+", action="extend",
+                        help="known sentence pairs (prepared data, a corpora.yaml, or the URI of a source), from which "
                              "word translations are also learned; for short documents")
     parser.add_argument("--no-text-check", action="store_true",
                         help="accept documents that seem to be no translations of each other")
+    first_of_model = len(parser._actions)
     add_model_arguments(parser, required=False)
+    parser.set_defaults(document_options=_with_defaults(parser._actions, excluded=("help", "output", "reviewed")),
+                        model_options=_with_defaults(parser._actions[first_of_model:], excluded=("model",)))
+
+
+def _with_defaults(actions: Iterable[argparse.Action], excluded: Sequence[str]) -> dict[str, tuple[str, Any]]:
+    """Return the options of actions with their defaults, by the names of their values."""
+    options: dict[str, tuple[str, Any]] = {}
+    for action in actions:
+        if action.option_strings and action.dest not in excluded:
+            options.setdefault(action.dest, (action.option_strings[0], action.default))
+    return options
+
+
+def _specified(args: argparse.Namespace, options: Mapping[str, tuple[str, Any]]) -> str:
+    """Return the options whose values differ from the defaults, for a message."""
+    return ", ".join(option for name, (option, default) in options.items() if getattr(args, name) != default)
 
 
 def run_pairs(args: argparse.Namespace) -> int:
@@ -74,7 +94,8 @@ def run_pairs(args: argparse.Namespace) -> int:
         print(f"{args.reviewed}: {len(pairs):,} pairs kept", file=sys.stderr)
         return 0
     languages = parse_direction(args.languages) if args.languages else None
-    known_pairs = [(pair.source, pair.target) for uri in args.known for pair in _pairs_of_source(uri)]
+    threshold = DEFAULT_THRESHOLD if args.threshold is None else args.threshold
+    known_pairs = [pair for location in args.known or () for pair in _known_pairs(location)]
     report = _Report(is_strict=not Path(args.source).is_dir())
     readable = list(_read_documents(_matched(args, languages, report), languages, args.by_line, report))
     aligned = align_sentences([texts for _, texts in readable], known_pairs, _translate_of(args)) if readable else []
@@ -88,12 +109,12 @@ def run_pairs(args: argparse.Namespace) -> int:
     if not documents:
         raise DataError(f"{args.source} and {args.target} have no documents from which pairs can be made; the lines "
                         "above name the reason for each.")
-    _write_pairs(args.output, [pair for document in documents for pair in document.pairs(args.threshold)])
+    _write_pairs(args.output, [pair for document in documents for pair in document.pairs(threshold)])
     if args.review:
         write_lines(args.review, list(review_lines(
-            row for document in documents for row in document.rows(args.threshold))))
+            row for document in documents for row in document.rows(threshold))))
     for document in documents:
-        print(_summary(document, args.threshold), file=sys.stderr)
+        print(_summary(document, threshold), file=sys.stderr)
     return report.exit_status()
 
 
@@ -137,13 +158,14 @@ class _Report:
 def _check(args: argparse.Namespace) -> None:
     if bool(args.reviewed) == bool(args.target) or args.reviewed and args.source:
         raise SettingsError("Pass a document and its translation, two folders, or a table as --reviewed.")
-    if not 0 <= args.threshold <= 1:
-        raise SettingsError(f"--threshold {args.threshold}: pass a number from 0 to 1.")
     if args.reviewed:
-        if args.review or args.model or args.known or args.no_text_check:
-            raise SettingsError("--reviewed only writes the kept pairs of a table: leave out --review, --model, "
-                                "--known and --no-text-check.")
+        if options := _specified(args, args.document_options):
+            raise SettingsError(f"--reviewed only writes the kept pairs of a table: leave out {options}.")
         return
+    if args.threshold is not None and not 0 <= args.threshold <= 1:
+        raise SettingsError(f"--threshold {args.threshold}: pass a number from 0 to 1.")
+    if not args.model and (options := _specified(args, args.model_options)):
+        raise SettingsError(f"{options}: these options are about a model: pass --model, too, or leave them out.")
     if args.review:
         _check_review(args.review)
     source, target = Path(args.source), Path(args.target)
@@ -188,16 +210,19 @@ def _matched(args: argparse.Namespace, languages: Direction | None, report: _Rep
 
 
 def _read_documents(files: Iterable[MatchedFiles], languages: Direction | None, by_line: bool, report: _Report
-          ) -> Iterator[tuple[MatchedFiles, SentenceTexts]]:
+                    ) -> Iterator[tuple[MatchedFiles, SentenceTexts]]:
     """Yield the sentences of each document that can be read."""
     for document_files in files:
-        codes = languages or tuple(language_of_name(path) for path in document_files)
+        codes = languages or [code and two_letter_code(code) for code in codes_of_names(document_files)]
         with report.of_document():
             if Path(document_files.source).samefile(document_files.target):
                 check_both_sides(document_files.source, languages)
             _check_order_of_languages(document_files, languages)
-            yield document_files, SentenceTexts(*(document_sentences(path, code, by_line)
-                                                  for path, code in zip(document_files, codes, strict=True)))
+            texts = SentenceTexts(*(document_sentences(path, code, by_line)
+                                    for path, code in zip(document_files, codes, strict=True)))
+            with naming_document(document_files.name):
+                check_size(texts)
+            yield document_files, texts
 
 
 def _check_order_of_languages(files: MatchedFiles, languages: Direction | None) -> None:
@@ -205,14 +230,28 @@ def _check_order_of_languages(files: MatchedFiles, languages: Direction | None) 
     if languages is None or languages.source == languages.target:
         return
     named_direction = Direction(languages.target, languages.source)
-    if tuple(map(language_of_name, files)) == tuple(map(two_letter_code, named_direction)):
+    are_variants = two_letter_code(languages.source) == two_letter_code(languages.target)
+    codes = [code if code is None or are_variants else two_letter_code(code) for code in codes_of_names(files)]
+    if codes == [code if are_variants else two_letter_code(code) for code in named_direction]:
         raise DataError(f"{files.name} are {named_direction} by their names, but --languages {languages} is "
                         f"specified: exchange the paths, or pass --languages {named_direction}.")
 
 
-def _pairs_of_source(uri: str) -> Iterator[Pair]:
-    source = open_source(uri)
-    return (pair for _, pair in source.read(source.begin()))
+def _known_pairs(location: str) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of prepared data, or of each source of a `corpora.yaml`, once and without factors and tags."""
+    if is_prepared(location):
+        data = open_prepared(location)
+        for index in range(data.num_blocks):
+            block = data.read_block(index)
+            for source, target in map(block.ids_of_pair, range(len(block))):
+                yield data.source_vocabulary.decode(source), data.target_vocabulary.decode(target)
+        return
+    corpora = read_corpora(location)
+    factors = corpora.source_factors or 0
+    for ingredient in corpora.mixture().ingredients:
+        for _, pair in ingredient.source.read(ingredient.source.begin()):
+            words = pair.source.split() if factors else ()
+            yield " ".join(word.rsplit(SEPARATOR, factors)[0] for word in words) or pair.source, pair.target
 
 
 def _translate_of(args: argparse.Namespace) -> TranslateTexts | None:

@@ -229,8 +229,7 @@ def inspect_prepared(data: PreparedData, samples: int = 3) -> SourceReport:
         for side, lengths in enumerate((block.source_lengths, block.target_lengths)):
             report.lengths[side].extend(lengths.tolist() if len(report.lengths[side]) < 1_000_000 else [])
         for row in range(min(samples - len(report.samples), len(block))):
-            source = block.source_ids[block.source_offsets[row]:block.source_offsets[row + 1]]
-            target = block.target_ids[block.target_offsets[row]:block.target_offsets[row + 1]]
+            source, target = block.ids_of_pair(row)
             report.samples.append(Pair(data.source_vocabulary.decode(source), data.target_vocabulary.decode(target)))
     return report
 

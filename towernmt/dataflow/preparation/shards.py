@@ -74,6 +74,11 @@ class PairBlock:
         """The numbers of source and of target tokens including EOS, each int64 `[pairs]`."""
         return np.diff(self.source_offsets) + 1, np.diff(self.target_offsets) + 1
 
+    def ids_of_pair(self, index: int) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+        """Return the source ids and the target ids of a pair."""
+        return (self.source_ids[self.source_offsets[index]:self.source_offsets[index + 1]],
+                self.target_ids[self.target_offsets[index]:self.target_offsets[index + 1]])
+
 
 MAGIC = b"TNMTPAIR"
 VERSION = 1
