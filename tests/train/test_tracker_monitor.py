@@ -18,7 +18,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.session import SessionCreator
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.train import tracker_monitor
-from towernmt.train.tracker_monitor import Tracker, TrackerMonitor, make_tracker, name_for_tracker
+from towernmt.train.tracker_monitor import Tracker, TrackerMonitor, make_tracker, mlflow_name, name_for_tracker
 
 SETTINGS = {"train.steps": 300, "model.pre_norm": True, "train.only": ["a|b"], "long": "x" * 900}
 
@@ -57,8 +57,47 @@ class Unreliable:
             raise ConnectionError("no route to host\nsecond line")
         self.calls.append((step, scalars["half"]))
 
+    def is_refusal(self, error: Exception) -> bool:
+        return False
+
     def end(self) -> None:
         self.calls.append("end")
+
+
+class Picky:
+    """A tracker that refuses steps with some scalars as invalid, and cannot be reached at some attempts.
+
+    Args:
+        refused: names of the scalars that it refuses.
+        fails: numbers of the attempts, from 1, at which it cannot be reached.
+
+    Attributes:
+        recorded: the steps of each scalar.
+    """
+
+    library = "wandb"
+
+    def __init__(self, refused: set[str], fails: tuple[int, ...] = ()) -> None:
+        self._refused, self._fails, self._attempts = refused, fails, 0
+        self.recorded: dict[str, list[int]] = {}
+
+    def begin(self, identifier: str | None, settings: Any) -> str:
+        return "1"
+
+    def log(self, scalars: Any, step: int) -> None:
+        self._attempts += 1
+        if self._attempts in self._fails:
+            raise ConnectionError("no route to host")
+        if self._refused & set(scalars):
+            raise ValueError("reserved name\nsecond line")
+        for name in scalars:
+            self.recorded.setdefault(name, []).append(step)
+
+    def is_refusal(self, error: Exception) -> bool:
+        return isinstance(error, ValueError)
+
+    def end(self) -> None:
+        self.recorded["end"] = []
 
 
 class Clock(Callback):
@@ -77,13 +116,28 @@ class Put(Callback):
         self.trainer.monitors.put_scalar("validation_loss/de-en", 1.0 if self.global_step % 2 else float("nan"))
 
 
-def train(tracker: Tracker, log: Path, steps: int, start: int = 0) -> None:
-    """Count up to `steps`, and record two scalars after each step."""
+class PutAll(Callback):
+    """Records scalars with some names after each step.
+
+    Args:
+        names: the names.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+
+    def _trigger_step(self) -> None:
+        for name in self._names:
+            self.trainer.monitors.put_scalar(name, self.global_step / 2)
+
+
+def train(tracker: Tracker, log: Path, steps: int, start: int = 0, put: Callback | None = None) -> None:
+    """Count up to `steps`, and record two scalars after each step, or those of another callback."""
     with tf.Graph().as_default():
         trainer = SimpleTrainer()
         step = tf1.train.get_or_create_global_step()
         trainer.train_op = tf.no_op()
-        trainer.setup_callbacks([Clock(tracker), Put()], [TrackerMonitor(tracker, log, SETTINGS)])
+        trainer.setup_callbacks([Clock(tracker), put or Put()], [TrackerMonitor(tracker, log, SETTINGS)])
         assign = step.assign(start)
         trainer.initialize(SessionCreator(), JustCurrentSession())
         trainer.sess.run(assign)
@@ -105,7 +159,40 @@ def test_mlflow_has_all_scalars_and_settings_of_a_resumed_run_in_one_run(tmp_pat
         "train.steps": "300", "model.pre_norm": "True", "train.only": "['a|b']"}
     history = client.get_metric_history(run.info.run_id, "half")
     assert [(metric.step, metric.value) for metric in history] == [(step, step / 2) for step in range(1, 6)]
-    assert [metric.step for metric in client.get_metric_history(run.info.run_id, "validation_loss/de-en")] == [1, 3, 5]
+    assert [metric.step for metric in client.get_metric_history(run.info.run_id, "validation_loss.de-en")] == [1, 3, 5]
+
+
+@pytest.mark.thorough
+def test_the_file_store_of_mlflow_has_the_scalars_of_all_sets_and_the_log_names_those_that_it_refuses(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: list[str]) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path / 'store'}")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    names = ["validation_loss", "validation_loss/de-en", "validation_loss/news+talks", "validation_loss/..", "half"]
+    train(make_tracker("mlflow", "translation", "de-en"), tmp_path / "log", steps=3, put=PutAll(["x" * 251, *names]))
+    client = mlflow.MlflowClient()
+    run, = client.search_runs([client.get_experiment_by_name("translation").experiment_id])
+    assert set(run.data.metrics) == set(map(mlflow_name, names))
+    for name in run.data.metrics:
+        history = client.get_metric_history(run.info.run_id, name)
+        assert [(metric.step, metric.value) for metric in history] == [(step, step / 2) for step in range(1, 4)]
+    warning, = (message for message in messages if "log.tracker" in message)
+    assert warning.startswith(f"log.tracker=mlflow refuses {'x' * 251} ('Metric name' exceeds the maximum length")
+
+
+def test_names_in_mlflow_are_different_and_none_is_the_directory_of_another_one() -> None:
+    names = ["loss", "a/b", "a.b", "a b", "a 2e b", "a/2e/b", "a+b", "a/b/c", "a/..", ".", "..", "a/", "a"]
+    mapped = [mlflow_name(name) for name in names]
+    assert len(set(mapped)) == len(names) and not any("/" in name for name in mapped)
+    assert [mlflow_name(name) for name in ("learning_rate", "input/wait_share", "validation_bleu/news+talks")] == [
+        "learning_rate", "input.wait_share", "validation_bleu.news 2b talks"]
+
+
+@pytest.mark.thorough
+def test_mlflow_accepts_the_names() -> None:
+    validation = pytest.importorskip("mlflow.utils.validation")
+    for name in ("validation_bleu/news+talks", "validation_bleu/..", "..", ".", "a b", "a\nb", "ä", "a:b"):
+        validation._validate_metric_name(mlflow_name(name))
 
 
 @pytest.mark.parametrize("library", ["wandb", "trackio"])
@@ -181,6 +268,34 @@ def test_attempts_have_a_distance_in_which_training_is_not_delayed(tmp_path: Pat
     train(tracker, tmp_path, steps=20)
     assert tracker.attempts == 22       # to begin, at the first step, and for each of 20 steps at the end
     assert tracker.calls[-1] == "end"
+
+
+def test_scalars_that_are_refused_as_invalid_do_not_hold_up_the_others(tmp_path: Path, messages: list[str]) -> None:
+    tracker = Picky({"step", "time"})
+    train(tracker, tmp_path, steps=3, put=PutAll(["step", "loss", "time"]))
+    assert tracker.recorded == {"loss": [1, 2, 3], "end": []}
+    assert [message for message in messages if "log.tracker" in message] == [
+        "log.tracker=wandb refuses step, time (reserved name). These figures are missing there; stats.jsonl in the log "
+        "directory has them."]
+
+
+def test_a_failure_among_refusals_neither_repeats_nor_loses_a_scalar(tmp_path: Path, messages: list[str]) -> None:
+    tracker = Picky({"step"}, fails=(4,))     # after the refused batch, `loss` and `step` of the first step
+    train(tracker, tmp_path, steps=2, put=PutAll(["loss", "step", "nll"]))
+    assert tracker.recorded == {"loss": [1, 2], "nll": [1, 2], "end": []}
+    assert [message.partition(" (")[0] for message in messages if "log.tracker" in message] == [
+        "log.tracker=wandb refuses step", "log.tracker=wandb records nothing at present",
+        "log.tracker=wandb records again."]
+
+
+@pytest.mark.parametrize(("error", "refused"), [
+    (ValueError("reserved name"), True), (TypeError("no number"), True), (json.JSONDecodeError("", "", 0), False),
+    (ConnectionError("no route"), False)])
+def test_only_errors_about_the_scalars_are_refusals(error: Exception, refused: bool) -> None:
+    assert tracker_monitor.WandbTracker("wandb", "a", "b").is_refusal(error) == refused
+    answer = ConnectionError("answer")
+    answer.error_code = "INVALID_PARAMETER_VALUE" if refused else "INTERNAL_ERROR"   # type: ignore[attr-defined]
+    assert tracker_monitor.MlflowTracker("a", "b").is_refusal(answer) == refused
 
 
 def test_each_library_keeps_its_own_run(tmp_path: Path, messages: list[str]) -> None:

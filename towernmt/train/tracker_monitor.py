@@ -1,14 +1,15 @@
 """Send the scalars of a run to an experiment tracker: MLflow, Weights & Biases, or Trackio.
 
 A tracker is a separate service. If it fails, one warning is logged, and training continues. The scalars are kept and
-sent when the tracker works again. A resumed run continues the run of the tracker: `tracker.json` in the log directory
-has the identifier of the run for each library.
+sent when the tracker works again. Scalars that the tracker refuses as invalid are dropped. A resumed run continues the
+run of the tracker: `tracker.json` in the log directory has the identifier of the run for each library.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import time
 import uuid
 from collections import deque
@@ -57,13 +58,37 @@ class Tracker(Protocol):
         """Record the scalars of a step."""
         ...
 
+    def is_refusal(self, error: Exception) -> bool:
+        """Return whether an exception of `log` means that the scalars are invalid, so that another attempt is useless.
+
+        Args:
+            error: the exception.
+        """
+        ...
+
     def end(self) -> None:
         """End the run, and send everything that was recorded."""
         ...
 
 
+def mlflow_name(name: str) -> str:
+    """Return the name of a scalar in MLflow; different scalars have different names.
+
+    MLflow accepts few characters. Its file store writes a metric into the file of this name, so `validation_loss` and
+    `validation_loss/news` would be a file and a directory of the same name. Therefore a slash becomes a full stop. Each
+    other character, except letters, digits, `_` and `-`, becomes its hexadecimal code between spaces.
+
+    Args:
+        name: name of the scalar, such as `validation_loss/news+talks`.
+    """
+    return re.sub(r"[^\w-]", lambda match: "." if match[0] == "/" else f" {ord(match[0]):x} ", name)
+
+
+_MLFLOW_REFUSALS = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST")
+
+
 class MlflowTracker:
-    """A run of MLflow, at the URI in MLFLOW_TRACKING_URI.
+    """A run of MLflow, at the URI in MLFLOW_TRACKING_URI. The scalars have the names that `mlflow_name` returns.
 
     Args:
         project: name of the experiment.
@@ -100,7 +125,11 @@ class MlflowTracker:
         """Record the scalars of a step."""
         milliseconds = int(1000 * time.time())
         self._client.log_batch(self._identifier, metrics=[
-            self._make_metric(name, value, milliseconds, step) for name, value in scalars.items()])
+            self._make_metric(mlflow_name(name), value, milliseconds, step) for name, value in scalars.items()])
+
+    def is_refusal(self, error: Exception) -> bool:
+        """Return whether MLflow has refused the scalars as invalid."""
+        return getattr(error, "error_code", None) in _MLFLOW_REFUSALS
 
     def end(self) -> None:
         """Set the status of the run to finished."""
@@ -134,6 +163,13 @@ class WandbTracker:
     def log(self, scalars: Mapping[str, float], step: int) -> None:
         """Record the scalars of a step."""
         self._module.log(dict(scalars), step=step)
+
+    def is_refusal(self, error: Exception) -> bool:
+        """Return whether the library has refused the scalars as invalid.
+
+        Subclasses of ValueError may be failures of the network, such as an answer that is not JSON.
+        """
+        return type(error) in (TypeError, ValueError)
 
     def end(self) -> None:
         """End the run, and wait until the library has sent everything."""
@@ -174,7 +210,8 @@ def name_for_tracker(directory: Path) -> str:
 class TrackerMonitor(StepRecorder):
     """A monitor that sends all finite scalars of a step to a tracker, together.
 
-    If the tracker fails, the scalars of at most `MAX_UNSENT_STEPS` steps are kept, and are sent at a later step.
+    If the tracker fails, the scalars of at most `MAX_UNSENT_STEPS` steps are kept, and are sent at a later step. If it
+    refuses the scalars of a step as invalid, they are sent one by one, and those that it refuses again are dropped.
 
     Args:
         tracker: the tracker.
@@ -188,6 +225,7 @@ class TrackerMonitor(StepRecorder):
         self._has_begun, self._next_attempt = False, -math.inf
         self._unsent: deque[tuple[dict[str, float], int]] = deque()     # scalars of a step, and the step
         self._dropped = 0       # steps since the tracker has failed
+        self._refused: set[str] = set()     # names of scalars whose refusal was logged
 
     def _before_train(self) -> None:
         self._send()
@@ -224,7 +262,7 @@ class TrackerMonitor(StepRecorder):
                 self._begin()
                 self._has_begun = True
             while self._unsent:
-                self._tracker.log(*self._unsent[0])
+                self._log(*self._unsent[0])
                 self._unsent.popleft()
         except self._failures as error:
             now = time.monotonic()
@@ -237,6 +275,43 @@ class TrackerMonitor(StepRecorder):
         if self._has_failed:
             logger.info(f"{self._name} records again.{self._dropped_steps()}")
             self._has_failed, self._dropped = False, 0
+
+    def _log(self, scalars: dict[str, float], step: int) -> None:
+        """Send the scalars of a step; if the tracker refuses them as invalid, send them one by one.
+
+        Scalars that are sent one by one are removed from `scalars`, so that a failure does not send them twice.
+        """
+        try:
+            self._tracker.log(scalars, step)
+        except self._failures as error:
+            if not self._tracker.is_refusal(error):
+                raise
+        else:
+            return
+        refusals: dict[str, str] = {}
+        try:
+            for name in list(scalars):
+                try:
+                    self._tracker.log({name: scalars[name]}, step)
+                except self._failures as error:
+                    if not self._tracker.is_refusal(error):
+                        raise
+                    refusals[name] = first_line(error)
+                del scalars[name]
+        finally:
+            self._report_refusals(refusals)
+
+    def _report_refusals(self, refusals: Mapping[str, str]) -> None:
+        """Log the names of refused scalars, each of them once.
+
+        Args:
+            refusals: the reason of the tracker, by the name of the scalar.
+        """
+        names = [name for name in refusals if name not in self._refused]
+        self._refused.update(names)
+        if names:
+            logger.warning(f"{self._name} refuses {', '.join(names)} ({refusals[names[0]]}). These figures are missing "
+                           "there; stats.jsonl in the log directory has them.")
 
     def _dropped_steps(self) -> str:
         return f" Number of steps whose figures are missing there: {self._dropped:,}." if self._dropped else ""
