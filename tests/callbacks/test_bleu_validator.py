@@ -243,6 +243,16 @@ def test_the_mean_over_all_sets_decides(fit, recorder):
     assert (check.best_score, check.best_step) == (recorder.of("validation_bleu/mean")[1][1], 4)
 
 
+def test_a_validator_that_decides_nothing_reports_its_sets_by_name(fit, recorder, caplog):
+    check = validator(name="general", decides=False, loss=False)
+    assert check.metric is None and check.scalars == ["validation_bleu/general", "validation_chrf/general"]
+    with caplog.at_level(logging.INFO):
+        fit([LearningRateSchedule(piecewise([2], [1e-4, 0.03])), check], steps=4)
+    assert [step for step, _ in recorder.of("validation_bleu/general")] == [2, 4]
+    assert check.best_score is None and not recorder.of("validation_bleu")
+    assert "Validation of general at step 4: BLEU" in caplog.text and "best" not in caplog.text
+
+
 def test_a_set_named_mean_is_that_set():
     mean = ValidationSet("mean", ["4"], [["4"]])
     check = validator(more_sets=[mean], metric_set="mean")

@@ -329,6 +329,19 @@ def test_the_mean_over_all_sets_decides_for_a_trained_model(any_initial_run):
     assert chosen(at, validation__metric_set="talks", **TRAINED)["validation.metric_set"] == "talks"
 
 
+def test_sets_of_general_data_alone_decide_nothing_unless_one_is_named(any_initial_run):
+    at = dataclasses.replace(TATOEBA, target_tokens=100_000, validation_sets=2, is_mixed=True)
+    for only_general, given, deciding_set, decides in (
+            (False, {}, "mean", True), (True, {}, "", False),
+            (True, {"validation__metric_set": "general-b"}, "general-b", True)):
+        conditions = dataclasses.replace(at, has_only_general_sets=only_general)
+        found = chosen(conditions, **given, **TRAINED)
+        assert found["validation.metric_set"] == deciding_set and found["validation.at_start"]
+        assert bool(found["train.stop_patience"]) == decides
+        limited = chosen(conditions, train__steps=5000, checkpoint__steps=500, **given, **TRAINED)
+        assert bool(limited["checkpoint.average"]) == decides
+
+
 def test_a_pass_over_mixed_data_has_the_general_tokens_too():
     at = dataclasses.replace(TATOEBA, target_tokens=100_000, is_mixed=True)
     settings = apply_overrides(default_settings(), {"train.epochs": 3, "data.batch_tokens": 1000,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 
@@ -60,8 +62,43 @@ def test_a_run_begins_with_one_paragraph_and_ends_with_the_next_command(text, tr
 
 def test_what_has_no_validation_says_that_there_will_be_no_bleu_and_no_best_checkpoint(text, train):
     lines = train(prepare(text), "train.steps=1", "train.epochs=3", "train.stop_patience=2")
-    assert "Until update 1 or the end of epoch 3 or 2 validations have no better score." in lines[0]
+    assert "Until update 1 or the end of epoch 3. " in lines[0]
     assert "The data have no validation text: the run has no BLEU and no best checkpoint." in lines[0]
+
+
+def test_a_run_whose_general_data_alone_have_validation_text_says_that_its_scores_choose_nothing(text, train, tmp_path):
+    sides = ["--valid-source", str(text / "source"), "--valid-target", str(text / "target")]
+    general = prepare(text, *sides)
+    lines = train(prepare(text), "train.steps=3", "train.stop_patience=1", "validation.steps=1",
+                  "validation.sentences=3", arguments=("--general", str(general)))
+    assert "Validation: 3 sentences every 1 updates, all of them of --general. Their scores neither choose the best " \
+           "checkpoint nor stop training, because " in lines[0]
+    assert "or set validation.metric_set=general. Until update 3. " in lines[0]
+    log = (tmp_path / "run" / "log" / "log.log").read_text()
+    assert "Validation of general at step 3: BLEU" in log and "best so far" not in log
+    assert not (tmp_path / "run" / "best").exists()
+    rows = [json.loads(line) for line in (tmp_path / "run" / "log" / "stats.jsonl").read_text().splitlines()]
+    assert [row["global_step"] for row in rows if "validation_loss/general" in row] == [1, 2, 3]
+    assert not any("validation_loss" in row for row in rows)
+
+
+def test_a_named_set_of_the_general_data_chooses_the_best_checkpoint(text, train, tmp_path):
+    sides = ["--valid-source", str(text / "source"), "--valid-target", str(text / "target")]
+    lines = train(prepare(text), "train.steps=2", "train.stop_patience=5", "validation.steps=1",
+                  "validation.metric_set=general", arguments=("--general", str(prepare(text, *sides))))
+    assert "Until update 2 or 5 validations have no better score." in lines[0]
+    assert json.loads((tmp_path / "run" / "best" / "record.json").read_text())[0]["metric"] == "validation_bleu"
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ({"checkpoint.average": 2}, "checkpoint.average=2 needs validation on text of --data"),
+    ({"schedule.name": "plateau"}, "is not a validation score of this run.*: use validation_bleu/general, ")])
+def test_settings_that_need_a_deciding_set_are_refused_without_it(text, tmp_path, capsys, values, message):
+    sides = ["--valid-source", str(text / "source"), "--valid-target", str(text / "target")]
+    assert main(["train", "--defaults=fixed", "--data", str(prepare(text)), "--general", str(prepare(text, *sides)),
+                 "--logdir", str(tmp_path / "run"), "--set", *SMALL, "train.steps=1",
+                 *(f"{key}={value}" for key, value in values.items())]) == 1
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_the_table_of_variables_is_in_the_log_file_and_behind_verbose(text, train, tmp_path):

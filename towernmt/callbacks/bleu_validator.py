@@ -129,9 +129,11 @@ class BleuValidator(StatefulCallback):
         seed: seed of the choice of sentences to show.
         name: name of the set of `source_lines` in reports; its scalars have no name.
         at_start: whether to validate a new run before its first update.
+        decides: whether `metric` of `metric_set` decides which step is the best. If not, no step is the best, and the
+            scalars of `source_lines` have the name of the set, too.
 
     Attributes:
-        metric: name of the scalar that decides which step is the best.
+        metric: name of the scalar that decides which step is the best; None without `decides`.
         best_score: its best value so far, resumes included; None before the first validation.
         best_step: the step of the best value; of equal values the last step.
 
@@ -148,13 +150,14 @@ class BleuValidator(StatefulCallback):
                  search: SearchSettings | None = None, batch_tokens: int | None = None, samples: int = 3,
                  loss: bool = True, every_minutes: float = 0.0, more_references: Sequence[Sequence[str]] = (),
                  more_sets: Sequence[ValidationSet] = (), metric: str = "bleu", metric_set: str = "",
-                 seed: int = 1, name: str = "", at_start: bool = False) -> None:
+                 seed: int = 1, name: str = "", at_start: bool = False, decides: bool = True) -> None:
         self._sets = [ValidationSet(name, source_lines, [reference_lines, *more_references]), *more_sets]
-        self._tags = ["", *(validation.name for validation in more_sets)]
+        self._tags = ["" if decides else name, *(validation.name for validation in more_sets)]
         if every_steps < 0 or not every_minutes >= 0:
             raise SettingsError(f"validation.steps={every_steps} and validation.minutes={every_minutes:g} must "
                                 "not be negative; 0 validates only at the end.")
-        self.metric = _scalar(metric, metric_set, self._sets, loss)
+        scalar = _scalar(metric, metric_set, self._sets, loss)
+        self.metric: str | None = scalar if decides else None
         self._with_mean = self.metric == METRICS[metric].scalar(MEAN_OF_SETS) and MEAN_OF_SETS not in self._tags
         self._metric = METRICS[metric]
         self._period, self._samples, self._with_loss, self._seed = (
@@ -238,9 +241,9 @@ class BleuValidator(StatefulCallback):
 
     def _report(self, outcomes: Sequence[ValidationOutcome], seconds: float) -> None:
         step = self.global_step
-        best_text = "the best so far"
+        best_text = "" if self.metric is None else " (the best so far)"
         if self.best_score is not None and self.best_step != step:
-            best_text = f"best {self._metric.label} {self._metric.text(self.best_score)} at step {self.best_step}"
+            best_text = f" (best {self._metric.label} {self._metric.text(self.best_score)} at step {self.best_step})"
         training = self.trainer.monitors.get_history("nll")
         for tag, validation, outcome in zip(self._tags, self._sets, outcomes, strict=True):
             numbers = sample_numbers(len(validation.source), self._samples, step, self._seed)
@@ -249,7 +252,7 @@ class BleuValidator(StatefulCallback):
             ending = ""
             if validation is self._sets[0]:
                 total = sum(len(validation_set.source) for validation_set in self._sets)
-                ending = f" ({best_text}); {total} sentences in {duration(seconds)}"
+                ending = f"{best_text}; {total} sentences in {duration(seconds)}"
             logger.info(f"Validation{set_name} at step {step}: {text}{ending}; {outcome.scores.signature}")
             for line in sample_lines(validation, outcome.translations, numbers):
                 logger.info(line)

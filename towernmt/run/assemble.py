@@ -31,6 +31,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.graph_state import GraphSettings, LossScaling, configure_graph
 from towernmt.core.settings import flatten
 from towernmt.core.terminal_log import DETAIL
+from towernmt.dataflow.batches.mixed_data import has_only_general_sets
 from towernmt.dataflow.batches.training_data import StreamedCorpus, TrainingData, make_batches
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.dataflow.vocabulary.vocabulary_files import same_pieces
@@ -79,14 +80,14 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
     callbacks: list[Callback] = [*components.callbacks_before(), NaNGuard()]
     if train.precision == "float16":
         callbacks.append(LossScaleMonitor())
-    if data.validation_sets and (settings.validation.steps or settings.validation.minutes):
+    if is_validated(settings, data):
         validator = make_validator(settings, data, model)
         callbacks.append(validator)
         metric, scores = validator.metric, validator.scalars
         if log.attention_pictures:
             callbacks.append(AttentionPictures(
                 model, data.valid_source, data.valid_target, data.source_vocabulary, data.target_vocabulary,
-                log.attention_pictures, settings.search.averaged))
+                log.attention_pictures, settings.search.averaged, scores[0]))
     check_plateau(settings, scores)
     limit = StopAfterMinutes(train.minutes) if train.minutes else None
     end = last_update(train, source)
@@ -122,6 +123,20 @@ def last_update(train: TrainSettings, source: GeneralQueueInput) -> int:
     return min(ends, default=0)
 
 
+def is_validated(settings: Settings, data: TrainingData) -> bool:
+    """Return whether a run is validated."""
+    return bool(data.validation_sets and (settings.validation.steps or settings.validation.minutes))
+
+
+def validation_decides(settings: Settings, data: TrainingData) -> bool:
+    """Return whether validation chooses the best checkpoint of a run, and may end the run.
+
+    Sets of general data decide only if `validation.metric_set` is set, because the unchanged model may be the best on
+    them.
+    """
+    return is_validated(settings, data) and (bool(settings.validation.metric_set) or not has_only_general_sets(data))
+
+
 def make_validator(settings: Settings, data: TrainingData, model: Any) -> BleuValidator:
     """Return the callback that validates on the data's validation sets.
 
@@ -134,7 +149,8 @@ def make_validator(settings: Settings, data: TrainingData, model: Any) -> BleuVa
         model, first.source, first.references[0], data.source_vocabulary, data.target_vocabulary, validation.steps,
         settings.search, loss=_takes_batches(model), every_minutes=validation.minutes,
         more_references=first.references[1:], more_sets=others, metric=validation.metric,
-        metric_set=validation.metric_set, seed=settings.data.seed, name=first.name, at_start=validation.at_start)
+        metric_set=validation.metric_set, seed=settings.data.seed, name=first.name, at_start=validation.at_start,
+        decides=validation_decides(settings, data))
 
 
 def check_plateau(settings: Settings, scores: Sequence[str]) -> None:

@@ -35,7 +35,7 @@ from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.search_towers import GraphSearch, build_graph_search
 from towernmt.predict.stream import translate_lines
-from towernmt.run.assemble import Components
+from towernmt.run.assemble import Components, validation_decides
 from towernmt.run.directory import RunDirectory
 from towernmt.run.resume import why_finished
 from towernmt.run.run_log import begin_log
@@ -56,9 +56,10 @@ def check_average(settings: Settings, data: TrainingData) -> None:
     checkpoint, count = settings.checkpoint, settings.checkpoint.average
     if not count:
         return
-    if not data.validation_sets or not (settings.validation.steps or settings.validation.minutes):
-        raise SettingsError(f"checkpoint.average={count} needs validation to compare the average, but this run has "
-                            "none: pass validation text (and validation.steps), or set checkpoint.average=0.")
+    if not validation_decides(settings, data):
+        raise SettingsError(f"checkpoint.average={count} needs validation on text of --data to compare the average, "
+                            "but this run has none: pass validation text (and validation.steps), or set "
+                            "checkpoint.average=0.")
     if checkpoint.keep < count:
         raise SettingsError(f"checkpoint.average={count} needs {count} checkpoints, but "
                             f"checkpoint.keep={checkpoint.keep}: set checkpoint.keep={count}.")

@@ -29,11 +29,11 @@ class Introduction(Callback):
         settings: settings of the run.
         data: training data.
         run: directory of the run.
-        validated: whether the run has a validator.
+        decides: whether validation chooses the best checkpoint, and may end the run.
     """
 
-    def __init__(self, settings: Settings, data: TrainingData, run: RunDirectory, validated: bool) -> None:
-        self._settings, self._data, self._run, self._validated = settings, data, run, validated
+    def __init__(self, settings: Settings, data: TrainingData, run: RunDirectory, decides: bool) -> None:
+        self._settings, self._data, self._run, self._decides = settings, data, run, decides
 
     def _setup_graph(self) -> None:
         # Later callbacks build more graphs.
@@ -43,13 +43,13 @@ class Introduction(Callback):
         logger.info(self._text())
 
     def _text(self) -> str:
-        train, run = self._settings.train, self._run.path
+        run, limits = self._run.path, _limits(self._settings.train, self._decides)
         begin = "Training" if not self.global_step else f"Resuming after step {self.global_step} with"
         sentences = [
             f"{begin} a {self._settings.architecture} of {self._parameters:,} parameters on {_towers(self.trainer)}.",
             f"Data: {self._data.directory}{self._amount()}.",
             self._validation(),
-            f"Until {_limits(train)}." if _limits(train) else "Without a limit: until Ctrl-C.",
+            f"Until {limits}." if limits else "Without a limit: until Ctrl-C.",
             f"The run is in {run}, its complete log in {self._run.log / 'log.log'}.",
             f"To watch it: tensorboard --logdir {shlex.quote(str(self._run.log))}.",
             "To stop it: Ctrl-C, which saves a checkpoint; the same command resumes from there."]
@@ -63,15 +63,19 @@ class Introduction(Callback):
         return f", {pairs:,} pairs, in batches of {data_settings.batch_tokens:,} {data_settings.batch_type} tokens"
 
     def _validation(self) -> str:
-        validation = self._settings.validation
-        if self._validated:
-            sets = [validation_set.first(validation.sentences) for validation_set in self._data.validation_sets]
-            count = sum(len(validation_set.source) for validation_set in sets)
-            intervals = [f"{validation.steps:,} updates"] if validation.steps else []
-            intervals += [f"{validation.minutes:g} minutes"] if validation.minutes else []
-            return f"Validation: {count:,} sentences every {' or '.join(intervals)}."
-        reason = "validation.steps=0" if self._data.validation_sets else "The data have no validation text"
-        return f"{reason}: the run has no BLEU and no best checkpoint."
+        validation, sets = self._settings.validation, self._data.validation_sets
+        intervals = [f"{validation.steps:,} updates"] if validation.steps else []
+        intervals += [f"{validation.minutes:g} minutes"] if validation.minutes else []
+        if not sets or not intervals:
+            reason = "validation.steps=0" if sets else "The data have no validation text"
+            return f"{reason}: the run has no BLEU and no best checkpoint."
+        count = sum(len(validation_set.first(validation.sentences).source) for validation_set in sets)
+        text = f"Validation: {count:,} sentences every {' or '.join(intervals)}"
+        if self._decides:
+            return f"{text}."
+        return (f"{text}, all of them of --general. Their scores neither choose the best checkpoint nor stop training, "
+                "because the unchanged model may have the best ones: prepare --data with --valid-source and "
+                f"--valid-target, or set validation.metric_set={sets[0].name}.")
 
 
 def _towers(trainer: Any) -> str:
@@ -80,11 +84,11 @@ def _towers(trainer: Any) -> str:
     return f"{len(devices)} {kind} tower{'s' if len(devices) > 1 else ''}"
 
 
-def _limits(train: Any) -> str:
+def _limits(train: Any, decides: bool) -> str:
     limits = [f"update {train.steps:,}" if train.steps else "",
               f"the end of epoch {train.epochs:,}" if train.epochs else "",
               f"{train.minutes:g} minutes have passed" if train.minutes else "",
-              f"{train.stop_patience} validations have no better score" if train.stop_patience else ""]
+              f"{train.stop_patience} validations have no better score" if train.stop_patience and decides else ""]
     return " or ".join(limit for limit in limits if limit)
 
 

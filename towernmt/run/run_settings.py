@@ -114,7 +114,7 @@ class ValidationSettings:
         "bleu", "metric of best checkpoints and early stopping; loss is per target token (nats), without smoothing",
         choices=tuple(METRICS))
     metric_set: str = setting(
-        "", "name of the validation set of that metric; empty: the first; mean: the mean over all sets")
+        "", "name of the validation set of that metric; empty: the first of --data; mean: the mean over all sets")
     at_start: bool = setting(
         False, "validate a new run before its first update, so that its first parameters are the ones to improve")
 

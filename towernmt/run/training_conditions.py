@@ -38,6 +38,7 @@ class TrainingConditions:
         rates: measured rates of matrix products; None if not measured.
         gpu_memory: memory of the smallest of these GPUs in bytes; 0 if unknown.
         validation_sets: number of validation sets.
+        has_only_general_sets: whether all validation sets are those of general data.
         is_mixed: whether general data or translated pairs are mixed in; `target_tokens` and `pairs` are those of the
             new data.
         is_translated: whether the pairs that are mixed in are translations of monolingual text.
@@ -55,6 +56,7 @@ class TrainingConditions:
     rates: ProductRates | None
     gpu_memory: int = 0
     validation_sets: int = 1
+    has_only_general_sets: bool = False
     is_mixed: bool = False
     is_translated: bool = False
     processes: int = 1
@@ -63,6 +65,10 @@ class TrainingConditions:
     def has_general_data(self) -> bool:
         """Whether general data are mixed in, which keep a trained model from forgetting."""
         return self.is_mixed and not self.is_translated
+
+    def has_deciding_set(self, settings: Settings) -> bool:
+        """Return whether validation may choose checkpoints and end the run; see `validation_decides`."""
+        return bool(self.validation_pairs) and (bool(settings.validation.metric_set) or not self.has_only_general_sets)
 
     def updates(self, settings: Settings) -> float | None:
         """Estimate the number of updates within the training limit; None without a limit, or if too little is known."""
@@ -176,7 +182,7 @@ def training_conditions(data: TrainingData, gpus: Sequence[int] | None, rates: P
         rates: rates of matrix products; None if not measured.
         processes: number of processes that train together.
     """
-    from towernmt.dataflow.batches.mixed_data import MixedData
+    from towernmt.dataflow.batches.mixed_data import MixedData, has_only_general_sets
     from towernmt.dataflow.preparation.prepared_data import PreparedData
 
     prepared = data if isinstance(data, (PreparedData, MixedData)) else None
@@ -187,7 +193,8 @@ def training_conditions(data: TrainingData, gpus: Sequence[int] | None, rates: P
         unigram=data.source_vocabulary.has_probabilities and data.target_vocabulary.has_probabilities,
         validation_pairs=len(data.valid_source), gpus=processes * len(gpus or ()),
         processors=processors(), bfloat16=_multiplies_bfloat16(gpus), rates=rates, gpu_memory=smallest_memory(gpus),
-        validation_sets=len(data.validation_sets), is_mixed=isinstance(data, MixedData),
+        validation_sets=len(data.validation_sets), has_only_general_sets=has_only_general_sets(data),
+        is_mixed=isinstance(data, MixedData),
         is_translated=isinstance(data, MixedData) and data.translated, processes=processes)
 
 

@@ -12,7 +12,7 @@ import pytest
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.batches.batch_settings import StreamBatchSettings
 from towernmt.dataflow.batches.batches import Batches
-from towernmt.dataflow.batches.mixed_data import MixedBatches, MixedData
+from towernmt.dataflow.batches.mixed_data import MixedBatches, MixedData, has_only_general_sets
 from towernmt.dataflow.batches.training_data import make_batches, with_general_data
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
@@ -31,12 +31,11 @@ def make_data(directory: Path, name: str, words: list[str], **further_settings: 
         WordVocabulary(["<pad>", "<s>", "</s>", "<unk>", *NEW, *GENERAL]).save(directory / "vocabulary")
     for side, repeated in (("source", 3), ("target", 2)):
         (directory / f"{name}.{side}").write_text("".join(f"{' '.join([word] * repeated)}\n" for word in words))
-    settings = {"source_vocab": str(vocabulary), "target_vocab": str(vocabulary), "shard_pairs": 15, **further_settings}
+    source, target = (str(directory / f"{name}.{side}") for side in ("source", "target"))
+    settings = {"source_vocab": str(vocabulary), "target_vocab": str(vocabulary), "shard_pairs": 15,
+                "valid_source": source, "valid_target": target, **further_settings}
     return prepare(PrepareSettings(
-        source=str(directory / f"{name}.source"), target=str(directory / f"{name}.target"),
-        valid_source=str(directory / f"{name}.source"), valid_target=str(directory / f"{name}.target"),
-        output=str(directory / name), workers=1,
-        **settings))  # type: ignore[arg-type]
+        source=source, target=target, output=str(directory / name), workers=1, **settings))  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +103,15 @@ def test_both_validation_sets_are_there_under_their_names(data: MixedData) -> No
     assert [validation_set.name for validation_set in data.validation_sets] == ["", "general"]
     assert data.valid_source == data.new.valid_source
     assert data.validation_sets[1].source == data.general.valid_source
+
+
+def test_validation_text_of_general_data_alone_is_distinguished(directory: Path, data: MixedData) -> None:
+    blind = make_data(directory, "blind", NEW, valid_source=None, valid_target=None)
+    mixed = MixedData(blind, data.general)
+    assert [validation_set.name for validation_set in mixed.validation_sets] == ["general"]
+    assert [has_only_general_sets(any_data) for any_data in (mixed, data, MixedData(data.new, blind),
+                                                             MixedData(blind, blind), data.new)] == [
+        True, False, False, False, False]
 
 
 def test_the_fingerprint_and_the_position_depend_on_both_data(data: MixedData) -> None:

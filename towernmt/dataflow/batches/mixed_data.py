@@ -119,6 +119,14 @@ class MixedData(ValidatedData):
         return block
 
 
+def has_only_general_sets(data: object) -> bool:
+    """Return whether all validation sets of training data are those of general data.
+
+    On these sets, the unchanged model may be the best, because the new data are of another domain.
+    """
+    return isinstance(data, MixedData) and not data.new.validation_sets and bool(data.general.validation_sets)
+
+
 class MixedBatches(Batches):
     """Batches of mixed data.
 

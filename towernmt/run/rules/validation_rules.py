@@ -19,7 +19,9 @@ def validation(settings: Settings, conditions: TrainingConditions) -> Iterator[A
     """
     minutes = conditions.minutes(settings)
     if settings.init.checkpoint and conditions.validation_pairs:
-        yield AutomaticSetting("validation.at_start", True, "the run has to improve on the score of the trained model")
+        reason = ("the run has to improve on the score of the trained model" if conditions.has_deciding_set(settings)
+                  else "the later scores show how much the trained model forgets")
+        yield AutomaticSetting("validation.at_start", True, reason)
     if minutes is None:
         if settings.init.checkpoint:
             yield from _intervals_of_trained_model(settings, conditions)
@@ -57,9 +59,9 @@ def deciding_set(settings: Settings, conditions: TrainingConditions) -> Iterator
     """Let the mean over all validation sets decide if a trained model is trained further.
 
     If old and new text each have a set, a run does not count as better when it gains on the new text and loses as much
-    on the old one.
+    on the old one. If only the old text has sets, none decides.
     """
-    if settings.init.checkpoint and conditions.validation_sets > 1:
+    if settings.init.checkpoint and conditions.validation_sets > 1 and not conditions.has_only_general_sets:
         yield AutomaticSetting("validation.metric_set", MEAN_OF_SETS,
                                f"the trained model must remain good on all {conditions.validation_sets} sets")
 
@@ -67,7 +69,8 @@ def deciding_set(settings: Settings, conditions: TrainingConditions) -> Iterator
 def stopping(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
     """Stop a run without a limit when its validation score no longer improves."""
     train, validated = settings.train, settings.validation.steps or settings.validation.minutes
-    if conditions.validation_pairs and validated and not (train.steps or train.minutes or train.epochs):
+    has_limit = train.steps or train.minutes or train.epochs
+    if conditions.has_deciding_set(settings) and validated and not has_limit:
         yield AutomaticSetting("train.stop_patience", 10, "the run has no other limit")
 
 
@@ -82,7 +85,7 @@ def averaging(settings: Settings, conditions: TrainingConditions) -> Iterator[Au
     (docs/notes/defaults.md, "The mean of the last checkpoints").
     """
     checkpoint, validated = settings.checkpoint, settings.validation.steps or settings.validation.minutes
-    if not conditions.validation_pairs or not validated:
+    if not conditions.has_deciding_set(settings) or not validated:
         return
     if not checkpoint.keep_best or checkpoint.keep < AVERAGED_CHECKPOINTS:
         return
