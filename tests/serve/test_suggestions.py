@@ -86,6 +86,22 @@ def test_tabs_and_line_ends_stay_inside_their_fields() -> None:
     assert suggestion_rows("a\x85b\u2028c", "", "x") == [("a b c", "", "x")]
 
 
+@pytest.mark.parametrize(("source", "translation", "suggestion", "rows"), [
+    ("a\nb\nc", "A\nB\nC", "X\nB\n", [("a", "A", "X")]),
+    ("a\nb\nc\n", "A\nB\nC\n", "X\nB\n", [("a", "A", "X")]),
+    ("a\nb\nc", "A\nB\nC", "\nX\nC", [("b", "B", "X")]),
+    ("a\nb\nc", "A\nB\nC", "\nX\n", [("b", "B", "X")]),
+    ("a\nb\nc", "A\nB\nC", "\n\nX\n", [("c", "C", "X")]),
+    ("a\nb", "A\nB", "A\n", [("a", "A", "A")]),
+    ("\na\nb", "\nA\nB", "X\nB\n", [("a", "A", "X")]),
+    ("a\nb\n", "A\nB\n", "X\nB", [("a", "A", "X")]),
+    ("a\nb", "A\nB", "\nX\nB\n", [("a", "A", "X")]),
+    ("a\nb", "A\nB", "X", [("a b", "A B", "X")])])
+def test_a_blank_first_or_last_line_of_a_suggestion_is_the_missing_line(
+        source: str, translation: str, suggestion: str, rows: list[tuple[str, str, str]]) -> None:
+    assert suggestion_rows(source, translation, suggestion) == rows
+
+
 def test_lines_that_the_user_has_not_changed_are_no_suggestions(client: Any, file: Path) -> None:
     assert suggestion_rows("a\nb\nc", "A\nB\nC", "A \nb\nC") == [("b", "B", "b")]
     assert suggestion_rows("a\nb", "A", "A\nB") == [("a", "", "A"), ("b", "", "B")]

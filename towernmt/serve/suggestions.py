@@ -49,7 +49,7 @@ class Suggestions:
 
         Texts with equal numbers of lines are written line by line. Lines without a suggestion are left out. Lines
         whose suggestion equals their translation are left out, too, unless no line is changed: then the user confirms
-        the translation, and all lines are written.
+        the translation, and all lines with a suggestion are written.
 
         Args:
             model: name of the model, for example its path.
@@ -94,13 +94,38 @@ class Suggestions:
 def suggestion_rows(source: str, translation: str, suggestion: str) -> list[tuple[str, str, str]]:
     """Return source, translation and suggestion of each changed line, cleaned; of the whole text if lines do not match.
 
-    If the suggestion changes no line of the translation, all lines are returned: the user confirms the translation.
+    Lines without a suggestion are left out. If the suggestion changes no line of the translation, all other lines are
+    returned: the user confirms the translation.
     """
-    columns = [text.strip().splitlines() for text in (source, translation, suggestion)]
-    if len(columns[0]) != len(columns[2]):
-        columns = [[" ".join(lines)] for lines in columns]
-    elif len(columns[1]) != len(columns[0]):
-        columns[1] = [""] * len(columns[0])
+    matching = _matching_lines(source, suggestion)
+    if matching is None:
+        columns = [[" ".join(text.splitlines())] for text in (source, translation, suggestion)]
+    else:
+        source_lines, suggested_lines = matching
+        translated_lines = next((lines for lines in _ways_to_split(translation) if len(lines) == len(source_lines)),
+                                [""] * len(source_lines))
+        columns = [source_lines, translated_lines, suggested_lines]
     rows = [(clean(row[0]), clean(row[1]), clean(row[2])) for row in zip(*columns, strict=True)]
     rows = [row for row in rows if row[0] and row[2]]
     return [row for row in rows if row[2] != row[1]] or rows
+
+
+def _matching_lines(source: str, suggestion: str) -> tuple[list[str], list[str]] | None:
+    """Return the lines of a source and of its suggestion, or None if their numbers differ.
+
+    The first and the last line of a suggestion may be blank, because a user has removed their text. So blank lines at
+    both ends are removed only if the numbers differ otherwise. If the last line is blank, the text ends with the line
+    end of the line before.
+    """
+    lines, stripped_lines, _ = _ways_to_split(source)
+    suggested_lines, stripped_suggestion, suggestion_with_last_line = _ways_to_split(suggestion)
+    for source_lines, suggestion_lines in ((lines, suggested_lines), (stripped_lines, stripped_suggestion),
+                                           (lines, suggestion_with_last_line)):
+        if len(source_lines) == len(suggestion_lines):
+            return source_lines, suggestion_lines
+    return None
+
+
+def _ways_to_split(text: str) -> tuple[list[str], list[str], list[str]]:
+    """Return the lines of a text, those without blank lines at both ends, and those with a blank line after the end."""
+    return text.splitlines(), text.strip().splitlines(), f"{text}\n".splitlines()
