@@ -20,6 +20,7 @@ from towernmt.cli.request_options import (
     options_of_all_lines,
     options_of_each_line,
 )
+from towernmt.cli.run_options import option_name
 from towernmt.cli.translation_options import engine_of
 from towernmt.cli.translator_options import add_model_arguments, make_translator
 from towernmt.core.errors import DataError, SettingsError
@@ -274,12 +275,25 @@ def _check(args: argparse.Namespace, systems: Sequence[SystemArgument]) -> None:
         if files := files_of_each_line(args):
             raise SettingsError(f"--robustness changes the lines, so {' and '.join(sorted(files))} no longer belong to "
                                 "them: leave out the options of single lines.")
+        if not args.html and (unused := _options_of_page(args)):
+            raise SettingsError(f"--robustness prints only BLEU and chrF of each form, without regard to "
+                                f"{' and '.join(unused)}: leave out these options, or pass --html, whose page has the "
+                                "report of the unchanged test set.")
     for system in systems:
         if system.runs and not args.source:
             raise SettingsError(f"--system {system.name}={system.path} is a run: pass the text to translate as "
                                 "--source.")
     for file in files_of_each_line(args).values():
         check_readable(file)
+
+
+def _options_of_page(args: argparse.Namespace) -> list[str]:
+    """Return the specified options that have an effect on the page of `--robustness`, but not on its table."""
+    parser = argparse.ArgumentParser()
+    _add_metric_arguments(parser)
+    _add_report_arguments(parser)
+    return [option_name(name) for name, default in vars(parser.parse_args([])).items()
+            if name not in ("tokenize", "target_language") and getattr(args, name) != default]
 
 
 def _check_has_text(args: argparse.Namespace, source: list[str] | None, references: list[list[str]]) -> None:
@@ -294,10 +308,8 @@ def _check_has_text(args: argparse.Namespace, source: list[str] | None, referenc
 
 def _check_custom_metrics(args: argparse.Namespace, arguments: Sequence[SystemArgument], settings: ReportSettings,
                           source: list[str] | None, references: list[list[str]]) -> None:
-    """Call the functions of `--metric` on the first sentence, unless nothing is translated or they are not used."""
-    translates = any(system.runs for system in arguments) if arguments else not args.hypothesis_file
-    scores_forms_only = getattr(args, "robustness", False) and not args.html
-    if translates and not scores_forms_only:
+    """Call the functions of `--metric` on the first sentence, unless nothing is translated."""
+    if any(system.runs for system in arguments) if arguments else not args.hypothesis_file:
         for metric in settings.metrics.custom:
             metric.check(source, references)
 
@@ -334,7 +346,10 @@ def _systems(args: argparse.Namespace, arguments: Sequence[SystemArgument], sour
 
 def _robustness_output(args: argparse.Namespace, arguments: Sequence[SystemArgument], source: list[str],
                        references: list[list[str]], settings: ReportSettings) -> str | dict[str, Any]:
-    """Translate all forms of the test set with each system; return their scores, and write the page of `--html`."""
+    """Translate all forms of the test set with each system; return their scores, and write the page of `--html`.
+
+    The terms of `--terminology` are counted in the translations of the unchanged test set.
+    """
     texts = robustness_texts(source, references, args.robustness_seed,
                              (written_language(args.source_language), settings.metrics.target_language))
     hypotheses: dict[str, list[list[str]]] = {}
@@ -353,9 +368,12 @@ def _robustness_output(args: argparse.Namespace, arguments: Sequence[SystemArgum
     if args.html:
         report = Report(systems, references, source, settings, *_frequencies(args))
         write_lines(args.html, [report_html(report, f"Translations of {Path(args.source).name}", scores)])
+    terms = _terms(args, systems, source)
     if args.json:
-        return {"robustness": {name: [form._asdict() for form in forms] for name, forms in scores.items()}}
-    return "\n\n".join("\n".join([name, *align_columns(robustness_rows(forms))]) for name, forms in scores.items())
+        return {"robustness": {name: [form._asdict() for form in forms] for name, forms in scores.items()},
+                **_terms_as_json(systems, terms)}
+    tables = ["\n".join([name, *align_columns(robustness_rows(forms))]) for name, forms in scores.items()]
+    return "\n\n".join([*tables, *_term_tables(systems, terms)])
 
 
 def _gives_attention(runs: Sequence[str], trust_code: bool) -> bool:
@@ -397,8 +415,12 @@ def _terms_as_json(systems: Sequence[System], terms: Sequence[TermAccuracy]) -> 
                       for system, accuracy in zip(systems, terms, strict=True)}}
 
 
+def _term_tables(systems: Sequence[System], terms: Sequence[TermAccuracy]) -> list[str]:
+    return [term_table([system.name for system in systems], terms)] if terms else []
+
+
 def _further_tables(args: argparse.Namespace, report: Report, terms: Sequence[TermAccuracy]) -> list[str]:
-    return [*([term_table([system.name for system in report.systems], terms)] if terms else []),
+    return [*_term_tables(report.systems, terms),
             *([bucket_tables(report)] if args.buckets else []), *([example_list(report)] if args.examples else [])]
 
 
