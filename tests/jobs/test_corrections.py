@@ -16,10 +16,11 @@ from towernmt.jobs.corrections import (
 )
 
 
-def write_corrections(file: Path, pairs: list[tuple[str, str]], direction: str = "de-en") -> Path:
+def write_corrections(file: Path, pairs: list[tuple[str, str]], direction: str = "de-en", translation: str = "old"
+                      ) -> Path:
     """Append corrections as the server does."""
     with file.open("a") as lines:
-        lines.writelines(f"2026-11-26T08:00:00Z\t{direction}=runs/a\t{source}\told\t{target}\n"
+        lines.writelines(f"2026-11-26T08:00:00Z\t{direction}=runs/a\t{source}\t{translation}\t{target}\n"
                          for source, target in pairs)
     return file
 
@@ -29,9 +30,12 @@ def test_the_last_correction_of_a_source_counts_and_empty_ones_do_not(tmp_path: 
     assert read_corrections(file) == ("de-en", [Correction("x", "z"), Correction("u", "v")])
 
 
-def test_a_line_with_the_names_of_the_fields_is_no_correction(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text("time\tmodel\tsource\ttranslation\tsuggestion\n")
-    assert read_corrections(write_corrections(tmp_path / "a.tsv", [("x", "y")]))[1] == [Correction("x", "y")]
+@pytest.mark.parametrize("beginning", ["", "\n", " \n\t\n"])
+def test_a_line_with_the_names_of_the_fields_and_blank_lines_are_no_corrections(tmp_path: Path, beginning: str) -> None:
+    (tmp_path / "a.tsv").write_text(f"{beginning}time\tmodel\tsource\ttranslation\tsuggestion\n\n")
+    file = write_corrections(tmp_path / "a.tsv", [("x", "y")])
+    file.write_text(f"{file.read_text()}\n\n")
+    assert read_corrections(file)[1] == [Correction("x", "y")]
 
 
 def test_corrections_of_several_directions_need_one_to_be_named(tmp_path: Path) -> None:
@@ -40,16 +44,44 @@ def test_corrections_of_several_directions_need_one_to_be_named(tmp_path: Path) 
     with pytest.raises(DataError, match=r"corrections of several directions \(de-en, en-de\): select one with --dir"):
         read_corrections(file)
     assert read_corrections(file, "en-de") == ("en-de", [Correction("u", "v")])
-    with pytest.raises(DataError, match="a.tsv has no corrections of the direction fr-en: pass a file"):
+    with pytest.raises(DataError, match=r"a.tsv has no corrections of the direction fr-en: pass --direction with one "
+                                        r"of those that it has \(de-en, en-de\)"):
         read_corrections(file, "fr-en")
 
 
+@pytest.mark.parametrize(("written", "direction", "name"), [
+    ("de-en", "de_en", "de-en"), ("de-en", "DE-EN", "de-en"), ("DE_en", "de-en", "de-en"),
+    ("pt-br-en", "pt_BR-en", "pt-br-en"), ("my model", "my model", "my model")])
+def test_a_direction_has_any_spelling(tmp_path: Path, written: str, direction: str, name: str) -> None:
+    file = write_corrections(tmp_path / "a.tsv", [("x", "y")], written)
+    write_corrections(file, [("u", "v")], "en-de")
+    assert read_corrections(file, direction) == (name, [Correction("x", "y")])
+
+
+def test_two_spellings_of_a_direction_are_one(tmp_path: Path) -> None:
+    file = write_corrections(tmp_path / "a.tsv", [("x", "y"), ("u", "v")])
+    assert read_corrections(write_corrections(file, [("x", "z")], "DE_EN")) == (
+        "de-en", [Correction("x", "z"), Correction("u", "v")])
+
+
 def test_a_suggestion_that_equals_the_translation_is_no_correction(tmp_path: Path) -> None:
-    file = write_corrections(tmp_path / "a.tsv", [("x", "y"), ("u", "old"), ("x", " old\u200b ")])
+    file = write_corrections(tmp_path / "a.tsv", [("x", "y"), ("u", " old\u200b ")])
     write_corrections(file, [("a", "old")], "en-de")
     assert read_corrections(file) == ("de-en", [Correction("x", "y")])
-    with pytest.raises(DataError, match="a.tsv has no corrections of the direction en-de: .*that differs from the tr"):
+    with pytest.raises(DataError, match=r"a.tsv has no corrections of the direction en-de: .*it has \(de-en\)"):
         read_corrections(file, "en-de")
+    with pytest.raises(DataError, match="b.tsv has no corrections: pass a file .* differs from the translation"):
+        read_corrections(write_corrections(tmp_path / "b.tsv", [("a", "old")]), "de-en")
+
+
+def test_a_confirmation_of_another_translation_withdraws_an_earlier_correction(tmp_path: Path) -> None:
+    file = write_corrections(tmp_path / "a.tsv", [("x", "y"), ("u", "v"), ("w", "z"), ("x", "old"), ("w", "old")])
+    assert read_corrections(write_corrections(file, [("w", "new")])) == (
+        "de-en", [Correction("u", "v"), Correction("w", "new")])
+    assert read_corrections(write_corrections(file, [("u", "v")], translation="v")) == (
+        "de-en", [Correction("u", "v"), Correction("w", "new")])    # an adapted model has learned the correction
+    assert read_corrections(write_corrections(file, [("x", "old")], "en-de"), "de-en")[1] == [
+        Correction("u", "v"), Correction("w", "new")]
 
 
 def test_saved_corrections_are_read_again(tmp_path: Path) -> None:
@@ -60,7 +92,8 @@ def test_saved_corrections_are_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("content", "message"), [
     ("a\tb\n", "a.tsv line 1: 2 fields where 5 were expected .time, model, source, translation, suggestion"),
-    ("\n", "a.tsv line 1: 1 fields where 5"), ("a\tb=c\t\td\te\n", "a.tsv has no corrections")])
+    ("\na\n", "a.tsv line 2: 1 fields where 5"), ("\n", "a.tsv has no corrections"),
+    ("a\tb=c\t\td\te\n", "a.tsv has no corrections")])
 def test_another_file_is_one_clear_sentence(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "a.tsv").write_text(content)
     with pytest.raises(DataError, match=message):

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from towernmt.core.errors import DataError
+from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import write_text
+from towernmt.dataflow.text.language_codes import parse_direction
 from towernmt.dataflow.text.text_lines import clean, read_lines
 
 FIELDS = ("time", "model", "source", "translation", "suggestion")
@@ -33,38 +34,57 @@ class Correction(NamedTuple):
 def read_corrections(file: str | Path, direction: str | None = None) -> tuple[str, list[Correction]]:
     """Return a direction and its corrections; of several corrections of the same source, the last one.
 
-    Lines whose suggestion equals the translation of the model are left out.
+    A line whose suggestion equals the translation of the model is no correction. If it is the last line of its source,
+    it also withdraws earlier corrections of this source with another suggestion.
 
     Args:
-        file: file of `towernmt serve --suggestions`; the first line may have the names of the fields.
-        direction: direction such as de-en, which the field `model` begins with; None if the file has only one.
+        file: file of `towernmt serve --suggestions`; the first line may have the names of the fields, and blank lines
+            are skipped.
+        direction: direction such as de-en, which the field `model` begins with, in any spelling; None if the file has
+            only one.
 
     Raises:
         DataError: the file cannot be read, a line has other fields, or the file has several directions or no
             correction.
     """
     by_direction: dict[str, dict[str, str]] = {}
+    is_first = True
     for number, line in enumerate(read_lines(file), 1):
+        if not line.strip():
+            continue
         fields = line.split("\t")
         if len(fields) != len(FIELDS):
             raise DataError(f"{file} line {number}: {len(fields)} fields where {len(FIELDS)} were expected "
                             f"({', '.join(FIELDS)}, separated by tabs): pass a file of `towernmt serve --suggestions`.")
-        if number == 1 and tuple(fields) == FIELDS:
-            continue
+        is_header, is_first = is_first and tuple(fields) == FIELDS, False
         source, translation, suggestion = map(clean, fields[2:])
-        if source and suggestion and suggestion != translation:
-            by_direction.setdefault(fields[1].partition("=")[0], {})[source] = suggestion
-    if direction is None and len(by_direction) > 1:
-        raise DataError(f"{file} has corrections of several directions ({', '.join(sorted(by_direction))}): select "
-                        "one with --direction.")
-    if direction is not None:
-        by_direction = {name: pairs for name, pairs in by_direction.items() if name == direction}
-    if not by_direction:
-        of_direction = f" of the direction {direction}" if direction else ""
-        raise DataError(f"{file} has no corrections{of_direction}: pass a file whose lines have a source and a "
-                        "suggestion that differs from the translation.")
-    ((name, pairs),) = by_direction.items()
-    return name, [Correction(source, suggestion) for source, suggestion in pairs.items()]
+        if is_header or not source or not suggestion:
+            continue
+        pairs = by_direction.setdefault(_direction_name(fields[1].partition("=")[0]), {})
+        if suggestion != translation:
+            pairs[source] = suggestion
+        elif pairs.get(source) != suggestion:
+            pairs.pop(source, None)
+    corrected = {name: pairs for name, pairs in by_direction.items() if pairs}
+    if not corrected:
+        raise DataError(f"{file} has no corrections: pass a file whose lines have a source and a suggestion that "
+                        "differs from the translation.")
+    names = ", ".join(sorted(corrected))
+    if direction is None and len(corrected) > 1:
+        raise DataError(f"{file} has corrections of several directions ({names}): select one with --direction.")
+    name = next(iter(corrected)) if direction is None else _direction_name(direction)
+    if name not in corrected:
+        raise DataError(f"{file} has no corrections of the direction {direction}: pass --direction with one of those "
+                        f"that it has ({names}), or another file.")
+    return name, [Correction(source, suggestion) for source, suggestion in corrected[name].items()]
+
+
+def _direction_name(text: str) -> str:
+    """Return the usual spelling of a direction, such as de-en for DE_en; the text itself if it is no direction."""
+    try:
+        return str(parse_direction(text))
+    except SettingsError:
+        return text
 
 
 def save_corrections(file: Path, direction: str, corrections: Iterable[Correction]) -> None:
