@@ -140,6 +140,16 @@ def test_a_command_uses_the_function_of_a_file(tmp_path: Path, monkeypatch: pyte
         assert sentence in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("location", "message"), [
+    ("comet", r"--metric comet: name a file or module and its function, such as --metric my_metric\.py:my_function\."),
+    ("none.py:score", r"--metric none\.py:score: the file none\.py does not exist: name a Python file and its func"),
+    ("no_such.module:score", r"--metric no_such\.module:score: the module no_such\.module does not exist: name a file, "
+                             r"such as --metric my_metric\.py:my_function, or install the module\.")])
+def test_the_error_of_a_metric_that_cannot_be_found_names_the_option_and_its_form(location: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{message}"):
+        CustomMetric.load(location)
+
+
 def test_the_example_runs_comet_in_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A module with the same interface replaces COMET, because its models have gigabytes."""
     (tmp_path / "comet.py").write_text(

@@ -80,6 +80,9 @@ def test_a_function_of_ones_own_is_found_by_its_file(tmp_path: Path) -> None:
 
 
 def test_what_is_no_utility_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"^--mbr none\.py:same: the file none\.py does not exist: name a Python "
+                                            r"file and its function, such as --mbr my_utility\.py:score\."):
+        named_utility("none.py:same")
     with pytest.raises(SettingsError, match="mbr=comet: choose chrf, bleu or a custom function"):
         named_utility("comet")
     with pytest.raises(SettingsError, match=r"returned an array \[2\] for 2 candidates and 3 references"):

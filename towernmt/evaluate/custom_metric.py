@@ -17,11 +17,12 @@ import numpy as np
 from sacrebleu.metrics.base import Metric, Score, Signature
 
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError, exhausted_resource
-from towernmt.models.model_location import find_location, load_attribute
+from towernmt.models.model_location import LocatedKind, find_location, load_attribute
 
 SegmentFunction = Callable[[Sequence[str] | None, Sequence[str], Sequence[Sequence[str]]], Sequence[float]]
 """Return a score for each translation, given the sources or None, the translations, and all references by each
 translator. The function may have an attribute `lower_is_better`."""
+_METRIC_FUNCTION = LocatedKind("function", "my_metric.py:my_function", "--metric")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class CustomMetric:
         Raises:
             SettingsError: the function does not exist, or does not accept three arguments.
         """
-        function_location = find_location(location)
+        function_location = find_location(location, _METRIC_FUNCTION)
         function = load_attribute(function_location)
         try:
             inspect.signature(function).bind(None, [], [])

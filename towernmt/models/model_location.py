@@ -86,6 +86,23 @@ def _imported(content: bytes, name: str) -> list[str]:
 
 
 SHAPES = ("my_model.py:MyModel", "my_package.my_model:MyModel")
+
+
+class LocatedKind(NamedTuple):
+    """The kind of an attribute that a user names, for error messages.
+
+    Attributes:
+        noun: what is named, such as "class" or "function".
+        example: a name of this kind.
+        option: the option that has the name, or "" if several options have such a name.
+    """
+
+    noun: str
+    example: str
+    option: str = ""
+
+
+MODEL_CLASS = LocatedKind("class", SHAPES[0])
 _LOADED: dict[tuple[Path, str], ModuleType] = {}
 """Modules by file, and by the checksum of the file and of its imports from the same folder."""
 _LOCK = threading.RLock()
@@ -127,26 +144,31 @@ class ModelLocation(NamedTuple):
         return f"{self.file}:{self.attribute}"
 
 
-def find_location(name: str) -> ModelLocation:
-    """Return the location of a model by name.
+def find_location(name: str, kind: LocatedKind = MODEL_CLASS) -> ModelLocation:
+    """Return the location of a model by name, or of a function for another purpose.
 
     Args:
         name: FILE.py:CLASS, or MODULE:CLASS of an importable module.
+        kind: the kind of the attribute, for error messages.
 
     Raises:
         SettingsError: the file or module does not exist.
     """
     origin, colon, attribute = name.rpartition(":")
+    example = f"such as {kind.option}{' ' if kind.option else ''}{kind.example}"
     if not (colon and origin and attribute):
-        raise SettingsError(f"{name}: name a file or module and its class, such as {SHAPES[0]}.")
+        label = f"{kind.option} {name}".strip()
+        raise SettingsError(f"{label}: name a file or module and its {kind.noun}, {example}.")
+    beginning = f"{kind.option} {name}: " if kind.option else ""
     if origin.endswith(".py"):
         if not Path(origin).is_file():
-            raise SettingsError(f"the file {origin} does not exist: name a Python file and its class, such as "
-                                f"{SHAPES[0]}.")
+            raise SettingsError(f"{beginning}the file {origin} does not exist: name a Python file and its {kind.noun}, "
+                                f"{example}.")
         return location_of_file(Path(origin), attribute)
     file = _file_of_module(origin)
     if file is None:
-        raise SettingsError(f"the module {origin} does not exist: name a file, as {SHAPES[0]}, or install the module.")
+        raise SettingsError(f"{beginning}the module {origin} does not exist: name a file, {example}, or install the "
+                            "module.")
     return location_of_file(file, attribute)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 from towernmt.core.errors import SettingsError
-from towernmt.models.model_location import find_location, load_attribute
+from towernmt.models.model_location import LocatedKind, find_location, load_attribute
 from towernmt.predict.lines.hypotheses import Hypothesis
 from towernmt.predict.reranking import Reranker, rescored
 
@@ -107,6 +107,7 @@ def _occurrences(grams: NGrams, sequences: int) -> tuple[np.ndarray, np.ndarray]
 
 
 UTILITIES = ("chrf", "bleu")
+_UTILITY_FUNCTION = LocatedKind("function", "my_utility.py:score", "--mbr")
 
 
 class Utility(ABC):
@@ -216,8 +217,8 @@ def named_utility(name: str) -> Utility:
         return BleuUtility()
     if ":" not in name:
         raise SettingsError(f"mbr={name}: choose {', '.join(UTILITIES)} or a custom function, such as "
-                            "my_utility.py:score.")
-    return CustomUtility(load_attribute(find_location(name)), name)
+                            f"{_UTILITY_FUNCTION.example}.")
+    return CustomUtility(load_attribute(find_location(name, _UTILITY_FUNCTION)), name)
 
 
 def _distinct(candidates: Sequence[str], references: Sequence[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
