@@ -17,6 +17,7 @@ from towernmt.evaluate.report import Report, ReportSettings
 from towernmt.evaluate.report_page import report_page_data
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PAGE = EXAMPLES.parent / "docs" / "guide" / "evaluating.md"
 DRAWS = SignificanceSettings(samples=200, trials=300, seed=7)
 
 
@@ -138,6 +139,14 @@ def test_a_command_uses_the_function_of_a_file(tmp_path: Path, monkeypatch: pyte
                            ("mine.py:one", "expected a function of sources, translations and references")):
         assert main([*command, name]) == 1
         assert sentence in capsys.readouterr().err
+
+
+def test_the_metric_of_the_manual_accepts_an_empty_reference(tmp_path: Path) -> None:
+    code = PAGE.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "lengths.py").write_text(code)
+    metric = CustomMetric.load(f"{tmp_path / 'lengths.py'}:missing_words")
+    assert metric.lower_is_better
+    assert metric.scores(None, ["a", "a", "a b c"], [["", "b c", "a b"]]) == [0, 50, 0]
 
 
 @pytest.mark.parametrize(("location", "message"), [
