@@ -186,6 +186,8 @@ def test_a_first_model_that_would_train_for_ever_and_a_run_without_the_text_are_
     check_job(make_job(), settings)      # automatic settings stop at the best validation
     with pytest.raises(SettingsError, match="without a limit, the training of the first model would never end"):
         check_job(make_job(sources=SettingsSources()), settings)
+    models: Any = [SimpleNamespace(name="m")]
+    check_job(make_job(sources=SettingsSources(), models=models), settings)     # no first model is trained
     job = make_job()
     run: Any = SimpleNamespace(saved_settings=lambda: {"made_from.data": job.data.fingerprint})
     with pytest.raises(SettingsError, match="holds a run that began without monolingual text: pass another --logdir"):

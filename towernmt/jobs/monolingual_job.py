@@ -118,7 +118,8 @@ def check_job(job: MonolingualJob, settings: Settings) -> None:
         if value:
             raise SettingsError(f"{job.option}: {name} does not support mixed data: leave it out.")
     has_stop = settings.train.stop_patience or job.sources.defaults != "fixed" and job.data.validation_sets
-    if job.sources.run is None and not has_stop and not any(training_limits(settings).values()):
+    trains_first_model = job.sources.run is None and not job.models
+    if trains_first_model and not has_stop and not any(training_limits(settings).values()):
         raise SettingsError(f"{job.option}: without a limit, the training of the first model would never end: set "
                             "train.minutes or train.steps.")
     if job.sources.start is not None:
