@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 
 pytest.importorskip("starlette")
 
+from tests.waiting import PATIENCE
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.language_codes import Direction
 from towernmt.documents.shields import Protection
@@ -126,14 +129,26 @@ class Building:
 
     def __init__(self):
         self.built, self.builders, self.let = set(), [], threading.Semaphore(0)
+        self.changed = threading.Condition()
 
     def __call__(self, lines, options):
         for one in options or []:
             if (kind := search_kind(one)) and kind not in self.built:
-                self.builders.append((kind, threading.current_thread().name))
+                with self.changed:
+                    self.builders.append((kind, threading.current_thread().name))
+                    self.changed.notify_all()
                 assert self.let.acquire(timeout=30)
                 self.built.add(kind)
         return [Translation([Hypothesis(line.upper(), 0.0)]) for line in lines]
+
+    def wait_until_begun(self, *kinds):
+        """Wait until the engine has begun to build these kinds of search, and no other ones."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: [kind for kind, _ in self.builders] == [*kinds], PATIENCE)
+
+    def build_all(self):
+        for _ in range(100):
+            self.let.release()
 
 
 @pytest.fixture
@@ -189,6 +204,74 @@ def test_a_reloaded_model_has_all_searches_that_the_old_one_had(building):
     served.reload()
     engine.builders.clear()
     assert translated(served, *KINDS.values()) and not engine.builders
+
+
+class Reloaded:
+    """A model that gets the next one of these engines at each reload."""
+
+    def __init__(self):
+        self.engines = [Building() for _ in range(3)]
+        remaining = iter(self.engines)
+        self.served = ServedModel(Direction("de", "en"), "place",
+                                  lambda: LoadedModel(next(remaining), "a", 3, False, True), 16, 100)
+
+    def reload_in_thread(self):
+        thread = threading.Thread(target=self.served.reload)
+        thread.start()
+        return thread
+
+
+@pytest.fixture
+def reloaded():
+    reloaded = Reloaded()
+    yield reloaded
+    for engine in reloaded.engines:
+        engine.build_all()
+    reloaded.served.close()
+
+
+def test_a_search_that_is_built_while_the_model_is_replaced_is_built_again(reloaded):
+    (first, second, _), served = reloaded.engines, reloaded.served
+    first.wait_until_begun(COMMON_KINDS[0])
+    served.reload()
+    first.let.release()         # the first engine has the search now, which the second one lacks
+    second.wait_until_begun(COMMON_KINDS[0])
+    assert not served.is_warm
+    second.build_all()
+    assert translated(served, *KINDS.values())
+    assert first.built == {COMMON_KINDS[0]} and second.built == {*COMMON_KINDS, search_kind(KINDS["all"])}
+    assert {thread for _, thread in second.builders} == {"warm up"}
+
+
+def test_a_search_that_becomes_built_during_a_reload_is_built_with_the_new_model_too(reloaded):
+    (first, second, _), served = reloaded.engines, reloaded.served
+    first.let.release()
+    first.wait_until_begun(*COMMON_KINDS[:2])
+    reload = reloaded.reload_in_thread()
+    second.wait_until_begun(COMMON_KINDS[0])
+    first.let.release()
+    assert search_kind(KINDS["a prefix"]) == COMMON_KINDS[1]
+    served.wait_until_warm([KINDS["a prefix"]], Cancellation(PATIENCE))
+    for _ in range(2):
+        second.let.release()
+    reload.join(PATIENCE)
+    assert second.built == set(COMMON_KINDS[:2])
+
+
+@pytest.mark.parametrize("has_glossary", [False, True])
+def test_a_replaced_model_is_not_kept_in_memory(reloaded, has_glossary):
+    served = reloaded.served
+    reloaded.engines[0].build_all()
+    assert translated(served, *KINDS.values())
+    terminology = Terminology([Term("a", "b")])
+    if has_glossary:
+        assert served.unwritable(terminology) == {}
+    reloaded.engines[1].build_all()
+    served.reload()
+    replaced = weakref.ref(reloaded.engines.pop(0))
+    gc.collect()
+    assert replaced() is None
+    assert served.unwritable(terminology) == {}
 
 
 def test_requests_are_answered_while_the_new_model_is_loaded():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -46,7 +46,7 @@ class ServedModel:
         round_size, max_queue, on_round: as in `Batcher`.
 
     Attributes:
-        model: the current model.
+        model: the current model. A new value also begins a new cache of the terms that the model cannot write.
         batcher: translates the queued sentences of all requests.
         loaded_at: time of loading, in seconds since 1970.
 
@@ -60,8 +60,6 @@ class ServedModel:
         self._reload_lock = threading.Lock()
         self.model = self._load()
         self.loaded_at = time.time()
-        self._unwritable_cache: tuple[LoadedModel, WeakKeyDictionary[Terminology, dict[Term, str]]] = (
-            self.model, WeakKeyDictionary())
         self.batcher = Batcher(self.model.translate, round_size, max_queue, on_round)
         self._closing = False
         self._kinds_changed, self._unbuilt = threading.Condition(), search_kinds(self.model)
@@ -69,6 +67,14 @@ class ServedModel:
         self._warm_up_thread = threading.Thread(target=self._warm_up_in_background, name="warm up", daemon=True)
         self._warm_up_thread.start()
         self._precision_thread = self._start_choosing_precision()
+
+    @property
+    def model(self) -> LoadedModel:
+        return self._served.model
+
+    @model.setter
+    def model(self, model: LoadedModel) -> None:
+        self._served = _ServedVersion(model, WeakKeyDictionary())
 
     @property
     def is_warm(self) -> bool:
@@ -93,9 +99,7 @@ class ServedModel:
 
     def unwritable(self, terminology: Terminology) -> Mapping[Term, str]:
         """Return the terms that the model cannot write, each with an error message."""
-        model, cache = self._unwritable_cache
-        if model is not self.model:
-            model, cache = self._unwritable_cache = self.model, WeakKeyDictionary()
+        model, cache = self._served
         if terminology not in cache:
             cache[terminology] = _unwritable_terms(model, terminology)
         return cache[terminology]
@@ -118,13 +122,30 @@ class ServedModel:
         """
         with self._reload_lock:
             model = self._load()
-            for kind in search_kinds(model) - self._unbuilt:
+            built: set[frozenset[str]] = set()
+            while (kind := self._replace_model(model, built)) is not None:
                 warm_up_kind(model, kind, _sample_word(model))
-            self.model = model
-            self.batcher.translate = self.model.translate
-            self.loaded_at = time.time()
+                built.add(kind)
             self._precision_thread.join()       # it ends at its next sentence, because its model is replaced
             self._precision_thread = self._start_choosing_precision()
+
+    def _replace_model(self, model: LoadedModel, built: Set[frozenset[str]]) -> frozenset[str] | None:
+        """Use a new model from the next round on, or return a kind of search that it lacks and the current one has.
+
+        Args:
+            model: the new model.
+            built: the kinds of search that were built with the new model.
+        """
+        with self._kinds_changed:       # meanwhile, no kind becomes built
+            kinds = search_kinds(model)
+            missing = kinds - self._unbuilt - built
+            if missing and not self._closing:
+                return next(iter(missing))
+            self.model, self.loaded_at = model, time.time()
+            self.batcher.translate = model.translate
+            self._unbuilt = self._unbuilt & kinds
+            self._kinds_changed.notify_all()
+            return None
 
     def _start_choosing_precision(self) -> threading.Thread:
         """Start the thread in which the model chooses its precision, and return the thread."""
@@ -146,18 +167,24 @@ class ServedModel:
         """Build searches while the plain search answers requests: the common ones now, the others on demand."""
         start = time.monotonic()
         while (kind := self._next_kind()) is not None:
-            try:
-                warm_up_kind(self.model, kind, _sample_word(self.model))
-            except Exception as error:  # noqa: BLE001 -- requests that need this search report why it cannot be built
-                log.error("%s: building a search failed: %s", self.direction,
-                          error if isinstance(error, TowerNMTError) else type(error).__name__, exc_info=error)
             was_warm = self.is_warm
-            with self._kinds_changed:
-                self._unbuilt = self._unbuilt - {kind}
-                self._kinds_changed.notify_all()
+            self._build(kind)
             if self.is_warm and not was_warm:
                 log.info("%s: searches with constraints, glossaries and prefixes are ready after %.1f s.",
                          self.direction, time.monotonic() - start)
+
+    def _build(self, kind: frozenset[str]) -> None:
+        """Build a kind of search. It stays unbuilt if the model is replaced meanwhile."""
+        model = self.model
+        try:
+            warm_up_kind(model, kind, _sample_word(model))
+        except Exception as error:  # noqa: BLE001 -- requests that need this search report why it cannot be built
+            log.error("%s: building a search failed: %s", self.direction,
+                      error if isinstance(error, TowerNMTError) else type(error).__name__, exc_info=error)
+        with self._kinds_changed:
+            if self.model is model:
+                self._unbuilt = self._unbuilt - {kind}
+                self._kinds_changed.notify_all()
 
     def _next_kind(self) -> frozenset[str] | None:
         """Wait for a kind of search to build and return it, or None after the last one."""
@@ -176,6 +203,13 @@ class ServedModel:
         log.info("%s: %s is ready after %.1f s%s.", self.direction, self.location, time.monotonic() - start,
                  f" (engine: {model.engine()})" if model.engine() else "")
         return model
+
+
+class _ServedVersion(NamedTuple):
+    """A version of a model, and the terms that it cannot write, each with an error message, by terminology."""
+
+    model: LoadedModel
+    unwritable: WeakKeyDictionary[Terminology, dict[Term, str]]
 
 
 def _unwritable_terms(model: LoadedModel, terminology: Terminology) -> dict[Term, str]:
