@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import tracemalloc
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from towernmt.dataflow.text.text_lines import one_line
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, Vocabulary
@@ -11,13 +18,14 @@ from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
-from towernmt.predict.lines.hypotheses import SourceWords
+from towernmt.predict.lines.hypotheses import Hypothesis, SourceWords, TokenDetails, Translation, joined
 from towernmt.predict.lines.words_of_lines import (
     NO_WORD,
     cut_line,
     joined_words,
     lacks_sentences,
     links_of,
+    most_attended,
     pharaoh,
     reversed_links,
     word_weights,
@@ -45,6 +53,97 @@ def test_the_weight_of_words_is_the_sum_over_source_tokens_in_the_mean_over_targ
     weights = word_weights(attention, [0, 0, 1, NO_WORD], [0, 0, NO_WORD], (2, 2))
     np.testing.assert_allclose(weights, [[0.55, 0.3], [0.0, 0.0]], rtol=1e-6)
     assert weights.dtype == np.float32
+
+
+def block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
+    matrix = np.zeros(np.sum([block.shape for block in blocks], axis=0), np.float32)
+    row = column = 0
+    for block in blocks:
+        matrix[row:row + len(block), column:column + block.shape[1]] = block
+        row, column = row + len(block), column + block.shape[1]
+    return matrix
+
+
+def weights_by_products(attention: np.ndarray, source_words: list[int], target_words: list[int],
+                        sizes: tuple[int, int]) -> np.ndarray:
+    """Return the weights of words by products with matrices that have a column for each word."""
+    source, target = ((np.array(words, int).reshape(-1, 1) == np.arange(size)).astype(np.float32)
+                      for words, size in zip((source_words, target_words), sizes, strict=True))
+    return (target.T @ attention @ source) / np.maximum(target.sum(axis=0), 1)[:, None]
+
+
+@st.composite
+def pieces_of_a_line(draw: st.DrawFn) -> tuple[list[np.ndarray], list[int], list[int], tuple[int, int]]:
+    """Return the attention of pieces, the words of their tokens, and the numbers of words.
+
+    Some words are cut between pieces, have no tokens, or have an index that is too large, as those of a piece without
+    text; some tokens belong to no word.
+    """
+    num_words = draw(st.tuples(st.integers(0, 8), st.integers(0, 8)))
+    tokens: tuple[list[int], list[int]] = ([], [])
+    blocks = []
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    for _ in range(draw(st.integers(1, 4))):
+        words_of_piece = [draw(st.lists(st.integers(NO_WORD, size), max_size=6)) for size in num_words]
+        for words, of_piece in zip(tokens, words_of_piece, strict=True):
+            words += [*of_piece, NO_WORD]
+        rows, columns = len(words_of_piece[1]) + 1, len(words_of_piece[0]) + 1
+        blocks.append((random.random((rows, columns)) * random.integers(0, 2, (rows, 1))).astype(np.float32))
+    return blocks, *tokens, num_words
+
+
+@given(pieces_of_a_line())
+def test_the_weights_of_the_pieces_of_a_line_are_those_of_one_matrix(line: Any) -> None:
+    blocks, source_words, target_words, sizes = line
+    attention = block_diagonal(blocks)
+    expected = weights_by_products(attention, source_words, target_words, sizes)
+    for found in (word_weights(blocks, source_words, target_words, sizes),
+                  word_weights(attention, source_words, target_words, sizes)):
+        assert found.shape == (sizes[1], sizes[0]) and found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+@given(pieces_of_a_line())
+def test_the_most_attended_tokens_of_the_pieces_of_a_line_are_those_of_one_matrix(line: Any) -> None:
+    blocks, source_words, _, _ = line
+    expected = np.where(np.array(source_words) == NO_WORD, -1.0, block_diagonal(blocks)).argmax(axis=1)
+    assert most_attended(blocks, source_words).tolist() == expected.tolist()
+
+
+def test_the_alignment_of_a_long_line_needs_little_more_memory_than_its_weights() -> None:
+    vocabulary = WordVocabulary([*SPECIAL_PIECES, "w"])
+    num_pieces, limit, n_best = 20, 50, 4
+    random = np.random.default_rng(1)
+    pieces = []
+    for _ in range(num_pieces):
+        attention = random.random((n_best, limit + 1, limit + 1)).astype(np.float32)
+        pieces.append(Translation(
+            Hypothesis(" ".join(["w"] * limit), -1.0, TokenDetails(
+                [4] * limit + [EOS], [4] * limit + [EOS], None, attention[rank], [*range(limit), NO_WORD]))
+            for rank in range(n_best)))
+    line = " ".join(["w"] * (num_pieces * limit))
+    joined(pieces, 1, line, vocabulary, limit)      # imports and caches
+    tracemalloc.start()
+    try:
+        [best] = joined(pieces, 1, line, vocabulary, limit)
+        links, (_, peak) = best.links(), tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    details = best.details
+    assert details is not None and details.alignment is not None and details.attention is not None and links is not None
+    weights = details.alignment.weights
+    blocks = [piece[0].details.attention for piece in pieces]  # type: ignore[union-attr]
+    np.testing.assert_array_equal(details.attention, block_diagonal(blocks))
+    np.testing.assert_array_equal(weights, block_diagonal([block[:-1, :-1] for block in blocks]))
+    assert len(links) == num_pieces * limit and peak < 2 * weights.nbytes
+
+
+def test_details_with_the_attention_of_a_line_or_of_pieces_are_copied_and_stored() -> None:
+    for attention in (None, np.eye(2), (np.eye(2), np.ones([1, 3]))):
+        details = TokenDetails([4, 2], [5, 2], np.zeros(2), attention)
+        for other in (copy.copy(details), pickle.loads(pickle.dumps(details)), details._replace(words=[0, -1])):
+            assert other.words in (None, [0, -1])
+            np.testing.assert_array_equal(other.attention, details.attention)
 
 
 def test_a_word_is_linked_where_its_attention_is_largest_or_wherever_it_reaches_the_threshold() -> None:

@@ -108,10 +108,10 @@ class AlignmentOutput:
 
     def _picture(self, hypothesis: Hypothesis, translator: LineTranslator) -> Picture | None:
         details, alignment = hypothesis.details, hypothesis.alignment
-        if details is None or alignment is None or details.attention is None:
+        if details is None or alignment is None or (attention := details.attention) is None:
             return None
         if self._tokens:
-            return token_picture(details.attention, translator.source_vocabulary, details.source_ids,
+            return token_picture(attention, translator.source_vocabulary, details.source_ids,
                                  translator.target_vocabulary, details.ids)
         return Picture(alignment.weights, alignment.target, alignment.source)
 

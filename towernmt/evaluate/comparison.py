@@ -37,9 +37,9 @@ class SentenceAttention(NamedTuple):
 def sentence_attention(details: TokenDetails | None, source_vocabulary: Vocabulary,
                        target_vocabulary: Vocabulary) -> SentenceAttention | None:
     """Return the attention of a hypothesis in 36 steps; None for a blank line, or if it was not requested."""
-    if details is None or details.attention is None:
+    if details is None or (attention := details.attention) is None:
         return None
-    steps = np.rint(LARGEST_DIGIT * np.clip(details.attention, 0, 1)).astype(np.int64)    # [tokens, source tokens]
+    steps = np.rint(LARGEST_DIGIT * np.clip(attention, 0, 1)).astype(np.int64)    # [tokens, source tokens]
     return SentenceAttention([source_vocabulary.id_to_piece(id) for id in details.source_ids],
                              [target_vocabulary.id_to_piece(id) for id in details.ids],
                              "".join(_DIGITS[steps.ravel()]))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,13 +76,14 @@ class SourceWords:
         """Return the words of a line that was translated in pieces; for the arguments, see `joined`."""
         return cls(words_of_line(vocabulary, line), words_of_source(vocabulary, line, limit, by_sentence))
 
-    def aligned(self, target: str, target_words: Sequence[int], attention: np.ndarray) -> WordAlignment:
+    def aligned(self, target: str, target_words: Sequence[int],
+                attention: np.ndarray | Sequence[np.ndarray]) -> WordAlignment:
         """Return the alignment with the words of a translation.
 
         Args:
             target: the translation.
             target_words: index of the word of each of its tokens.
-            attention: float32 `[target tokens, source tokens]`.
+            attention: float32 `[target tokens, source tokens]`; for a line in pieces, that of each piece.
         """
         words = target.split()
         return WordAlignment(self.words, words, word_weights(
@@ -152,7 +154,17 @@ class SearchOutput(NamedTuple):
             None if self.attention is None else self.attention[row, k, :length, :len(source)])
 
 
-class TokenDetails(NamedTuple):
+class _DetailFields(NamedTuple):
+    source_ids: list[int]
+    ids: list[int]
+    log_probs: np.ndarray | None
+    attention_of_pieces: tuple[np.ndarray, ...] | None
+    words: list[int] | None
+    source_words: list[int] | None
+    alignment: WordAlignment | None
+
+
+class TokenDetails(_DetailFields):
     """Tokens of a translation with their probabilities and attention.
 
     For a line that was translated in pieces, the tokens of all pieces are concatenated.
@@ -161,20 +173,27 @@ class TokenDetails(NamedTuple):
         source_ids: source tokens; EOS ends each piece. With several streams, tokens of the words.
         ids: tokens of the translation; EOS ends each piece, unless it was cut at the length limit.
         log_probs: float32 `[tokens]`, log-probability of each token in nats; None if not requested.
-        attention: float32 `[tokens, source tokens]`, attention of each token to the source tokens; 0 between different
-            pieces. None if not requested.
+        attention_of_pieces: for each piece of the line, the attention of its tokens to its source tokens, float32
+            `[tokens, source tokens]`; None if not requested. It needs less memory than `attention`.
         words: index of the word of each token, from 0, and -1 for EOS; None without attention.
         source_words: index of the word of each source token, likewise.
         alignment: words of source and translation with their attention; None without attention.
     """
 
-    source_ids: list[int]
-    ids: list[int]
-    log_probs: np.ndarray | None = None
-    attention: np.ndarray | None = None
-    words: list[int] | None = None
-    source_words: list[int] | None = None
-    alignment: WordAlignment | None = None
+    def __new__(cls, source_ids: list[int], ids: list[int], log_probs: np.ndarray | None = None,
+                attention: np.ndarray | tuple[np.ndarray, ...] | None = None, words: list[int] | None = None,
+                source_words: list[int] | None = None, alignment: WordAlignment | None = None) -> TokenDetails:
+        of_pieces = attention if isinstance(attention, tuple | None) else (np.asarray(attention),)
+        return super().__new__(cls, source_ids, ids, log_probs, of_pieces, words, source_words, alignment)
+
+    @property
+    def attention(self) -> np.ndarray | None:
+        """The attention of each token to the source tokens, float32 `[tokens, source tokens]`; None if not requested.
+
+        It is 0 between different pieces. For a line in pieces, each access makes a new array.
+        """
+        pieces = self.attention_of_pieces
+        return None if pieces is None else pieces[0] if len(pieces) == 1 else _block_diagonal(pieces)
 
 
 class _TextAndScore(NamedTuple):
@@ -257,8 +276,8 @@ def joined(pieces: Sequence[Translation], n_best: int | None, line: str, vocabul
     """
     if not pieces:
         return Translation([Hypothesis("", 0.0)])
-    hypotheses = pieces[0] if len(pieces) == 1 else list(map(_joined, zip(*pieces, strict=False)))
-    translation = Translation(hypotheses[:n_best])
+    hypotheses = pieces[0] if len(pieces) == 1 else map(_joined, zip(*pieces, strict=False))
+    translation = Translation(islice(hypotheses, n_best))
     translation.retried = any(piece.retried for piece in pieces)
     translation.terms = list(dict.fromkeys(term for piece in pieces for term in piece.terms))
     _align(translation, line, vocabulary, limit, by_sentence)
@@ -278,15 +297,15 @@ def _joined_details(texts_and_details: list[tuple[str, TokenDetails]]) -> TokenD
         return None
     pieces = [details for _, details in texts_and_details]
     log_probs = [piece.log_probs for piece in pieces if piece.log_probs is not None]
-    blocks = [piece.attention for piece in pieces if piece.attention is not None]
+    blocks = tuple(block for piece in pieces for block in piece.attention_of_pieces or ())
     return TokenDetails([token for piece in pieces for token in piece.source_ids],
                         [token for piece in pieces for token in piece.ids],
-                        np.concatenate(log_probs) if log_probs else None, _block_diagonal(blocks) if blocks else None,
+                        np.concatenate(log_probs) if log_probs else None, blocks or None,
                         joined_words([(text, details.words) for text, details in texts_and_details
                                       if details.words is not None]) if blocks else None)
 
 
-def _block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
+def _block_diagonal(blocks: Sequence[np.ndarray]) -> np.ndarray:
     matrix = np.zeros(np.sum([block.shape for block in blocks], axis=0), np.float32)
     row = column = 0
     for block in blocks:
@@ -297,7 +316,7 @@ def _block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
 
 def with_words(details: TokenDetails | None, vocabulary: Vocabulary) -> TokenDetails | None:
     """Return details with the words of the tokens, if they have attention."""
-    if details is None or details.attention is None:
+    if details is None or details.attention_of_pieces is None:
         return details
     return details._replace(words=words_of_translation(vocabulary, details.ids))
 
@@ -308,19 +327,20 @@ def token_alignment(details: TokenDetails, source: Vocabulary, target: Vocabular
     Returns:
         The attention, or None if it was not requested.
     """
-    if details.attention is None:
+    attention = details.attention
+    if attention is None:
         return None
     return WordAlignment([source.id_to_piece(id) for id in details.source_ids],
-                         [target.id_to_piece(id) for id in details.ids], details.attention)
+                         [target.id_to_piece(id) for id in details.ids], attention)
 
 
 def _align(translation: Translation, line: str, vocabulary: Vocabulary, limit: int, by_sentence: bool) -> None:
     """Add the alignment of words to each hypothesis with attention."""
     source: SourceWords | None = None
     for index, (hypothesis, details) in enumerate([(hypothesis, hypothesis.details) for hypothesis in translation]):
-        if details is None or details.attention is None or details.words is None:
+        if details is None or details.attention_of_pieces is None or details.words is None:
             continue
         source = source or SourceWords.of(vocabulary, line, limit, by_sentence)
-        alignment = source.aligned(hypothesis.text, details.words, details.attention)
+        alignment = source.aligned(hypothesis.text, details.words, details.attention_of_pieces)
         translation[index] = Hypothesis(*hypothesis, details._replace(
             source_words=source.of_tokens, alignment=alignment), hypothesis.fault, hypothesis.tokens)

@@ -10,7 +10,7 @@ import numpy as np
 
 from towernmt.dataflow.vocabulary.base import EOS, UNK, Vocabulary
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
-from towernmt.predict.lines.words_of_lines import NO_WORD, word_weights
+from towernmt.predict.lines.words_of_lines import NO_WORD, most_attended, word_weights
 from towernmt.predict.search.lexical_table import table_lines
 
 _SPACE = "\u2581"  # SentencePiece's mark of a space
@@ -43,10 +43,10 @@ class UnknownWords:
         details, alignment = hypothesis.details, hypothesis.alignment
         if details is None or alignment is None or UNK not in details.ids:
             return hypothesis
-        attention, of_source, of_target = details.attention, details.source_words, details.words
+        attention, of_source, of_target = details.attention_of_pieces, details.source_words, details.words
         if attention is None or of_source is None or of_target is None:
             return hypothesis
-        source_indices = np.where(np.array(of_source) == NO_WORD, -1.0, attention).argmax(axis=1)
+        source_indices = most_attended(attention, of_source)
         words = list(alignment.target)
         unspaced_words = set()      # words that continue the previous word
         for index in np.flatnonzero(np.array(details.ids) == UNK).tolist():
@@ -105,7 +105,7 @@ class UnknownWords:
                 texts.append(text)
             new_indices[word] = len(texts) - 1
         of_target = [new_indices[word] for word in details.words or ()]
-        weights = word_weights(np.asarray(details.attention), details.source_words or (), of_target,
+        weights = word_weights(details.attention_of_pieces or (), details.source_words or (), of_target,
                                (len(alignment.source), len(texts)))
         return Hypothesis(" ".join(texts), hypothesis.score, details._replace(
             words=of_target, alignment=WordAlignment(alignment.source, texts, weights)), hypothesis.fault,

@@ -127,7 +127,7 @@ def links_of(weights: np.ndarray, threshold: float | None = None) -> list[Link]:
         target, source = np.nonzero((weights >= threshold) & (weights > 0))
     else:
         target = np.flatnonzero(weights.max(axis=1) > 0)
-        source = weights[target].argmax(axis=1)
+        source = weights.argmax(axis=1)[target]
     return sorted(zip(source.tolist(), target.tolist(), strict=True))
 
 
@@ -145,12 +145,12 @@ NO_WORD = -1
 """Word index of a token that belongs to no word, such as EOS."""
 
 
-def word_weights(attention: np.ndarray, source_words: Sequence[int], target_words: Sequence[int],
-                 sizes: tuple[int, int]) -> np.ndarray:
+def word_weights(attention: np.ndarray | Sequence[np.ndarray], source_words: Sequence[int],
+                 target_words: Sequence[int], sizes: tuple[int, int]) -> np.ndarray:
     """Return the attention of words to words.
 
     Args:
-        attention: float `[target tokens, source tokens]`.
+        attention: float `[target tokens, source tokens]`; for a line in pieces, that of each piece.
         source_words: index of the word of each source token, or `NO_WORD`.
         target_words: index of the word of each target token, or `NO_WORD`.
         sizes: number of words of the source and of the target.
@@ -159,9 +159,63 @@ def word_weights(attention: np.ndarray, source_words: Sequence[int], target_word
         float32 `[target words, source words]`; the sum of a row is 1 minus the attention to tokens without a word, or 0
         for a word without tokens.
     """
-    source, target = _members(source_words, sizes[0]), _members(target_words, sizes[1])
-    tokens = np.maximum(target.sum(axis=0), 1)
-    return ((target.T @ attention @ source) / tokens[:, None]).astype(np.float32)
+    source, target = np.array(source_words, np.int64), np.array(target_words, np.int64)
+    num_tokens = np.bincount(target[_are_words(target, sizes[1])], minlength=sizes[1])
+    weights = np.zeros(sizes[::-1], np.float32)
+    row = column = 0
+    for block in [attention] if isinstance(attention, np.ndarray) else attention:
+        num_rows, num_columns = block.shape
+        rows, sums = _sums_of_words(block, target[row:row + num_rows], sizes[1])
+        columns, sums = _sums_of_words(sums.T, source[column:column + num_columns], sizes[0])
+        np.add.at(weights, np.ix_(rows, columns), sums.T / num_tokens[rows, None])
+        row, column = row + num_rows, column + num_columns
+    return weights
+
+
+def _sums_of_words(weights: np.ndarray, words: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sum of the rows of each range of tokens of one word.
+
+    Args:
+        weights: float `[tokens, columns]`.
+        words: index of the word of each token.
+        size: number of words.
+
+    Returns:
+        the index of the word of each range; float32 or float64 `[ranges, columns]`.
+    """
+    starts = np.flatnonzero(np.diff(words, prepend=words[:1] - 1))
+    sums = np.add.reduceat(weights, starts, axis=0, dtype=np.result_type(weights, np.float32)) if starts.size else (
+        np.zeros([0, weights.shape[1]], np.float32))
+    are_words = _are_words(words[starts], size)
+    return words[starts][are_words], sums[are_words]
+
+
+def _are_words(words: np.ndarray, size: int) -> np.ndarray:
+    """Return whether each index is that of one of `size` words."""
+    return (words >= 0) & (words < size)
+
+
+def most_attended(attention: Sequence[np.ndarray], source_words: Sequence[int]) -> np.ndarray:
+    """Return the index of the source token that each target token attends to most, among the tokens of words.
+
+    Of tokens with equal attention, the first one is returned.
+
+    Args:
+        attention: float `[target tokens, source tokens]` of each piece of a line. Between pieces, it is 0.
+        source_words: index of the word of each source token, or `NO_WORD`.
+
+    Returns:
+        int64 `[target tokens]`.
+    """
+    are_words = np.array(source_words, np.int64) != NO_WORD
+    first = int(are_words.argmax())
+    indices: list[np.ndarray] = []
+    column = 0
+    for block in attention:
+        weights = np.where(are_words[column:column + block.shape[1]], block, -1.0)
+        indices.append(np.where(weights.max(axis=1, initial=-1.0) > 0, column + weights.argmax(axis=1), first))
+        column += block.shape[1]
+    return np.concatenate(indices)
 
 
 def words_of_source(vocabulary: Vocabulary, text: str, limit: int, by_sentence: bool = False) -> list[int]:
@@ -230,9 +284,3 @@ def joined_words(texts_and_words: Sequence[tuple[str, Sequence[int]]]) -> list[i
         word_indices += [NO_WORD if word == NO_WORD else num_words_before + word for word in words]
         num_words_before += len(text.split())
     return word_indices
-
-
-def _members(words: Iterable[int], size: int) -> np.ndarray:
-    """Return float32 `[tokens, size]`: 1 if the token belongs to the word."""
-    word_indices = np.fromiter(words, np.int64)
-    return (word_indices[:, None] == np.arange(size)).astype(np.float32)
