@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.waiting import PATIENCE
 from towernmt.core.errors import DataError, DivergenceError, SettingsError
 from towernmt.core.thread_maps import map_in_threads
 from towernmt.dataflow.text.text_lines import clean_lines
@@ -191,6 +192,48 @@ def test_parts_are_not_smaller_than_a_window_of_few_lines(window: int, sizes: li
                               searches=DIVIDES)
     assert [found[0].text for found in stream] == lines
     assert sorted(map(len, predictor.batches), reverse=True) == sizes
+
+
+@pytest.mark.parametrize(("count", "is_main"), [(1, True), (64, True), (65, False), (500, False)])
+def test_ctrl_c_does_not_wait_for_an_engine_that_translates_many_lines(count: int, is_main: bool) -> None:
+    # Python handles Ctrl-C only after a call of the engine in the main thread.
+    threads = []
+
+    class Recording(Echo):
+        def __call__(self, **inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            threads.append(threading.current_thread())
+            return super().__call__(**inputs)
+
+    for window in (500, 2000):
+        words, lines = Words(), [str(i) for i in range(count)]
+        stream = translate_stream(Recording(), words, words, line_requests(lines), StreamSettings(window=window),
+                                  searches=DIVIDES)
+        assert [found[0].text for found in stream] == lines
+    assert [thread is threading.main_thread() for thread in threads] == [is_main] * 2
+
+
+def test_a_closed_stream_does_not_wait_and_translates_no_further_batches() -> None:
+    words, gate, begun = Words(), threading.Event(), threading.Semaphore(0)
+    later_batches = []
+
+    def wait_after_the_first_part(source: np.ndarray, source_length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if source[0, 0] >= words.piece_to_id("500"):
+            later_batches.append(len(source))
+            begun.release()
+            assert gate.wait(PATIENCE)
+        return Echo()(source, source_length)
+
+    stream = translate_stream(wait_after_the_first_part, words, words, line_requests(map(str, range(2000))),
+                              StreamSettings(batch_sentences=100), searches=Searches(is_undivided=lambda piece: False))
+    assert next(stream)[0].text == "0"
+    for _ in range(3):
+        assert begun.acquire(timeout=PATIENCE)
+    stream.close()  # type: ignore[attr-defined]
+    gate.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("map"):
+            thread.join(PATIENCE)
+    assert later_batches == [100] * 3       # one of each part
 
 
 def test_equal_lines_of_a_window_are_translated_once_although_it_has_parts() -> None:

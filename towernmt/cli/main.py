@@ -34,6 +34,7 @@ from towernmt.core.standard_streams import (
     run_handling_closed_pipe,
     without_noise,
 )
+from towernmt.core.unfinished_work import INTERRUPTED, end_without_waiting
 
 _OPTION = re.compile(r"--?[A-Za-z][^\s=]*")
 
@@ -137,7 +138,11 @@ def refuse_undecodable(arguments: Iterable[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command, and return the exit status: 0 only for success."""
+    """Run one command, and return the exit status: 0 only for success.
+
+    Args:
+        arguments: arguments of the command line; None for those of the process, which ends here if work is unfinished.
+    """
     closed_streams = open_missing_streams()
     escape_unencodable_output()
     try:
@@ -147,7 +152,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if ended.code in (0, None) and "stdout" in closed_streams:
             sys.exit(1)
         raise
-    return _flushed(status)
+    except KeyboardInterrupt:       # the second one, or one before the command has begun
+        status = INTERRUPTED
+    status = _flushed(status)
+    if arguments is None:
+        end_without_waiting(status)
+    return status
 
 
 def _flushed(status: int) -> int:
@@ -243,7 +253,7 @@ def run_command(command: Callable[[], int], memory_options: Sequence[str] = ()) 
             return run_handling_closed_pipe(command)
     except KeyboardInterrupt:
         print("towernmt: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except Exception as error:
         sentence = _sentence(error, memory_options)
         if sentence is None:

@@ -15,6 +15,7 @@ from towernmt.checkpoint.packaged_run import PackagedRun, open_run
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.directories import is_export
 from towernmt.core.errors import SettingsError
+from towernmt.core.unfinished_work import unfinished_work
 from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.interop.ctranslate2_models import FORMAT, Description, ExportedModel
 from towernmt.interop.ctranslate2_requests import check_line, check_requests, check_search
@@ -52,14 +53,15 @@ class CTranslate2Scorer(PairScorer):
         model = self._model
         sizes = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
         model.check_length(max(sizes, default=0), "Leave out --engine to score them with TensorFlow's graph.")
-        started = [(batch, model.engine.score_batch(
-            [model.source_tokens(sources[i]) for i in batch], [model.target_tokens(targets[i]) for i in batch],
-            max_input_length=0, asynchronous=True)) for batch in token_batches(sizes, self._batch_tokens)]
         scores: list[tuple[float, np.ndarray]] = [(0.0, np.empty(0))] * len(sources)
-        for batch, results in started:
-            for i, result in zip(batch, results, strict=True):
-                log_probs = np.array(result.result().log_probs)
-                scores[i] = float(log_probs.sum()), log_probs
+        with unfinished_work():
+            started = [(batch, model.engine.score_batch(
+                [model.source_tokens(sources[i]) for i in batch], [model.target_tokens(targets[i]) for i in batch],
+                max_input_length=0, asynchronous=True)) for batch in token_batches(sizes, self._batch_tokens)]
+            for batch, results in started:
+                for i, result in zip(batch, results, strict=True):
+                    log_probs = np.array(result.result().log_probs)
+                    scores[i] = float(log_probs.sum()), log_probs
         return scores
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from towernmt.core.thread_maps import stop_if_abandoned
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD
 from towernmt.interop.ctranslate2_models import ExportedModel
 from towernmt.interop.ctranslate2_requests import BEGINNING_ONLY, check_search, difference
@@ -208,7 +209,11 @@ class CTranslate2Search:
             rows: the rows.
             same_limit: whether the sentences of a batch have the same maximum length. Otherwise the batch has the
                 largest of them, and sentences with hypotheses that reach their own maximum are translated again.
+
+        Raises:
+            CancelledError: nobody needs the hypotheses; see `stop_if_abandoned`.
         """
+        stop_if_abandoned()
         rows, started = list(rows), []
         for batch in self._batches(sentences, rows, same_limit):
             requests = [sentences[row] for row in batch]

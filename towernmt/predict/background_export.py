@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.core.errors import TowerNMTError
+from towernmt.core.unfinished_work import start_background_thread
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -84,7 +85,7 @@ class BackgroundExport(Generic[T]):
         for number, item in enumerate(items):
             if number == 0 and self.result is None and time.monotonic() >= self._next_export and (
                     self._export_lock.acquire(blocking=False)):
-                threading.Thread(target=self._export, name="export").start()
+                start_background_thread(self._export, "export")
             yield item
 
     def change_precision(self, precision: str) -> None:

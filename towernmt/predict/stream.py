@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -96,10 +97,10 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
                      first: int = 1, run_batches: RunBatches | None = None) -> Iterator[Translation]:
     """Yield the translations of each line, best first, in the order of the lines.
 
-    At most `settings.window` requests are read ahead. A line has one translation or more (up to the
-    search's n_best); a blank line has one, the empty text with score 0. If the source has factors, each word is
-    followed by them (`word|factor`). Lines before one that cannot be read are translated before the error
-    is raised.
+    Requests are read in windows of `settings.window`, and all translations of a window are yielded before the next
+    window is read. A line has one translation or more (up to the search's n_best); a blank line has one, the empty text
+    with score 0. If the source has factors, each word is followed by them (`word|factor`). Lines before one that cannot
+    be read are translated before the error is raised.
 
     Args:
         predictor: translates batches.
@@ -130,19 +131,28 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
         number, is_last = first, False
         earlier: deque[set[LinePiece]] = deque(maxlen=count - 1)
         while not is_last:
-            part_requests, error = read_window(requests, size)
+            num_left = settings.window - (number - first) % settings.window
+            num_requests = min(size, num_left)
+            part_requests, error = read_window(requests, num_requests)
             pieces, encode_error = _encode(part_requests, name, number, source_vocabulary, settings.max_source_length,
                                            encoder)
             error = encode_error or error
-            is_last = error is not None or len(part_requests) < size
+            is_last = error is not None or len(part_requests) < num_requests
             new_pieces = {piece for line in pieces for piece in line}.difference(*earlier)
             earlier.append(new_pieces)
-            yield _Part(part_requests, pieces, new_pieces, is_last and number == first)
+            yield _Part(part_requests, pieces, new_pieces, is_last and number == first, num_requests == num_left)
             number += len(part_requests)
 
+    def is_here(part: _Part) -> bool:
+        # Parts are translated in threads of their own, so that a search never waits for this thread, which encodes
+        # lines, and so that Ctrl-C, which the main thread gets, does not wait for CTranslate2.
+        is_quick = len(part.requests) <= settings.batch_sentences or (
+            threading.current_thread() is not threading.main_thread())
+        return searches.is_undivided is None or (count == 1 or part.is_only) and is_quick
+
     window: deque[dict[LinePiece, Translation]] = deque(maxlen=count)
-    # Parts are translated in threads of their own, so that a search never waits for this thread, which encodes lines.
-    for part, new_translations in map_ahead(translator.translate_part, parts(), count, attrgetter("is_only")):
+    for part, new_translations in map_ahead(translator.translate_part, parts(), count, is_here,
+                                            attrgetter("ends_window")):
         window.appendleft(new_translations)     # first, because most pieces are new
         translations = ChainMap(*window)
         for pieces, request in zip(part.pieces, part.requests, strict=False):
@@ -165,12 +175,14 @@ class _Part(NamedTuple):
         pieces: pieces of each line; there are fewer lines than requests if a request is not valid.
         new_pieces: pieces to translate. The other pieces also occur in an earlier part of the window.
         is_only: whether this part has all lines of the stream.
+        ends_window: whether this is the last part of a window.
     """
 
     requests: list[LineRequest]
     pieces: list[list[LinePiece]]
     new_pieces: set[LinePiece]
     is_only: bool
+    ends_window: bool
 
 
 class _BatchTranslator(NamedTuple):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from towernmt.core.errors import DataError
+from towernmt.core.thread_maps import Calls
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.line_options import LineRequest, TranslateRequests
 
@@ -25,14 +25,14 @@ class EarlyTranslations:
     """A `TranslateRequests` that has begun the translation of some requests in another thread.
 
     Args:
-        pool: pool of the thread.
+        calls: calls in the other thread.
         translate: translates requests, also in several threads at the same time.
         requests: requests whose translation begins now, without inputs of their own.
     """
 
-    def __init__(self, pool: Executor, translate: TranslateRequests, requests: Sequence[LineRequest]) -> None:
+    def __init__(self, calls: Calls, translate: TranslateRequests, requests: Sequence[LineRequest]) -> None:
         self._translate, self._requests = translate, requests
-        self._future = pool.submit(self._translations) if requests else None
+        self._future = calls.submit(self._translations) if requests else None
 
     def __call__(self, requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
         """Yield the translation of each request: the one that has begun, or a new one."""
@@ -65,10 +65,12 @@ class TranslatedPart(NamedTuple):
     Attributes:
         lines: request of each line, what is special about it or None, and its first translation.
         translate: translates requests; has begun with second translations if they begin early.
+        ends_window: whether this is the last part of a window.
     """
 
     lines: Sequence[tuple[LineRequest, SpecialLine | None, Translation]]
     translate: TranslateRequests
+    ends_window: bool
 
 
 class LineReader:
@@ -78,9 +80,9 @@ class LineReader:
         special_line: returns what is special about a line, or None.
         special_by_translation: returns the same about an ordinary line with its first translation.
         translate: translates requests.
-        window: number of requests that are read ahead.
+        window: number of requests of a window.
         part: number of lines of a part.
-        pool: pool for second translations; None if they do not begin early.
+        calls: calls of second translations in another thread; None if they do not begin early.
 
     Attributes:
         error: the error that ended the lines, or None.
@@ -88,9 +90,9 @@ class LineReader:
 
     def __init__(self, special_line: Callable[[LineRequest], SpecialLine | None],
                  special_by_translation: Callable[[LineRequest, Translation], SpecialLine | None],
-                 translate: TranslateRequests, window: int, part: int, pool: Executor | None) -> None:
+                 translate: TranslateRequests, window: int, part: int, calls: Calls | None) -> None:
         self._special_line, self._special_by_translation = special_line, special_by_translation
-        self._translate, self._window, self._part, self._pool = translate, window, part, pool
+        self._translate, self._window, self._part, self._calls = translate, window, part, calls
         self._lines: deque[tuple[LineRequest, SpecialLine | None]] = deque()
         self._early: dict[int, EarlyTranslations] = {}      # by the number of the window
         self._finished = 0      # number of lines in the parts that were yielded
@@ -117,7 +119,7 @@ class LineReader:
         window = (number - 1) // self._window
         self._finished += len(lines)
         self._early.pop(window - 1, None)
-        return TranslatedPart(lines, self._early.get(window, self._translate))
+        return TranslatedPart(lines, self._early.get(window, self._translate), number % self._window == 0)
 
     def _read(self, requests: Iterable[LineRequest]) -> Iterator[LineRequest]:
         """Yield the requests of the first translations; those of copied lines are empty."""
@@ -140,7 +142,7 @@ class LineReader:
             special_lines: special lines by their number.
             last: number of the last line of the window.
         """
-        if self._pool is not None and special_lines:
-            self._early[(last - 1) // self._window] = EarlyTranslations(self._pool, self._translate, [
+        if self._calls is not None and special_lines:
+            self._early[(last - 1) // self._window] = EarlyTranslations(self._calls, self._translate, [
                 request for number, line in special_lines.items() if number > self._finished
                 for request in line.early_requests(self._translate)])

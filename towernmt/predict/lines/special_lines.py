@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from towernmt.core.thread_maps import map_ahead
+from towernmt.core.thread_maps import calls_in_threads, map_ahead
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.source_text import FINAL_MARK, SourceText
 from towernmt.predict.lines.capitals import UsualForms, may_have_emphasis
@@ -76,12 +76,13 @@ class SpecialLines:
 
     def translated(self, requests: Iterable[LineRequest], translate: TranslateRequests, window: int,
                    parts: int = 0) -> Iterator[Translation]:
-        """Yield the translation of each request.
+        """Yield the translation of each request; all translations of a window are yielded before the next one is read.
 
         Args:
             requests: requests of the lines.
-            translate: translates requests, with `parts` also in several threads at the same time.
-            window: number of requests that are read ahead.
+            translate: translates requests, with `parts` also in several threads at the same time. It yields all
+                translations of a window before it reads the next one.
+            window: number of requests of a window.
             parts: number of parts of a window whose second translations are searched at the same time, each in its own
                 thread; some begin at the same time as the first translations. 0: all wait for those of the window.
 
@@ -91,10 +92,11 @@ class SpecialLines:
         if not self._is_on:
             yield from translate(requests, again=False)
             return
-        with ThreadPoolExecutor(1, thread_name_prefix="early") as pool:
+        with calls_in_threads(1, "early") as early_calls:
             reader = LineReader(self.special_line, self._special_by_translation, translate, window,
-                                -(-window // max(parts, 1)), pool if parts else None)
-            for _, translations in map_ahead(self._finished, reader.parts(requests), max(parts, 1)):
+                                -(-window // max(parts, 1)), early_calls if parts else None)
+            for _, translations in map_ahead(self._finished, reader.parts(requests), max(parts, 1),
+                                             ends_group=attrgetter("ends_window")):
                 yield from translations
             if reader.error is not None:
                 raise reader.error
