@@ -199,7 +199,10 @@ class LineTranslator:
     def translate_stream(self, lines: Iterable[str | bytes | LineRequest], name: str = "input",
                          inputs: Iterable[LineInputs] | None = None, options: Iterable[LineOptions] | None = None,
                          first: int = 1) -> Iterator[Translation]:
-        """Yield the translations of each line as `translate_nbest` does, and read at most `stream.window` lines ahead.
+        """Yield the translations of each line as `translate_nbest` does.
+
+        Lines are read in windows of `stream.window`. All translations of a window are yielded before the next one is
+        read.
 
         Args:
             lines: text, bytes in UTF-8 (invalid bytes become U+FFFD, with a warning), or requests.
@@ -243,7 +246,7 @@ class LineTranslator:
 
         translations = self._special_lines.translated(requests, translate, self.stream.window, parts)
         if self._reranker is not None:
-            translations = reranked(translations, self._reranker, sources, min(WINDOW, self.stream.window), name)
+            translations = reranked(translations, self._reranker, sources, WINDOW, name, self.stream.window)
         return counted(translations, name, first, self.faults)
 
     def current_search(self) -> Search:

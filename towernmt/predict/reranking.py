@@ -30,7 +30,7 @@ def rescored(hypothesis: Hypothesis, score: float) -> Hypothesis:
 
 
 def reranked(lists: Iterable[list[Hypothesis]], reranker: Reranker, sources: Iterable[str] | None = None,
-             window: int = WINDOW, name: str = "the source") -> Iterator[Translation]:
+             window: int = WINDOW, name: str = "the source", stream_window: int | None = None) -> Iterator[Translation]:
     """Yield the reranked hypotheses of each line. The lists before one that cannot be read precede the error.
 
     Args:
@@ -39,6 +39,8 @@ def reranked(lists: Iterable[list[Hypothesis]], reranker: Reranker, sources: Ite
         sources: source lines; None if the reranker does not read them.
         window: maximum number of lines that are reranked together.
         name: name of the source, for errors.
+        stream_window: number of lines of a window of `lists`, whose lines are reranked before the next window is read;
+            None if `lists` has no windows.
 
     Raises:
         DataError: the numbers of lines and lists differ.
@@ -46,7 +48,8 @@ def reranked(lists: Iterable[list[Hypothesis]], reranker: Reranker, sources: Ite
     remaining_lists, source_lines, number = iter(lists), iter(sources if sources is not None else ()), 0
     error: DataError | None = None
     while error is None:
-        window_lists, error = read_window(remaining_lists, window)
+        size = window if stream_window is None else min(window, stream_window - number % stream_window)
+        window_lists, error = read_window(remaining_lists, size)
         if not window_lists:
             break
         window_sources = [""] * len(window_lists) if sources is None else list(islice(source_lines, len(window_lists)))
