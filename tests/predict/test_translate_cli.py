@@ -113,6 +113,17 @@ def test_objects_go_in_and_out_one_a_line(run_translate: Any) -> None:
     assert Reverser.asked[-2:] == [LineOptions(), LineOptions(prefix="c d", avoid=["e"])]
 
 
+@pytest.mark.parametrize("to_file", [False, True])
+def test_an_id_with_half_a_character_is_repeated(run_translate: Any, tmp_path: Path, to_file: bool) -> None:
+    content = b'{"text": "a \\ud83d", "id": "\\ud83d \xc3\xa4"}\n{"text": "b"}\n'
+    output = tmp_path / "out"
+    written = run_translate(content, "--json", *(["--output", str(output)] if to_file else []))
+    written = output.read_bytes() if to_file else written
+    assert b'"id": "\\ud83d \xc3\xa4"' in written
+    first, second = map(json.loads, written.decode().splitlines())
+    assert first["id"] == "\ud83d ä" and first["translation"] == "\ufffd a" and second["translation"] == "b"
+
+
 def test_objects_before_a_broken_one_are_translated_and_kept(run_translate: Any, tmp_path: Path) -> None:
     (tmp_path / "in").write_text('{"text": "a b"}\n{"text": "c"}\n{"text": "d"\n{"text": "e"}\n')
     with pytest.raises(DataError, match="in line 3: this is not JSON .*Expecting"):

@@ -38,6 +38,7 @@ from towernmt.farm.ray_workers import connect_workers
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.output_file import check_apart
 from towernmt.predict.lines.resumable import ENGINE
+from towernmt.predict.lines.text_io import as_utf8
 from towernmt.predict.ranges.job import RangeJob, RangeResult, RangeTask, translation_farm
 from towernmt.predict.ranges.outputs import (
     NAME_PLACEHOLDER,
@@ -144,7 +145,7 @@ class CommandRangeTranslator:
                                  work.line_range.lines_before)
         answer_lines = json_answers if self._args.json else text_answers
         for lines in answer_lines(self._args, self._translator, inputs, self._alignments(*[links] if separate else ())):
-            text.writelines(line.encode("utf-8") + b"\n" for line in lines)
+            text.writelines(map(as_utf8, lines))
         files = [text.getvalue(), links.getvalue()] if separate else [text.getvalue()]
         return RangeResult(files, faults.tokens, faults.as_json())
 

@@ -75,7 +75,8 @@ def without_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(files.os, "fsync", lambda descriptor: None)      # which takes most of the time
     monkeypatch.setattr("logging.disable", lambda level: None)
     monkeypatch.chdir(tmp_path)
-    for name, kind in (("a", str), ("b", lambda number: json.dumps({"text": f"{number} ä", "prefix": "p"}))):
+    for name, kind in (("a", str), ("b", lambda number: json.dumps(
+            {"text": f"{number} ä", "prefix": "p", "id": "\ud83d"}))):
         Path(f"{name}.de").write_text("".join(f"{kind(number)} x\n" if kind is str else f"{kind(number)}\n"
                                               for number in range(LINES)))
 

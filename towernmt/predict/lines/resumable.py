@@ -16,6 +16,7 @@ from towernmt.core.directories import lock_descriptor
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.text_lines import bounded_lines
 from towernmt.predict.lines.output_file import output_file, reporting_write_errors
+from towernmt.predict.lines.text_io import as_utf8
 from towernmt.predict.search.search_settings import GRAPH
 
 SUFFIX = ".journal"
@@ -275,14 +276,14 @@ class LineOutput:
         return self._input
 
     def write(self, number: int, lines: Iterable[str]) -> None:
-        """Write the output lines of an input line as UTF-8, and flush them.
+        """Write the output lines of an input line as by `as_utf8`, and flush them.
 
         Args:
             number: number of the input line, from 1.
             lines: output lines.
         """
         for line in lines:
-            self._stream.write(line.encode("utf-8") + b"\n")
+            self._stream.write(as_utf8(line))
         self._stream.flush()
         if self._input is not None and number % self._window == 0:
             point = self._input.advance(number, self._stream.tell())

@@ -44,6 +44,15 @@ def check_readable(path: str | Path) -> None:
         open_input(path).close()
 
 
+def as_utf8(line: str) -> bytes:
+    r"""Return a line of an output as UTF-8, with its line end.
+
+    Lone surrogates, which have no UTF-8 form, become escapes: `\ud800`. Only a line of JSON may have them, in an `id`
+    that it repeats, and its escapes are the same.
+    """
+    return line.encode("utf-8", "backslashreplace") + b"\n"
+
+
 def write_lines(path: str | Path, lines: Sequence[str]) -> None:
     """Write lines as UTF-8; an existing file is replaced when all are written.
 
@@ -51,4 +60,4 @@ def write_lines(path: str | Path, lines: Sequence[str]) -> None:
         DataError: the file cannot be written.
     """
     with output_file(path) as stream:
-        stream.writelines(line.encode("utf-8") + b"\n" for line in lines)
+        stream.writelines(map(as_utf8, lines))
