@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 
+from itertools import chain
 from towernmt.documents.emoticons import emoticons_in
 from towernmt.documents.segments import Part, Segment
 from towernmt.documents.shields import Attached, PlainShielded, Protection
@@ -58,7 +59,7 @@ class LineSpans:
         self._marks = LineMarks(text if marks_and_numbers else "", [*patterns, *emoticons_in(text)])
         self.segment: Segment = tuple(_with_spans(text, protection, self._marks, marks_and_numbers))
         numbers_of_line = [part.text for part in self.segment if isinstance(part, _Number)]
-        self._numbers = sum(map(number_counts, numbers_of_line), Counter[str]())
+        self._numbers = Counter(chain.from_iterable(number_counts(number).elements() for number in numbers_of_line))
         self._values_with_units = set[str]().union(*map(values_with_units, numbers_of_line))
         self._units = set[tuple[str, str]]().union(*map(units_of_values, numbers_of_line))
         self._negative_values = set[str]().union(*map(negative_values, numbers_of_line))

@@ -39,6 +39,8 @@ _SHORT_GROUP = re.compile(r"(?<!\d)\d{1,2}(?!\d)")
 _AFTER_A_NUMBER = re.compile(r"[ \u00a0\u202f]?(?:[^\W\d_]|[%‰°€$£¥₹×])")
 _BEFORE_A_NUMBER = re.compile(r"(?:[€$£¥₹]|\b[A-Z]{3})[ \u00a0\u202f]?$")
 _NEGATIVE = re.compile(r"[-−–] ?(?:[€$£¥₹][ \u00a0]?)?$")
+_BEFORE = 5
+"""Maximum number of characters before a number that these two expressions read."""
 _NAME = re.compile(r"(?<![\w-])(?=[A-Za-z]*\d)(?:[A-Za-z]{0,4}[A-Z][A-Za-z]?\d{1,4}[A-Za-z]{0,3}|\d{1,4}[A-Z]{1,3}"
                    r"|\d{1,4}[a-fi-kn-rt-uyz])(?![\w-]|[.,]\d)")
 """Letters with a digit. `1st`, `90s`, `3x` and `8h` are spelled out."""
@@ -50,6 +52,8 @@ _HOURS = 24
 _CLOCK = re.compile(r"(?<![\d.:])(\d{1,2})[:.][0-5]\d(?![\d.:])")
 _SIMILAR = 0.5
 """Minimum similarity of the digits of two numbers, 0 to 1, at which one is a damaged copy of the other."""
+_COMPARED = 200
+"""Maximum number of digits that are compared: the time is the square of their number."""
 
 
 def numbers_in(text: str) -> Iterator[tuple[int, int]]:
@@ -103,7 +107,7 @@ def number_counts(text: str) -> Counter[str]:
 def values_with_units(text: str) -> set[str]:
     """Return the values of the numbers with units in a text. Any word after a number may be a unit."""
     return {number_value(match[0]) for match in runs_of_digits(text)
-            if _AFTER_A_NUMBER.match(text, match.end()) or _BEFORE_A_NUMBER.search(text[:match.start()])}
+            if _AFTER_A_NUMBER.match(text, match.end()) or _BEFORE_A_NUMBER.search(_text_before(match))}
 
 
 def units_of_values(text: str) -> set[tuple[str, str]]:
@@ -115,7 +119,12 @@ def units_of_values(text: str) -> set[tuple[str, str]]:
 
 def negative_values(text: str) -> set[str]:
     """Return the values of the numbers after a minus sign in a text."""
-    return {number_value(match[0]) for match in runs_of_digits(text) if _NEGATIVE.search(text[:match.start()])}
+    return {number_value(match[0]) for match in runs_of_digits(text) if _NEGATIVE.search(_text_before(match))}
+
+
+def _text_before(match: re.Match[str]) -> str:
+    """Return the characters before a number that show its currency or its sign."""
+    return match.string[max(match.start() - _BEFORE, 0):match.start()]
 
 
 def lost_values(source: str, small_counts: Counter[int], translation: str) -> list[int]:
@@ -136,7 +145,7 @@ def lost_values(source: str, small_counts: Counter[int], translation: str) -> li
 
 
 def are_similar(number: str, other_number: str) -> bool:
-    """Return whether two numbers have equally many groups of digits, and most of their digits in common."""
+    """Return whether two numbers have equally many groups of digits, and most of their (first) digits in common."""
     groups, other_groups = _GROUP.findall(number), _GROUP.findall(other_number)
     return len(groups) == len(other_groups) and SequenceMatcher(
-        None, "".join(groups), "".join(other_groups), autojunk=False).ratio() >= _SIMILAR
+        None, "".join(groups)[:_COMPARED], "".join(other_groups)[:_COMPARED], autojunk=False).ratio() >= _SIMILAR
