@@ -26,8 +26,8 @@ MOST_WORDS = 100_000
 """Maximum number of words in the file."""
 LONGEST_WORD = 40
 """Maximum number of letters of a word, which excludes noise."""
-FINAL_MARK = re.compile(r"[.!?…:;。！？؟।]\W*$")
-"""The mark that ends a sentence, and signs after it, such as quotes."""
+_FINAL_MARKS = frozenset(".!?…:;。！？؟।")
+"""The marks that end a sentence."""
 
 _RESTORE = "Restore the file, or remove it; translators then correct neither typos nor final marks."
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
@@ -110,6 +110,22 @@ def words_of(text: str) -> Iterator[re.Match[str]]:
             if match.end() - match.start() <= LONGEST_WORD and not _OTHER_SCRIPTS.search(match[0]))
 
 
+def signs_at_end(text: str) -> str:
+    r"""Return the signs and spaces at the end of a text, after its last letter, digit or underscore.
+
+    The time is linear. That of a regular expression such as `[.]\W*$` is the square of the length of a row of signs.
+    """
+    start = len(text)
+    while start and not (text[start - 1].isalnum() or text[start - 1] == "_"):
+        start -= 1
+    return text[start:]
+
+
+def has_final_mark(text: str) -> bool:
+    """Return whether a mark that ends a sentence is at the end of a text, with any signs around it, such as quotes."""
+    return not _FINAL_MARKS.isdisjoint(signs_at_end(text))
+
+
 @dataclass
 class SourceCounts:
     """The counts of some lines of a source text.
@@ -137,7 +153,7 @@ class SourceCounts:
             counts.words.update(words)
             counts.first.update(words[:1])
             counts.lines += 1
-            counts.marked += bool(FINAL_MARK.search(text))
+            counts.marked += has_final_mark(text)
         return counts
 
     def add(self, counts: SourceCounts) -> None:

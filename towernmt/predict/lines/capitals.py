@@ -14,13 +14,13 @@ from functools import cached_property
 
 from towernmt.dataflow.text.letter_case import capitalized, is_upper_case, lower_case, upper_case, words_by_form
 from towernmt.dataflow.vocabulary.base import Vocabulary
+from towernmt.dataflow.vocabulary.source_text import signs_at_end
 
 _WORD = re.compile(r"[^\W\d_](?:[^\W_]|['’](?=\w))*")
-_SENTENCE_END = re.compile(r"[.!?…:]\W*\s\W*$")
+_SENTENCE_END = re.compile(r"[.!?…:]")
 _LEAST_LETTERS = 4
 """Minimum number of letters of a line of one word in capitals without `!` and `?`. Shorter words are often
 abbreviations."""
-_CALL = re.compile(r"[!?]\W*$")
 _LEAST_WORDS = 3
 """Minimum number of words of a line in title case. Fewer words may be a name."""
 
@@ -37,7 +37,8 @@ def is_in_capitals(texts: Sequence[str]) -> bool:
     if not is_upper_case(text):
         return False
     words = [word for word in _WORD.findall(text) if len(word) > 1 or len(word.upper()) > 1]
-    return len(words) > 1 or sum(map(str.isalpha, text)) >= _LEAST_LETTERS or bool(words and _CALL.search(text))
+    is_call = not {"!", "?"}.isdisjoint(signs_at_end(text))
+    return len(words) > 1 or sum(map(str.isalpha, text)) >= _LEAST_LETTERS or bool(words) and is_call
 
 
 def is_in_title_case(texts: Sequence[str]) -> bool:
@@ -136,13 +137,20 @@ def usual_case(texts: Sequence[str], forms: Mapping[str, str], language: str = "
         pieces, position = [], 0
         for match in _WORD.finditer(text):
             between = text[position:match.start()]
-            begins_sentence = begins_sentence or bool(_SENTENCE_END.search(between))
+            begins_sentence = begins_sentence or _ends_sentence(between)
             word = forms[match[0]]
             pieces += [between, capitalized(word, language) if begins_sentence else word]
             begins_sentence, position = False, match.end()
-        begins_sentence = begins_sentence or bool(_SENTENCE_END.search(text[position:]))
+        begins_sentence = begins_sentence or _ends_sentence(text[position:])
         usual_texts.append("".join(pieces) + text[position:])
     return usual_texts
+
+
+def _ends_sentence(text: str) -> bool:
+    """Return whether a final mark with a space after it is among the signs at the end of a text."""
+    signs = signs_at_end(text)
+    mark = _SENTENCE_END.search(signs)
+    return mark is not None and any(map(str.isspace, signs[mark.end():]))
 
 
 def _words_of(texts: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ from towernmt.dataflow.text.letter_case import is_upper_case, upper_case
 from towernmt.dataflow.text.modifiers import without_accents
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.text.word_segmentation import is_unspaced
-from towernmt.dataflow.vocabulary.source_text import FINAL_MARK
+from towernmt.dataflow.vocabulary.source_text import has_final_mark
 from towernmt.documents.segments import Mark, Segment, Shielded, plain_text
 from towernmt.documents.shields import Protection
 from towernmt.predict.lines.capitals import (
@@ -151,7 +151,7 @@ class SpecialLine:
     def _has_final_mark(self) -> bool:
         """Whether a final mark ends the line without the symbols and marks at its end."""
         parts = [part for part in self.spans.segment if not isinstance(part, Mark) and part != " "]
-        return bool(parts) and isinstance(parts[-1], str) and FINAL_MARK.search(parts[-1]) is not None
+        return bool(parts) and isinstance(parts[-1], str) and has_final_mark(parts[-1])
 
     def _find_case(self) -> None:
         """Find the letter case, and the texts in the usual case if they differ.

@@ -17,7 +17,7 @@ import numpy as np
 
 from towernmt.core.thread_maps import calls_in_threads, map_ahead
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
-from towernmt.dataflow.vocabulary.source_text import FINAL_MARK, SourceText
+from towernmt.dataflow.vocabulary.source_text import SourceText, has_final_mark
 from towernmt.predict.lines.capitals import UsualForms, may_have_emphasis
 from towernmt.predict.lines.early_translations import LineReader, TranslatedPart
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
@@ -128,7 +128,7 @@ class SpecialLines:
             or text.replace("'", "").replace("’", "").istitle())     # "Isn't" begins with a capital
         has_letters = text[:1].isalpha() or any(map(str.isalpha, text))
         needs_mark = self._expects_marks and len(text.split()) > 1 and not options.prefix
-        is_unmarked = needs_mark and not FINAL_MARK.search(text)
+        is_unmarked = needs_mark and not has_final_mark(text)
         if not text or text.isspace() or options.inputs or has_letters and not (
                 may_have_spans or may_have_case or is_unmarked or self._has_special_word(text)):
             return None
@@ -144,7 +144,7 @@ class SpecialLines:
         """
         text, options, translated_text = request.text, request.options, translation[0].text
         is_fragment = len(translated_text) > _LONG * len(text) + _LONG_BY and len(text.split()) <= _FRAGMENT and not (
-            FINAL_MARK.search(text) or options.prefix or self._settings.final_marks == SWITCH[1])
+            has_final_mark(text) or options.prefix or self._settings.final_marks == SWITCH[1])
         has_lost_sentences = self._settings.sentences != SWITCH[1] and lacks_sentences(text, translated_text)
         if options.inputs or not (is_fragment or has_lost_sentences):
             return None

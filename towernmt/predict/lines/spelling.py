@@ -18,7 +18,7 @@ from itertools import chain, product
 
 from towernmt.dataflow.text.letter_case import capitalized, lower_case, words_by_form
 from towernmt.dataflow.text.modifiers import neighbouring_keys, without_accents
-from towernmt.dataflow.vocabulary.source_text import words_of
+from towernmt.dataflow.vocabulary.source_text import signs_at_end, words_of
 
 _LEAST_LETTERS = 2
 """Minimum number of letters of a word that is corrected."""
@@ -40,7 +40,9 @@ _MOST_RUNS = 4
 _RUN = re.compile(r"([^\W\d_])\1{2,}")
 _ASCII = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss", "å": "aa", "ø": "oe", "æ": "ae", "œ": "oe"})
 _NO_SPACE = re.compile(r"(?<=[^\W\d_]{2})(?:[,;!?]+(?=[^\W\d_])|(?<=[a-zß-ÿ]{2})[.:…]+(?=[^\W\d_a-zß-ÿ]\w))")
-_SENTENCE_BEGIN = re.compile(r"(?:^|[.!?…:\"„“”«»¿¡])\W*$")
+_BEFORE_SENTENCE = frozenset(".!?…:\"„“”«»¿¡")
+"""Signs before the first word of a sentence."""
+_LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 _CACHED_WORDS = 10_000
 
 
@@ -74,14 +76,14 @@ class TypoCorrector:
             excluded_phrases: phrases whose words are not corrected.
         """
         excluded_words = {match[0] for phrase in excluded_phrases for match in words_of(phrase)}
-        pieces, position = [], 0
+        pieces, position, end_of_last_word = [], 0, 0
         for match in words_of(text):
             word = match[0]
-            if word not in excluded_words and self._may_have_typo(word) and (
-                    not _is_abbreviation(word, text[match.end():])):
-                begins_sentence = bool(_SENTENCE_BEGIN.search(text[:match.start()]))
+            if word not in excluded_words and self._may_have_typo(word) and not _is_abbreviation(match):
+                begins_sentence = _begins_sentence(text[end_of_last_word:match.start()], end_of_last_word == 0)
                 pieces += [text[position:match.start()], self._cached_correction(word, begins_sentence)]
                 position = match.end()
+            end_of_last_word = match.end()
         return "".join(pieces) + text[position:]
 
     def _may_have_typo(self, word: str) -> bool:
@@ -209,9 +211,22 @@ class _WordsByBeginning:
         return words[start:bisect_right(words, beginning, start, key=lambda word: word[:len(beginning)])]
 
 
-def _is_abbreviation(word: str, text_after: str) -> bool:
-    """Return whether an unknown word may be an abbreviation with a full stop, such as `Nr. 5`."""
-    return len(word) <= _LONGEST_ABBREVIATION and text_after[:1] == "." and any(map(str.isalnum, text_after))
+def _begins_sentence(between: str, is_first: bool) -> bool:
+    """Return whether a sentence begins with a word.
+
+    Args:
+        between: text between the previous word and this one.
+        is_first: whether this is the first word of the text.
+    """
+    signs = signs_at_end(between)
+    return is_first and signs == between or not _BEFORE_SENTENCE.isdisjoint(signs)
+
+
+def _is_abbreviation(word: re.Match[str]) -> bool:
+    """Return whether an unknown word of a text may be an abbreviation with a full stop, such as `Nr. 5`."""
+    text, end = word.string, word.end()
+    return (len(word[0]) <= _LONGEST_ABBREVIATION and text.startswith(".", end)
+            and _LETTER_OR_DIGIT.search(text, end) is not None)
 
 
 def with_spaces(text: str) -> str:
