@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -31,6 +32,9 @@ _FACTORED_CUTS = [
 _SENTENCE_END = re.compile(r"(?<=[^\W\d_]{2})(?<![IVXL]{2})[.!?…]+[\"'“”‘’»«)\]]*\s+"
                            r"(?=[\"'„“‚‘»«(\[]*[^\W\d_a-zß-ÿ])|[。！？](?=.)")
 """The end of a sentence before another one. It follows a word of two letters or more, but no Roman numeral."""
+
+
+_WORD = re.compile(r"\S+")
 
 
 class Cut(NamedTuple):
@@ -228,20 +232,15 @@ def words_of_source(vocabulary: Vocabulary, text: str, limit: int, by_sentence: 
         by_sentence: whether each sentence is a piece of its own.
     """
     (ids,), (words,) = vocabulary.encode_with_words([text])
+    word_ends = [match.end() for match in _WORD.finditer(text)]
     word_indices: list[int] = []
     for cut in cuts_of(text, ids, vocabulary, limit, by_sentence):
         if cut.text != text:
             _, (words,) = vocabulary.encode_with_words([cut.text])
-        num_words_before = _words_before(text, cut.start)
+        num_words_before = bisect_right(word_ends, cut.start)
         words_of_cut = words[cut.first_token:cut.first_token + len(cut.ids)]
         word_indices += [num_words_before + word for word in words_of_cut] + [NO_WORD]
     return word_indices
-
-
-def _words_before(text: str, index: int) -> int:
-    """Return the number of words that end before a character of the text."""
-    inside_a_word = 0 < index < len(text) and not (text[index - 1].isspace() or text[index].isspace())
-    return len(text[:index].split()) - inside_a_word
 
 
 def words_of_translation(vocabulary: Vocabulary, ids: Sequence[int]) -> list[int]:
