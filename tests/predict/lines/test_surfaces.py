@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,6 +85,31 @@ def test_an_avoided_phrase_is_cut_in_all_ways_of_few_tokens(vocabulary: Vocabula
         assert {vocabulary.decode(ids) for ids in segmentations} == {phrase}
         assert vocabulary.encode(phrase) in segmentations
         assert surfaces.segmentations(phrase, True, 2) == segmentations[:2]
+
+
+def test_only_texts_as_long_as_a_token_are_looked_up(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    surfaces, lengths = Surfaces(vocabulary), []
+
+    class Recorded(dict[bytes, list[int]]):
+        def get(self, text: bytes, default: Any = None) -> Any:
+            lengths.append(len(text))
+            return super().get(text, default)
+
+    monkeypatch.setitem(vars(surfaces), "_ids", Recorded(surfaces._ids))
+    longest = max(map(len, surfaces.texts))
+    word = "hat" * 200
+    can_write = vocabulary.kind == "sentencepiece"
+    assert bool(surfaces.segmentations(word, True, 20)) == can_write
+    assert (surfaces.continuations(word, False) is not None) == can_write
+    assert max(lengths) <= longest < len(word)
+
+
+def test_phrases_and_words_that_no_translation_has_are_not_divided(vocabulary: Vocabulary) -> None:
+    text = TargetText(vocabulary)
+    with pytest.raises(SettingsError, match=r"'hathat.*' has 1002 characters: write at most 1000\."):
+        text.avoid(LineOptions(avoid=["hat" * 334]))
+    if UNK not in vocabulary.encode("hat" * 334):
+        assert set(text.prefix(LineOptions(prefix="the " + "hat" * 334, partial_word=True))) == {"prefix"}
 
 
 def test_phrases_are_avoided_with_a_capital_where_they_have_none_and_only_where_they_are_told_to_be(

@@ -69,8 +69,9 @@ class LineOptions:
             space, its last word is complete, and a new one follows.
         prefix_every_piece: if a long line is translated in pieces, begin each piece with `prefix`, which suits tags;
             false begins only the first piece with it.
-        avoid: words and phrases that the translation must not contain. A phrase in lower case also excludes its
-            capitalised form. "<s> " before a phrase excludes it at the beginning only, " </s>" after it at the end.
+        avoid: words and phrases that the translation must not contain, each of at most 1,000 characters. A phrase in
+            lower case also excludes its capitalised form. "<s> " before a phrase excludes it at the beginning only,
+            " </s>" after it at the end.
         constraints: words and phrases that the translation must contain literally; a duplicate must occur twice. They
             may overlap. "<s> " before a phrase requires it at the beginning, " </s>" after it at the end. If a long
             line is translated in pieces, the first piece contains them, and the last piece those at the end.

@@ -19,6 +19,8 @@ from towernmt.predict.search.surfaces import Surfaces
 
 SEGMENTATIONS = 20
 """Maximum number of segmentations of an avoided phrase that are excluded, shortest first."""
+LONGEST_PHRASE = 1_000
+"""Maximum number of characters of an avoided phrase, and of a partial word: no translation has longer ones."""
 _REMEMBERED = 10_000    # phrases: each line of a long input may avoid different ones
 _WORD_BREAK = -1  # as in the processor
 
@@ -41,13 +43,18 @@ class TargetText:
         text = clean(options.prefix)
         if options.partial_word:
             complete_words, _, partial_word = (text, "", "") if options.prefix[-1:].isspace() else text.rpartition(" ")
-            table = self._surfaces.continuations(partial_word, first=not complete_words)
+            table = (self._surfaces.continuations(partial_word, first=not complete_words)
+                     if len(partial_word) <= LONGEST_PHRASE else None)
             if table is not None:
                 return {"prefix": self._writable_ids(complete_words), "continuation": table}
         return {"prefix": self._writable_ids(text)}
 
     def avoid(self, options: LineOptions) -> dict[str, Any]:
-        """Return `avoid`, the ids of the phrases to avoid."""
+        """Return `avoid`, the ids of the phrases to avoid.
+
+        Raises:
+            SettingsError: a phrase is too long, or has anchors but no words.
+        """
         segmentations = [ids for phrase in options.avoid for ids in self._ways_to_write(phrase)]
         return {"avoid": padded(segmentations)} if segmentations else {}
 
@@ -102,6 +109,9 @@ class TargetText:
         """Return several segmentations of the forms of a phrase; none if the vocabulary cannot write it."""
         ways = self._avoided.get(phrase)
         if ways is None:
+            if len(phrase) > LONGEST_PHRASE:
+                raise SettingsError(f"the phrase to avoid '{phrase[:40]}...' has {len(phrase)} characters: write at "
+                                    f"most {LONGEST_PHRASE}.")
             text, at_beginning, at_end = AnchoredPhrase.of(phrase)
             forms = [text] if text != text.lower() else list(dict.fromkeys([text, text[:1].upper() + text[1:]]))
             ways = [[*([BOS] if at_beginning else []), *ids, *([EOS] if at_end else [])]

@@ -7,6 +7,8 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from functools import cached_property
 from itertools import islice
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +20,28 @@ SPACE_MARK = b"\xff"
 """A space in the text of tokens. It is not a byte of UTF-8, so that no character contains it."""
 _SPACE_OF_PIECES = "\u2581"
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
+
+
+class _Segmentation(NamedTuple):
+    """A segmentation of the end of a text; those of longer ends contain it.
+
+    Attributes:
+        length: number of its tokens.
+        id: the first token.
+        rest: the other tokens; None without tokens.
+    """
+
+    length: int = 0
+    id: int = 0
+    rest: _Segmentation | None = None
+
+    def ids(self) -> list[int]:
+        """Return the tokens."""
+        ids, segmentation = [], self
+        while segmentation.rest is not None:
+            ids.append(segmentation.id)
+            segmentation = segmentation.rest
+        return ids
 
 
 class Surfaces:
@@ -89,15 +113,17 @@ class Surfaces:
         rows: list[list[int]] = []
         can_finish = [False] * len(goal) + [True]
         for start in reversed(range(len(goal))):
-            candidates = [(id, start + length) for length in range(1, len(goal) - start)
+            candidates = [(id, start + length) for length in range(1, min(len(goal) - start, self._longest + 1))
                           for id in self._ids.get(goal[start:start + length], ())]
-            ids = [id for id, end in candidates if can_finish[end]] + self._beginning_with(goal[start:])
+            ids = [id for id, end in candidates if can_finish[end]]
+            if len(goal) - start <= self._longest:
+                ids += self._beginning_with(goal[start:])
             can_finish[start] = bool(ids)
-            rows.insert(0, ids)
+            rows.append(ids)
         if not can_finish[0]:
             return None
         table = np.zeros([len(goal), max(map(len, rows))], np.int32)
-        for row, ids in zip(table, rows, strict=True):
+        for row, ids in zip(table, reversed(rows), strict=True):
             row[:len(ids)] = ids
         return table
 
@@ -113,12 +139,13 @@ class Surfaces:
             return [self.vocabulary.encode(words)]
         marked = words.encode().replace(b" ", SPACE_MARK)
         goal = (SPACE_MARK if after_space else b"") + marked if self.marks_before else marked + SPACE_MARK
-        suffix_segmentations: list[list[list[int]]] = [[] for _ in goal] + [[[]]]
+        suffixes: list[list[_Segmentation]] = [[] for _ in goal] + [[_Segmentation()]]
         for start in reversed(range(len(goal))):
-            candidates = [[id, *rest] for end in range(start + 1, len(goal) + 1) if suffix_segmentations[end]
-                          for id in self._ids.get(goal[start:end], ()) for rest in suffix_segmentations[end]]
-            suffix_segmentations[start] = sorted(candidates, key=len)[:limit]
-        return suffix_segmentations[0]
+            ends = range(start + 1, min(start + self._longest, len(goal)) + 1)
+            candidates = [_Segmentation(rest.length + 1, id, rest) for end in ends if suffixes[end]
+                          for id in self._ids.get(goal[start:end], ()) for rest in suffixes[end]]
+            suffixes[start] = sorted(candidates, key=attrgetter("length"))[:limit]
+        return [segmentation.ids() for segmentation in suffixes[0]]
 
     def _goal(self, text: str, first: bool) -> bytes:
         return (SPACE_MARK if not first or self._marks_first_word else b"") + text.encode()
@@ -146,6 +173,11 @@ class Surfaces:
             if text:
                 ids[text].append(id)
         return dict(ids)
+
+    @cached_property
+    def _longest(self) -> int:
+        """Maximum number of bytes of a token."""
+        return max(map(len, self._ids), default=0)
 
     @cached_property
     def _sorted(self) -> list[bytes]:
