@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,6 +90,28 @@ def test_a_whole_translation_gets_no_terms() -> None:
 def test_anchors_that_cannot_be_met_and_other_special_tokens_are_refused(options: dict, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         pieces(1, **options)
+
+
+def test_options_are_those_of_the_line_when_another_thread_encodes_others_meanwhile() -> None:
+    terms, other_terms = (Terminology([Term("the", target)]) for target in ("house", "hour"))
+    options, other_options = (LineOptions(prefix=prefix, terminology=terminology)
+                              for prefix, terminology in (("the", terms), ("hour", other_terms)))
+
+    class Disturbed(RequestEncoder):
+        """An encoder that another thread uses whenever this one has written an attribute."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if value is not None and name in others:
+                super().__setattr__(name, others[name])
+
+    others: dict[str, Any] = {}
+    encoder = RequestEncoder(SEARCH, WORDS)
+    encoder.check(other_options)
+    disturbed = Disturbed(SEARCH, WORDS)
+    others = {name: getattr(encoder, name) for name in ("_last_encoded", "_terms")}
+    [piece] = disturbed.pieces(LineRequest("the", options), [WORDS.encode("the")], WORDS)
+    assert ids_of(piece) == {"prefix": WORDS.encode("the"), "constraints": [WORDS.encode("house")]}
 
 
 def translated(options: list[LineOptions]) -> Iterator[Translation]:

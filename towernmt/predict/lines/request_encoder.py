@@ -152,6 +152,9 @@ def padded(rows: Iterable[Sequence[int]]) -> np.ndarray:
 class RequestEncoder:
     """Encoder of line requests as pieces with inputs of the search.
 
+    Several threads can use it. It caches the last options, so threads with different options should have separate
+    encoders.
+
     Args:
         search: search settings of lines without options.
         vocabulary: target vocabulary.
@@ -212,14 +215,15 @@ class RequestEncoder:
 
     def _encode(self, options: LineOptions) -> _EncodedOptions:
         """Return the encoded options. Those of the last call are cached, since many lines have the same options."""
-        if self._last_encoded is None or self._last_encoded[0] is not options:
+        last = self._last_encoded       # another thread may replace it at any time
+        if last is None or last[0] is not options:
             inputs = dict(options.inputs)
             for encode in INPUTS:
                 inputs.update(encode(self._text, options))
             terms = self._writable_terms(options.terminology)
-            self._last_encoded = options, _EncodedOptions(
+            self._last_encoded = last = options, _EncodedOptions(
                 inputs, self._changed_settings(options), self._text.constraints(options), terms)
-        return self._last_encoded[1]
+        return last[1]
 
     def _changed_settings(self, options: LineOptions) -> dict[str, Any]:
         """Return the search settings of a line that differ from those of lines without options."""
@@ -236,9 +240,10 @@ class RequestEncoder:
         """Return the terms as ids; they are checked once and cached."""
         if terminology is None:
             return None
-        if self._terms is None or self._terms.terminology is not terminology:
-            self._terms = WritableTerms(terminology, self._vocabulary)
-        return self._terms
+        terms = self._terms
+        if terms is None or terms.terminology is not terminology:
+            self._terms = terms = WritableTerms(terminology, self._vocabulary)
+        return terms
 
 
 class _EncodedOptions(NamedTuple):
