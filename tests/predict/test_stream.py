@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
+import pickle
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +26,11 @@ from towernmt.evaluate.metrics import corpus_scores
 from towernmt.predict.lines.batch_inputs import plan_batches
 from towernmt.predict.lines.hypotheses import Hypothesis
 from towernmt.predict.lines.line_options import LineOptions, LineRequest, line_requests
+from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.text_io import read_text
 from towernmt.predict.lines.words_of_lines import cut_line
-from towernmt.predict.search.search_settings import StreamSettings
+from towernmt.predict.reranking import rescored
+from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 from towernmt.predict.stream import Searches, translate_lines, translate_stream
 
 PAD, EOS, UNK = 0, 2, 3
@@ -375,6 +380,42 @@ def test_hypotheses_of_pieces_are_joined_by_rank_with_their_mean_score() -> None
     stream = translate_stream(Echo(n_best=2), words, words, line_requests(["a b. c"]),
                               StreamSettings(max_source_length=2))
     assert list(stream) == [[Hypothesis("a b. c", -2.5), Hypothesis("a", -3.5)]]
+
+
+def test_hypotheses_have_the_log_probability_of_their_tokens_by_the_settings_of_their_search() -> None:
+    words, base = Words(), SearchSettings(word_reward=0.5)
+
+    def predictor(settings: Mapping[str, Any], source: np.ndarray, source_length: np.ndarray
+                  ) -> tuple[np.ndarray, np.ndarray]:
+        search, log_prob = replace(base, **settings), -2.0 * source_length
+        if search.selection == "sampling":
+            return source[:, None], log_prob[:, None]
+        factor = ((5 + source_length) / 6) ** search.length_penalty
+        if search.length_normalization == "average":
+            factor = source_length ** search.length_penalty
+        return source[:, None], ((log_prob + search.word_reward * source_length) / factor)[:, None]
+
+    options = [LineOptions(), LineOptions(search={"length_penalty": 0.0}),
+               LineOptions(search={"selection": "sampling", "word_reward": 0.0}),
+               LineOptions(search={"length_normalization": "average", "length_penalty": 1.0})]
+    searches = Searches(lambda settings: partial(predictor, settings))
+    for text, pieces in (("a b", 1), ("a b. c d e. f", 3)):
+        requests = [LineRequest(text, line_options) for line_options in options]
+        for translation in translate_stream(partial(predictor, {}), words, words, requests,
+                                            StreamSettings(max_source_length=3), encoder=RequestEncoder(base, words),
+                                            searches=searches):
+            best = translation[0]
+            assert best.tokens == len(text.split()) + pieces and best.text == text
+            assert best.log_prob == pytest.approx(-2.0 * best.tokens) and best.mean_log_prob == pytest.approx(-2.0)
+
+
+def test_a_hypothesis_keeps_its_other_attributes_when_one_changes() -> None:
+    hypothesis = Hypothesis("a", -1.0, None, "loop", 3, -6.0)
+    changed = hypothesis.replaced(text="b")
+    assert changed == ("b", -1.0)
+    assert (changed.fault, changed.tokens, changed.log_prob, changed.mean_log_prob) == ("loop", 3, -6.0, -2.0)
+    assert rescored(hypothesis, -2.0).log_prob == -6.0 and Hypothesis("a", -1.0).log_prob == -1.0
+    assert pickle.loads(pickle.dumps(hypothesis)).log_prob == -6.0
 
 
 @pytest.mark.parametrize("name", ["batch_tokens", "batch_sentences", "window", "max_source_length"])

@@ -25,8 +25,7 @@ class Reranker(ABC):
 
 def rescored(hypothesis: Hypothesis, score: float) -> Hypothesis:
     """Return the hypothesis with a new score."""
-    return Hypothesis(hypothesis.text, float(score), hypothesis.details, hypothesis.fault,
-                      hypothesis.tokens)
+    return hypothesis.replaced(score=float(score))
 
 
 def reranked(lists: Iterable[list[Hypothesis]], reranker: Reranker, sources: Iterable[str] | None = None,

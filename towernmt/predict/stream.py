@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -109,7 +110,8 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
         requests: requests of the lines.
         settings: settings of the batches.
         name: name of the input, for warnings and errors; "" for no warnings.
-        encoder: encodes the options of lines; None means an encoder with the default search settings.
+        encoder: encodes the options of lines, and has the search settings of lines without options; None means the
+            default search settings.
         searches: additional searches and checks.
         first: number of the first line.
         run_batches: calls a function with each batch; None means `settings.threads` threads of this process.
@@ -120,7 +122,7 @@ def translate_stream(predictor: Predictor, source_vocabulary: Vocabulary, target
     """
     requests = iter(requests)
     encoder = encoder or RequestEncoder(SearchSettings(), target_vocabulary)
-    translator = _BatchTranslator(predictor, source_vocabulary, target_vocabulary, settings, searches,
+    translator = _BatchTranslator(predictor, source_vocabulary, target_vocabulary, settings, encoder.search, searches,
                                   run_batches or partial(map_in_threads, threads=settings.threads))
     count = 1 if searches.is_undivided is None else parts_of(settings.window)
     size = -(-settings.window // count)
@@ -192,6 +194,7 @@ class _BatchTranslator(NamedTuple):
     source_vocabulary: Vocabulary
     target_vocabulary: Vocabulary
     settings: StreamSettings
+    search: SearchSettings
     searches: Searches
     run_batches: RunBatches
 
@@ -228,7 +231,8 @@ class _BatchTranslator(NamedTuple):
                 reason += " Or a custom logits processor forbids every token."
             raise DivergenceError(f"The model's output is not a number (NaN), so nothing can be translated: {reason}")
         return found.translations(batch.pieces, self.source_vocabulary, self.target_vocabulary,
-                                  fault_of if self.searches.checks_faults else None)
+                                  fault_of if self.searches.checks_faults else None,
+                                  replace(self.search, **changed) if changed else self.search)
 
 
 def read_window(items: Iterator[A], size: int) -> tuple[list[A], DataError | None]:

@@ -64,7 +64,9 @@ class Model:
             missing = [phrase for phrase in request.options.constraints if phrase not in text]
             words = " ".join([*text.split(), *missing])
             tokens = len(words.split()) + 1
-            yield Translation([Hypothesis(words, mean * tokens / ((5 + tokens) / 6) ** 0.6, tokens=tokens)])
+            log_prob = mean * tokens
+            score = log_prob / ((5 + tokens) / 6) ** 0.6
+            yield Translation([Hypothesis(words, score, tokens=tokens, log_prob=log_prob)])
 
 
 def translate(model: Model, lines: Sequence[str | LineRequest], off: Sequence[str] = (), vocabulary: Any = WORDS,

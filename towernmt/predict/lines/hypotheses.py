@@ -25,6 +25,7 @@ from towernmt.predict.lines.words_of_lines import (
     words_of_source,
     words_of_translation,
 )
+from towernmt.predict.search.search_settings import SearchSettings
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,13 +107,15 @@ class SearchOutput(NamedTuple):
     attention: np.ndarray | None = None
 
     def translations(self, pieces: Sequence[LinePiece], source: Vocabulary, target: Vocabulary,
-                     find_fault: Callable[..., str | None] | None = None) -> list[Translation]:
+                     find_fault: Callable[..., str | None] | None = None,
+                     search: SearchSettings = SearchSettings()) -> list[Translation]:  # noqa: B008 -- immutable
         """Return the translation of each piece of the batch, without impossible hypotheses (score -inf).
 
         Args:
             pieces: pieces of the batch.
             source: source vocabulary.
             target: target vocabulary.
+            search: settings of the search that computed the scores.
             find_fault: returns the fault of a translation, as `faults.fault_of`; None does not look for faults.
         """
         translations = []
@@ -126,7 +129,8 @@ class SearchOutput(NamedTuple):
                 text = one_line(target.decode(ids))
                 fault = find_fault(text, ids, ended, partial(source.decode, piece.ids)) if find_fault else None
                 details = with_words(self.details(row, k, piece.ids), target)
-                translation.append(Hypothesis(text, score, details, fault, len(ids) + ended))
+                tokens = len(ids) + ended
+                translation.append(Hypothesis(text, score, details, fault, tokens, search.log_prob(score, tokens)))
             translations.append(translation)
         return translations
 
@@ -210,17 +214,30 @@ class Hypothesis(_TextAndScore):
         details: details of its tokens, if log-probabilities or attention were requested.
         fault: detected fault (see `lines.faults`), or None.
         tokens: number of tokens, EOS included.
+        log_prob: log-probability of all tokens in nats; without one, it is the score.
     """
 
     details: TokenDetails | None = None
     fault: str | None = None
     tokens: int = 0
+    log_prob: float = 0.0
 
-    def __new__(cls, text: str, score: float, details: TokenDetails | None = None,
-                fault: str | None = None, tokens: int = 0) -> Hypothesis:
+    def __new__(cls, text: str, score: float, details: TokenDetails | None = None, fault: str | None = None,
+                tokens: int = 0, log_prob: float | None = None) -> Hypothesis:
         hypothesis = super().__new__(cls, text, score)
         hypothesis.details, hypothesis.fault, hypothesis.tokens = details, fault, tokens
+        hypothesis.log_prob = score if log_prob is None else log_prob
         return hypothesis
+
+    @property
+    def mean_log_prob(self) -> float:
+        """The mean log-probability of the tokens in nats."""
+        return self.log_prob / max(self.tokens, 1)
+
+    def replaced(self, **changes: Any) -> Hypothesis:
+        """Return the hypothesis with changed attributes, such as `text`; the others stay."""
+        attributes: dict[str, Any] = {"text": self.text, "score": self.score, **vars(self), **changes}
+        return Hypothesis(**attributes)
 
     @property
     def alignment(self) -> WordAlignment | None:
@@ -288,7 +305,8 @@ def _joined(hypotheses: Sequence[Hypothesis]) -> Hypothesis:
     mean_score = sum(h.score for h in hypotheses) / len(hypotheses)
     return Hypothesis(" ".join(h.text for h in hypotheses if h.text), mean_score,
                       _joined_details([(h.text, h.details) for h in hypotheses if h.details]),
-                      next((h.fault for h in hypotheses if h.fault), None), sum(h.tokens for h in hypotheses))
+                      next((h.fault for h in hypotheses if h.fault), None), sum(h.tokens for h in hypotheses),
+                      sum(h.log_prob for h in hypotheses))
 
 
 def _joined_details(texts_and_details: list[tuple[str, TokenDetails]]) -> TokenDetails | None:
@@ -342,5 +360,5 @@ def _align(translation: Translation, line: str, vocabulary: Vocabulary, limit: i
             continue
         source = source or SourceWords.of(vocabulary, line, limit, by_sentence)
         alignment = source.aligned(hypothesis.text, details.words, details.attention_of_pieces)
-        translation[index] = Hypothesis(*hypothesis, details._replace(
-            source_words=source.of_tokens, alignment=alignment), hypothesis.fault, hypothesis.tokens)
+        translation[index] = hypothesis.replaced(details=details._replace(
+            source_words=source.of_tokens, alignment=alignment))

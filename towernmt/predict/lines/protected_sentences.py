@@ -70,7 +70,7 @@ def _hypothesis(sentence: SourceSentence, hypothesis: Hypothesis, numbers: set[s
     texts = ["".join(atom.text if atom.stands_for is None else sentence.atoms[atom.stands_for].text for atom in word)
              for word in words]
     details = None if hypothesis.details is None else _details(sentence, hypothesis.details, words, texts)
-    return Hypothesis(" ".join(texts), hypothesis.score, details, hypothesis.fault, hypothesis.tokens)
+    return hypothesis.replaced(text=" ".join(texts), details=details)
 
 
 def _with_numbers_of_placeholders(sentence: SourceSentence, atoms: Sequence[TargetAtom], numbers: set[str]
@@ -187,7 +187,7 @@ class ProtectedLine:
             text_before = self._text_before
             num_words_before = len(text_before.split()) - bool(text_before and not text_before[-1].isspace())
             details = self._details_of_line(details, text.split(), num_words_before)
-        return Hypothesis(text, hypothesis.score, details, hypothesis.fault, hypothesis.tokens)
+        return hypothesis.replaced(text=text, details=details)
 
     def _details_of_line(self, details: TokenDetails, words: list[str], num_words_before: int) -> TokenDetails:
         """Return details by the words of the line and of its translation.

@@ -158,10 +158,13 @@ class RequestEncoder:
     Args:
         search: search settings of lines without options.
         vocabulary: target vocabulary.
+
+    Attributes:
+        search: see the arguments.
     """
 
     def __init__(self, search: SearchSettings, vocabulary: Vocabulary) -> None:
-        self._search, self._vocabulary, self._text = search, vocabulary, TargetText(vocabulary)
+        self.search, self._vocabulary, self._text = search, vocabulary, TargetText(vocabulary)
         self._terms: WritableTerms | None = None
         self._last_encoded: tuple[LineOptions, _EncodedOptions] | None = None
 
@@ -228,12 +231,12 @@ class RequestEncoder:
     def _changed_settings(self, options: LineOptions) -> dict[str, Any]:
         """Return the search settings of a line that differ from those of lines without options."""
         search = dict(options.search)
-        if options.n_best is not None and options.n_best > self._search.n_best:
-            beam = search.get("beam_size", self._search.beam_size)
+        if options.n_best is not None and options.n_best > self.search.n_best:
+            beam = search.get("beam_size", self.search.beam_size)
             search |= {"n_best": options.n_best, "beam_size": max(beam, options.n_best)}
-        search = {name: value for name, value in search.items() if value != getattr(self._search, name)}
+        search = {name: value for name, value in search.items() if value != getattr(self.search, name)}
         if search:
-            dataclasses.replace(self._search, **search)     # raises an error if they exclude each other
+            dataclasses.replace(self.search, **search)      # raises an error if they exclude each other
         return search
 
     def _writable_terms(self, terminology: Terminology | None) -> WritableTerms | None:

@@ -33,7 +33,7 @@ from towernmt.predict.lines.capitals import (
     usual_case,
 )
 from towernmt.predict.lines.faults import worse
-from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.known_words import KnownWords
 from towernmt.predict.lines.line_options import LineRequest, TranslateRequests
 from towernmt.predict.lines.line_spans import LineSpans, with_small_numbers
@@ -317,7 +317,7 @@ class SpecialLine:
     def best(self, first_translation: Translation, second_translations: Sequence[Translation]) -> Translation:
         """Return the best one of the translations of the line and of its second lines."""
         def order(translation: Translation) -> tuple[int, float]:
-            return -self.spans.changed(translation[0].text), mean_log_prob(translation[0], self._model.search)
+            return -self.spans.changed(translation[0].text), translation[0].mean_log_prob
 
         best_translation = second_translations[0]
         for translation in second_translations[1:]:
@@ -336,17 +336,15 @@ class SpecialLine:
             return second_translation if num_restored_spans > 0 else first_translation
         if self._is_shortened:      # models are sure of repeated letters and marks
             return second_translation
-        search = self._model.search
         num_regained = self._num_lost(first_hypothesis.text) - self._num_lost(second_hypothesis.text)
-        if num_regained > 0 and (
-                mean_log_prob(first_hypothesis, search) - mean_log_prob(second_hypothesis, search) < _WORSE):
+        if num_regained > 0 and first_hypothesis.mean_log_prob - second_hypothesis.mean_log_prob < _WORSE:
             return second_translation
         if self._is_fragment:
             is_better = len(second_hypothesis.text) < len(first_hypothesis.text) and (
-                total_log_prob(second_hypothesis, search) > total_log_prob(first_hypothesis, search))
+                second_hypothesis.log_prob > first_hypothesis.log_prob)
             return second_translation if is_better else first_translation
-        scores = [(total_log_prob(translation[0], search), mean_log_prob(translation[0], search))
-                  for translation in (first_translation, second_translation)]
+        scores = [(hypothesis.log_prob, hypothesis.mean_log_prob)
+                  for hypothesis in (first_hypothesis, second_hypothesis)]
         if self.case == "capitals":
             is_clear = all(a > b for a, b in zip(*scores, strict=True))
             return first_translation if is_clear and not self._is_copy(first_hypothesis.text) else second_translation
@@ -367,7 +365,7 @@ class SpecialLine:
         """Return whether the line has unknown letters, or only unknown words, and the model is unsure."""
         if not self._may_be_copied or self._model.settings.copy_lines == "off":
             return False
-        mean = mean_log_prob(translation[0], self._model.search)
+        mean = translation[0].mean_log_prob
         return bool(self.unknown) and mean < _HOPELESS or self._is_foreign and mean < _FOREIGN
 
 
@@ -422,16 +420,11 @@ def _translations(lines: Sequence[SpecialLine], second_lines: Mapping[int, Seque
 
 def _changed(translation: Translation, change: Callable[[str], str]) -> Translation:
     """Return a translation with changed texts."""
-    return translation.changed(lambda hypothesis: Hypothesis(
-        change(hypothesis.text), hypothesis.score, hypothesis.details, hypothesis.fault, hypothesis.tokens))
+    return translation.changed(lambda hypothesis: hypothesis.replaced(text=change(hypothesis.text)))
 
 
-def total_log_prob(hypothesis: Hypothesis, search: SearchSettings) -> float:
-    """Return the log-probability of a translation in nats, without the length penalty of its score."""
-    tokens = max(hypothesis.tokens, 1)
-    return float(hypothesis.score) * search.length_factor(tokens) - search.word_reward * tokens
-
-
-def mean_log_prob(hypothesis: Hypothesis, search: SearchSettings) -> float:
-    """Return the mean log-probability of the tokens of a translation in nats."""
-    return total_log_prob(hypothesis, search) / max(hypothesis.tokens, 1)
+def _without_final_marks(text: str, start: int) -> str:
+    """Return a translation without its final marks, from an index on."""
+    stripped = text.rstrip()
+    unmarked = stripped.rstrip(_FINAL_MARKS)
+    return text if unmarked == stripped else text[:max(len(unmarked.rstrip()), start)]

@@ -203,7 +203,7 @@ def with_final_run(request: LineRequest, translation: Translation) -> Translatio
         if not text or final_marks == marks:
             return hypothesis
         changed_text = text.rstrip("!?.… ") + marks + hypothesis.text[len(text):]
-        return Hypothesis(changed_text, hypothesis.score, hypothesis.details, hypothesis.fault, hypothesis.tokens)
+        return hypothesis.replaced(text=changed_text)
 
     return translation.changed(changed)
 

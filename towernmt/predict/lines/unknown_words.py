@@ -107,9 +107,8 @@ class UnknownWords:
         of_target = [new_indices[word] for word in details.words or ()]
         weights = word_weights(details.attention_of_pieces or (), details.source_words or (), of_target,
                                (len(alignment.source), len(texts)))
-        return Hypothesis(" ".join(texts), hypothesis.score, details._replace(
-            words=of_target, alignment=WordAlignment(alignment.source, texts, weights)), hypothesis.fault,
-                          hypothesis.tokens)
+        return hypothesis.replaced(text=" ".join(texts), details=details._replace(
+            words=of_target, alignment=WordAlignment(alignment.source, texts, weights)))
 
 
 def read_translations(path: str | Path) -> dict[str, str]:

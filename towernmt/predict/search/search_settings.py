@@ -89,6 +89,16 @@ class SearchSettings:
         base = (5.0 + tokens) / 6.0 if self.length_normalization == "gnmt" else float(tokens)
         return float(base ** self.length_penalty)
 
+    def log_prob(self, score: float, tokens: int) -> float:
+        """Return the log-probability of a hypothesis in nats, from its score and its number of tokens, EOS included.
+
+        A coverage penalty, which does not depend on the tokens, stays in it.
+        """
+        if self.selection == "sampling":        # the score of a sample is its log-probability
+            return score
+        tokens = max(tokens, 1)
+        return score * self.length_factor(tokens) - self.word_reward * tokens
+
     def __post_init__(self) -> None:
         check_ranges(self)
         if problem := _sampling_conflict(self) if self.selection == "sampling" else _beam_conflict(self):
