@@ -74,6 +74,30 @@ def test_a_part_of_a_word_that_is_unknown_comes_back_in_its_place(make, line: st
     assert found.text == line and found.links() == [(i, i) for i in range(len(line.split()))]
 
 
+@pytest.mark.parametrize("line", ["Hu☃nd☃☃", "☃Hund", "☃", "☃Hu☃", "Hund☃Hund☃"])
+def test_each_unknown_token_of_a_word_stands_for_its_letters(line: str) -> None:
+    assert replaced(line, learn_bpe_codes(TEXT, 80)).text == line
+
+
+def test_the_letters_of_unknown_tokens_are_found_in_linear_time() -> None:
+    class Written(WordVocabulary):
+        """A vocabulary that writes `x` otherwise than it reads it, as a normalisation does."""
+
+        def id_to_piece(self, id: int) -> str:
+            return super().id_to_piece(id).replace("x", "y")
+
+    vocabulary = Written([*SPECIAL_PIECES, "a", "x"])
+    replacement = UnknownWords(vocabulary, vocabulary)
+    ids = [UNK, vocabulary.piece_to_id("a")] * 40
+    word = "жa" * 80        # the letters could be divided in 10 ** 22 ways
+    assert replacement._letters_of(word + "x", [*ids, vocabulary.piece_to_id("x")], 0) is None
+    assert replacement._letters_of(word, ids, 0) == "ж"
+    assert replacement._letters_of(word, ids, 78) == word[2 * 39:-1]
+    for tokens, index, letters in (([UNK, UNK, 4], 0, "ж"), ([UNK, UNK, 4], 1, "bc"), ([4, UNK], 1, None),
+                                   ([UNK] * 5, 4, None), ([UNK, UNK], 1, "bca"), ([UNK, 4, UNK], 0, None)):
+        assert replacement._letters_of("жbca", tokens, index) == letters
+
+
 def test_the_likeliest_translation_of_a_table_is_taken(tmp_path: Path) -> None:
     (tmp_path / "table").write_text("Haus house -0.5\nHaus home -0.2\nNULL the -0.1\nHund dog -1\n")
     assert read_translations(tmp_path / "table") == {"Haus": "home", "Hund": "dog"}

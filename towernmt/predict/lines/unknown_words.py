@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -64,16 +65,40 @@ class UnknownWords:
         bare_word = _EDGES.sub("", word) or word
         if details.source_ids[index] == UNK:
             tokens = [i for i, word_index in enumerate(of_source) if word_index == of_source[index]]
-            pattern = "".join(self._pattern(details.source_ids[i], i == index) for i in tokens)
-            match = re.fullmatch(pattern, word)
-            if match and match[1] != word:
-                return self._table.get(match[1]) or match[1]
+            letters = self._letters_of(word, [details.source_ids[i] for i in tokens], tokens.index(index))
+            if letters is not None and letters != word:
+                return self._table.get(letters) or letters
         return self._table.get(bare_word) or self._table.get(bare_word.lower()) or bare_word
 
-    def _pattern(self, id: int, is_captured: bool) -> str:
-        if id == UNK:
-            return "(.+?)" if is_captured else ".+?"
-        return re.escape(_MARKS.sub("", self._source.id_to_piece(id)))
+    def _letters_of(self, word: str, ids: Sequence[int], index: int) -> str | None:
+        """Return the letters of a word that an unknown token stands for; None if the tokens do not write the word.
+
+        An unknown token stands for as few letters as possible, at least one. The time is linear: a regular expression
+        would try all divisions of a word that its tokens do not write.
+
+        Args:
+            word: the word.
+            ids: tokens of the word.
+            index: index of the unknown token.
+        """
+        starts: list[int] = []      # of the text of each token
+        position = 0
+        for is_unknown, group in groupby(ids, lambda id: id == UNK):
+            if is_unknown:
+                starts += range(position, position + len(list(group)))
+                position = starts[-1] + 1
+                continue
+            pieces = [_MARKS.sub("", self._source.id_to_piece(id)) for id in group]
+            text = "".join(pieces)
+            if len(starts) + len(pieces) < len(ids):
+                start = word.find(text, position)
+            else:
+                start = len(word) - len(text) if word.endswith(text) else -1
+            if start < position or not starts and start > 0:
+                return None
+            starts += [start] * len(pieces)
+            position = start + len(text)
+        return None if position > len(word) else word[starts[index]:[*starts, len(word)][index + 1]]
 
     def _unspaced_words(self, index: int, source_indices: np.ndarray, details: TokenDetails,
                         of_source: list[int]) -> set[int]:
