@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from towernmt.core.thread_maps import calls_in_threads, map_ahead
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from towernmt.predict.lines.second_translations import SpecialLine, SpecialLineModel
 
 _ALIGNED_WORDS = 1_000
-"""Maximum number of words of a copied line that gets word alignments: their memory is the square of the length."""
+"""Maximum number of words of a copied line that gets word alignments: as JSON, their size is the square of it."""
 _SIGN_OF_SPANS = re.compile(r"[\d@#`*_\[|=>+^»«‚‹›\uff03/\\%{$&<~£€¥"
                             r"\u00a7\u00a9\u00ae\u00b2-\u00b9\u2020-\u2bff\u3030\u303d"
                             r"\u3297\u3299\ufe0f\U0001f000-\U0001faff]")
@@ -219,5 +220,15 @@ def copied(text: str) -> Translation:
     words = text.split()
     details = None
     if len(words) <= _ALIGNED_WORDS:
-        details = TokenDetails([], [], alignment=WordAlignment(words, words, np.eye(len(words), dtype=np.float32)))
+        details = TokenDetails([], [], alignment=WordAlignment(words, words, _identity(len(words))))
     return Translation([Hypothesis(text, 0.0, details)])
+
+
+def _identity(size: int) -> np.ndarray:
+    """Return the identity, float32 `[size, size]`, as a read-only view whose memory is linear in its size.
+
+    Most alignments of copied lines are never read, but a window of lines has them all.
+    """
+    diagonal = np.zeros(max(2 * size - 1, 0), np.float32)
+    diagonal[size - 1:size] = 1.0
+    return sliding_window_view(diagonal, size)[::-1] if size else np.zeros([0, 0], np.float32)
