@@ -251,6 +251,7 @@ class Attached(Mark):
         return "".join(part.text if isinstance(part, Attached) else plain_text((part,)) for part in self.content)
 
 
+_WORD = regex.compile(r"(?<!\w)[\p{L}\p{N}_]++(?!\w)")
 _USUAL_PLACEHOLDER = re.compile(r"X(\d+)", re.IGNORECASE)
 _QUANTITY = re.compile(r"[-−]?(?:[€$£¥₹][ \u00a0]?)?"
                        r"(?:\d{1,3}(?:[., \u00a0\u202f]\d{3})+(?:[.,]\d{1,2})?|\d+(?:[.,]\d+)?)"
@@ -265,6 +266,9 @@ class Protection:
     Attributes:
         is_on: whether addresses, formulas, placeholders, codes and symbols are protected.
         patterns: regular expressions of further words.
+        words: further words, of any length. Unlike a pattern, a word is not compiled: the `regex` module prepares its
+            search for a word of repeated letters in cubic time.
+        joined_words: further words, of which several with single spaces between them are protected together.
 
     Raises:
         SettingsError: a pattern is not a regular expression.
@@ -272,6 +276,8 @@ class Protection:
 
     is_on: bool = True
     patterns: tuple[str, ...] = ()
+    words: frozenset[str] = frozenset()
+    joined_words: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         for pattern in self.patterns:
@@ -281,6 +287,7 @@ class Protection:
         """Yield start and end of each protected span in order, without overlaps, and whether it is a symbol."""
         spans = [(*match.span(), False) for pattern in self.patterns
                  for match in compiled_pattern(pattern).finditer(text) if match[0].strip()]
+        spans += [(start, end, False) for start, end in self._spans_of_words(text)]
         end_of_last = 0
         if self.is_on:
             spans += [(start, end, False) for finder in (addresses_in, formulas_in, placeholders_in, codes_in)
@@ -291,8 +298,27 @@ class Protection:
                 yield start, end, is_symbol
                 end_of_last = end
 
+    def _spans_of_words(self, text: str) -> list[tuple[int, int]]:
+        """Return start and end of each of the words, and of each run of the joined words."""
+        if not (self.words or self.joined_words):
+            return []
+        spans: list[tuple[int, int]] = []
+        runs: list[tuple[int, int]] = []
+        for match in _WORD.finditer(text):
+            if match[0] in self.words:
+                spans.append(match.span())
+            if match[0] in self.joined_words:
+                is_next = bool(runs) and runs[-1][1] + 1 == match.start() and text[match.start() - 1] == " "
+                runs.append((runs.pop()[0] if is_next else match.start(), match.end()))
+        return spans + runs
+
 
 EVERYTHING, NOTHING = Protection(), Protection(False)
+
+
+_LONGEST_LITERAL = 500
+_LONG_LITERAL = re.compile(rf"(?:[^|()\[\]{{}}.*+?\\^$]|\\\W){{{_LONGEST_LITERAL + 1}}}")
+"""Literal text of a pattern for which the `regex` module could prepare its search for too long."""
 
 
 @lru_cache(256)
@@ -300,8 +326,11 @@ def compiled_pattern(pattern: str) -> regex.Pattern[str]:
     """Return a regular expression of words to protect.
 
     Raises:
-        SettingsError: it is not a regular expression.
+        SettingsError: it is not a regular expression, or it contains too long a literal text.
     """
+    if _LONG_LITERAL.search(pattern):
+        raise SettingsError(f"protect '{pattern[:40]}...': the pattern has a text of more than {_LONGEST_LITERAL} "
+                            "characters without alternatives or repetitions, whose search takes too long: shorten it.")
     try:
         return regex.compile(pattern)
     except regex.error as error:

@@ -13,9 +13,10 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
-
 from itertools import chain
+
 from towernmt.documents.emoticons import emoticons_in
 from towernmt.documents.segments import Part, Segment
 from towernmt.documents.shields import Attached, PlainShielded, Protection
@@ -55,8 +56,8 @@ class LineSpans:
 
     def __init__(self, text: str, protection: Protection, marks_and_numbers: bool = True) -> None:
         self._text, self._has_numbers = text, marks_and_numbers
-        patterns = [(start, end) for start, end, _ in Protection(False, protection.patterns).spans(text)]
-        self._marks = LineMarks(text if marks_and_numbers else "", [*patterns, *emoticons_in(text)])
+        words = [(start, end) for start, end, _ in replace(protection, is_on=False).spans(text)]
+        self._marks = LineMarks(text if marks_and_numbers else "", [*words, *emoticons_in(text)])
         self.segment: Segment = tuple(_with_spans(text, protection, self._marks, marks_and_numbers))
         numbers_of_line = [part.text for part in self.segment if isinstance(part, _Number)]
         self._numbers = Counter(chain.from_iterable(number_counts(number).elements() for number in numbers_of_line))

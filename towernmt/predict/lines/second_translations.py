@@ -111,8 +111,8 @@ class SpecialLine:
         options, settings = request.options, model.settings
         is_on = settings.protection == "auto"
         self._line = clean(request.text)
-        names = self._names() if is_on else ()
-        self.spans = LineSpans(self._line, Protection(is_on, (*options.protect, *names)), is_on)
+        words, joined_words = (self._names(), self._unreadable_words()) if is_on else (frozenset(), frozenset())
+        self.spans = LineSpans(self._line, Protection(is_on, tuple(options.protect), words, joined_words), is_on)
         texts = [part for part in self.spans.segment if isinstance(part, str)]
         is_without_words = not any(map(str.isalpha, "".join(texts))) or is_program_line(self._line)
         self.is_copied = model.copies and is_without_words and self._may_be_copied
@@ -127,25 +127,26 @@ class SpecialLine:
             self._correct()
             self._shorten_marks()
 
-    def _names(self) -> list[str]:
-        """Return regular expressions of words that a translation must not change.
+    def _names(self) -> frozenset[str]:
+        """Return words that a translation must not change.
 
         These are abbreviations in capitals that the training text lacks, names such as `userName` unless the training
-        text has them in another case, sounds such as `hahaha` and `Hmmmm`, and words of unknown letters without
-        accents.
+        text has them in another case, and sounds such as `hahaha` and `Hmmmm`.
         """
         usual_forms, spelling = self._model.usual_forms, self._model.spelling
-        patterns = [] if is_upper_case(self._line) else [
-            rf"(?<!\w){word}(?!\w)" for word in dict.fromkeys(_NAME.findall(self._line)) if usual_forms.has_words
-            and usual_forms.most_frequent_form(word) in ((None,) if word.isupper() else (None, word))]
-        words = list(dict.fromkeys(_WORD.findall(self._line)))
-        patterns += [rf"(?<!\w){word}(?!\w)" for word in words if not is_unspaced(word) and (
+        names = () if is_upper_case(self._line) or not usual_forms.has_words else (
+            word for word in set(_NAME.findall(self._line))
+            if usual_forms.most_frequent_form(word) in ((None,) if word.isupper() else (None, word)))
+        sounds = (word for word in set(_WORD.findall(self._line)) if not is_unspaced(word) and (
             _REPETITION.fullmatch(word)
-            or usual_forms.has_words and _LONG_RUN.search(word) and spelling.corrected(word) == word)]
+            or usual_forms.has_words and _LONG_RUN.search(word) and spelling.corrected(word) == word))
+        return frozenset((*names, *sounds))
+
+    def _unreadable_words(self) -> frozenset[str]:
+        """Return the words of unknown letters without accents."""
         letters = {c for c in self.unknown if without_accents(c) == c}
-        words = [word for word in words if letters.intersection(word)]
-        unreadable = "|".join(map(re.escape, sorted(usual_forms.unreadable(words), key=len, reverse=True)))
-        return [*patterns, rf"(?<!\w)(?:{unreadable})(?: (?:{unreadable}))*(?!\w)"] if unreadable else patterns
+        words = [word for word in dict.fromkeys(_WORD.findall(self._line)) if letters.intersection(word)]
+        return frozenset(self._model.usual_forms.unreadable(words))
 
     @property
     def _has_final_mark(self) -> bool:
