@@ -11,6 +11,7 @@ from towernmt.cli import translate
 from towernmt.cli.main import make_parser
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.predict.lines.line_options import LineOptions
 
 pytest.importorskip("sentencex")
 
@@ -68,6 +69,27 @@ def test_addresses_and_words_of_patterns_are_protected(run: Any, arguments: str,
     Path("x.txt").write_text("siehe https://x.de oder Acme\n")
     run("--document", "x.txt", "--output", "y.txt", *arguments.split())
     assert Path("y.txt").read_text() == expected
+
+
+def test_a_placeholder_that_the_vocabulary_cannot_write_does_not_change_other_sentences(
+        run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forgetful(Capitals):
+        """Loses placeholders that are not required, and cannot write `X2`."""
+
+        def check(self, options: LineOptions) -> None:
+            if "X2" in options.constraints:
+                raise SettingsError("X2 is unknown")
+
+        def translate_stream(self, lines: Any, name: str, options: Any = None) -> Any:
+            for line, given in zip(lines, options or [LineOptions()] * len(lines), strict=True):
+                self.check(given)
+                words = (word for word in line.upper().split() if not word.startswith("X") or word in given.constraints)
+                yield Translation([Hypothesis(" ".join(reversed(list(words))), 0.0)])
+
+    monkeypatch.setattr(translate, "make_translator", lambda args, **options: Forgetful())
+    Path("x.txt").write_text("x.de/a siehe und x.de/b\n\nsiehe x.de/c hier\n")
+    run("--document", "x.txt", "--output", "y.txt")
+    assert Path("y.txt").read_text().splitlines()[-1] == "HIER x.de/c SIEHE"
 
 
 @pytest.mark.parametrize(("arguments", "error", "sentence"), [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +22,18 @@ from towernmt.predict.lines.line_options import PLAIN
 from towernmt.predict.lines.protected_sentences import restored
 
 pytest.importorskip("sentencex")
+
+
+def test_a_sentence_whose_placeholders_cannot_be_written_does_not_change_the_others() -> None:
+    document = Lines("see http://a.de/b\nsee http://a.de/c\nsee http://a.de/d")
+
+    def forced(sentences: Sequence[str], words: Sequence[Sequence[str]]) -> list[fakes.Fake | None]:
+        assert sentences == ["see X1"] * 3 and words == [["X1"]] * 3
+        return [None, fakes.Fake("X1 LOOK", None), None]
+
+    found = document.text(translate_segments(document.segments, lambda texts: [fakes.Fake("LOOK", None) for _ in texts],
+                                             "en", forced))
+    assert found == "LOOK http://a.de/b\nhttp://a.de/c LOOK\nLOOK http://a.de/d"
 
 
 ADDRESSES = [       # a text, and its protected spans

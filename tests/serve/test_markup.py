@@ -89,6 +89,21 @@ def test_a_lost_stand_in_is_forced_and_else_put_where_it_was(make_client):
         assert engine.asked == [("X1", "X2")]
 
 
+def test_a_stand_in_that_cannot_be_written_does_not_change_other_sentences(make_client):
+    class Refusing(Forgetful):
+        def check(self, options):
+            from towernmt.core.errors import SettingsError
+
+            if "X2" in options.constraints:
+                raise SettingsError("it cannot be written")
+
+    engine = Refusing()
+    answer = make_client(models={"de-en": engine}).post(PATH, json={
+        "text": "Geh zu http://a.de/b oder {0} hier. Geh zu http://a.de/c hier."})
+    assert answer.json()["translations"][0]["text"] == "GEH ZU http://a.de/b ODER {0} HIER. GEH ZU http://a.de/c HIER."
+    assert engine.asked[-1] == ("X1",) and ("X1", "X2") not in engine.asked[1:]
+
+
 def test_markup_that_cannot_be_taken_is_one_sentence(client):
     bomb = '<!DOCTYPE a [<!ENTITY b "x"><!ENTITY c "&b;&b;">]><a>&c;</a>'
     answer = client.post(PATH, json={"text": bomb, "format": "xml"})

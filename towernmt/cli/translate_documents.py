@@ -24,7 +24,7 @@ from towernmt.documents.formats.text_files import (
 )
 from towernmt.documents.segments import Document, Mark
 from towernmt.predict.lines.hypotheses import Hypothesis
-from towernmt.predict.lines.line_options import LineOptions
+from towernmt.predict.lines.line_options import LineOptions, can_write
 from towernmt.predict.lines.output_file import check_apart, output_file
 from towernmt.predict.ranges.outputs import NAME_PLACEHOLDER, check_writable_output
 
@@ -90,10 +90,15 @@ class _DocumentSentences:
         self.progress.total = self.progress.sentences = len(sentences)
         return self._translate(sentences, None)
 
-    def forced(self, sentences: Sequence[str], words: Sequence[Sequence[str]]) -> list[Hypothesis]:
-        """Return the best translation of each sentence with lexical constraints."""
-        self.progress.total += len(sentences)
-        return self._translate(sentences, [LineOptions(constraints=phrases) for phrases in words])
+    def forced(self, sentences: Sequence[str], words: Sequence[Sequence[str]]) -> list[Hypothesis | None]:
+        """Return the best translation of each sentence with lexical constraints; None if they cannot be written."""
+        options = {index: LineOptions(constraints=phrases) for index, phrases in enumerate(words)}
+        options = {index: line_options for index, line_options in options.items()
+                   if can_write(self._translator.check, line_options)}
+        self.progress.total += len(options)
+        translations = self._translate([sentences[index] for index in options], list(options.values()))
+        by_index = dict(zip(options, translations, strict=True))
+        return [by_index.get(index) for index in range(len(sentences))]
 
     def _translate(self, sentences: Sequence[str], options: Sequence[LineOptions] | None) -> list[Hypothesis]:
         hypotheses = []

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from towernmt.core.errors import DataError, SettingsError
 from towernmt.documents.atom_alignment import Link, TargetAtom, align_atoms
 from towernmt.documents.mark_placement import MAX_WORD_LENGTH, place_marks
 from towernmt.documents.segments import Part, Segment
@@ -36,8 +34,9 @@ class Translated(Protocol):
 
 Translate = Callable[[Sequence[str]], Sequence[Translated]]
 """A function that translates plain sentences."""
-Forced = Callable[[Sequence[str], Sequence[Sequence[str]]], Sequence[Translated]]
-"""A function that translates plain sentences with words that each translation must contain."""
+Forced = Callable[[Sequence[str], Sequence[Sequence[str]]], Sequence[Translated | None]]
+"""A function that translates plain sentences with words that each translation must contain. It returns None for a
+sentence whose words the vocabulary cannot write."""
 T = TypeVar("T")
 
 
@@ -81,8 +80,8 @@ def translate_segments(segments: Iterable[Segment], translate: Translate, langua
         segments: the segments.
         translate: translates plain sentences.
         language: language of the text; see `SplitSegments`.
-        forced: translates a sentence again if a placeholder is missing from its translation. Without it, or if it
-            raises `SettingsError` or `DataError`, the protected words are inserted next to their neighbours.
+        forced: translates sentences again if a placeholder is missing from their translations. Without it, or if it
+            returns None for a sentence, the protected words are inserted next to their neighbours.
         protection: the words and symbols to protect.
 
     Raises:
@@ -92,7 +91,7 @@ def translate_segments(segments: Iterable[Segment], translate: Translate, langua
     sentences = split.sentences
     translations = translate([sentence.text for sentence in sentences])
     if forced is not None:
-        def translate_again(indices: list[int]) -> Sequence[Translated]:
+        def translate_again(indices: list[int]) -> Sequence[Translated | None]:
             return forced([sentences[index].text for index in indices],
                           [list(sentences[index].names) for index in indices])
 
@@ -102,24 +101,25 @@ def translate_segments(segments: Iterable[Segment], translate: Translate, langua
 
 
 def with_placeholders_forced(sentences: Sequence[SourceSentence], translations: Sequence[T],
-                             text_of: Callable[[T], str], forced: Callable[[list[int]], Iterable[T]]) -> list[T]:
+                             text_of: Callable[[T], str], forced: Callable[[list[int]], Iterable[T | None]]
+                             ) -> list[T]:
     """Translate sentences with missing placeholders again, and return the better translation of each sentence.
 
     Args:
         sentences: sentences with placeholders.
         translations: the translation of each sentence.
         text_of: returns the text of a translation.
-        forced: translates the sentences of these indices with their placeholders as lexical constraints. If it raises
-            `SettingsError` or `DataError`, the remaining sentences keep their first translations.
+        forced: translates the sentences of these indices with their placeholders as lexical constraints. A sentence for
+            which it returns None keeps its first translation.
     """
     better = list(translations)
     missing = [missing_placeholders(sentence, text_of(translation))
                for sentence, translation in zip(sentences, translations, strict=True)]
     indices = [index for index, names in enumerate(missing) if names]
-    with suppress(SettingsError, DataError):        # the vocabulary cannot encode the placeholders
-        for index, translation in zip(indices, forced(indices) if indices else (), strict=False):
-            if len(missing_placeholders(sentences[index], text_of(translation))) < len(missing[index]):
-                better[index] = translation
+    for index, translation in zip(indices, forced(indices) if indices else (), strict=True):
+        if translation is not None and (
+                len(missing_placeholders(sentences[index], text_of(translation))) < len(missing[index])):
+            better[index] = translation
     return better
 
 

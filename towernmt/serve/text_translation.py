@@ -18,7 +18,7 @@ from towernmt.documents.formats.xml import XmlDocument, XmlSettings
 from towernmt.documents.source_sentences import SourceSentence
 from towernmt.documents.translation import SplitSegments, missing_placeholders, with_placeholders_forced
 from towernmt.predict.lines.hypotheses import Translation
-from towernmt.predict.lines.line_options import OPTIONS, PLAIN, LineOptions
+from towernmt.predict.lines.line_options import OPTIONS, PLAIN, LineOptions, can_write
 from towernmt.predict.lines.protected_sentences import restored, with_names_forced, with_placeholders
 from towernmt.predict.lines.terminology import Terminology
 from towernmt.serve.batcher import Cancellation, QueuedSentences
@@ -58,15 +58,19 @@ def translate_segmented(model: ServedModel, sentences: Sequence[SourceSentence],
         if not missing_placeholders(sentences[index], translation[0].text):
             on_result(index, translation)
 
-    def translate_with_constraints(indices: list[int]) -> list[Translation]:
-        texts = [sentences[index].text for index in indices]
-        constrained = [with_names_forced(sentence_options[index], sentences[index]) for index in indices]
+    def translate_with_constraints(indices: list[int]) -> list[Translation | None]:
+        constrained = {index: with_names_forced(sentence_options[index], sentences[index]) for index in indices}
+        constrained = {index: given for index, given in constrained.items()
+                       if can_write(model.model.check, replace(given, terminology=None))}
         try:
-            return translate_sentences(model, texts, constrained, cancellation, turn=turn)
+            translations = dict(zip(constrained, translate_sentences(
+                model, [sentences[index].text for index in constrained], list(constrained.values()), cancellation,
+                turn=turn), strict=True))
         except RequestError as error:
-            if error.status != 400:         # 400: the vocabulary cannot write a placeholder
+            if error.status != 400:         # 400: a custom engine without a check cannot write a placeholder
                 raise
-            return []
+            translations = {}
+        return [translations.get(index) for index in indices]
 
     aligned = replace(options, details=True)        # marks and protected words move with the words around them
     sentence_options = [with_placeholders(options if sentence.is_plain else aligned, sentence)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -147,6 +147,20 @@ NAMES = {name: field for field, option in OPTIONS.items() if option.in_json for 
 """Fields of options by their names in JSON lines."""
 ANSWER_FIELDS = ("id", "sentence_id")
 """Fields of a JSON line with any value, which its answer repeats unchanged."""
+
+
+def can_write(check: Callable[[LineOptions], None], options: LineOptions) -> bool:
+    """Return whether a model can write options with placeholders.
+
+    Args:
+        check: raises `SettingsError` or `DataError` if it cannot.
+        options: options of a line.
+    """
+    try:
+        check(options)
+    except (DataError, SettingsError):
+        return False
+    return True
 
 
 @dataclass(frozen=True)
