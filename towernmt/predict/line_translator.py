@@ -139,9 +139,10 @@ class LineTranslator:
         self._search, self._reranker, self._unknown = predictor, reranker, unknown
         self.retry = retry_settings(search) if retry else {}
         self._options = options
+        # The second encoder is for checks, which other threads request, so that they do not replace the cached options.
         self._encoder, self._checker = (RequestEncoder(search, target_vocabulary) for _ in range(2))
         self._encoder.check(options)
-        self._special_lines = SpecialLines(special_lines, source_vocabulary, search, languages, source_text)
+        self._special_lines = SpecialLines(special_lines, source_vocabulary, languages, source_text, self._checker)
 
     def check(self, options: LineOptions) -> None:
         """Check whether a line can have these options. Threads can call it during a translation.
@@ -150,7 +151,7 @@ class LineTranslator:
             SettingsError: the vocabulary cannot write a prefix or a phrase, or a setting of the search cannot work.
             DataError: the vocabulary cannot write a term of the terminology.
         """
-        self._checker.check(options)      # not `_encoder`: other threads call this method
+        self._checker.check(options)
 
     @overload
     def translate(self, lines: str, inputs: LineInputs | None = None,  # type: ignore[overload-overlap]

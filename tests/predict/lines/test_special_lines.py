@@ -21,14 +21,16 @@ from towernmt.core.errors import DataError, DivergenceError, SettingsError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
-from towernmt.documents.shields import EVERYTHING
+from towernmt.documents.shields import EVERYTHING, compiled_pattern
 from towernmt.predict.line_translator import LineTranslator
+from towernmt.predict.lines import number_spans
+from towernmt.predict.lines.capitals import is_in_capitals, usual_case
 from towernmt.predict.lines.hypotheses import Hypothesis, SearchOutput, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.line_options import LineOptions, LineRequest
 from towernmt.predict.lines.line_spans import LineSpans
 from towernmt.predict.lines.mark_spans import LineMarks
 from towernmt.predict.lines.number_spans import numbers_in
-from towernmt.predict.lines.special_lines import SpecialLines
+from towernmt.predict.lines.special_lines import SpecialLines, copied
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings, StreamSettings
 
@@ -75,7 +77,7 @@ def translate(model: Model, lines: Sequence[str | LineRequest], off: Sequence[st
     settings = SpecialLineSettings(**dict.fromkeys(off, "off"))
     requests = [line if isinstance(line, LineRequest) else LineRequest(line) for line in lines]
     late, early = ([translation[0].text for translation in SpecialLines(
-        settings, vocabulary, SearchSettings(), source_text=source_text).translated(requests, *arguments)]
+        settings, vocabulary, source_text=source_text).translated(requests, *arguments)]
         for arguments in ((model, window), (model.another(), window, PARTS)))
     assert late == early
     return late
@@ -120,7 +122,7 @@ def test_second_translations_that_are_certain_begin_before_the_first_ones_end() 
             assert begun.wait(PATIENCE)
             yield from model(read, again=again)
 
-    special = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings(), source_text=TRAINED)
+    special = SpecialLines(SpecialLineSettings(), WORDS, source_text=TRAINED)
     requests = [LineRequest(text) for text in ("teh device", "the device", "teh device is", "NOT HERE")]
     translations = [translation[0].text for translation in special.translated(requests, translate_requests, 100, PARTS)]
     assert translations == ["THE DEVICE", "THE DEVICE", "THE DEVICE IS", "NOT HERE"]
@@ -131,7 +133,7 @@ def test_second_translations_that_are_certain_begin_before_the_first_ones_end() 
 @pytest.mark.parametrize("window", [1, 2, 3, 5, 7, 100])
 def test_early_translations_of_each_window_are_used_once(window: int) -> None:
     model = Model(lambda text: (text.upper(), -0.9 if "teh" in text else -0.3))
-    special = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings(), source_text=TRAINED)
+    special = SpecialLines(SpecialLineSettings(), WORDS, source_text=TRAINED)
     requests = [LineRequest(f"teh device{' is' * (number % 3)}") for number in range(13)]
     translations = [translation[0].text for translation in special.translated(requests, model, window, PARTS)]
     assert translations == [request.text.replace("teh", "the").upper() for request in requests]
@@ -144,7 +146,7 @@ def test_an_early_translation_that_fails_fails_again_where_it_is_used() -> None:
             raise DivergenceError("not a number")
         yield from Model(str.upper)(requests, again=again)
 
-    special = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings(), source_text=TRAINED)
+    special = SpecialLines(SpecialLineSettings(), WORDS, source_text=TRAINED)
     with pytest.raises(DivergenceError, match="not a number"):
         list(special.translated([LineRequest("teh device")], translate_requests, 100, PARTS))
 
@@ -292,7 +294,7 @@ def test_a_unit_is_kept_by_a_placeholder_unless_that_is_improbable(translation: 
 def test_an_ordinary_line_reaches_the_model_unchanged() -> None:
     requests = [LineRequest("the device is here"), LineRequest("So, not here (é)!", LineOptions(n_best=2))]
     model = Model(marked)
-    special = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings())
+    special = SpecialLines(SpecialLineSettings(), WORDS)
     list(special.translated(requests, model, 1))
     assert [passed is request for passed, request in zip(model.requests, requests, strict=True)] == [True, True]
 
@@ -322,13 +324,14 @@ def test_other_numbers_than_damaged_ones_are_translated_again(line: str, damaged
 
 
 def test_a_wrong_number_is_replaced_if_no_second_translation_is_better() -> None:
-    def without_placeholders(text: str) -> str:
-        if "X1" in text:
-            raise DataError("the vocabulary cannot write X1")
-        return "99 RUFEN"
+    class Looping(Model):
+        def __call__(self, requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
+            for translation in super().__call__(requests, again=again):
+                yield translation.changed(lambda hypothesis: hypothesis.replaced(fault="loop" if again else None))
 
-    assert translate(Model(without_placeholders), ["call 12345 now"]) == ["12345 RUFEN"]
-    assert translate(Model(without_placeholders), ["call 12345 or 678"]) == ["99 RUFEN"]
+    model = Looping(lambda text: "99 RUFEN")
+    assert translate(model, ["call 12345 now"]) == ["12345 RUFEN"]
+    assert translate(model, ["call 12345 or 678"]) == ["99 RUFEN"]
 
 
 def test_a_number_of_the_prefix_stays() -> None:
@@ -361,6 +364,13 @@ def test_patterns_of_a_line_are_protected_also_without_the_others() -> None:
     line = LineRequest("the AcmeTool at https://x.de", LineOptions(protect=[r"\w*Tool"]))
     assert translate(Model(marked), [line]) == ["THE AcmeTool AT https://x.de"]
     assert translate(Model(marked), [line], off=["protection"]) == ["THE AcmeTool AT HTTPS:X.DE"]
+
+
+@pytest.mark.parametrize("pattern", ["ha" * 251, "a" * 501, "x|" + "a" * 501 + "+", r"\-" * 501, "- " * 251])
+def test_a_pattern_with_a_long_literal_text_is_refused(pattern: str) -> None:
+    with pytest.raises(SettingsError, match=r"protect '.{40}\.\.\.': the pattern has a text of more than 500 char"):
+        LineOptions(protect=[pattern])
+    LineOptions(protect=["|".join(["Acme", "a" * 500] * 20)])
 
 
 def test_a_pattern_that_is_not_a_regular_expression_is_one_clear_error() -> None:
@@ -410,6 +420,44 @@ def test_numbers_that_only_a_comma_or_a_dash_separates_get_one_placeholder() -> 
     ("10,000 birds", "10 000 Vögel", 0), ("3 birds", "drei Vögel", 0), ("in 1990 and 1990", "1990 und 1990", 0)])
 def test_a_number_is_kept_by_its_digits(line: str, translation: str, changed: int) -> None:
     assert LineSpans(line, EVERYTHING).changed(translation) == changed
+
+
+@pytest.mark.parametrize("unit", ["EUR 12 ", "-1 ", "12 €, ", "-€ 5 x "])
+def test_only_the_characters_next_to_a_number_are_read_for_it(unit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[int] = []
+
+    class Recorded:
+        def __init__(self, pattern: re.Pattern[str]) -> None:
+            self._pattern = pattern
+
+        def search(self, text: str) -> re.Match[str] | None:
+            lengths.append(len(text))
+            return self._pattern.search(text)
+
+    for name in ("_BEFORE_A_NUMBER", "_NEGATIVE"):
+        monkeypatch.setattr(number_spans, name, Recorded(getattr(number_spans, name)))
+    line = unit * 100
+    assert LineSpans(line, EVERYTHING).changed(line.replace("2", "3")) >= 0
+    assert number_spans.negative_values(line) | number_spans.values_with_units(line)
+    assert lengths and max(lengths) <= 5
+
+
+@pytest.mark.parametrize(("text", "values"), [
+    ("EUR 5", {"5"}), ("xEUR 5", set()), ("in EUR\u00a05,", {"5"}), ("€ 5", {"5"}), ("USD5", {"5"}), ("AUSD 5", set()),
+    ("5 km", {"5"}), ("5. km", set())])
+def test_values_with_units_before_or_after_them(text: str, values: set[str]) -> None:
+    assert number_spans.values_with_units(text) == values
+
+
+@pytest.mark.parametrize(("text", "values"), [
+    ("-5", {"5"}), ("− 5", {"5"}), ("- € 5", {"5"}), ("–€5", {"5"}), ("-- 5", {"5"}), ("-  5", set()), ("5", set())])
+def test_values_after_a_minus_sign(text: str, values: set[str]) -> None:
+    assert number_spans.negative_values(text) == values
+
+
+def test_numbers_are_compared_by_their_first_digits() -> None:
+    long = "12345678" * 10_000
+    assert number_spans.are_similar(long, long[:-1] + "0") and not number_spans.are_similar("1" * 10_000, "2" * 10_000)
 
 
 def test_a_raised_digit_of_a_unit_belongs_to_its_number() -> None:
@@ -482,7 +530,7 @@ def test_marks_that_a_model_damages_surround_the_same_words(line: str, second_te
             details = TokenDetails([], [], alignment=WordAlignment(words, words, np.eye(len(words), dtype=np.float32)))
             yield Translation([Hypothesis(" ".join(words).upper(), -0.1, details)])
 
-    special = SpecialLines(SpecialLineSettings(casing="off"), WORDS, SearchSettings())
+    special = SpecialLines(SpecialLineSettings(casing="off"), WORDS)
     assert [translation[0].text for translation in special.translated([LineRequest(line)], model, 1)] == [expected]
     assert calls == [line, second_text]
 
@@ -541,6 +589,28 @@ def test_the_time_to_find_marks_grows_with_the_length() -> None:
     for text in ("**a** ", "*", "<b>", "[a](b) ", "- ", "_a ", "[", "[a b] ", "(", "{\\i1}"):
         short, long = (processor_seconds(lambda line=text * n: LineMarks(line).spans) for n in (1_000, 4_000))
         assert long < 10 * short + 1, text
+
+
+@pytest.mark.parametrize("unit", [". ", "! ", "… ", ".", "?! "])
+def test_the_time_for_a_row_of_signs_in_a_line_grows_with_its_length(unit: str) -> None:
+    def work(count: int) -> Callable[[], object]:
+        line = f"THE DEVICE {unit * count}1 IS TEH"
+        return lambda: translate(Model(str.lower), [line], source_text=MARKED)
+
+    short, long = (processor_seconds(work(count)) for count in (300, 1_500))     # was cubic: dot leaders
+    assert long < 12 * short + 1
+
+
+def test_a_sentence_begins_after_a_final_mark_with_a_space_among_other_signs() -> None:
+    usual = {"HAUS": "haus"}
+    for between, word in ((". ", "Haus"), (" ", "haus"), (".", "haus"), ("! – ", "Haus"), (" .", "haus"),
+                          (". 1 ", "haus"), ("…” ", "Haus"), (" . . ", "Haus")):
+        assert usual_case([f"HAUS{between}HAUS"], usual) == [f"Haus{between}{word}"]
+        assert usual_case([f"HAUS{between}", "HAUS"], usual) == [f"Haus{between}", word]
+
+
+def test_a_word_before_a_mark_is_in_capitals() -> None:
+    assert [text for text in ("NO", "NO!", "NO?)", "NO! 1", "NO.", "1!") if is_in_capitals([text])] == ["NO!", "NO?)"]
 
 
 @pytest.mark.parametrize(("line", "translation", "expected"), [
@@ -603,9 +673,19 @@ TRAINED_NAMES = SourceText((*TRAINED.words, "USA", "eBay", "YouTube", "TeachersI
     ("hahaha, the Mmmm is hmmm", ["hahaha", "Mmmm"]), ("the Brrrr is oooh", ["Brrrr"]), ("the theeeee is heree", []),
     ("haha mama bananas", [])])
 def test_names_with_capitals_inside_and_sounds_are_spans(line: str, spans: list[str]) -> None:
-    special = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings(), source_text=TRAINED_NAMES)
+    special = SpecialLines(SpecialLineSettings(), WORDS, source_text=TRAINED_NAMES)
     special_line = special.special_line(LineRequest(line))
     assert (special_line.spans.words if special_line else []) == spans
+
+
+def test_words_of_a_line_are_not_compiled() -> None:
+    compiled_before = compiled_pattern.cache_info().misses
+    word = "ha" * 700
+    lines = [f"the {word} is", f"the {word}", word, "the userName is ISBN", f"the {'ж' * 700} жж"]
+    model = Model(lambda text: re.sub("(?:ha|ж|N)+", "", text))
+    assert translate(model, lines[:4], source_text=TRAINED_NAMES) == lines[:4]
+    assert translate(model, lines[4:], vocabulary=Letters("жï")) == lines[4:]
+    assert compiled_pattern.cache_info().misses == compiled_before
 
 
 def test_lines_of_sounds_are_copied() -> None:
@@ -815,20 +895,10 @@ def test_lines_before_a_wrong_one_are_translated_first() -> None:
 
     translations = []
     with pytest.raises(DataError, match="line 3"):
-        for translation in SpecialLines(SpecialLineSettings(), WORDS, SearchSettings()).translated(
+        for translation in SpecialLines(SpecialLineSettings(), WORDS).translated(
                 requests(), Model(marked), 10):
             translations.append(translation[0].text)       # noqa: PERF402 -- an error follows
     assert translations == ["12", "THE DEVICE"]
-
-
-def test_lines_keep_their_first_translations_if_the_vocabulary_cannot_write_placeholders() -> None:
-    class Refusing(Model):
-        def __call__(self, requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
-            if again:
-                raise DataError("the target vocabulary does not know 'X1'")
-            return super().__call__(requests, again=again)
-
-    assert translate(Refusing(marked), ["see https://x.de", "here"], window=1) == ["SEE HTTPS:X.DE", "HERE"]
 
 
 @pytest.mark.parametrize("window", [1, 3])
@@ -840,10 +910,20 @@ def test_no_more_than_a_window_is_read_before_its_first_translation(window: int)
             read_lines.append(line)
             yield LineRequest(line)
 
-    translations = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings()).translated(
+    translations = SpecialLines(SpecialLineSettings(), WORDS).translated(
         requests(), Model(marked), window)
     for number, _ in enumerate(translations):
         assert len(read_lines) == (number // window + 1) * window
+
+
+def test_the_alignment_of_a_copied_line_takes_no_more_memory_than_its_words() -> None:
+    for count in (0, 1, 2, 900):
+        alignment = copied("12 " * count)[0].alignment
+        assert alignment is not None
+        np.testing.assert_array_equal(alignment.weights, np.eye(count, dtype=np.float32))
+        assert alignment.weights.dtype == np.float32 and alignment.links() == [(index, index) for index in range(count)]
+        begin, end = np.lib.array_utils.byte_bounds(alignment.weights)
+        assert end - begin <= max(2 * count, 1) * 4
 
 
 class Noise:
@@ -905,7 +985,7 @@ def test_word_alignments_are_those_of_the_words_of_the_line(line: str) -> None:
     def model(requests: Iterable[LineRequest], /, *, again: bool) -> Iterator[Translation]:
         return (aligned(request.text if again else "damaged") for request in requests)
 
-    special = SpecialLines(SpecialLineSettings(), WORDS, SearchSettings())
+    special = SpecialLines(SpecialLineSettings(), WORDS)
     [translation] = special.translated([LineRequest(line)], model, 1)
     assert translation[0].text == line
     count = len(line.split())

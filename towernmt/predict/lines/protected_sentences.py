@@ -18,6 +18,7 @@ from towernmt.documents.translation import with_all_shields
 from towernmt.documents.writing import written_atoms
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.line_options import LineOptions
+from towernmt.predict.lines.required_texts import RequiredTexts
 from towernmt.predict.lines.words_of_lines import NO_WORD
 
 _NUMBER_AFTER_WORD = re.compile(r"([^\W\d_]+)(\d+)")
@@ -174,30 +175,44 @@ class ProtectedLine:
         self._text_before, self._text_after = ("".join(map(_text_of, parts))
                                                for parts in (split.between[0], split.between[-1]))
 
-    def restored(self, translation: Translation, options: LineOptions) -> Translation:
-        """Return the translations of the sentence as those of the line; `options` are those of the translations."""
+    def restored(self, translation: Translation, options: LineOptions, required: RequiredTexts) -> Translation:
+        """Return the translations of the sentence as those of the line.
+
+        Args:
+            translation: translations of the sentence.
+            options: options of the line.
+            required: texts that they contain. Those at the beginning stay there.
+        """
         if self.sentence is None:
             return translation
-        return restored(self.sentence, translation, options).changed(self._of_line)
+        return restored(self.sentence, translation, options).changed(
+            lambda hypothesis: self._of_line(hypothesis, required.end_of_beginning(hypothesis.text)))
 
-    def _of_line(self, hypothesis: Hypothesis) -> Hypothesis:
-        text = f"{self._text_before}{hypothesis.text}{self._text_after}".strip()
+    def _of_line(self, hypothesis: Hypothesis, start: int) -> Hypothesis:
+        """Return the hypothesis with the symbols at the edges of the line, those before the sentence after `start`."""
+        text_before, separator = self._text_before, " " if start and self._text_before else ""
+        begin, rest = hypothesis.text[:start] + separator, hypothesis.text[start:].removeprefix(separator)
+        text = f"{begin}{text_before}{rest}{self._text_after}".strip()
         details = hypothesis.details
         if details is not None:
-            text_before = self._text_before
             num_words_before = len(text_before.split()) - bool(text_before and not text_before[-1].isspace())
-            details = self._details_of_line(details, text.split(), num_words_before)
+            details = self._details_of_line(details, text.split(), num_words_before, len(begin.split()))
         return hypothesis.replaced(text=text, details=details)
 
-    def _details_of_line(self, details: TokenDetails, words: list[str], num_words_before: int) -> TokenDetails:
+    def _details_of_line(self, details: TokenDetails, words: list[str], num_words_before: int, first_word: int
+                         ) -> TokenDetails:
         """Return details by the words of the line and of its translation.
 
         Args:
             details: details by the words of the sentence.
             words: words of the translation.
             num_words_before: number of words before those of the sentence.
+            first_word: index of the first of these words in the translation.
         """
-        of_tokens = details.words and [word if word == NO_WORD else num_words_before + word for word in details.words]
+        def in_line(word: int) -> int:
+            return num_words_before + word if word >= first_word else word
+
+        of_tokens = details.words and [word if word == NO_WORD else in_line(word) for word in details.words]
         source, alignment = self._line.split(), details.alignment
         if alignment is None or len(alignment.source) != len(self._words):
             return details._replace(words=of_tokens, source_words=None, alignment=None)
@@ -205,10 +220,12 @@ class ProtectedLine:
                                               for word in details.source_words]
         weights = np.zeros([len(words), len(source)], np.float32)
         num_words_after = len(self._text_after.split()) - bool(self._text_after and not self._text_after[0].isspace())
-        for index in (*range(num_words_before), *range(-num_words_after, 0)):
+        for index in range(num_words_before):
+            weights[first_word + index, index] = 1.0
+        for index in range(-num_words_after, 0):
             weights[index, index] = 1.0
         for index, row in enumerate(alignment.weights):
-            weights[num_words_before + index, self._words] = row
+            weights[in_line(index), self._words] = row
         return details._replace(words=of_tokens, source_words=of_source,
                                 alignment=WordAlignment(source, words, weights))
 

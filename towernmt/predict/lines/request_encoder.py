@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.text_lines import clean, one_line
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, UNK, Vocabulary
 from towernmt.predict.lines.batch_inputs import LinePiece
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
@@ -176,6 +176,10 @@ class RequestEncoder:
             DataError: the vocabulary cannot write a term of the terminology.
         """
         self._encode(options)
+
+    def written(self, text: str) -> str:
+        """Return a text as the target vocabulary writes it, which may have other forms of letters."""
+        return one_line(self._vocabulary.decode(self._vocabulary.encode(text)))
 
     def pieces(self, request: LineRequest, ids: Sequence[Sequence[Any]], source: Vocabulary) -> list[LinePiece]:
         """Return the pieces of a line. A line has one piece unless it is too long for the model.

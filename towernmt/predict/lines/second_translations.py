@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from difflib import SequenceMatcher
+from functools import cached_property
 from typing import NamedTuple
 
-from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.letter_case import is_upper_case, upper_case
 from towernmt.dataflow.text.modifiers import without_accents
 from towernmt.dataflow.text.text_lines import clean
@@ -35,12 +34,14 @@ from towernmt.predict.lines.capitals import (
 from towernmt.predict.lines.faults import worse
 from towernmt.predict.lines.hypotheses import Translation
 from towernmt.predict.lines.known_words import KnownWords
-from towernmt.predict.lines.line_options import LineRequest, TranslateRequests
+from towernmt.predict.lines.line_options import LineOptions, LineRequest, TranslateRequests, can_write
 from towernmt.predict.lines.line_spans import LineSpans, with_small_numbers
 from towernmt.predict.lines.protected_sentences import ProtectedLine, with_placeholders
+from towernmt.predict.lines.request_encoder import RequestEncoder
+from towernmt.predict.lines.required_texts import RequiredTexts
 from towernmt.predict.lines.spelling import TypoCorrector, with_spaces
 from towernmt.predict.lines.words_of_lines import lacks_sentences
-from towernmt.predict.search.search_settings import SearchSettings, SpecialLineSettings
+from towernmt.predict.search.search_settings import SpecialLineSettings
 
 _COPY = 0.6
 """Minimum similarity of a line and its translation, 0 to 1, at which the translation counts as a copy."""
@@ -61,7 +62,9 @@ _LONG_RUN = re.compile(r"([^\W\d_])\1{3,}", re.IGNORECASE)
 _MARK_RUN = re.compile(r"([!?])[!?]{2,}|(\.{3})\.+")
 """Marks that are repeated for emphasis. Two marks (`?!`) and an ellipsis are common."""
 _PROGRAM = re.compile(r"(?=.*(?:\w\(|[=<>]|\) ?\{)).*[;{}]\s*|[{}]+\s*|[{}] .*[;{]\s*")
-_FINAL_MARKS = re.compile(r"\s*[.!?…。．｡।！？؟]+\s*$")
+_FINAL_MARKS = ".!?…。．｡।！？؟"
+_COMPARED = 1_000
+"""Maximum number of characters of a line that are compared with its translation: the time is the square of it."""
 
 
 class SpecialLineModel(NamedTuple):
@@ -69,21 +72,21 @@ class SpecialLineModel(NamedTuple):
 
     Attributes:
         settings: which lines are special.
-        search: settings of the search.
         languages: ISO 639-1 codes of source and target, or "".
         copies: whether lines without words are copied.
         spelling: corrects typos.
         usual_forms: the usual case of words.
         known_words: names and numbers for placeholders.
+        encoder: encoder of the requests, which checks options with placeholders; None for no check.
     """
 
     settings: SpecialLineSettings
-    search: SearchSettings
     languages: tuple[str, str]
     copies: bool
     spelling: TypoCorrector
     usual_forms: UsualForms
     known_words: KnownWords
+    encoder: RequestEncoder | None = None
 
 
 class SpecialLine:
@@ -309,17 +312,37 @@ class SpecialLine:
 
     def second_translation(self, line: ProtectedLine, translation: Translation) -> Translation:
         """Return a translation of a second line as one of this line."""
+        required = self._required_by(self.second_request(line).options)
         if self.case == "capitals":
-            translation = _changed(translation, lambda text: upper_case(text, self._model.languages[1]))
+            translation = _changed(translation, lambda text: required.changed_around(
+                text, lambda other_text: upper_case(other_text, self._model.languages[1])))
         if self._is_fragment or self._is_unmarked:
-            translation = _changed(translation, lambda text: _FINAL_MARKS.sub("", text))
-        return line.restored(translation, self.request.options)
+            translation = _changed(translation, lambda text: _without_final_marks(text, required.end_of_last(text)))
+        return line.restored(translation, self.request.options, self._required)
+
+    def can_have(self, options: LineOptions) -> bool:
+        """Return whether the vocabulary can write the options of a second line, which may have placeholders."""
+        encoder = self._model.encoder
+        return encoder is None or options is self.request.options or can_write(encoder.check, options)
+
+    @cached_property
+    def _required(self) -> RequiredTexts:
+        """The texts that each translation of the line contains. The options must be valid."""
+        return self._required_by(self.request.options)
+
+    def _required_by(self, options: LineOptions) -> RequiredTexts:
+        return RequiredTexts(options, None if self._model.encoder is None else self._model.encoder.written)
 
     def best(self, first_translation: Translation, second_translations: Sequence[Translation]) -> Translation:
         """Return the best one of the translations of the line and of its second lines."""
         def order(translation: Translation) -> tuple[int, float]:
             return -self.spans.changed(translation[0].text), translation[0].mean_log_prob
 
+        num_missing = self._required.num_missing(first_translation[0].text)
+        second_translations = [translation for translation in second_translations
+                               if self._required.num_missing(translation[0].text) <= num_missing]
+        if not second_translations:
+            return first_translation
         best_translation = second_translations[0]
         for translation in second_translations[1:]:
             if worse(best_translation[0].fault, translation[0].fault) or (
@@ -360,7 +383,8 @@ class SpecialLine:
         return len(self.spans.lost_small_numbers(text)) + self.spans.num_changed_units(text)
 
     def _is_copy(self, text: str) -> bool:
-        return SequenceMatcher(None, self._line.casefold(), text.casefold(), False).ratio() >= _COPY
+        line, translation = self._line[:_COMPARED].casefold(), text[:_COMPARED].casefold()
+        return SequenceMatcher(None, line, translation, False).ratio() >= _COPY
 
     def is_hopeless(self, translation: Translation) -> bool:
         """Return whether the line has unknown letters, or only unknown words, and the model is unsure."""
@@ -400,21 +424,22 @@ def better_translations(lines: Sequence[SpecialLine], first_translations: Sequen
 
 def _translations(lines: Sequence[SpecialLine], second_lines: Mapping[int, Sequence[ProtectedLine]],
                   translate: TranslateRequests) -> dict[int, list[Translation]]:
-    """Return the translations of second lines, by the index of the line. Lines without translations are left out.
+    """Return the translations of second lines, by the index of the line.
+
+    Lines are left out whose options the vocabulary cannot write with placeholders.
 
     Args:
         lines: the lines.
         second_lines: the second lines of each line, by its index.
         translate: translates requests.
     """
-    indexed_lines = [(index, second_line) for index, lines_of_index in second_lines.items()
-                     for second_line in lines_of_index]
-    requests = [lines[index].second_request(second_line) for index, second_line in indexed_lines]
-    translations: list[Translation] = []
-    with suppress(DataError, SettingsError):        # the vocabulary cannot write an option with placeholders
-        translations.extend(translate(requests, again=True))
+    requests = [(index, second_line, lines[index].second_request(second_line))
+                for index, lines_of_index in second_lines.items() for second_line in lines_of_index]
+    requests = [(index, second_line, request) for index, second_line, request in requests
+                if lines[index].can_have(request.options)]
+    translations = translate([request for _, _, request in requests], again=True) if requests else iter(())
     translations_by_index: dict[int, list[Translation]] = {}
-    for (index, second_line), translation in zip(indexed_lines, translations, strict=False):
+    for (index, second_line, _), translation in zip(requests, translations, strict=True):
         translations_by_index.setdefault(index, []).append(lines[index].second_translation(second_line, translation))
     return translations_by_index
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from towernmt.core.thread_maps import calls_in_threads, map_ahead
+from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.source_text import SourceText, has_final_mark
 from towernmt.predict.lines.capitals import UsualForms, may_have_emphasis
@@ -24,9 +25,10 @@ from towernmt.predict.lines.early_translations import LineReader, TranslatedPart
 from towernmt.predict.lines.hypotheses import Hypothesis, TokenDetails, Translation, WordAlignment
 from towernmt.predict.lines.known_words import KnownWords
 from towernmt.predict.lines.line_options import LineRequest, TranslateRequests
+from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.spelling import TypoCorrector
 from towernmt.predict.lines.words_of_lines import lacks_sentences
-from towernmt.predict.search.search_settings import SWITCH, SearchSettings, SpecialLineSettings
+from towernmt.predict.search.search_settings import SWITCH, SpecialLineSettings
 
 if TYPE_CHECKING:
     from towernmt.predict.lines.second_translations import SpecialLine, SpecialLineModel
@@ -55,15 +57,15 @@ class SpecialLines:
     Args:
         settings: which lines are special.
         vocabulary: vocabulary of the source.
-        search: settings of the search.
         languages: ISO 639-1 codes of source and target, or "", for the letter case.
         source_text: facts about the training text; without them, no typos are corrected, and no marks are added.
+        encoder: encoder of requests, which checks options with placeholders; None if each is valid.
     """
 
-    def __init__(self, settings: SpecialLineSettings, vocabulary: Vocabulary, search: SearchSettings,
-                 languages: tuple[str, str] = ("", ""),
-                 source_text: SourceText = SourceText()) -> None:  # noqa: B008 -- immutable
-        self._settings, self._vocabulary, self._search, self._languages = settings, vocabulary, search, languages
+    def __init__(self, settings: SpecialLineSettings, vocabulary: Vocabulary, languages: tuple[str, str] = ("", ""),
+                 source_text: SourceText = SourceText(),  # noqa: B008 -- immutable
+                 encoder: RequestEncoder | None = None) -> None:
+        self._settings, self._vocabulary, self._languages, self._encoder = settings, vocabulary, languages, encoder
         # Words are looked up to correct typos, and to copy lines of unknown words.
         looked_up = source_text.words if SWITCH[0] in (settings.spelling, settings.copy_lines) else ()
         self._spelling = TypoCorrector(looked_up, languages[0])
@@ -179,8 +181,8 @@ class SpecialLines:
     def _model(self) -> SpecialLineModel:
         from towernmt.predict.lines.second_translations import SpecialLineModel
 
-        return SpecialLineModel(self._settings, self._search, self._languages, self._copies, self._spelling,
-                                self._usual_forms, self._known_words)
+        return SpecialLineModel(self._settings, self._languages, self._copies, self._spelling, self._usual_forms,
+                                self._known_words, self._encoder)
 
     @cached_property
     def _copies(self) -> bool:
@@ -197,14 +199,17 @@ def with_final_run(request: LineRequest, translation: Translation) -> Translatio
     marks = _final_marks(request.text)
     if len(marks) < 2 or request.options.constraints:
         return translation
+    prefix = clean(request.options.prefix)
 
     def changed(hypothesis: Hypothesis) -> Hypothesis:
         text = hypothesis.text.rstrip(_CLOSING)
         final_marks = _final_marks(text)
         if not text or final_marks == marks:
             return hypothesis
-        changed_text = text.rstrip("!?.… ") + marks + hypothesis.text[len(text):]
-        return hypothesis.replaced(text=changed_text)
+        unmarked_text = text.rstrip("!?.… ")
+        if hypothesis.text.startswith(prefix) and not unmarked_text.startswith(prefix):
+            return hypothesis
+        return hypothesis.replaced(text=unmarked_text + marks + hypothesis.text[len(text):])
 
     return translation.changed(changed)
 
