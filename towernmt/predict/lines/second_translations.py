@@ -358,7 +358,7 @@ class SpecialLine:
         num_restored_spans = self.spans.changed(first_hypothesis.text) - self.spans.changed(second_hypothesis.text)
         if num_restored_spans:
             return second_translation if num_restored_spans > 0 else first_translation
-        if self._is_shortened:      # models are sure of repeated letters and marks
+        if self._is_shortened or self._by_sentence:     # models are sure of repetitions, and of what they leave out
             return second_translation
         num_regained = self._num_lost(first_hypothesis.text) - self._num_lost(second_hypothesis.text)
         if num_regained > 0 and first_hypothesis.mean_log_prob - second_hypothesis.mean_log_prob < _WORSE:
@@ -372,7 +372,7 @@ class SpecialLine:
         if self.case == "capitals":
             is_clear = all(a > b for a, b in zip(*scores, strict=True))
             return first_translation if is_clear and not self._is_copy(first_hypothesis.text) else second_translation
-        if self.is_corrected or self._is_unmarked or self._by_sentence or self._is_item:
+        if self.is_corrected or self._is_unmarked or self._is_item:
             return second_translation if scores[1][1] > scores[0][1] else first_translation
         if not self.case and not self.unknown:
             return first_translation
