@@ -80,6 +80,19 @@ def plain_text(segment: Segment) -> str:
     return "".join(part if isinstance(part, str) else part.text for part in segment if not isinstance(part, Mark))
 
 
+def spaced_text(segment: Segment) -> str:
+    """Return the text of a segment without its marks, with a space for a line break or an image before a word."""
+    text, is_after_single = "", False
+    for part in segment:
+        if isinstance(part, Mark):
+            is_after_single |= part.kind == "single"
+        elif words := part if isinstance(part, str) else part.text:
+            is_joined = is_after_single and words[0].isalnum() and text and not text[-1].isspace()
+            text += f" {words}" if is_joined else words
+            is_after_single = False
+    return text
+
+
 SPACE = re.compile("[\\s\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 """White space as `towernmt.dataflow.text.text_lines` defines it."""
 

@@ -86,6 +86,11 @@ def test_lines_of_a_wrapped_text_stay_lines(tmp_path: Path, encoding: str) -> No
     assert len(document_sentences(str(tmp_path / "lines.LOG"), "de")) == 2
 
 
+def test_line_breaks_and_images_separate_words(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("<p>Ein Satz.<br>Noch einer und <b>fett</b>er<img src='a'>Text<br>.</p>")
+    assert document_sentences(str(tmp_path / "page.html"), "de") == ["Ein Satz.", "Noch einer und fetter Text."]
+
+
 def test_a_paragraph_of_another_format_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text("<p>Das ist ein Satz,\nder umgebrochen wurde.</p><p>Ende.</p>")
     assert document_sentences(str(tmp_path / "page.html"), "de", by_line=True) == [

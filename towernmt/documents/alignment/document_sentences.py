@@ -28,7 +28,7 @@ from towernmt.documents.formats.text_files import (
     naming_document,
     opener_of,
 )
-from towernmt.documents.segments import plain_text
+from towernmt.documents.segments import spaced_text
 from towernmt.documents.source_sentences import sentences_of
 
 DEFAULT_LANGUAGE = "en"
@@ -109,7 +109,7 @@ def _texts(path: str, content: bytes, suffix: str, language: str | None, by_line
         yield from _LINE.findall(decode_file(content)[0])
     else:
         for segment in opener_of(path)(content).segments:
-            yield plain_text(segment)
+            yield spaced_text(segment)
 
 
 def _catalogue_texts(content: bytes, name: str) -> Iterator[str]:
