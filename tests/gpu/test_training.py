@@ -140,8 +140,12 @@ def test_no_gradient_is_scattered(trained: Path, case: Case) -> None:
 
 @pytest.mark.parametrize("case", parameters(EXCHANGES))
 def test_variables_have_the_names_and_values_of_cpu_towers(trained: Path, case: Case) -> None:
-    far = distances(*arrays(trained, case))
-    assert {name: distance for name, distance in far.items() if distance > DISTANCES[case.precision]} == {}
+    on_gpus, on_cpu = arrays(trained, case)
+    share = 0.0 if case.precision == "float32" else 0.05     # of moments, whose rounding is relative to their size
+    far = {name: distance for name, distance in distances(on_gpus, on_cpu).items() if distance > max(
+        DISTANCES[case.precision],
+        0.0 if name.startswith("weights/") else share * float(np.abs(on_cpu[name]).max(initial=0.0)))}
+    assert far == {}
 
 
 @pytest.mark.parametrize("case", parameters(EXCHANGES))
