@@ -149,12 +149,12 @@ class CTranslate2Search:
         Raises:
             SettingsError: a value is invalid, or CTranslate2 does not support it.
         """
-        return CTranslate2Search(self._model, dataclasses.replace(self._search, **changed), self._stream,
-                                 self._log_probs, self._attention, self._batches_per_thread)
+        return CTranslate2Search(self._model, self._changed(changed), self._stream, self._log_probs, self._attention,
+                                 self._batches_per_thread)
 
     def without_details(self, changed: Mapping[str, Any]) -> CTranslate2Search:
         """Return the same search with some settings changed, and without log-probabilities and attention."""
-        return CTranslate2Search(self._model, dataclasses.replace(self._search, **changed), self._stream,
+        return CTranslate2Search(self._model, self._changed(changed), self._stream,
                                  batches_per_thread=self._batches_per_thread)
 
     def among_others(self) -> CTranslate2Search:
@@ -172,13 +172,17 @@ class CTranslate2Search:
             changed: changed search settings.
             inputs: inputs of a batch without `source`, or of one of its sentences.
         """
-        search = dataclasses.replace(self._search, **changed) if changed else self._search
+        search = self._changed(changed)
         if reason := difference(search, inputs):
             return reason
         if "avoid" in inputs and (inputs["avoid"][..., :1] == BOS).any():
             return f"avoid: {BEGINNING_ONLY}"
         problem = self._model.why_too_long(longest_of(search, inputs["source_length"], inputs.get("prefix")))
         return problem and f"they or their translations may be too long: {problem}"
+
+    def _changed(self, changed: Mapping[str, Any]) -> SearchSettings:
+        """Return changed search settings. Without changes, nothing is checked again, which takes 0.1 ms."""
+        return dataclasses.replace(self._search, **changed) if changed else self._search
 
     def _word_breaks(self) -> np.ndarray:
         return self._model.word_breaks

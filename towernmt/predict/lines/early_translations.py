@@ -72,6 +72,11 @@ class TranslatedPart(NamedTuple):
     translate: TranslateRequests
     ends_window: bool
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether no line is special."""
+        return all(line is None for _, line, _ in self.lines)
+
 
 class LineReader:
     """Reads lines, and lets their first translations begin, and second translations that do not depend on them.

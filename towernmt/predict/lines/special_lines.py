@@ -99,7 +99,7 @@ class SpecialLines:
             reader = LineReader(self.special_line, self._special_by_translation, translate, window,
                                 -(-window // max(parts, 1)), early_calls if parts else None)
             for _, translations in map_ahead(self._finished, reader.parts(requests), max(parts, 1),
-                                             ends_group=attrgetter("ends_window")):
+                                             lambda part: parts < 2 or part.is_ordinary, attrgetter("ends_window")):
                 yield from translations
             if reader.error is not None:
                 raise reader.error
