@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,13 @@ def distances(on_gpus: dict[str, np.ndarray], on_cpu: dict[str, np.ndarray]) -> 
             for name, value in on_gpus.items()}
 
 
+def far_variables(on_gpus: dict[str, np.ndarray], on_cpu: dict[str, np.ndarray], of_weights: float,
+                  of_moments: Callable[[float], float]) -> dict[str, float]:
+    """Return the distances above the limit of weights, or above that of moments, which depends on their size."""
+    return {name: distance for name, distance in distances(on_gpus, on_cpu).items() if distance > (
+        of_weights if name.startswith("weights/") else of_moments(float(np.abs(on_cpu[name]).max(initial=0.0))))}
+
+
 def counts(folder: Path, case: Case) -> fake_gpu.Counts:
     """Return what the cards of a case did in the counted steps."""
     return fake_gpu.parse((folder / "gpu" / f"{case.name}.tsv").read_text(encoding="utf-8"))
@@ -106,9 +114,7 @@ def test_final_variables_are_those_of_cpu_towers(trained: Path, case: Case) -> N
     assert not counts(trained, case).missing
     # The narrow types round differently in the sums of several threads.
     largest, share = (1e-5, 1e-4) if case.precision == "float32" else (1e-4, 0.05)      # of weights, and of moments
-    far = {name: distance for name, distance in distances(on_gpus, on_cpu).items() if distance > (
-        largest if name.startswith("weights/") else 1e-6 + share * float(np.abs(on_cpu[name]).max(initial=0.0)))}
-    assert far == {}
+    assert far_variables(on_gpus, on_cpu, largest, lambda size: 1e-6 + share * size) == {}
 
 
 @pytest.mark.parametrize("case", parameters(ALL))
@@ -142,10 +148,8 @@ def test_no_gradient_is_scattered(trained: Path, case: Case) -> None:
 def test_variables_have_the_names_and_values_of_cpu_towers(trained: Path, case: Case) -> None:
     on_gpus, on_cpu = arrays(trained, case)
     share = 0.0 if case.precision == "float32" else 0.05     # of moments, whose rounding is relative to their size
-    far = {name: distance for name, distance in distances(on_gpus, on_cpu).items() if distance > max(
-        DISTANCES[case.precision],
-        0.0 if name.startswith("weights/") else share * float(np.abs(on_cpu[name]).max(initial=0.0)))}
-    assert far == {}
+    limit = DISTANCES[case.precision]
+    assert far_variables(on_gpus, on_cpu, limit, lambda size: max(limit, share * size)) == {}
 
 
 @pytest.mark.parametrize("case", parameters(EXCHANGES))

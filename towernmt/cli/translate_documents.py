@@ -24,7 +24,7 @@ from towernmt.documents.formats.text_files import (
 )
 from towernmt.documents.segments import Document, Mark
 from towernmt.predict.lines.hypotheses import Hypothesis
-from towernmt.predict.lines.line_options import LineOptions, can_write
+from towernmt.predict.lines.line_options import LineOptions, translated_if_writable
 from towernmt.predict.lines.output_file import check_apart, output_file
 from towernmt.predict.ranges.outputs import NAME_PLACEHOLDER, check_writable_output
 
@@ -92,13 +92,13 @@ class _DocumentSentences:
 
     def forced(self, sentences: Sequence[str], words: Sequence[Sequence[str]]) -> list[Hypothesis | None]:
         """Return the best translation of each sentence with lexical constraints; None if they cannot be written."""
-        options = {index: LineOptions(constraints=phrases) for index, phrases in enumerate(words)}
-        options = {index: line_options for index, line_options in options.items()
-                   if can_write(self._translator.check, line_options)}
-        self.progress.total += len(options)
-        translations = self._translate([sentences[index] for index in options], list(options.values()))
-        by_index = dict(zip(options, translations, strict=True))
-        return [by_index.get(index) for index in range(len(sentences))]
+        options = [LineOptions(constraints=phrases) for phrases in words]
+
+        def translate(indices: list[int]) -> list[Hypothesis]:
+            self.progress.total += len(indices)
+            return self._translate([sentences[index] for index in indices], [options[index] for index in indices])
+
+        return translated_if_writable(self._translator.check, options, translate)
 
     def _translate(self, sentences: Sequence[str], options: Sequence[LineOptions] | None) -> list[Hypothesis]:
         hypotheses = []

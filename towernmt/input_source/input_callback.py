@@ -20,7 +20,7 @@ from towernmt.input_source.staging import Fetched, Staging
 
 
 class QueueFedInput(Protocol):
-    """What the callback uses of its `GeneralQueueInput`, where the attributes are described."""
+    """The part of `GeneralQueueInput` that its callback uses; that class describes the attributes."""
 
     name: str
     patience: float

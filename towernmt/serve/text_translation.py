@@ -18,7 +18,7 @@ from towernmt.documents.formats.xml import XmlDocument, XmlSettings
 from towernmt.documents.source_sentences import SourceSentence
 from towernmt.documents.translation import SplitSegments, missing_placeholders, with_placeholders_forced
 from towernmt.predict.lines.hypotheses import Translation
-from towernmt.predict.lines.line_options import OPTIONS, PLAIN, LineOptions, can_write
+from towernmt.predict.lines.line_options import OPTIONS, PLAIN, LineOptions, translated_if_writable
 from towernmt.predict.lines.protected_sentences import restored, with_names_forced, with_placeholders
 from towernmt.predict.lines.terminology import Terminology
 from towernmt.serve.batcher import Cancellation, QueuedSentences
@@ -54,30 +54,33 @@ def translate_segmented(model: ServedModel, sentences: Sequence[SourceSentence],
         RequestError: the queue is full, or the time limit is exceeded.
         SettingsError: the model's vocabulary cannot write a prefix or a constraint.
     """
+    def check_without_terms(given: LineOptions) -> None:
+        model.model.check(replace(given, terminology=None))
+
     def report_if_complete(index: int, translation: Translation) -> None:
         if not missing_placeholders(sentences[index], translation[0].text):
             on_result(index, translation)
 
     def translate_with_constraints(indices: list[int]) -> list[Translation | None]:
-        constrained = {index: with_names_forced(sentence_options[index], sentences[index]) for index in indices}
-        constrained = {index: given for index, given in constrained.items()
-                       if can_write(model.model.check, replace(given, terminology=None))}
+        constrained = [with_names_forced(sentence_options[index], sentences[index]) for index in indices]
+
+        def translate(numbers: list[int]) -> list[Translation]:
+            return translate_sentences(model, [sentences[indices[number]].text for number in numbers],
+                                       [constrained[number] for number in numbers], cancellation, turn=turn)
+
         try:
-            translations = dict(zip(constrained, translate_sentences(
-                model, [sentences[index].text for index in constrained], list(constrained.values()), cancellation,
-                turn=turn), strict=True))
+            return translated_if_writable(check_without_terms, constrained, translate)
         except RequestError as error:
             if error.status != 400:         # 400: a custom engine without a check cannot write a placeholder
                 raise
-            translations = {}
-        return [translations.get(index) for index in indices]
+            return [None] * len(indices)
 
     aligned = replace(options, details=True)        # marks and protected words move with the words around them
     sentence_options = [with_placeholders(options if sentence.is_plain else aligned, sentence)
                         for sentence in sentences]
     constrained = [given for given in sentence_options if given.prefix or given.constraints]
     for distinct in {id(given): given for given in constrained}.values():
-        model.model.check(replace(distinct, terminology=None))      # before it shares a batch with other requests
+        check_without_terms(distinct)       # before it shares a batch with other requests
     translations = translate_sentences(model, [sentence.text for sentence in sentences], sentence_options, cancellation,
                                        report_if_complete, blocking, turn)
     incomplete = [index for index, sentence in enumerate(sentences)

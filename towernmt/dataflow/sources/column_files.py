@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyarrow import Array, Scalar
     from pyarrow.parquet import ParquetFile
 
+
 class CsvReader(Protocol):
     """The iterator over rows that `csv.reader` returns."""
 

@@ -36,8 +36,8 @@ from towernmt.documents.alignment.word_gains import (
 MIN_HALF_WIDTH, HALF_WIDTH_SHARE = 1500, 0.06
 """Half the width of the band of the first pass: a number of sentences, or a share of those of the longer text."""
 MAX_CELLS = 1 << 30
-"""Maximum number of cells of the first pass, each of which needs a byte of memory; about 96,000 sentences have so many.
-Their number grows with the square of the length of the texts."""
+"""Maximum number of cells of the first pass, each of which needs a byte of memory. Texts of about 96,000 sentences
+reach it; the number grows with the square of their length."""
 MAX_CELLS_WITH_WORDS = 1 << 21
 """Maximum number of cells for which the first pass compares words, too."""
 HALF_WIDTH = 60

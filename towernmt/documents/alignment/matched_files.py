@@ -66,9 +66,9 @@ class FolderMatch(NamedTuple):
 def match_folders(source: str, target: str, languages: Direction | None) -> FolderMatch:
     """Match the files of two folders and their subfolders; hidden ones are ignored.
 
-    Names that are equal belong together. Of the other files, those belong together whose names are equal apart from
-    upper and lower case, then apart from their suffixes, and then apart from languages. Without `languages`, the code
-    of a language counts only at the end of a name, since many codes are also words, such as `my`.
+    Files with equal names are matched first. The other files are matched by names that differ only in upper and lower
+    case, then by names without suffixes, and then by names without languages. Without `languages`, the code of a
+    language counts only at the end of a name, since many codes are also words, such as `my`.
 
     Args:
         source: folder of the source documents.

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from towernmt.core.errors import DataError, SettingsError, suggestion
 from towernmt.dataflow.text.text_lines import clean_line, clean_lines
@@ -15,6 +15,8 @@ from towernmt.dataflow.vocabulary.source_factors import SEPARATOR
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.terminology import Terminology
 from towernmt.predict.search.search_settings import SearchSettings
+
+T = TypeVar("T")
 
 
 class LineOption(NamedTuple):
@@ -161,6 +163,20 @@ def can_write(check: Callable[[LineOptions], None], options: LineOptions) -> boo
     except (DataError, SettingsError):
         return False
     return True
+
+
+def translated_if_writable(check: Callable[[LineOptions], None], options: Sequence[LineOptions],
+                           translate: Callable[[list[int]], Iterable[T]]) -> list[T | None]:
+    """Translate the sentences whose options a model can write; return None for the others.
+
+    Args:
+        check: see `can_write`.
+        options: options of each sentence.
+        translate: translates the sentences of these indices.
+    """
+    indices = [index for index, given in enumerate(options) if can_write(check, given)]
+    translations = dict(zip(indices, translate(indices), strict=True))
+    return [translations.get(index) for index in range(len(options))]
 
 
 @dataclass(frozen=True)
