@@ -219,3 +219,15 @@ def test_rows_without_a_gradient_stay_as_they_are_with_lazyadam():
 def test_a_decay_of_the_average_that_cannot_work_is_refused(graph, decay):
     with pytest.raises(SettingsError, match="optimizer.ema_decay"):
         make_optimizer(OptimizerSettings(ema_decay=decay))
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "muon"])
+def test_sparse_gradients_are_applied_by_one_pass_over_the_variable(name):
+    """TensorFlow's operations for sparse gradients take about ten, which is slow for a table of a large vocabulary."""
+    with tf.Graph().as_default() as graph:
+        matrix = tf1.get_variable("matrix", initializer=start()["matrix"])
+        gradient = tf.IndexedSlices(tf.ones([2, 3]), tf.constant([1, 3]), [5, 3])
+        make_optimizer(OptimizerSettings(name)).apply_gradients([(gradient, matrix)])
+        operations = {operation.type for operation in graph.get_operations()}
+    assert "ResourceApplyAdam" in operations
+    assert not {kind for kind in operations if kind.startswith("ResourceScatter")}

@@ -15,7 +15,9 @@ from towernmt.core.tf_compat import tf, tf1
 class Adam(tf1.train.AdamOptimizer):
     """TensorFlow's Adam (Kingma & Ba 2015), which reads the powers of its decays once per update, not per variable.
 
-    These reads were an eighth of the operations of a step of the Transformer `base`.
+    These reads were an eighth of the operations of a step of the Transformer `base`. A sparse gradient becomes a dense
+    one, because the moments of all rows decay: TensorFlow's operations for sparse gradients pass over the variable and
+    its moments about ten times, and the kernel for dense ones once.
     """
 
     def _prepare(self) -> None:
@@ -30,6 +32,9 @@ class Adam(tf1.train.AdamOptimizer):
             lr=tf.cast(self._lr_t, grad.dtype), beta1=tf.cast(self._beta1_t, grad.dtype),
             beta2=tf.cast(self._beta2_t, grad.dtype), epsilon=tf.cast(self._epsilon_t, grad.dtype),
             use_locking=self._use_locking)
+
+    def _resource_apply_sparse(self, grad: Tensor, var: Variable, indices: Tensor) -> Operation:
+        return self._resource_apply_dense(tf.math.unsorted_segment_sum(grad, indices, var.shape[0]), var)
 
 
 class AdamW(Adam):
@@ -51,10 +56,6 @@ class AdamW(Adam):
     def _resource_apply_dense(self, grad: Tensor, var: Variable) -> Operation:
         with tf1.control_dependencies(self._decay(grad, var)):
             return super()._resource_apply_dense(grad, var)
-
-    def _resource_apply_sparse(self, grad: Tensor, var: Variable, indices: Tensor) -> Operation:
-        with tf1.control_dependencies(self._decay(grad, var)):
-            return super()._resource_apply_sparse(grad, var, indices)
 
     def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
         with tf1.control_dependencies(self._decay(grad, var)):
