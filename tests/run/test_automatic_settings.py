@@ -114,6 +114,15 @@ def test_only_muon_changes_the_weight_decay_and_the_initial_outputs(model, prese
     assert (found["optimizer.weight_decay"], found.get("model.initialization")) == (decay, initialization)
 
 
+@pytest.mark.parametrize(("model", "preset", "given", "tables"), [
+    ("transformer", "mini", {}, "none"), ("transformer", "tiny", {}, "none"), ("transformer", "base", {}, "all"),
+    ("transformer", "mini", {"model__tie_embeddings": "target"}, "target"),
+    ("transformer", "mini", {"optimizer__name": "adam"}, "all"),
+    ("transformer", "student", {"optimizer__name": "muon"}, "all"), ("rnnsearch", None, {}, "all")])
+def test_small_transformers_of_muon_get_separate_tables(model, preset, given, tables):
+    assert chosen(TATOEBA, model, preset, **given)["model.tie_embeddings"] == tables
+
+
 @pytest.mark.parametrize(("at", "model", "given", "share"), [
     (TATOEBA, "transformer", {}, 0.15), (TATOEBA, "transformer", {"model__r_drop_alpha": 1.0}, 0.0),
     (TATOEBA, "transformer", {"train__xla": True}, 0.0), (TATOEBA, "rnnsearch", {}, 0.0),
