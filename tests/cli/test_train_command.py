@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from towernmt.checkpoint.checkpoint_files import checkpoint_steps
+from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.cli.main import main, make_parser
 from towernmt.cli.run_options import defaults_mode, settings_sources, workers_of_cluster
+from towernmt.core.errors import CheckpointError
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.run.automatic_settings import apply_automatic_settings
@@ -100,6 +102,27 @@ def test_options_that_cannot_work_are_refused_in_one_sentence(train, tmp_path, s
     assert message in error
     assert error.startswith("towernmt: ") and error.count("\n") == 1
     assert not (tmp_path / "run").exists()      # no file is left that would obstruct the correct command
+
+
+def test_settings_with_which_a_run_cannot_begin_are_not_recorded(train, tmp_path):
+    status, error = train(*SMALL, "train.steps=1", "train.freeze=nowhere", "data.seed=7")
+    assert status == 1 and "train.freeze=nowhere matches no trainable variable" in error
+    run = RunDirectory(tmp_path / "run")
+    assert not run.exists() and not run.vocabulary.exists()
+    assert train(*SMALL, "train.steps=1")[0] == 0
+    assert (run.settings().train.freeze, run.settings().data.seed) == ([], default_settings().data.seed)
+
+
+def test_settings_with_which_a_run_cannot_resume_are_not_recorded(train, six_steps, tmp_path, monkeypatch):
+    logdir = Path(shutil.copytree(six_steps, tmp_path / "run"))
+    before = (logdir / "settings.yaml").read_text()
+
+    def refuse(checkpoint: object) -> None:
+        raise CheckpointError("a variable is missing")
+
+    monkeypatch.setattr(RestoreCheckpoint, "_setup_graph", refuse)
+    assert train("train.steps=8") == (1, "towernmt: a variable is missing\n")
+    assert (logdir / "settings.yaml").read_text() == before
 
 
 def test_gpu_and_towers_together_are_refused(train, capsys):

@@ -121,28 +121,39 @@ def _field_names(settings: Any) -> set[str]:
 class RunDirectory(SavedRun):
     """Directory of a new or resumed run: a `SavedRun` that can be written."""
 
-    def begin(self, settings: Settings, data: TrainingData) -> None:
-        """Write the settings and vocabularies, and log to `log/`.
+    def begin(self, data: TrainingData) -> None:
+        """Log to `log/`, after checking that the run may be written here. Only the chief process writes.
 
-        The files are all that a `Translator` needs in addition to a checkpoint. Only the chief process writes.
+        Args:
+            data: training data, whose vocabularies `record` will copy.
+
+        Raises:
+            SettingsError: the directory contains prepared data or another vocabulary, or the log cannot be written.
+        """
+        from towernmt.run.run_log import begin_log  # imports TensorFlow
+
+        self.refuse_prepared_data()
+        if current_world().is_chief:
+            self._refuse_other_vocabulary(data)
+            begin_log(self.log)
+
+    def record(self, settings: Settings, data: TrainingData) -> None:
+        """Write the settings and vocabularies. Only the chief process writes.
+
+        The files are all that a `Translator` needs in addition to a checkpoint.
 
         Args:
             settings: settings of the run; `settings_of_model(model)` for a model without settings.
             data: training data, whose vocabularies are copied.
         """
-        from towernmt.run.run_log import begin_log  # imports TensorFlow
-
-        self.refuse_prepared_data()
         if not current_world().is_chief:
             return
-        self._refuse_other_vocabulary(data)
         data.copy_vocabularies(self.vocabulary)
         data_path = data.directory.absolute() if isinstance(data.directory, Path) else data.directory
         further = {"validation": validation_fingerprint(data.validation_sets),
                    INITIAL_WEIGHTS: self._initial_weights(settings)}
         self.save_settings(settings, provenance({**fingerprints(data), "data_path": str(data_path),
                                                  **{name: value for name, value in further.items() if value}}))
-        begin_log(self.log)
 
     def _initial_weights(self, settings: Settings) -> str:
         """Return the checksum of the model with whose parameters the run begins or began; "" for random parameters."""

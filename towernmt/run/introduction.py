@@ -1,4 +1,4 @@
-"""Callbacks that report a run when it begins: its size, data and limit, and its automatic settings."""
+"""Callbacks that report a run when it begins: its size, data and limit; and that record its settings."""
 
 from __future__ import annotations
 
@@ -90,6 +90,25 @@ def _limits(train: Any, decides: bool) -> str:
               f"{train.minutes:g} minutes have passed" if train.minutes else "",
               f"{train.stop_patience} validations have no better score" if train.stop_patience and decides else ""]
     return " or ".join(limit for limit in limits if limit)
+
+
+class SettingsRecord(Callback):
+    """Writes the settings and vocabularies of the run when training begins.
+
+    The graph is built by then, and its variables have their values. So settings with which a run cannot begin or resume
+    are not recorded, and the next start does not take them from the run.
+
+    Args:
+        settings: settings to record.
+        data: training data.
+        run: directory of the run.
+    """
+
+    def __init__(self, settings: Settings, data: TrainingData, run: RunDirectory) -> None:
+        self._settings, self._data, self._run = settings, data, run
+
+    def _before_train(self) -> None:
+        self._run.record(self._settings, self._data)
 
 
 class AutomaticSettingsRecord(Callback):

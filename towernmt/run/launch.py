@@ -27,7 +27,7 @@ from towernmt.optim.optimizer import TrainedVariables
 from towernmt.run.assemble import Components, make_config, with_vocabulary_sizes
 from towernmt.run.averaged_end import average_if_due, check_average, set_later_average_aside
 from towernmt.run.directory import RunDirectory, model_from_settings, settings_as_made, why_model_not_found
-from towernmt.run.introduction import AutomaticSettingsRecord
+from towernmt.run.introduction import AutomaticSettingsRecord, SettingsRecord
 from towernmt.run.memory_fit import wants_search, with_fitting_batch, with_found_batch
 from towernmt.run.resume import check_data, check_memory_limit, check_resumable, check_run_vocabulary, why_finished
 from towernmt.run.rollbacks import recorded_rollbacks, with_rollbacks
@@ -178,9 +178,9 @@ def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDire
         config, stop = make_config(settings, data, run, components)
         trainer.model = config.model
         current_world().agree(True)     # the chief replaces files below that all processes have now read
-        # Save the settings only now, so that the next start does not resume with settings that cannot work.
         recorded = saved if components.model is model_from_settings else settings_as_made(saved, config.model)
-        run.begin(recorded, data)
+        config.callbacks.insert(0, SettingsRecord(recorded, data, run))
+        run.begin(data)
         if current_world().is_chief:
             set_later_average_aside(run)
         if problem := why_model_not_found(recorded):
