@@ -306,6 +306,19 @@ def test_a_validation_is_made_when_its_minutes_are_over(fit, recorder, monkeypat
     assert [step for step, _ in recorder.of("validation_bleu")] == [3, 5, 8]     # 75 s; by steps; 75 s
 
 
+def test_an_interval_in_minutes_includes_the_time_before_a_resume(fit, recorder, monkeypatch):
+    """The validation that a signal has ended is due, and is made before the first step."""
+    first, seconds = validator(every=0, every_minutes=1.0, loss=False), [0.0]
+    for check in (first, second := validator(every=0, every_minutes=1.0, loss=False)):
+        monkeypatch.setattr(check._period, "_clock", lambda: seconds[0])
+    first._period.restart()
+    seconds[0] = 61.0
+    second.restore_state(first.state())
+    fit([second], steps=2, start=3)
+    assert [step for step, _ in recorder.of("validation_bleu")] == [3, 5]
+    assert second.state()["seconds"] == 0.0
+
+
 def test_the_best_by_another_metric_is_forgotten():
     memory = {"best_score": 30.0, "best_step": 2, "last_step": 4, "metric": "validation_bleu"}
     bleu, loss = validator(), validator(metric="loss")

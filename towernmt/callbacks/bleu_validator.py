@@ -105,7 +105,8 @@ class BleuValidator(StatefulCallback):
     `ReduceOnPlateau` and `BestCheckpoints` act on the scalars. Put them after this callback, and the saver after them.
 
     The end of training is validated too, unless training ended by an error or a signal. A run that resumes from a
-    step whose validation is missing starts with it, so that the resumed run equals an uninterrupted one.
+    step whose validation is missing starts with it, so that the resumed run equals an uninterrupted one. An interval in
+    minutes includes the time before a resume, so that a run which is often interrupted is validated, too.
 
     Args:
         model: the tower function that is being trained.
@@ -167,13 +168,15 @@ class BleuValidator(StatefulCallback):
         self.best_score: float | None = None
         self.best_step = 0
         self._last_step = _NEVER if at_start else 0
+        self._seconds_before = 0.0      # of the interval in minutes, before a resume
 
     def state(self) -> dict[str, Any]:
+        seconds = {"seconds": self._period.seconds} if self._period.minutes else {}
         return {"best_score": self.best_score, "best_step": self.best_step, "last_step": self._last_step,
-                "metric": self.metric}
+                "metric": self.metric, **seconds}
 
     def restore_state(self, state: dict[str, Any]) -> None:
-        self._last_step = int(state["last_step"])
+        self._last_step, self._seconds_before = int(state["last_step"]), float(state.get("seconds", 0.0))
         if state["metric"] == self.metric:
             best_score = state["best_score"]
             self.best_score, self.best_step = None if best_score is None else float(best_score), int(state["best_step"])
@@ -185,7 +188,8 @@ class BleuValidator(StatefulCallback):
         self._end = EndOfTraining()
         self._signals = find_callbacks(self.trainer, StopOnSignal)
         self._towers.open(self.trainer)
-        self._period.restart()
+        self._period.restart(self._seconds_before)
+        self._seconds_before = 0.0
 
     def _before_epoch(self) -> None:
         self._validate_if_due()

@@ -31,15 +31,24 @@ class Period:
         self._steps, self.minutes, self._clock = steps, minutes, clock
         self._start_time = clock()
 
-    def restart(self) -> None:
-        """Start the interval in minutes again; call it at the start of training and after each action."""
-        self._start_time = self._clock()
+    @property
+    def seconds(self) -> float:
+        """Seconds since the last restart."""
+        return self._clock() - self._start_time
+
+    def restart(self, seconds: float = 0.0) -> None:
+        """Start the interval in minutes again; call it at the start of training and after each action.
+
+        Args:
+            seconds: seconds of the interval that have already passed, as before a resume.
+        """
+        self._start_time = self._clock() - seconds
 
     def due(self, step: int) -> bool:
         """Return whether the action is due after `step` updates."""
         if self._steps and step % self._steps == 0:
             return True
-        return bool(self.minutes) and (self._clock() - self._start_time) / 60 >= self.minutes
+        return bool(self.minutes) and self.seconds / 60 >= self.minutes
 
 
 T = TypeVar("T")
