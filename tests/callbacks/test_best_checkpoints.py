@@ -244,8 +244,10 @@ def test_a_damaged_state_of_best_checkpoints_is_refused(tmp_path, state):
 
 
 def test_scores_that_are_not_numbers_are_logged_and_never_kept(tmp_path):
-    best_checkpoints = Loop(tmp_path).run([float("nan"), 1.0]).best
-    assert [e["step"] for e in best_checkpoints.entries] == [2]
+    loop = Loop(tmp_path)
+    loop.run([float("nan"), 1.0, float("inf")])
+    assert [e["step"] for e in loop.best.entries] == [2] and json.loads((tmp_path / "best/record.json").read_text())
+    Loop(tmp_path).best.restore_state(loop.best.state())
     assert (tmp_path / "best/log").read_text().startswith("step 1 validation_bleu nan")
 
 

@@ -27,6 +27,8 @@ Entry = dict[str, Any]
 class BestCheckpoints(ScoreWatcher):
     """Keeps the best `keep` checkpoints by a score as `directory/step-N`, independently of the saver's own limit.
 
+    A score that is NaN or infinite is logged, and its checkpoint is not kept.
+
     `directory/record.json` lists them, best first; `directory/log` has one line per evaluation. If scores are equal,
     the later step ranks higher. Put this callback after the validator and the callbacks that watch its score, because
     the checkpoint includes their state. It may be before or after the saver.
@@ -72,7 +74,7 @@ class BestCheckpoints(ScoreWatcher):
 
     def restore_state(self, state: dict[str, Any]) -> None:
         self._entries = [asdict(entry) for entry in typed_value(state["entries"], list[BestEntry], "entries")]
-        evaluation = state["last"]        # its score may be NaN
+        evaluation = state["last"]        # its score may be NaN or infinite
         self._last_evaluation = None if evaluation is None else {
             "step": int(evaluation["step"]), "score": float(evaluation["score"]), "metric": str(evaluation["metric"])}
 
@@ -119,7 +121,7 @@ class BestCheckpoints(ScoreWatcher):
         self._write_log([*(line for line in self._read_log() if _step_of(line) != step), _log_line(entry)])
 
     def _best_of(self, entries: list[Entry]) -> list[Entry]:
-        unique = {entry["step"]: entry for entry in entries if not math.isnan(entry["score"])}
+        unique = {entry["step"]: entry for entry in entries if math.isfinite(entry["score"])}
         return sorted(unique.values(), key=lambda e: (-self._sign * e["score"], -e["step"]))[:self._keep]
 
     def _reconcile(self) -> None:
