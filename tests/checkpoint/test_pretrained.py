@@ -10,6 +10,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.optim.optimizer import AVERAGE_SUFFIX
 
 VOCABULARY = WordVocabulary([*SPECIAL_PIECES, "haus", "baum", "tür"])
 
@@ -60,15 +61,17 @@ def test_a_table_begins_with_the_vectors_and_keeps_its_other_rows(graph, tmp_pat
     path.write_text("haus 1 2 3\n", encoding="utf-8")
     start = np.arange(21, dtype=np.float32).reshape(7, 3)
     table = tf1.get_variable("model/source_embedding", initializer=start, use_resource=True)
+    average = tf1.get_variable(f"model/source_embedding{AVERAGE_SUFFIX}", initializer=start, use_resource=True,
+                               trainable=False)
     tf1.get_variable("model/target_embedding", [9, 3])
     init = PretrainedEmbeddings({"source": path}, {"source": VOCABULARY})
     init._setup_graph()
     tf1.get_default_graph().finalize()
     with tf1.Session() as session:
-        session.run(table.initializer)
+        session.run([table.initializer, average.initializer])
         init._run_init(session)
-        got = session.run(table)
-    np.testing.assert_array_equal(got, [*start[:4], [1, 2, 3], *start[5:]])
+        for got in session.run([table, average]):
+            np.testing.assert_array_equal(got, [*start[:4], [1, 2, 3], *start[5:]])
 
 
 def test_vectors_without_a_table_or_without_a_piece_are_refused(graph, tmp_path):

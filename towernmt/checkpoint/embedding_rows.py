@@ -36,6 +36,7 @@ from towernmt.dataflow.text.text_lines import bounded_lines
 from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
 from towernmt.models.interface import NMTModel
 from towernmt.models.layers.randomness import set_seed
+from towernmt.optim.optimizer import averages
 
 TABLES = {"embedding": "source", "source_embedding": "source", "target_embedding": "target",
           "softmax_embedding": "target", "softmax_bias": "target"}
@@ -223,7 +224,7 @@ class PretrainedEmbeddings(SessionInit):
     """A tensorpack `SessionInit` that loads vectors from files into a model's embedding tables.
 
     Subwords that are missing in a file keep their initial values. A table that source and target share is filled from
-    both files, the target's last.
+    both files, the target's last. The moving average of a table, if the run has one, begins with the same values.
 
     Args:
         files: "source", "target" or both, mapped to files for `read_embeddings`.
@@ -239,7 +240,7 @@ class PretrainedEmbeddings(SessionInit):
         self._vectors: list[tuple[Variable, np.ndarray, np.ndarray]] = []
 
     def _setup_graph(self) -> None:
-        self._vectors = []
+        self._vectors, averaged = [], averages()
         for side, path in self._files.items():
             tables = [v for v in tf1.trainable_variables() if v.op.name.split("/")[-1] in _INPUT_TABLES[side]]
             if len(tables) != 1:
@@ -251,7 +252,9 @@ class PretrainedEmbeddings(SessionInit):
                 raise DataError(f"{path}: none of its subwords is in the {side} vocabulary, which spells them such as "
                                 f"'{vocabulary.id_to_piece(vocabulary.size - 1)}'.")
             logger.info(f"{path}: vectors for {len(ids)} of the {vocabulary.size} subwords of the {side} vocabulary.")
-            self._vectors.append((tables[0], ids, vectors))
+            name = tables[0].op.name
+            self._vectors += [(table, ids, vectors) for table in (
+                tables[0], *([averaged[name]] if name in averaged else []))]
 
     def _run_init(self, sess: Session) -> None:
         for table, ids, vectors in self._vectors:
