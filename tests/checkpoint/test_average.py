@@ -58,6 +58,17 @@ def test_the_last_the_best_and_those_between_two_steps_are_found(logdir):
     assert [p.name for p in checkpoints_between(run, 4, 7)] == ["step-4", "step-6"]
 
 
+def test_the_first_parameters_are_not_among_the_last_checkpoints(tmp_path):
+    run = RunDirectory(tmp_path)
+    for step in (0, 2, 4):
+        (run.checkpoints / f"step-{step}").mkdir(parents=True)
+        (run.checkpoints / f"step-{step}" / "state.json").write_text("{}")
+    assert [p.name for p in last_checkpoints(run, 2)] == ["step-2", "step-4"]
+    with pytest.raises(CheckpointError, match="has 2 checkpoints, fewer than 3: request 2, or train"):
+        last_checkpoints(run, 3)
+    assert [p.name for p in checkpoints_between(run, 0, 2)] == ["step-0", "step-2"]
+
+
 def test_an_averaged_checkpoint_holds_the_means_and_no_slots(logdir, tmp_path):
     run = RunDirectory(logdir)
     paths = last_checkpoints(run, 3)

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 
 def last_checkpoints(run: SavedRun, count: int) -> list[Path]:
-    """Return the last `count` checkpoints of a run.
+    """Return the last `count` checkpoints of a run, without the parameters with which training began.
 
     Raises:
         SettingsError: `count` is below 1.
         CheckpointError: the run has fewer checkpoints.
     """
-    steps = checkpoint_steps(run.checkpoints)
+    all_steps = checkpoint_steps(run.checkpoints)
+    steps = [step for step in all_steps if step > 0] or all_steps
     _check_count(run, "checkpoints", "checkpoint.keep", count, len(steps))
     return [checkpoint_path(run.checkpoints, step) for step in steps[-count:]]
 
