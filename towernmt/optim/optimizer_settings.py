@@ -23,7 +23,7 @@ class OptimizerSettings:
     muon_scale: float = setting(
         0.2, "Muon: factor of the steps of hidden matrices; 0.2 makes them as long as Adam's", above=0)
     muon_iterations: int = setting(
-        3, "Muon: steps that make a direction orthogonal; fewer are faster and less exact", at_least=1)
+        3, "Muon: steps that make a direction orthogonal; fewer are faster and less exact", at_least=1, at_most=100)
     muon_interval: int = setting(
         2, "Muon: number of updates from one direction to the next; the updates between them repeat it", at_least=1)
     momentum: float = setting(0.9, "SGD: momentum", at_least=0, below=1)
