@@ -60,7 +60,8 @@ class Introduction(Callback):
         if not isinstance(pairs, int):
             return ", as it is read"
         data_settings = self._settings.data
-        return f", {pairs:,} pairs, in batches of {data_settings.batch_tokens:,} {data_settings.batch_type} tokens"
+        unit = "sentences" if data_settings.batch_type == "sentences" else f"{data_settings.batch_type} tokens"
+        return f", {pairs:,} pairs, in batches of {data_settings.batch_tokens:,} {unit}"
 
     def _validation(self) -> str:
         validation, sets = self._settings.validation, self._data.validation_sets
