@@ -172,7 +172,10 @@ def test_the_validation_at_the_end_is_in_the_checkpoint_that_was_saved_before_it
     ({"position": '{"epoch": 2, "block": 0, "batch": 0}'}, {"steps": 0, "epochs": 2}, "train.epochs=2"),
     ({"position": '{"epoch": 1, "block": 3, "batch": 0}'}, {"steps": 0, "epochs": 2}, ""),
     ({"callbacks": {"stop_after_minutes": {"elapsed_seconds": 60.0}}}, {"steps": 0, "minutes": 1.0}, "train.minutes=1"),
-    ({"callbacks": {"early_stopping": {"failures": 3}}}, {"steps": 0, "stop_patience": 3}, "train.stop_patience=3"),
+    ({"callbacks": {"early_stopping": {"failures": 3, "metric": "validation_bleu"}}},
+     {"steps": 0, "stop_patience": 3}, "train.stop_patience=3"),
+    ({"callbacks": {"early_stopping": {"failures": 3, "metric": "validation_loss"}}},
+     {"steps": 0, "stop_patience": 3}, ""),
     ({"callbacks": {"bleu_validator": {"last_step": 2}}}, {"steps": 4}, "")])
 def test_a_run_is_finished_when_a_limit_is_reached_and_no_validation_is_owed(run, change, settings, reason):
     state = run.checkpoints / "step-4" / "state.json"
@@ -180,7 +183,8 @@ def test_a_run_is_finished_when_a_limit_is_reached_and_no_validation_is_owed(run
     train = run.settings().train
     for name, value in settings.items():
         setattr(train, name, value)
-    assert reason in why_finished(run, train) and bool(why_finished(run, train)) == bool(reason)
+    why = why_finished(run, train, "validation_bleu")
+    assert reason in why and bool(why) == bool(reason)
 
 
 def test_prepared_data_are_never_used_as_a_run_or_as_its_directory(run, data, tmp_path, capsys):

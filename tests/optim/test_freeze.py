@@ -10,6 +10,7 @@ import pytest
 from towernmt.core.errors import SettingsError
 from towernmt.core.tf_compat import tf
 from towernmt.optim.optimizer import TrainedVariables
+from towernmt.optim.optimizer_settings import OptimizerSettings
 from towernmt.run.directory import RunDirectory
 from towernmt.run.resume import check_resumable
 from towernmt.run.run_settings import TrainSettings, default_settings
@@ -47,3 +48,15 @@ def test_a_run_that_has_checkpoints_keeps_its_choice(tmp_path):
     changed = dataclasses.replace(settings, train=TrainSettings(freeze=["encoder"]))
     with pytest.raises(SettingsError, match=r"holds a run with train.freeze=\[\], not \['encoder'\]"):
         check_resumable(run, changed)
+
+
+def test_an_interval_of_muon_whose_slots_are_missing_is_refused(tmp_path):
+    run = RunDirectory(tmp_path)
+    each, others = (dataclasses.replace(default_settings(), optimizer=OptimizerSettings(name="muon", muon_interval=n))
+                    for n in (1, 2))
+    run.save_settings(each)
+    run.checkpoints.mkdir()
+    with pytest.raises(SettingsError, match=r"holds a run with optimizer.muon_interval=1, not 2"):
+        check_resumable(run, others)
+    run.save_settings(others)
+    check_resumable(run, each)

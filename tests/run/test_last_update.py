@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from towernmt.callbacks.learning_rate import LearningRateSchedule
+from towernmt.callbacks.schedules import budget
 from towernmt.dataflow.batches.batch_settings import BatchSettings
 from towernmt.dataflow.batches.batches import Batches
 from towernmt.dataflow.preparation.prepared_data import PreparedData
@@ -42,7 +44,13 @@ def test_epochs_end_with_their_last_batch(batches: Batches) -> None:
     assert made > 3
     source = GeneralQueueInput(batches)
     assert last_update(TrainSettings(epochs=3), source) == made
-    assert last_update(TrainSettings(epochs=3, update_cycle=2), source) == made // 2
+    assert last_update(TrainSettings(epochs=3, update_cycle=2), source) == math.ceil(made / 2)
+
+
+def test_a_last_update_of_fewer_batches_has_a_learning_rate(batches: Batches) -> None:
+    made = sum(1 for _ in batches.read())
+    end = last_update(TrainSettings(epochs=3, update_cycle=made - 1), GeneralQueueInput(batches))
+    assert end == 2 and budget(0.1, steps=end)(end) == pytest.approx(0.05)
 
 
 def test_the_nearer_limit_counts(batches: Batches) -> None:

@@ -21,6 +21,12 @@ def test_a_score_that_no_validation_puts_is_refused_with_those_that_there_are() 
         check_plateau(settings("validation_bleu"), [])
 
 
+@pytest.mark.parametrize("metric", ["bleu", "loss/x", "valdation_bleu"])
+def test_a_misspelt_score_is_refused(metric) -> None:
+    with pytest.raises(SettingsError, match=f"schedule.metric={metric} is not .* validation_bleu, validation_loss/x"):
+        check_plateau(settings(metric), ["validation_bleu", "validation_loss/x"])
+
+
 @pytest.mark.parametrize("metric", ["loss", "nll", "perplexity"])
 def test_a_mean_of_training_is_refused(metric) -> None:
     with pytest.raises(SettingsError, match=f"{metric} is a mean over training updates, .* validation_loss"):

@@ -24,10 +24,10 @@ from towernmt.callbacks.progress import Progress
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.stopping import EarlyStopping, NaNGuard, StopAfterMinutes, StopAtStep, StopOnSignal
 from towernmt.callbacks.summaries import Histograms, LossScaleMonitor
-from towernmt.callbacks.validation_metrics import MEANS_OF_TRAINING, mode_of
+from towernmt.callbacks.validation_metrics import MEANS_OF_TRAINING, METRICS, mode_of
 from towernmt.checkpoint.checkpoint_files import latest_checkpoint
 from towernmt.checkpoint.records import fingerprints
-from towernmt.core.errors import SettingsError
+from towernmt.core.errors import ALMOST_EQUAL, SettingsError, nearest
 from towernmt.core.graph_state import GraphSettings, LossScaling, configure_graph
 from towernmt.core.settings import flatten
 from towernmt.core.terminal_log import DETAIL
@@ -114,12 +114,12 @@ def last_update(train: TrainSettings, source: GeneralQueueInput) -> int:
     """Return the update at which `train.steps` or `train.epochs` ends a run, whichever is earlier; 0 without both.
 
     The end of the epochs is an estimate if the corpus has several blocks, and 0 if the size of an epoch is unknown, as
-    in a stream.
+    in a stream. The last update may have fewer batches than the others.
     """
     ends = [train.steps] if train.steps else []
     if train.epochs:
         with contextlib.suppress(NotImplementedError):
-            ends.append(max(1, train.epochs * source.estimated_size() // train.update_cycle))
+            ends.append(max(1, -(-train.epochs * source.estimated_size() // train.update_cycle)))
     return min(ends, default=0)
 
 
@@ -135,6 +135,14 @@ def validation_decides(settings: Settings, data: TrainingData) -> bool:
     them.
     """
     return is_validated(settings, data) and (bool(settings.validation.metric_set) or not has_only_general_sets(data))
+
+
+def deciding_scalar(settings: Settings, data: TrainingData) -> str | None:
+    """Return the scalar by which validation chooses the best checkpoint and may end the run; None if it does not."""
+    if not validation_decides(settings, data):
+        return None
+    name = settings.validation.metric_set
+    return METRICS[settings.validation.metric].scalar("" if name == data.validation_sets[0].name else name)
 
 
 def make_validator(settings: Settings, data: TrainingData, model: Any) -> BleuValidator:
@@ -163,7 +171,7 @@ def check_plateau(settings: Settings, scores: Sequence[str]) -> None:
         scores: names of the run's validation scores.
 
     Raises:
-        SettingsError: `schedule.metric` is not in `scores`.
+        SettingsError: `schedule.metric` is not in `scores`, and no custom callback seems to record it.
     """
     metric = settings.schedule.metric
     if settings.schedule.name != "plateau":
@@ -171,7 +179,8 @@ def check_plateau(settings: Settings, scores: Sequence[str]) -> None:
     if metric in MEANS_OF_TRAINING:
         raise SettingsError(f"schedule.metric={metric} is a mean over training updates, which changes if training is "
                             "interrupted: use a validation score, such as validation_loss.")
-    if metric.startswith("validation") and metric not in scores:
+    is_misspelt = f"validation_{metric}" in scores or nearest(metric, scores, ALMOST_EQUAL) is not None
+    if metric not in scores and (metric.startswith("validation") or is_misspelt):
         raise SettingsError(f"schedule.metric={metric} is not a validation score of this run, so the learning rate "
                             f"would never decrease: use {', '.join(scores)}." if scores else
                             f"schedule.name=plateau needs {metric}, but this run has no validation: pass validation "

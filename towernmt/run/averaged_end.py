@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,7 +36,7 @@ from towernmt.predict.scorer import Scorer
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.search_towers import GraphSearch, build_graph_search
 from towernmt.predict.stream import translate_lines
-from towernmt.run.assemble import Components, validation_decides
+from towernmt.run.assemble import Components, deciding_scalar, validation_decides
 from towernmt.run.directory import RunDirectory
 from towernmt.run.resume import why_finished
 from towernmt.run.run_log import begin_log
@@ -95,7 +96,7 @@ def average_if_due(settings: Settings, data: TrainingData, run: RunDirectory, co
         CheckpointError: a checkpoint is damaged, or the average cannot be written.
     """
     count, last = settings.checkpoint.average, latest_checkpoint(run.checkpoints)
-    if not count or last is None or not why_finished(run, settings.train):
+    if not count or last is None or not why_finished(run, settings.train, deciding_scalar(settings, data)):
         return
     record = read_average_record(run.averaged) or AverageRecord(0, 0)
     if (record.compared_step, record.compared_last) == (read_state(last).step, count):
@@ -152,8 +153,10 @@ class _FinishedRun:
             self._add_to_statistics(steps[-1], self._scores(outcomes[winner]))
             if winner == _LAST:
                 self._average(steps := steps[-1:], new_directory)
+            finite_scores = {name: score for name, score in self._scores(outcomes[winner]).items()
+                             if math.isfinite(score)}
             kept_average = KeptAverage(steps[-1], steps, self._metric.scalar(self._tag), self._metric.mode,
-                                       self._scores(outcomes[winner]))
+                                       finite_scores)
             _write_record(AverageRecord(steps[-1], count, kept_average), new_directory)
             _replace_directory(new_directory, run.averaged)
         except OSError as error:

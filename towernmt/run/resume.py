@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from towernmt.checkpoint.checkpoint_files import STATE, CheckpointState, latest_checkpoint, read_state
@@ -28,10 +29,16 @@ def check_resumable(run: RunDirectory, settings: Settings) -> None:
     run.check_model(settings.architecture)
     old, new = flatten(run.settings_like(settings)), flatten(settings)
     for key in old:
-        fixed = key.startswith(FIXED_GROUPS) or key in FIXED_KEYS
+        fixed = key.startswith(FIXED_GROUPS) or key in FIXED_KEYS or key == _needs_new_slots(old, new)
         if fixed and not affects_training_only(key) and old[key] != new.get(key):
             raise SettingsError(f"{run.path} holds a run with {key}={old[key]}, not {new.get(key)}: restore that "
                                 "setting to resume the run, or pass another --logdir for a new run.")
+
+
+def _needs_new_slots(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return the setting that needs slots of the optimizer which the checkpoints of the run lack, or ""."""
+    interval = "optimizer.muon_interval"
+    return interval if new["optimizer.name"] == "muon" and old[interval] == 1 < new[interval] else ""
 
 
 def check_run_vocabulary(run: RunDirectory, data: TrainingData) -> None:
@@ -85,8 +92,13 @@ def check_memory_limit(run: RunDirectory, settings: Settings) -> None:
             f"from this run (--set init.checkpoint={run.path}).")
 
 
-def why_finished(run: RunDirectory, settings: TrainSettings) -> str:
+def why_finished(run: RunDirectory, settings: TrainSettings, metric: str | None) -> str:
     """Return a sentence on why the run is finished, or "" if it is not.
+
+    Args:
+        run: directory of the run.
+        settings: limits of the run.
+        metric: scalar that early stopping watches; None without early stopping.
 
     Raises:
         CheckpointError: the last checkpoint's `state.json` is damaged.
@@ -95,22 +107,23 @@ def why_finished(run: RunDirectory, settings: TrainSettings) -> str:
     if latest is None or not run.exists():
         return ""
     state = read_state(latest)
-    limit = _limit_reached(state, settings)
+    limit = _limit_reached(state, settings, metric)
     if not limit or _lacks_validation(state):
         return ""
     return f"{run.path} is finished: {limit} at step {state.step}. To resume it, pass a higher limit (--set ...)."
 
 
-def _limit_reached(state: CheckpointState, settings: TrainSettings) -> str:
+def _limit_reached(state: CheckpointState, settings: TrainSettings, metric: str | None) -> str:
     if settings.steps and state.step >= settings.steps:
         return f"train.steps={settings.steps} is reached"
     if settings.epochs and _epochs(state.position) >= settings.epochs:
         return f"train.epochs={settings.epochs} is reached"
-    seconds = _callback_number(state, "stop_after_minutes", "elapsed_seconds")
+    seconds = callback_number(state, "stop_after_minutes", "elapsed_seconds")
     if settings.minutes and seconds is not None and seconds >= 60 * settings.minutes:
         return f"train.minutes={settings.minutes:g} is reached"
-    failures = _callback_number(state, "early_stopping", "failures")
-    if settings.stop_patience and failures is not None and failures >= settings.stop_patience:
+    failures = callback_number(state, "early_stopping", "failures")
+    if (metric is not None and settings.stop_patience and failures is not None and failures >= settings.stop_patience
+            and state.callbacks["early_stopping"].get("metric", metric) == metric):
         return f"train.stop_patience={settings.stop_patience} validations without a better score are reached"
     return ""
 
@@ -125,11 +138,11 @@ def _epochs(position: str | None) -> int:
 
 def _lacks_validation(state: CheckpointState) -> bool:
     """Return whether the run ended before the validation of its last step, which the next start does."""
-    last = _callback_number(state, "bleu_validator", "last_step")
+    last = callback_number(state, "bleu_validator", "last_step")
     return last is not None and last < state.step
 
 
-def _callback_number(state: CheckpointState, key: str, name: str) -> Any:
+def callback_number(state: CheckpointState, key: str, name: str) -> Any:
     """Return a number from the saved state of a callback; None if it is missing."""
     saved = state.callbacks.get(key)
     value = saved.get(name) if isinstance(saved, dict) else None
