@@ -17,6 +17,7 @@ from towernmt.cli.run_options import defaults_mode, settings_sources, workers_of
 from towernmt.core.errors import CheckpointError
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.dataflow.preparation.prepared_data import PreparedData
+from towernmt.run import forecast
 from towernmt.run.automatic_settings import apply_automatic_settings
 from towernmt.run.directory import RunDirectory
 from towernmt.run.resolve import Overrides, ResolvedSettings, SettingsSources, resolve_settings
@@ -394,6 +395,24 @@ def test_a_dry_run_prints_settings_and_a_forecast_and_writes_nothing(data, tmp_p
     memory = re.match(r"Memory: ([\d.]+) GiB \(measured on the largest batches of data.batch_tokens=100", lines[-2])
     assert memory is not None and 0.2 < float(memory[1]) < 4
     assert lines[-1] == "Nothing was trained or written."
+
+
+def test_a_dry_run_reports_a_finished_run_and_refuses_another_model(six_steps, data, capsys):
+    command = ["train", "--data", str(data), "--logdir", str(six_steps), "--dry-run"]
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{six_steps} is finished: train.steps=6 is reached at step 6. To resume it, pass a higher limit (--set ...).",
+        "Nothing was trained or written."]
+    assert main([*command, "--set", "train.steps=9", "model.hidden_size=32"]) == 1
+    assert "holds a run with model.hidden_size=16, not 32" in capsys.readouterr().err
+
+
+def test_a_dry_run_of_a_resumed_run_counts_what_it_has_made(six_steps, data, monkeypatch):
+    monkeypatch.setattr(forecast, "peak_of_step", lambda *arguments: None)
+    run = RunDirectory(six_steps)
+    settings = apply_overrides(run.settings(), {"train.minutes": 600, "train.steps": 0})
+    result = forecast.forecast_training(settings, PreparedData(data), None, 1, run=run)
+    assert result.updates_before == 6 and 0 < result.minutes_before < 60 and result.memory is None
 
 
 def test_a_dry_run_refuses_what_a_run_would_refuse(data, capsys):

@@ -113,12 +113,16 @@ def print_forecast(options: argparse.Namespace, resolved: ResolvedSettings, data
     """Print what a training would do, and return the exit status."""
     from datetime import datetime
 
-    from towernmt.run.forecast import forecast_training
+    from towernmt.run.directory import RunDirectory
+    from towernmt.run.forecast import forecast_training, why_nothing_to_train
 
-    forecast = forecast_training(resolved.settings, data, gpu_numbers(options.gpu), resolved.towers,
-                                 resolved.conditions)
+    if options.logdir and (reason := why_nothing_to_train(resolved.settings, data, RunDirectory(options.logdir))):
+        lines = [reason]
+    else:
+        lines = forecast_training(resolved.settings, data, gpu_numbers(options.gpu), resolved.towers,
+                                  resolved.conditions, existing_run(options.logdir)).lines(datetime.now())
     automatic = [setting.sentence for setting in resolved.automatic or ()]
-    for line in [*resolved.notes, *automatic, *forecast.lines(datetime.now()), "Nothing was trained or written."]:
+    for line in [*resolved.notes, *automatic, *lines, "Nothing was trained or written."]:
         print(line)
     return 0
 

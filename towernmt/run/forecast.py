@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from towernmt.checkpoint.checkpoint_files import latest_checkpoint, read_state
 from towernmt.core.settings import check_ranges
 from towernmt.dataflow.batches.training_data import TrainingData
-from towernmt.run.assemble import with_vocabulary_sizes
-from towernmt.run.memory_fit import GIB, peak_of_step, with_fitting_batch
+from towernmt.run.assemble import deciding_scalar, with_vocabulary_sizes
+from towernmt.run.averaged_end import check_average
+from towernmt.run.directory import RunDirectory
+from towernmt.run.memory_fit import GIB, peak_of_step, wants_search, with_fitting_batch, with_found_batch
 from towernmt.run.product_rates import product_rates
+from towernmt.run.resume import callback_number, check_data, check_resumable, check_run_vocabulary, why_finished
 from towernmt.run.rules.automatic_value import round_down
 from towernmt.run.run_settings import Settings
 from towernmt.run.training_conditions import TrainingConditions, training_conditions
@@ -26,33 +30,73 @@ class TrainingForecast:
         updates: number of updates within the training limit; None if unknown, or without a limit.
         passes: number of passes over the corpus; None if unknown, or without a limit.
         minutes: duration of the training; None if unknown, or without a limit.
-        memory: peak memory in bytes of a step with the largest batches: of the process, or of the fullest GPU.
+        memory: peak memory in bytes of a step with the largest batches: of the process, or of the fullest GPU; None if
+            such a step does not fit.
+        updates_before: number of updates that a resumed run has already made.
+        minutes_before: duration of these updates.
     """
 
     batch_tokens: int
     updates: float | None
     passes: float | None
     minutes: float | None
-    memory: int
+    memory: int | None
+    updates_before: int = 0
+    minutes_before: float = 0.0
 
     def lines(self, now: datetime) -> list[str]:
         """Return the forecast as sentences; `now` is the time at which training would begin."""
         amounts = [f"{round_down(self.updates):,} updates"] if self.updates is not None else []
         amounts += [f"{self.passes:.1f} passes over the corpus"] if self.passes is not None else []
-        if self.minutes is None:
-            end = "its end is unknown"
-        else:
-            end = f"it would end at about {now + timedelta(minutes=self.minutes):%Y-%m-%d %H:%M}"
         unlimited = "without a limit (train.steps, train.epochs or train.minutes)"
         amount = f"about {', '.join(amounts)}" if amounts else unlimited
-        return [f"Training: {amount}; {end}.",
-                f"Memory: {self.memory / GIB:.2f} GiB (measured on the largest batches of "
-                f"data.batch_tokens={self.batch_tokens})."]
+        if self.updates_before:
+            amount += f", of which the run has made {self.updates_before:,} updates"
+        return [f"Training: {amount}; {self._end(now)}.", f"Memory: {self._memory()}."]
+
+    def _end(self, now: datetime) -> str:
+        if self.minutes is None:
+            return "its end is unknown"
+        minutes = max(0.0, self.minutes - self.minutes_before)
+        if minutes > _CENTURY:
+            return "it would take more than a century"
+        return f"it would end at about {now + timedelta(minutes=minutes):%Y-%m-%d %H:%M}"
+
+    def _memory(self) -> str:
+        batches = f"the largest batches of data.batch_tokens={self.batch_tokens}"
+        if self.memory is None:
+            return f"{batches} do not fit, so lower data.batch_tokens (and raise train.update_cycle)"
+        return f"{self.memory / GIB:.2f} GiB (measured on {batches})"
+
+
+_CENTURY = 100 * 365.25 * 24 * 60
+"""In minutes. Dates end with the year 9999."""
+
+
+def why_nothing_to_train(settings: Settings, data: TrainingData, run: RunDirectory) -> str:
+    """Return a sentence on why a run is finished, or "" if a training would make updates.
+
+    Args:
+        settings: settings of the run.
+        data: training data.
+        run: directory of a new run, or of one that would resume.
+
+    Raises:
+        TowerNMTError: a training would refuse the settings or the data.
+    """
+    check_ranges(settings)
+    run.refuse_prepared_data()
+    check_resumable(run, with_vocabulary_sizes(settings, data))
+    check_run_vocabulary(run, data)
+    check_data(run, data)
+    check_average(settings, data)
+    return why_finished(run, settings.train, deciding_scalar(settings, data))
 
 
 def forecast_training(settings: Settings, data: TrainingData, gpus: Sequence[int] | None, towers: int | None,
-                      conditions: TrainingConditions | None = None) -> TrainingForecast:
-    """Return the forecast of a new training. A separate process makes some steps to measure their memory.
+                      conditions: TrainingConditions | None = None, run: RunDirectory | None = None
+                      ) -> TrainingForecast:
+    """Return the forecast of a training. A separate process makes some steps to measure their memory.
 
     Args:
         settings: settings of the run.
@@ -60,20 +104,32 @@ def forecast_training(settings: Settings, data: TrainingData, gpus: Sequence[int
         gpus: numbers of the GPUs; None for the CPU.
         towers: number of towers on the CPU, 1 by default.
         conditions: training conditions, if they are known.
+        run: the run that would resume; None for a new run.
 
     Raises:
         TowerNMTError: a setting is invalid, or a step cannot be made.
     """
     check_ranges(settings)
     settings = with_vocabulary_sizes(settings, data)
-    if settings.data.memory_gb:
+    if run is not None and not wants_search(settings, run):
+        settings = with_found_batch(settings, run)
+    elif settings.data.memory_gb:
         settings = with_fitting_batch(settings, data, gpus, towers)
     memory = peak_of_step(settings, data, gpus, towers, sys.maxsize)
     conditions = conditions or training_conditions(data, gpus, None)
     if conditions.rates is None and not gpus:       # the speed of GPUs is not estimated
         conditions = replace(conditions, rates=product_rates(gpus))
     return TrainingForecast(settings.data.batch_tokens, conditions.updates(settings), conditions.passes(settings),
-                            _minutes(settings, conditions), memory or 0)
+                            _minutes(settings, conditions), memory, *_made_before(run))
+
+
+def _made_before(run: RunDirectory | None) -> tuple[int, float]:
+    """Return the number of updates of the last checkpoint, and the minutes that they took."""
+    latest = None if run is None else latest_checkpoint(run.checkpoints)
+    if latest is None:
+        return 0, 0.0
+    state = read_state(latest)
+    return state.step, (callback_number(state, "progress", "seconds") or 0.0) / 60
 
 
 def _minutes(settings: Settings, conditions: TrainingConditions) -> float | None:
