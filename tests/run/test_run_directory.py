@@ -87,6 +87,6 @@ def test_only_the_chief_looks_at_the_vocabulary_that_it_is_writing(tmp_path):
     (run.vocabulary / "source.words").write_text("half of")
     data = SimpleNamespace(copy_vocabularies=lambda place: (Path(place) / "source.words").write_text("half of it"))
     with in_world(World(1, 2)):
-        run.begin(data)
+        run.begin(default_settings(), data)
     with in_world(World(0, 2)), pytest.raises(SettingsError, match="contains another vocabulary"):
-        run.begin(data)
+        run.begin(default_settings(), data)

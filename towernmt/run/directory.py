@@ -121,7 +121,12 @@ def _field_names(settings: Any) -> set[str]:
 class RunDirectory(SavedRun):
     """Directory of a new or resumed run: a `SavedRun` that can be written."""
 
-    def begin(self, data: TrainingData) -> None:
+    def begin(self, settings: Settings, data: TrainingData) -> None:
+        """Log to `log/`, and write the settings and vocabularies; see `start_log` and `record`."""
+        self.start_log(data)
+        self.record(settings, data)
+
+    def start_log(self, data: TrainingData) -> None:
         """Log to `log/`, after checking that the run may be written here. Only the chief process writes.
 
         Args:

@@ -180,7 +180,7 @@ def _train(settings: Settings, saved: Settings, data: TrainingData, run: RunDire
         current_world().agree(True)     # the chief replaces files below that all processes have now read
         recorded = saved if components.model is model_from_settings else settings_as_made(saved, config.model)
         config.callbacks.insert(0, SettingsRecord(recorded, data, run))
-        run.begin(data)
+        run.start_log(data)
         if current_world().is_chief:
             set_later_average_aside(run)
         if problem := why_model_not_found(recorded):
