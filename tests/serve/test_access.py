@@ -12,6 +12,7 @@ from towernmt.cli.main import main
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.serve.request_limits import RequestError
 from towernmt.serve.web.callers import KeysFile, Rates, add_key
+from towernmt.serve.web.http_requests import error_json, error_response
 
 ASKED = {"q": "gut", "source": "de", "target": "en"}
 
@@ -85,6 +86,7 @@ def test_the_command_makes_lists_and_removes_keys(keys, capsys):
     key = capsys.readouterr().out.strip()
     assert KeysFile(keys).find(key).name == "anna"  # type: ignore[union-attr]
     assert main(["serve-keys", "add", "anna", "--keys", str(keys)]) == 1
+    assert main(["serve-keys", "add", "bert", "--keys", str(keys), "--rate", "-1"]) == 1
     assert main(["serve-keys", "list", "--keys", str(keys)]) == 0
     assert capsys.readouterr().out == "anna  60 requests a minute  admin\n"
     assert main(["serve-keys", "remove", "anna", "--keys", str(keys)]) == 0
@@ -107,6 +109,22 @@ def test_rates_are_of_each_caller_and_fill_again():
     rates.take("anna", "requests", 1, 2)
     with pytest.raises(RequestError):
         rates.take("anna", "requests", 1, 2)
+
+
+def test_a_rate_below_one_accepts_one_request_at_a_time():
+    now = [0.0]
+    rates = Rates(lambda: now[0])
+    rates.take("anna", "requests", 1, 0.5)
+    with pytest.raises(RequestError) as refusal:
+        rates.take("anna", "requests", 1, 0.5)
+    assert refusal.value.retry_after == 120
+    now[0] = 120.0
+    rates.take("anna", "requests", 1, 0.5)
+
+
+def test_the_seconds_to_wait_are_rounded_up():
+    for seconds, header in ((8.4, "9"), (30.00000001, "30"), (0.2, "1")):
+        assert error_response(RequestError(429, "Wait.", seconds), error_json).headers["Retry-After"] == header
 
 
 def test_a_rate_is_refused_with_the_seconds_to_wait(make_client, keys):

@@ -5,6 +5,7 @@ After each of them, the server must answer an ordinary request.
 
 from __future__ import annotations
 
+import http.client
 import json
 import select
 import socket
@@ -128,8 +129,8 @@ TABLE: dict[str, tuple[list[bytes | Drip], int, str]] = {
     "a file that is named as a path": ([document("../../etc/passwd")], 400, "cannot be translated"),
     "a file that is not UTF-8 by its name": ([document("a.exe")], 400, "cannot be translated"),
     "a thousand headers": ([post(GOOD, *[f"X-{number}: {'a' * 40}" for number in range(1000)])], 431, "headers are"),
-    "a header of a megabyte": ([post(GOOD, "X-A: " + "a" * 1_000_000)], 400, "Invalid HTTP"),
-    "an address of a megabyte": ([post(GOOD, path="/" + "a" * 1_000_000)], 400, "Invalid HTTP"),
+    "a header of a megabyte": ([post(GOOD, "X-A: " + "a" * 1_000_000)], 431, "headers are larger"),
+    "an address of a megabyte": ([post(GOOD, path="/" + "a" * 1_000_000)], 431, "headers are larger"),
     "a header with a line break in its value": ([post(b"", "X-A: b\r\n c", method="GET", path="/health")], 200, "ok"),
     "another method": ([post(GOOD, method="DELETE")], 405, "another method"),
     "a method that there is not": ([post(GOOD, method="BREW")], 405, "another method"),
@@ -178,6 +179,54 @@ def is_healthy(server: Any) -> bool:
     request = urllib.request.Request(f"{server.url}/translate", GOOD, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
         return bool(json.load(answer) == {"translatedText": "GUTEN TAG"})
+
+
+def status_of_answer(connection: socket.socket) -> int:
+    """Read one answer, and return its status."""
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    answer.read()
+    return answer.status
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("POST", "/nowhere", 404), ("PUT", "/translate", 405),
+                                                        ("GET", "/", 200)])
+def test_the_rest_of_a_body_after_the_answer_has_a_time_limit(server, method, path, status):
+    head = f"{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as connection:
+        connection.sendall(head)
+        assert status_of_answer(connection) == status
+        end = time.monotonic() + TIMEOUT
+        closed = False
+        while not closed:
+            assert time.monotonic() < end, "the connection stays open while the body does not end"
+            try:
+                connection.sendall(b" ")
+                closed = bool(select.select([connection], [], [], 0.2)[0]) and connection.recv(65536) == b""
+            except OSError:
+                closed = True
+    assert is_healthy(server)
+
+
+def test_a_connection_serves_the_next_request_after_the_rest_of_a_body(server):
+    with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as connection:
+        for _ in range(2):
+            connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n")
+            assert status_of_answer(connection) == 404
+            connection.sendall(b"0123456789")
+        connection.sendall(post(b"", path="/health", method="GET"))
+        assert status_of_answer(connection) == 200
+
+
+def test_a_wrong_body_after_the_answer_closes_the_connection_and_leaves_no_stack_trace(server):
+    lines = len(server.lines)
+    with socket.create_connection(("127.0.0.1", server.port), TIMEOUT) as connection:
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        assert status_of_answer(connection) == 404
+        connection.sendall(b"zz\r\n")
+        assert connection.recv(65536) == b""
+    assert is_healthy(server)
+    assert not [line for line in server.lines[lines:] if "event" not in line and "Invalid HTTP" not in line["message"]]
 
 
 def test_the_table_is_long_enough():

@@ -83,6 +83,32 @@ def test_a_model_is_reloaded_without_a_pause_and_a_broken_one_changes_nothing(st
     assert {text for _, text in statuses} <= {"first GUT", "second GUT", "third GUT"}
 
 
+def test_a_signal_to_reload_during_the_start_reloads_when_the_server_listens(start, tmp_path):
+    engine = tmp_path / "engine.py"
+    engine.write_text("""
+import os
+import signal
+from pathlib import Path
+
+from towernmt.predict import Hypothesis, Translation
+
+LOADED = Path(__file__).with_suffix(".loaded")
+
+
+class Engine:
+    def __init__(self):
+        if not LOADED.exists():
+            LOADED.touch()
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    def __call__(self, sentences, options):
+        return [Translation([Hypothesis(sentence, 0.0)]) for sentence in sentences]
+""")
+    server = start("--model", f"de-en={engine}:Engine")
+    wait_until(lambda: "was replaced" in json.dumps(server.lines), server.process)
+    assert translate(server) == (200, "gut")
+
+
 def test_too_many_requests_are_refused_at_once_and_the_others_answered(start, tmp_path):
     server = start("--max-queue", "2", "--batch-sentences", "1", "--threads", "1", ECHO_GATE=str(tmp_path))
     answers: list[tuple[int, str]] = []
@@ -110,7 +136,12 @@ def test_too_many_requests_are_refused_at_once_and_the_others_answered(start, tm
     (["--model", "de-en=nowhere", "--precision", "int7"], "--precision int7: --engine auto supports float32"),
     (["--model", "de-en=nowhere", "--precision", "int8", "--engine", "graph"],
      "--precision int8: --engine graph supports float32"),
-    (["--model", "de-en=nowhere", "--host", "192.0.2.1"], "cannot be opened")])
+    (["--model", "de-en=nowhere", "--host", "192.0.2.1"], "cannot be opened"),
+    (["--model", "de-en=nowhere", "--host", "a..b"], "--host a..b is not a host name or an address"),
+    (["--model", "de-en=nowhere", "--port", "70000"], "--port 70000 must be from 0 to 65535"),
+    (["--model", "de-en=nowhere", "--port", "-1"], "--port -1 must be from 0 to 65535"),
+    (["--model", "de-en=nowhere", "--rate", "-5"], "--rate -5 must be 0 or more"),
+    (["--model", "de-en=nowhere", "--rate-characters", "nan"], "--rate-characters nan must be 0 or more")])
 def test_what_cannot_be_served_is_one_sentence(arguments, sentence, capsys, monkeypatch, tmp_path):
     from towernmt.cli.main import main
 

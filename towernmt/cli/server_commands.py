@@ -101,14 +101,16 @@ def run_serve(args: argparse.Namespace) -> int:
     check_search_options(search_options(args))
     limits = ServerLimits(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ServerLimits)})
     settings = _engine_settings(args)
+    _check_rates(args)
     keys = None if args.keys is None else KeysFile(args.keys)
     suggestions = Suggestions(None if args.suggestions is None else Path(args.suggestions))
     proxies = Proxies(args.trusted_proxy)
     try:
-        from towernmt.serve.server import bind, serve
+        from towernmt.serve.server import bind, note_reload_signal, serve
         from towernmt.serve.service import Access
     except ImportError:
         raise SettingsError(MISSING) from None
+    note_reload_signal()
     listener = bind(args.host, args.port)
     log_to_stderr()
     log_as_json()
@@ -116,6 +118,17 @@ def run_serve(args: argparse.Namespace) -> int:
     glossaries = Glossaries(None if args.glossaries is None else Path(args.glossaries))
     serve(open_service(specs, settings, limits, access, glossaries, args.page, suggestions), listener)
     return 0
+
+
+def _check_rates(args: argparse.Namespace) -> None:
+    """Refuse rates that would refuse every request.
+
+    Raises:
+        SettingsError: a rate is negative or not a number.
+    """
+    for name, rate in (("--rate", args.rate), ("--rate-characters", args.rate_characters)):
+        if not rate >= 0:
+            raise SettingsError(f"{name} {rate:g} must be 0 or more; 0 is no limit.")
 
 
 def open_service(specs: list[ModelSpec], settings: EngineSettings, limits: ServerLimits, access: Access,
@@ -214,5 +227,6 @@ def run_serve_keys(args: argparse.Namespace) -> int:
     if args.action == "remove":
         remove_key(path, args.name)
         return 0
+    _check_rates(args)
     print(add_key(path, args.name, args.rate, args.rate_characters, args.admin))
     return 0

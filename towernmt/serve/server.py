@@ -4,7 +4,8 @@ The process opens the port, answers, reloads its models on SIGHUP, and stops on 
 The server ends when all accepted requests are answered; after `--stop-seconds` it answers the rest with an error.
 Until then clients can follow their documents. A second SIGTERM ends it at once.
 
-Connections have time limits here, because uvicorn waits without limit for a client to send headers and to read.
+Connections have time limits here, because uvicorn waits without limit for a client to send headers, to send a body that
+is no longer read, and to read.
 
 The files of the page have a type, an ETag and a strict content security policy.
 """
@@ -17,6 +18,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -119,7 +121,9 @@ async def _failure(request: Request, error: Exception) -> Response:
 
 
 class Connection(H11Protocol):
-    """A connection that is closed if headers take too long, the client does not read, or too many others are open.
+    """A connection that is closed if headers take too long, a body does not end, or too many others are open.
+
+    It is also closed if the client does not read.
 
     Attributes:
         limits: of the server; set by `connection_class`.
@@ -132,6 +136,7 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._header_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
         if len(self.connections) > self.limits.max_connections:
             self._refuse(503, b"Too many connections: try again in a moment.\n", b"1")
             return
@@ -141,6 +146,7 @@ class Connection(H11Protocol):
         """Stop all time limits after the client disconnected."""
         self._cancel_header_timer()
         self._cancel_write_timer()
+        self._cancel_body_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -155,11 +161,29 @@ class Connection(H11Protocol):
             self._cancel_header_timer()
 
     def on_response_complete(self) -> None:
-        """Start the time limit for the next request, part of which may already be here."""
+        """Start the time limit for the rest of the body, or for the next request, part of which may already be here.
+
+        h11 discards the rest of a body: of a request that is answered by its address alone, for example.
+        """
         super().on_response_complete()
-        if not self.transport.is_closing() and self.conn.trailing_data[0]:
+        if self.transport.is_closing():
+            return
+        if self._is_discarding_body:
+            self._cancel_body_timer()
+            self._body_timer = self.loop.call_later(self.limits.body_seconds, self._on_body_timeout, self.cycle)
+        elif self.conn.trailing_data[0]:
             self._unset_keepalive_if_required()
             self._start_header_timer()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are not HTTP or too many; if an answer has already begun, close the connection instead."""
+        error = sys.exc_info()[1]       # which uvicorn handles, and does not pass on
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+        elif self.conn.our_state is h11.IDLE and getattr(error, "error_status_hint", 400) == 431:
+            self._refuse(431, b"The headers are larger than this server reads.\n")
+        else:
+            super().send_400_response(msg)
 
     def pause_writing(self) -> None:
         """Start the time limit for a client that does not read."""
@@ -170,6 +194,20 @@ class Connection(H11Protocol):
         """Stop the time limit for a client that does not read."""
         self._cancel_write_timer()
         super().resume_writing()
+
+    @property
+    def _is_discarding_body(self) -> bool:
+        """Whether a request is answered, but the client still sends its body."""
+        return self.conn.our_state is h11.DONE and self.conn.their_state is h11.SEND_BODY
+
+    def _on_body_timeout(self, cycle: object) -> None:
+        if self.cycle is cycle and self._is_discarding_body:
+            self.transport.close()
+
+    def _cancel_body_timer(self) -> None:
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
 
     def _on_write_timeout(self) -> None:
         log.info("A client did not read its answer within %g seconds; its connection is closed.", self.limits.seconds)
@@ -217,17 +255,34 @@ GRACE_SECONDS, POLL_SECONDS = 1.0, 0.05
 """Seconds after `--stop-seconds` until the process is killed, and between two checks of the documents."""
 
 
+MAX_PORT = 65535
+
+
+_reload_requested = threading.Event()
+"""Set by SIGHUP before the server listens."""
+
+
+def note_reload_signal() -> None:
+    """Let SIGHUP reload the models when the server listens; until then, it would end the process."""
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda number, frame: _reload_requested.set())
+
+
 def bind(host: str, port: int) -> socket.socket:
     """Open the port before models are loaded.
 
     Raises:
         SettingsError: the port cannot be opened.
     """
+    if not 0 <= port <= MAX_PORT:       # the system would open another port, such as 4464 for 70000
+        raise SettingsError(f"--port {port} must be from 0 to {MAX_PORT}.")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+    except UnicodeError:
+        raise SettingsError(f"--host {host} is not a host name or an address: pass, for example, 0.0.0.0.") from None
     except OSError as error:
         raise SettingsError(f"--host {host} --port {port} cannot be opened ({error.strerror}): choose another port, or "
                             "stop the program that has it.") from None
@@ -276,6 +331,9 @@ class _Server(uvicorn.Server):
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop)
             loop.add_signal_handler(signal.SIGHUP, self._reload)
+            if _reload_requested.is_set():
+                _reload_requested.clear()
+                self._reload()
         await super().serve(sockets)
 
     @contextmanager

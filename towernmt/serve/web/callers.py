@@ -125,16 +125,17 @@ class Rates:
             caller: identifier of the caller.
             unit: unit of the amount, in the plural.
             amount: amount to take.
-            per_minute: refill per minute and size of the bucket; 0 means no limit.
+            per_minute: refill per minute, and the size of the bucket, which has space for one request in any case; 0
+                means no limit.
 
         Raises:
             RequestError: the bucket is empty.
         """
         if not per_minute:
             return
-        now = self._clock()
-        available, updated_at = self._buckets.pop((caller, unit), (per_minute, now))
-        available = min(per_minute, available + (now - updated_at) * per_minute / 60)
+        now, size = self._clock(), max(per_minute, 1.0)
+        available, updated_at = self._buckets.pop((caller, unit), (size, now))
+        available = min(size, available + (now - updated_at) * per_minute / 60)
         allowed = available >= (1 if unit == "requests" else 1e-9)
         self._buckets[caller, unit] = (available - amount if allowed else available), now
         if len(self._buckets) > MAX_CALLERS:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -207,7 +208,7 @@ def error_response(error: RequestError, error_format: ErrorFormat) -> Response:
     """Return the HTTP response for an error."""
     from starlette.responses import JSONResponse
 
-    headers = {} if error.retry_after is None else {"Retry-After": str(max(1, round(error.retry_after)))}
+    headers = {} if error.retry_after is None else {"Retry-After": str(max(1, math.ceil(round(error.retry_after, 3))))}
     if error.status in (408, 413):
         headers["Connection"] = "close"     # otherwise the unread rest of the body would be parsed as the next request
     if error.status == 401:
