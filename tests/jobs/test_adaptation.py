@@ -29,6 +29,7 @@ from towernmt.core.errors import DataError, DirectoryInUseError
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.interop.model_card import CardText, DataSource, card_text_of_package, make_card
 from towernmt.jobs import adaptation
 from towernmt.jobs.adaptation import (
@@ -40,8 +41,9 @@ from towernmt.jobs.adaptation import (
     _rejection,
     adapt_model,
     check_pairs,
+    unseen_sentences,
 )
-from towernmt.jobs.corrections import Correction, read_corrections
+from towernmt.jobs.corrections import Correction, read_corrections, split_corrections
 from towernmt.run.started_run import StartingModel
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "fine-tuning.md"
@@ -175,6 +177,67 @@ def test_a_test_set_on_which_hardly_any_loss_is_significant_is_refused(job: Adap
     assert not job.work.exists()
 
 
+def test_corrected_sentences_do_not_count_in_the_test_set(job: AdaptationJob) -> None:
+    splits = {"train": [Correction("a", "A")], "valid": [Correction("b", "B")], "test": [Correction("c", "C")]}
+    sources = ["a", "b", "c", "", *(f"d{number}" for number in range(99))]
+    test = ValidationSet("test", sources, [[f"reference {source}" for source in sources]])
+    unseen = unseen_sentences(test, splits, job)
+    assert unseen.source == sources[2:] and unseen.references == [test.references[0][2:]]
+    with pytest.raises(DataError) as caught:
+        unseen_sentences(test.first(102), splits, job)
+    assert str(caught.value) == (
+        f"--test {' '.join(job.test)} has 99 sentences with a translation, without the 2 that are sources of "
+        "corrections: pass at least 100 of the old domain, because on fewer, even a loss of several BLEU points may "
+        "not be significant.")
+
+
+def test_a_test_set_of_corrections_reports_what_is_left_out_and_packages_the_rest(
+        job: AdaptationJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [f"source {number}" for number in range(300)]
+    (tmp_path / "test").write_text("".join(f"{line}\n" for line in lines))
+    packaged: list[tuple[str, str]] = []
+    use_fakes(monkeypatch, lambda name: packaged.append(name))
+    reports: list[str] = []
+    assert adapt_model(job, reports.append).rejection == ""
+    splits = split_corrections(read_corrections(job.corrections)[1], "a")
+    seen = {correction.source for name in ("train", "valid") for correction in splits[name]}
+    assert reports[1] == f"--test: {len(seen)} sentences are left out, because they are sources of corrections."
+    rest = [line for line in lines if line not in seen]
+    assert [Path(file).read_text().splitlines() for file in packaged[0]] == [rest, rest]
+    assert [Path(file).name for file in packaged[0]] == ["test", "test"]
+
+
+def test_adaptations_in_two_work_directories_do_not_share_an_unfinished_package(
+        job: AdaptationJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[Path] = []
+
+    def compare_after_another(job: AdaptationJob, package: Path, *_: Any) -> list[SetResult]:
+        compared.append(package)
+        if len(compared) == 1:
+            assert adapt_model(replace(job, work=job.work / "other"), lambda line: None).rejection == ""
+        assert package.exists()
+        return [SetResult("corrections", 9, 1.0, 2.0, 0.1), SetResult("test", 9, 1.0, 1.0, 1.0)]
+
+    use_fakes(monkeypatch)
+    monkeypatch.setattr(adaptation, "_compare_models", compare_after_another)
+    assert adapt_model(job, lambda line: None).rejection == ""
+    assert len(set(compared)) == 2 and job.output.read_bytes() == b"package"
+    assert [path.name for path in job.output.parent.glob("*.new")] == []
+
+
+def use_fakes(monkeypatch: pytest.MonkeyPatch, packaged: Callable[[Any], object] = lambda test: None) -> None:
+    """Replace the training, the package and the comparison of an adaptation; `packaged` gets its test set."""
+    def write_package(job: AdaptationJob, run: Any, output: Path, test: tuple[str, str]) -> None:
+        packaged(test)
+        output.write_bytes(b"package")
+
+    monkeypatch.setattr(adaptation, "_prepare_corrections", lambda *_: None)
+    monkeypatch.setattr(adaptation, "_train", lambda *_: 0)
+    monkeypatch.setattr(adaptation, "_write_package", write_package)
+    monkeypatch.setattr(adaptation, "_compare_models", lambda *_: [
+        SetResult("corrections", 9, 1.0, 2.0, 0.1), SetResult("test", 9, 1.0, 1.0, 1.0)])
+
+
 def test_two_adaptations_do_not_write_the_same_package(job: AdaptationJob) -> None:
     in_use = pytest.raises(DirectoryInUseError, match=r"w is in use: .*\(towernmt adapt\)")
     with DirectoryLock(job.work, "towernmt adapt"), in_use:
@@ -226,7 +289,7 @@ def test_a_better_model_replaces_the_package_and_another_does_not(toy: Callable[
     assert "held-out corrections: " in output
     old, new = re.findall(r"test set: 100 sentences, BLEU ([\d.]+) before and ([\d.]+) after", output)[0]
     assert PackagedRun(package).card["licence"] == "CC0-1.0"
-    assert not package.with_name("served.towernmt.zip.new").exists()
+    assert not list(tmp_path.glob("*.new"))
 
     precision = PackagedRun(package).manifest.processor_precision      # both scores are those of `towernmt evaluate`
     for model, score in ((toy("run"), old), (package, new)):

@@ -206,16 +206,39 @@ def adapt_model(job: AdaptationJob, report: Callable[[str], None]) -> Adaptation
     direction, corrections = read_corrections(job.corrections, job.direction)
     splits = split_corrections(corrections, job.corrections)
     test = read_lines_of_set(ValidationFiles("test", job.test[0], [job.test[1]]), _read_test_lines, _TEST_ADVICE)
+    unseen_sentences(test, splits, job)
     test_pairs = [pair for pair in zip(test.source, test.references[0], strict=True) if all(pair)]
     test_name = f"--test {' '.join(job.test)}"
-    if len(test_pairs) < MIN_TEST_SENTENCES:
-        raise DataError(f"{test_name} has {len(test_pairs)} sentences with a translation: pass at least "
-                        f"{MIN_TEST_SENTENCES} of the old domain, because on fewer, even a loss of several BLEU points "
-                        "may not be significant.")
     if job.text_check:
         check_pairs(job.model, {str(job.corrections): splits["train"], test_name: test_pairs})
     with DirectoryLock(job.work, "towernmt adapt"):
         return _train_and_compare(job, *_begin_or_resume(job, direction, corrections, report), test, report)
+
+
+def unseen_sentences(test: ValidationSet, splits: Mapping[str, Sequence[Correction]], job: AdaptationJob
+                     ) -> ValidationSet:
+    """Return the sentences of the old test set that are not sources of corrections for training or validation.
+
+    A model translates the others as they were corrected, which would hide what it has forgotten.
+
+    Args:
+        test: the old test set.
+        splits: the corrections; see `split_corrections`.
+        job: the job, for the message.
+
+    Raises:
+        DataError: fewer than `MIN_TEST_SENTENCES` of them have text on both sides.
+    """
+    seen = {correction.source for name in ("train", "valid") for correction in splits[name]}
+    rows = [row for row in zip(test.source, *test.references, strict=True) if row[0] not in seen]
+    usable, left_out = sum(map(all, rows)), len(test.source) - len(rows)
+    if usable < MIN_TEST_SENTENCES:
+        among = f", without the {left_out} that are sources of corrections" if left_out else ""
+        raise DataError(f"--test {' '.join(job.test)} has {usable} sentences with a translation{among}: pass at least "
+                        f"{MIN_TEST_SENTENCES} of the old domain, because on fewer, even a loss of several BLEU points "
+                        "may not be significant.")
+    source, *references = map(list, zip(*rows, strict=True))
+    return ValidationSet(test.name, source, references)
 
 
 def _begin_or_resume(job: AdaptationJob, direction: str, corrections: Sequence[Correction],
@@ -261,23 +284,36 @@ def _train_and_compare(job: AdaptationJob, directory: Path, corrections: Sequenc
     splits = split_corrections(corrections, directory / _CORRECTIONS)
     report(f"Corrections: {len(splits['train'])} for training, {len(splits['valid'])} for validation, "
            f"{len(splits['test'])} held out.")
+    unseen = unseen_sentences(test, splits, job)
+    if left_out := len(test.source) - len(unseen.source):
+        report(f"--test: {left_out} sentences are left out, because they are sources of corrections.")
     run = RunDirectory(directory / "run")
     status = _train(job, with_general_data(_prepare_corrections(job.model, splits, directory), job.general), run)
     if status:
         return AdaptationResult(status)
-    unfinished = job.output.with_name(f"{job.output.name}.new")
+    # Adaptations in two work directories may have the same output.
+    unfinished = job.output.with_name(f"{job.output.name}.{_short_hash(str(job.work.resolve()))}.new")
     unfinished.unlink(missing_ok=True)
     try:
-        _write_package(job, run, unfinished)
+        _write_package(job, run, unfinished, _test_files(job, unseen, directory) if left_out else job.test)
         held_out = [*map(list, zip(*splits["test"], strict=True))]
         rejection = _rejection(*_compare_models(job, unfinished, directory / "package", {
-            "held-out corrections": held_out, "test set": [test.source, *test.references]}, report))
+            "held-out corrections": held_out, "test set": [unseen.source, *unseen.references]}, report))
         if not rejection:
             os.replace(unfinished, job.output)
     finally:
         unfinished.unlink(missing_ok=True)
     _finish(directory)
     return AdaptationResult(rejection=rejection)
+
+
+def _test_files(job: AdaptationJob, test: ValidationSet, directory: Path) -> tuple[str, str]:
+    """Write the sentences of a test set to files with the names of those of the job, and return their paths."""
+    paths = [directory / "test" / side / Path(file).name.removesuffix(".gz")
+             for side, file in zip(("source", "reference"), job.test, strict=True)]
+    for path, lines in zip(paths, (test.source, *test.references), strict=True):
+        write_text(path, "".join(f"{line}\n" for line in lines))
+    return str(paths[0]), str(paths[1])
 
 
 def _read_test_lines(file: str) -> list[str]:
@@ -358,7 +394,7 @@ def _rejection(corrections: SetResult, test: SetResult) -> str:
     return ""
 
 
-def _write_package(job: AdaptationJob, run: RunDirectory, output: Path) -> None:
+def _write_package(job: AdaptationJob, run: RunDirectory, output: Path, test: tuple[str, str]) -> None:
     averaged = run.group("search", SearchSettings()).averaged
     with TrainedModel(run, None, device="cpu", averaged=averaged) as trained:
-        package_run(trained, output, job.card, PackageOptions(tests=[job.test]))
+        package_run(trained, output, job.card, PackageOptions(tests=[test]))
