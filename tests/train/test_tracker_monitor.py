@@ -18,6 +18,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.session import SessionCreator
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.train import tracker_monitor
+from towernmt.train.monitors import first_line
 from towernmt.train.tracker_monitor import Tracker, TrackerMonitor, make_tracker, mlflow_name, name_for_tracker
 
 SETTINGS = {"train.steps": 300, "model.pre_norm": True, "train.only": ["a|b"], "long": "x" * 900}
@@ -244,6 +245,11 @@ def test_a_run_that_could_not_begin_begins_later(tmp_path: Path, messages: list[
     train(tracker, tmp_path, steps=3)
     assert tracker.calls == [("begin", None), *((step, step / 2) for step in range(1, 4)), "end"]
     assert [message for message in messages if "log.tracker" in message] == [FAILURE, AGAIN]
+
+
+def test_the_password_of_a_tracker_is_not_logged() -> None:
+    error = ConnectionError("API request to http://anna:geheim@host:5000/api/2.0/runs?token=leise failed\nmore")
+    assert first_line(error) == "API request to http://***@host:5000/api/2.0/runs?token=*** failed"
 
 
 def test_only_the_last_figures_are_kept_and_the_missing_ones_are_counted(tmp_path: Path, messages: list[str],

@@ -98,7 +98,9 @@ def _mapping(origin: Path, options: Mapping[str, Any], name: str) -> Mapping[str
 
 
 def _find(origin: Path, folders: list[Path], name: Any, what: str) -> Path:
-    for path in (folder / str(name) for folder in folders):
+    """Return the path of a file, whose name may contain directories of the machine of the training."""
+    paths = Path(str(name)), Path(Path(str(name)).name)
+    for path in (folder / path for path in paths for folder in folders):
         if path.exists():
             return path
     raise SettingsError(f"{origin}: {what} ({name}) is missing: put it next to the configuration or into model_dir.")

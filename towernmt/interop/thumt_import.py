@@ -100,9 +100,12 @@ def find_vocabularies(request: ImportRequest, values: HyperParameters) -> tuple[
 
 
 def _find_vocabulary(folder: Path, name: str) -> Path:
-    """Return the path of a vocabulary, whose name may contain directories of the machine of the training."""
-    folders = (folder, folder.parent)
-    for path in (Path(name), *(other / name for other in folders), *(other / Path(name).name for other in folders)):
+    """Return the path of a vocabulary, whose name may contain directories of the machine of the training.
+
+    A file next to the model comes first, because the working directory may contain the vocabulary of another model.
+    """
+    near = (other / path for other in (folder, folder.parent) for path in (name, Path(name).name))
+    for path in (*near, Path(name)):
         if path.is_file():
             return path
     raise SettingsError(f"{folder / TRAINING}: the vocabulary {name} is missing: pass --vocabularies SOURCE TARGET.")

@@ -21,6 +21,7 @@ from tensorpack.callbacks.monitor import MonitorBase
 from tensorpack.utils import logger
 
 from towernmt.callbacks.summaries import charts, hyper_parameters, settings_table, text_summary
+from towernmt.core.errors import mask_text
 from towernmt.core.files import write_text
 from towernmt.core.tf_compat import tf, tf1
 
@@ -59,8 +60,11 @@ class Recorder(MonitorBase):
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of the message of an exception, or its class if it has no message."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """Return the first line of the message of an exception, or its class if it has no message.
+
+    Secrets are masked, because the message of a tracker may quote the URI of its server.
+    """
+    return mask_text((str(error).strip() or type(error).__name__).splitlines()[0])
 
 
 class StepRecorder(Recorder):

@@ -13,7 +13,7 @@ import yaml
 from towernmt.core.errors import TowerNMTError
 from towernmt.core.tf_compat import tf1
 from towernmt.interop.foreign_model import ImportRequest
-from towernmt.interop.opennmt_tf_import import read_opennmt_tf
+from towernmt.interop.opennmt_tf_import import find_opennmt_tf_files, read_opennmt_tf
 
 DEPTH, INNER, HEADS, LAYERS, DISTANCE = 8, 12, 2, 2, 2
 SOURCE_WORDS, TARGET_WORDS = ([f"{letter}{number}" for number in range(9)] for letter in "st")
@@ -165,6 +165,15 @@ def test_the_settings_follow_from_shapes_and_configuration(tmp_path: Path) -> No
     assert (s.hidden_size, s.filter_size, s.encoder_layers, s.decoder_layers) == (DEPTH, INNER, LAYERS, LAYERS)
     assert (s.tie_embeddings, s.first_position, s.source_end, s.norm_epsilon) == ("none", 1, False, 1e-3)
     assert model.search.beam_size == 3 and model.source.id_to_piece(4) == "s0"
+
+
+def test_files_of_another_machine_are_found_by_their_names(tmp_path: Path) -> None:
+    names = {f"{side}_vocabulary": f"/of/another/machine/{side}.vocab" for side in ("source", "target")}
+    config = write_model(tmp_path / "model", random_values(False), **names)
+    config.write_text(config.read_text().replace("model_dir: run", "model_dir: /of/another/machine/run"))
+    files = find_opennmt_tf_files(ImportRequest(config))
+    assert files.vocabularies == (config.parent / "source.vocab", config.parent / "target.vocab")
+    assert files.checkpoint == config.parent / "run" / "ckpt-7"
 
 
 @pytest.mark.parametrize(("damage", "said"), [

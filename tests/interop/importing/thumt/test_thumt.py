@@ -14,7 +14,7 @@ import pytest
 from towernmt.core.errors import TowerNMTError
 from towernmt.core.tf_compat import tf1
 from towernmt.interop.foreign_model import ImportRequest
-from towernmt.interop.thumt_import import read_thumt
+from towernmt.interop.thumt_import import HyperParameters, find_vocabularies, read_thumt
 
 DEPTH, INNER, HEADS, LAYERS, DISTANCE = 8, 12, 2, 2, 2
 SPECIAL = ["<pad>", "<eos>", "<unk>"]
@@ -212,6 +212,19 @@ def test_settings_and_search_are_those_of_its_hyper_parameters(tmp_path: Path) -
     assert (search.beam_size, search.length_penalty) == (3, 0.8)
     assert (search.max_length_factor, search.max_length_constant) == (1.0, 20)
     assert model.source.id_to_piece(4) == "s0" and model.target.id_to_piece(4) == "t0"
+
+
+def test_a_vocabulary_next_to_the_model_comes_before_one_in_the_working_directory(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_model(tmp_path / "model", random_values({}), {}, vocab=["source.txt", "data/target.txt"])
+    for name in ("source.txt", "data/target.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("of another model\n")
+    monkeypatch.chdir(tmp_path)
+    request = ImportRequest(model)
+    assert find_vocabularies(request, HyperParameters(model)) == (model / "source.txt", model / "target.txt")
+    (model / "target.txt").unlink()
+    assert find_vocabularies(request, HyperParameters(model))[1] == Path("data/target.txt")
 
 
 def test_a_best_checkpoint_has_its_hyper_parameters_in_the_folder_above(tmp_path: Path) -> None:
