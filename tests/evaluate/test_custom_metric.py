@@ -126,6 +126,7 @@ def test_a_command_uses_the_function_of_a_file(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("def length(sources, translations, references):\n"
                                "    return [len(text.split()) for text in translations]\n\ndef bleu(a, b, c): ...\n\n"
+                               "def sentences(a, b, c): ...\n\n"
                                "def one(a): ...\n")
     Path("ref").write_text("a b c\nd e\n")
     Path("hyp").write_text("a b\nd e f g\n")
@@ -135,7 +136,9 @@ def test_a_command_uses_the_function_of_a_file(tmp_path: Path, monkeypatch: pyte
     assert main(["evaluate", "--reference", "ref", "--system", "hyp", "ref", "--metric", "mine.py:length",
                  "--html", "page.html", "--bootstrap-samples", "20", "--randomization-trials", "20"]) == 0
     assert "length" in capsys.readouterr().out and "<th>length</th>" in Path("page.html").read_text()
-    for name, sentence in (("mine.py:bleu", "two metrics have this name"), ("mine.py:missing", "has no 'missing'"),
+    for name, sentence in (("mine.py:bleu", "two metrics have this name"),
+                           ("mine.py:sentences", "a field of --json has this name"),
+                           ("mine.py:missing", "has no 'missing'"),
                            ("mine.py:one", "expected a function of sources, translations and references")):
         assert main([*command, name]) == 1
         assert sentence in capsys.readouterr().err

@@ -153,6 +153,21 @@ def test_useless_translations_name_the_model_and_its_score_and_are_made_again(
     assert sorted(path.name for path in job.directory.iterdir()) == ["model", "record.json"]
 
 
+def test_translations_that_the_filters_drop_are_made_again(make_job: Callable[..., MonolingualJob]) -> None:
+    job = make_job(sources=SettingsSources(defaults="automatic", overrides=(Overrides("--set", {"train.steps": 40}),)))
+    (job.directory / "model").mkdir(parents=True)
+    save_record(job, open_record(job, text_facts(job.text).sha256))
+    long_lines = [" ".join(sentences(80, seed)) for seed in range(20)]
+    (job.directory / "translations").write_text("".join(f"{line}\n" for line in long_lines))
+    with pytest.raises(DataError) as error:
+        train_with_monolingual_text(job, lambda line: None)
+    assert str(error.value) == (
+        f"--monolingual {job.text}: all or nearly all translations by {job.directory / 'model'} are dropped by the "
+        f"filters of {job.data.directory} (20 long source): run the same command with a higher train.steps to train "
+        "this model further, or pass a better model as --teacher with another --logdir.")
+    assert not (job.directory / "translations").exists() and not (job.directory / "data").exists()
+
+
 @pytest.mark.parametrize(("limits", "model", "spent", "final"), [
     ({"train.steps": 101.0}, {"train.steps": 51}, 0.4, {"train.steps": 101}),
     ({"train.epochs": 1.0, "train.minutes": 0.0}, {"train.epochs": 1}, 0.4, {"train.epochs": 1}),

@@ -142,6 +142,11 @@ def test_pages_of_allowed_sites_may_ask(make_client):
     client = make_client(access={"origins": ["https://example.org"]})
     asked = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
     assert client.options("/translate", headers=asked).headers["access-control-allow-origin"] == "https://example.org"
+    for method in ("GET", "PUT", "PATCH", "DELETE"):        # those of glossaries and documents
+        assert client.options("/v3/glossaries/a", headers={**asked, "Access-Control-Request-Method": method}
+                              ).status_code == 200
+    answer = client.post("/translate", json=ASKED, headers=asked)
+    assert answer.headers["access-control-expose-headers"] == "retry-after"
     other = client.options("/translate", headers={**asked, "Origin": "https://example.net"})
     assert "access-control-allow-origin" not in other.headers
     assert "access-control-allow-origin" not in make_client().post("/translate", json=ASKED, headers=asked).headers

@@ -18,6 +18,9 @@ UNSPACED = ("th", "lo", "km", "my", "bo", "dz")
 LOWER_IS_BETTER = ("TER",)
 TOKENIZERS = tuple(BLEU.TOKENIZERS)
 _PRINTED_NAMES = {"BLEU": "BLEU", "CHRF": "chrF2", "TER": "TER"}
+_JSON_FIELDS = ("signature", "chrf_signature", "ter_signature", "sentences", "checkpoint", "seconds",
+                "sentences_per_second", "terms")
+"""Fields of `towernmt evaluate --json` besides the scores, whose names a custom metric must not have."""
 
 NamedMetrics = dict[str, Any]
 """sacreBLEU's metric objects by the names that it prints, in the requested order."""
@@ -57,6 +60,8 @@ class MetricSettings:
         for custom in self.custom:
             if custom.name in used_names:
                 raise SettingsError(f"metric '{custom.name}': two metrics have this name: rename the function.")
+            if custom.name in _JSON_FIELDS:
+                raise SettingsError(f"metric '{custom.name}': a field of --json has this name: rename the function.")
             used_names.add(custom.name)
         if self.tokenizer is not None and self.tokenizer not in TOKENIZERS:
             raise SettingsError(f"tokenizer '{self.tokenizer}': choose among {', '.join(TOKENIZERS)}.")

@@ -34,7 +34,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.batches.mixed_data import MixedData
 from towernmt.dataflow.batches.training_data import TrainingData
 from towernmt.dataflow.preparation.manifest import MANIFEST
-from towernmt.dataflow.preparation.preparation import prepare
+from towernmt.dataflow.preparation.preparation import NoPairLeftError, prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData, ReversedData
 from towernmt.dataflow.text.pair_filters import TextFilters
@@ -239,12 +239,14 @@ class _Stages:
         return float(trained["seconds"]) if trained and "seconds" in trained else None
 
     def _prepare(self) -> None:
-        if not (self._prepared / MANIFEST).is_file():
-            self._begin_stage(self._count - 1, "prepare the translated pairs", self._seconds_left(0.0))
+        if (self._prepared / MANIFEST).is_file():
+            return
+        self._begin_stage(self._count - 1, "prepare the translated pairs", self._seconds_left(0.0))
+        try:
             self._prepare_pairs()
-        if not PreparedData(self._prepared).pairs:
-            shutil.rmtree(self._prepared)
-            self._refuse_translations(f"are dropped by the filters of {self._job.data.directory}")
+        except NoPairLeftError as error:
+            shutil.rmtree(self._prepared, ignore_errors=True)
+            self._refuse_translations(f"are dropped by the filters of {self._job.data.directory} ({error.dropped})")
 
     def _prepare_pairs(self) -> None:
         job, lines = self._job, self._translated_lines()

@@ -85,9 +85,9 @@ ERROR_FORMATS: dict[str, ErrorFormat] = {"/v2/": deepl.deepl_error, "/v3/": deep
 def make_app(service: Service) -> Any:
     """Return the ASGI application of a service."""
     origins = list(service.access.origins)
-    cors = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST", "DELETE"],
+    cors = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
                        allow_headers=["authorization", "content-type", "x-api-key", native_documents.KEY_HEADER],
-                       max_age=3600)] if origins else []
+                       expose_headers=["retry-after"], max_age=3600)] if origins else []
     routes = [*operations.routes(), *native.routes(), *native_documents.routes(), *libretranslate.routes(),
               *deepl.text_routes(), *deepl.glossary_routes(), *deepl.document_routes(),
               *(page_routes() if service.page else [])]

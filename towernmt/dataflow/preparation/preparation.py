@@ -45,6 +45,19 @@ from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.dataflow.vocabulary.source_text import SOURCE_TEXT
 
 
+class NoPairLeftError(DataError):
+    """The filters have dropped all pairs of a corpus.
+
+    Attributes:
+        dropped: number of dropped pairs for each reason, as text.
+    """
+
+    def __init__(self, corpus: str, dropped: str) -> None:
+        super().__init__(f"{corpus}: no pair is left; dropped: {dropped}. Check the text, and the settings of its "
+                         "filters (--max-length, --max-length-ratio and the others that are set).")
+        self.dropped = dropped
+
+
 def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str | None = None) -> PreparedData:
     """Prepare a corpus, unless it was prepared with the same settings before.
 
@@ -139,9 +152,7 @@ class _Preparation:
         statistics, shards = self._passes.write_shards()
         self._passes.check_unchanged()
         if not statistics.pairs:
-            raise DataError(f"{self._corpus}: no pair is left; dropped: "
-                            f"{statistics.dropped_in_words()}. Check the text, and the settings of its "
-                            f"filters (--max-length, --max-length-ratio and the others that are set).")
+            raise NoPairLeftError(self._corpus, statistics.dropped_in_words())
         self._finish(source, target, self._notes + notes, statistics, shards)
 
     def _finish(self, source: Vocabulary, target: Vocabulary, notes: list[str], statistics: Statistics,

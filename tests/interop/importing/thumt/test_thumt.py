@@ -217,10 +217,11 @@ def test_settings_and_search_are_those_of_its_hyper_parameters(tmp_path: Path) -
 def test_a_vocabulary_next_to_the_model_comes_before_one_in_the_working_directory(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = write_model(tmp_path / "model", random_values({}), {}, vocab=["source.txt", "data/target.txt"])
+    working_directory = tmp_path / "other" / "directory"
     for name in ("source.txt", "data/target.txt"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("of another model\n")
-    monkeypatch.chdir(tmp_path)
+        (working_directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (working_directory / name).write_text("of another model\n")
+    monkeypatch.chdir(working_directory)
     request = ImportRequest(model)
     assert find_vocabularies(request, HyperParameters(model)) == (model / "source.txt", model / "target.txt")
     (model / "target.txt").unlink()
