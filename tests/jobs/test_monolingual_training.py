@@ -163,8 +163,8 @@ def test_translations_that_the_filters_drop_are_made_again(make_job: Callable[..
         train_with_monolingual_text(job, lambda line: None)
     assert str(error.value) == (
         f"--monolingual {job.text}: all or nearly all translations by {job.directory / 'model'} are dropped by the "
-        f"filters of {job.data.directory} (20 long source): run the same command with a higher train.steps to train "
-        "this model further, or pass a better model as --teacher with another --logdir.")
+        f"filters of {job.data.directory} (20 long source (lines 1, 2, 3, 4, 5, ...)): run the same command with a "
+        "higher train.steps to train this model further, or pass a better model as --teacher with another --logdir.")
     assert not (job.directory / "translations").exists() and not (job.directory / "data").exists()
 
 
