@@ -3,24 +3,26 @@
 The vocabularies of the two languages are learned at the same time. If the settings do not specify the number of ids,
 or whether both languages share a vocabulary, these rules decide:
 
-**Size.** Each subword should occur often enough to be learned, and sentences should be short. On 5,000 pairs of
-Tatoeba, models with 4,000 and 6,857 ids learned more from the same number of tokens than models with 2,000 or 1,000,
-and on 30,000 pairs 8,000 ids were better than 4,000 (docs/notes/defaults.md, "Number of subwords"): short sentences
-matter more than frequent subwords. Papers on long trainings report the opposite: 2,000 (Sennrich and Zhang 2019,
-"Revisiting low-resource neural machine translation"), or at least fewer than the usual 32,000 (Ding et al. 2019, "A
-call for prudent choice of subword merge operations in neural machine translation"; Gowda and May 2020, "Finding the
-optimal vocabulary size for neural machine translation"). The measurements on the 2.1 million words of Tatoeba used
-8,000 (docs/notes/measurements.md, "The four architectures"), and Vaswani et al. 2017 shared 37,000 for 4.5 million
+**Size.** Sentences should be short, and each subword should occur often enough to be learned. In trainings of minutes,
+short sentences matter more: two vocabularies of 16,000 ids learned more from as many tokens of the 2.1 million words of
+Tatoeba than two of 8,000, and all of the 11,700 to 15,600 subwords that Home Assistant's German and Russian have were
+better than 8,000 and 4,000 (docs/notes/defaults.md, "Number of subwords"). On 5,000 pairs, 4,000 ids were as good as
+all that the text has, and better than 2,000 or 1,000. Papers on long trainings report the opposite: 2,000 (Sennrich and
+Zhang 2019, "Revisiting low-resource neural machine translation"), or at least fewer than the usual 32,000 (Ding et al.
+2019, "A call for prudent choice of subword merge operations in neural machine translation"; Gowda and May 2020,
+"Finding the optimal vocabulary size for neural machine translation"). Vaswani et al. 2017 shared 37,000 for 4.5 million
 pairs. Values in between are a guess.
 
 **Characters.** Each character that a text needs is a subword. So a text with thousands of characters, such as
 Chinese, gets a vocabulary of which characters fill at most half.
 
 **Sharing.** One vocabulary for both languages spells names alike on both sides (Sennrich et al. 2016, "Neural machine
-translation of rare words with subword units"), and lets both have one table of embeddings (Vaswani et al. 2017). It
-helps if the scripts are the same. In Home Assistant's translations, languages with the same script share 0.48
-(Vietnamese and Turkish) to 0.88 (English and French) of their letters, and languages with different scripts 0.07
-(English and Serbian) to 0.35 (Chinese and Japanese). Tatoeba's German and English share 0.81.
+translation of rare words with subword units"), and lets both have one table of embeddings (Vaswani et al. 2017), which
+saves memory. It helps if the scripts are the same. In Home Assistant's translations, languages with the same script
+share 0.48 (Vietnamese and Turkish) to 0.88 (English and French) of their letters, and languages with different scripts
+0.07 (English and Serbian) to 0.35 (Chinese and Japanese). Tatoeba's German and English share 0.81. On a text of medium
+size, two vocabularies were better: two of 8,000 ids on Tatoeba than one of 8,000, and as good as one of 16,000, in less
+time (docs/notes/defaults.md, "Number of subwords"). Larger texts, for which models are larger, were not measured.
 """
 
 from __future__ import annotations
@@ -176,8 +178,10 @@ class VocabularyMaker:
         return not path or (path.endswith(".codes") and not Path(path).with_suffix(".pieces").is_file())
 
 
-SIZES = ((20_000, 2_000), (200_000, 4_000), (10_000_000, 8_000), (100_000_000, 16_000), (float("inf"), 32_000))
-"""Pairs of an upper limit for the number of words of the text, and the number of ids of its vocabulary."""
+SIZES = ((10_000, 2_000), (50_000, 4_000), (50_000_000, 16_000), (float("inf"), 32_000))
+"""Pairs of an upper limit for the number of words of a language, and the number of ids of a vocabulary."""
+SEPARATE = (50_000, 5_000_000)
+"""Numbers of words of a language from which and below which each language has its own vocabulary."""
 FIXED_SIZE = 8_000
 """Number of ids if the text is not measured: for plain words, and if no vocabulary is learned."""
 COVERAGE = 0.9995
@@ -216,44 +220,45 @@ def plan_vocabularies(settings: PrepareSettings, measure: Callable[[], TextMeasu
     if settings.vocab_size is not None or settings.vocab_kind == "word" or not sides:
         return VocabularyPlan(settings.vocab_size or FIXED_SIZE, bool(settings.shared_vocab))
     text, automatic = measure(), []
+    characters = [text.sides[side].characters for side in sides]
+    words = sum(estimate_words(text.sides[side]) for side in sides) / len(sides) / text.share
+    subject = f"each language has about {_two_digits(words):,} words" if len(sides) == 2 else (
+        f"the {sides[0]} has about {_two_digits(words):,} words")
     shared = settings.shared_vocab
     if shared is None and len(sides) == 2:
-        shared, reason = propose_sharing(common_letters(*(text.sides[side].characters for side in sides)))
-        automatic.append(f"--{'' if shared else 'no-'}shared-vocab, because {reason}")
-    words = sum(estimate_words(text.sides[side]) for side in sides) / text.share
-    characters = [text.sides[side].characters for side in sides]
+        shared, reason = propose_sharing(common_letters(*characters), words)
+        automatic.append(f"--{'' if shared else 'no-'}shared-vocab, because {reason or subject}")
     if shared:
-        characters, subject = [sum(characters, Counter())], "the text has"
-    else:
-        words, subject = words / len(sides), "each language has" if len(sides) == 2 else f"the {sides[0]} has"
+        characters = [sum(characters, Counter())]
     needed = max(_characters_needed(settings, counts) for counts in characters)
-    size, reason = propose_size(words, needed, subject)
-    return VocabularyPlan(size, bool(shared), (*automatic, f"--vocab-size {size}, because {reason}"))
+    size, reason = propose_size(words, needed)
+    return VocabularyPlan(size, bool(shared), (*automatic, f"--vocab-size {size}, because {reason or subject}"))
 
 
-def propose_size(words: float, characters: int, subject: str = "the text has") -> tuple[int, str]:
-    """Return the number of ids, and the reason.
+def propose_size(words: float, characters: int) -> tuple[int, str]:
+    """Return the number of ids, and the reason if it is not the number of words.
 
     Args:
-        words: number of words of the text.
+        words: number of words of a language.
         characters: number of characters that must be subwords.
-        subject: beginning of the reason.
     """
-    by_words = next(size for limit, size in SIZES if words < limit)
-    size = next((size for _, size in SIZES if size >= max(by_words, 2 * characters)), -(-2 * characters // 1000) * 1000)
-    if size > by_words:
-        return size, f"{subject} {characters:,} characters that must have a piece, and they may fill half of it"
-    return size, f"{subject} about {_two_digits(words):,} words"
+    by_words, by_characters = next(size for limit, size in SIZES if words < limit), -(-2 * characters // 1000) * 1000
+    if by_characters <= by_words:
+        return by_words, ""
+    return by_characters, f"{characters:,} characters must have a subword, and may fill half of it"
 
 
-def propose_sharing(common: float) -> tuple[bool, str]:
-    """Return whether both languages share a vocabulary, and the reason.
+def propose_sharing(common: float, words: float) -> tuple[bool, str]:
+    """Return whether both languages share a vocabulary, and the reason if it is not the number of words.
 
     Args:
         common: share of common letters; see `common_letters`.
+        words: number of words of a language.
     """
-    is_shared = common >= LEAST_COMMON_LETTERS
-    return is_shared, f"the languages have {100 * common:.0f} % of their letters in common"
+    first, end = SEPARATE
+    if common >= LEAST_COMMON_LETTERS and first <= words < end:
+        return False, ""
+    return common >= LEAST_COMMON_LETTERS, f"the languages have {100 * common:.0f} % of their letters in common"
 
 
 def common_letters(first: Counter[str], second: Counter[str]) -> float:
