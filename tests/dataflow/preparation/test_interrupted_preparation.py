@@ -122,6 +122,53 @@ def test_an_error_of_the_data_keeps_nothing(settings: PrepareSettings) -> None:
     assert not Path(settings.output).exists()
 
 
+@pytest.mark.parametrize("change", [{}, {"valid_source": "missing.de", "valid_target": "missing.en"}])
+def test_earlier_work_stays_if_the_next_command_ends_before_it_resumes(settings: PrepareSettings,
+                                                                       monkeypatch: pytest.MonkeyPatch,
+                                                                       change: dict[str, str]) -> None:
+    """The second command is interrupted, or names a missing file, before it encodes anything."""
+    with monkeypatch.context() as patch:
+        first = interrupting(patch, 12)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(settings)
+    assert first[-1].startswith("encoding")
+    before = {path for path in (Path(settings.output) / STAGE).rglob("*") if path.is_file()}
+    with monkeypatch.context() as patch:
+        if not change:
+            patch.setattr(passes.Passes, "begin", lambda passes, key: _raise(KeyboardInterrupt()))
+        with pytest.raises((KeyboardInterrupt, DataError)):
+            prepare(replace(settings, **change))
+    assert before <= set((Path(settings.output) / STAGE).rglob("*"))
+    second = interrupting(monkeypatch, 100)
+    prepare(settings)
+    assert second and not set(first) & set(second)
+
+
+def test_pairs_of_an_earlier_command_stay_if_the_next_one_reads_no_more(settings: PrepareSettings, tmp_path: Path,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    from towernmt.dataflow.preparation import input_texts
+    from towernmt.dataflow.sources.mixture import MixtureReader
+
+    monkeypatch.setattr(input_texts, "_RECORD_PAIRS", 4096)
+    stream = replace(settings, source=str(tmp_path / "train.{de,en}"), target="")
+    real, calls = MixtureReader.take, 0
+
+    def take(reader: MixtureReader, pairs: int) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        if calls == 3:
+            raise DataError("the database is not reachable for 120 s.")
+        return real(reader, pairs)
+
+    monkeypatch.setattr(MixtureReader, "take", take)
+    for error in (KeyboardInterrupt, DataError):
+        with pytest.raises(error):
+            prepare(stream)
+        assert (Path(settings.output) / STAGE / "corpus.source").read_bytes().count(b"\n") == 4096
+
+
 def test_a_source_is_read_on_from_where_it_was_interrupted(settings: PrepareSettings, tmp_path: Path,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     from towernmt.dataflow.preparation import input_texts

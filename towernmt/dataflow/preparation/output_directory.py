@@ -31,7 +31,8 @@ class OutputDirectory:
             ...                     # write a complete preparation into output.stage, the manifest last
             output.exchange()
 
-    At the end of the block, `stage` is removed; without `exchange`, the directory is unchanged.
+    At the end of the block, `stage` is removed; without `exchange`, the directory is unchanged. The work of an interrupted
+    process stays in `stage` if the block ends by an exception before `begin_work`.
 
     Attributes:
         directory: path of the directory.
@@ -53,6 +54,7 @@ class OutputDirectory:
         self.directory = Path(directory)
         self.stage = self.directory / STAGE
         self._keep = self._keep_after_errors = False
+        self._has_earlier_work = False      # of another process, which this one has neither resumed nor replaced
         self._overwrite, self._report = overwrite, report
         self._new_directories: list[Path] = []
         self._lock = DirectoryLock(self.directory, "towernmt prepare")
@@ -70,11 +72,16 @@ class OutputDirectory:
             if (self.stage / MANIFEST).exists():
                 exchange(self.directory)
             self._check()
+            self._has_earlier_work = self.stage.exists()
             self.stage.mkdir(exist_ok=True)
         except BaseException:
             self._leave()
             raise
         return self
+
+    def begin_work(self) -> None:
+        """Note that the stage now contains the work of this process, which has resumed or replaced earlier work."""
+        self._has_earlier_work = False
 
     def keep_work(self, after_errors: bool = False) -> None:
         """Keep the stage after an interruption, because another process can resume from it.
@@ -101,7 +108,8 @@ class OutputDirectory:
             try:
                 if (self.stage / MANIFEST).exists():    # interrupted while files were exchanged
                     exchange(self.directory)
-                if error is None or (isinstance(error, DataError) and not self._keep_after_errors):
+                if error is None or (isinstance(error, DataError) and not self._keep_after_errors
+                                     and not self._has_earlier_work):
                     remove_tree(self.stage)
                 self._keep_or_remove()
             finally:
@@ -117,7 +125,7 @@ class OutputDirectory:
         self._leave()
 
     def _keep_or_remove(self) -> None:
-        if not self._keep:
+        if not (self._keep or self._has_earlier_work):
             remove_tree(self.stage)
         elif self.stage.exists():
             self._report(f"what is done so far is kept in {self.stage}: the same command resumes from it")

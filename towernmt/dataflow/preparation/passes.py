@@ -128,6 +128,7 @@ class Passes:
         """Begin the preparation of a key; return whether an earlier process has begun it."""
         self._key = key
         begun = claim_stage(self.stage, key)
+        self._output.begin_work()
         if self.lines >= _RESUMABLE_LINES:
             self._output.keep_work()
         return begun
