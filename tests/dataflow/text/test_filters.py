@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.processor_time import processor_seconds
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.batches.batch_settings import StreamBatchSettings
 from towernmt.dataflow.batches.stream_batches import StreamBatches
@@ -140,6 +141,10 @@ def test_digits_agree_in_any_order_and_script(source: str, target: str, agree: b
     ("a, b, c, d, e, f, g", "a", False), ("a, b, c", "a b c", True)])
 def test_punctuation_agrees_across_scripts(source: str, target: str, agree: bool) -> None:
     assert punctuation_agrees(source, target) is agree
+
+
+def test_the_time_of_the_filter_of_punctuation_grows_with_the_length_of_a_line() -> None:
+    assert processor_seconds(lambda: punctuation_agrees(")" * 200_000 + "a", "a")) < 5
 
 
 @pytest.mark.parametrize(("filters", "source", "target", "reason"), [

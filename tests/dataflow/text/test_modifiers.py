@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.edit_distance import edit_distance
+from tests.processor_time import processor_seconds
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.letter_case import capitalized, has_case, is_upper_case, lower_case, title_case, upper_case
 from towernmt.dataflow.text.modifiers import MODIFIERS, Modifiers, with_typo, without_accents
@@ -99,6 +100,17 @@ def test_emoji_and_spans_are_the_same_on_both_sides(seed):
     source, target = modify("spans", seed, "Ja.", "Yes.")
     assert source.replace("Ja", "").replace(".", "", 1).strip(" .") == target.replace("Yes", "").replace(
         ".", "", 1).strip(" .")
+
+
+def test_the_time_grows_with_the_length_of_a_line_and_not_with_its_square():
+    marks, words = "." * 100_000 + "a", " ".join(f"word{number}" for number in range(20_000))
+
+    def modify_both():
+        assert modify("noise", source=marks, target="a") == (marks, "a")
+        source, target = modify("spans", source=words, target=words)
+        assert source == target != words
+
+    assert processor_seconds(modify_both) < 5
 
 
 @given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(sorted(MODIFIERS)), st.integers(0, 99))

@@ -45,6 +45,10 @@ def test_long_words_take_time_in_proportion_to_their_length(text: str) -> None:
     assert processor_seconds(segment) < 5
 
 
+def test_searching_a_long_text_takes_time_in_proportion_to_its_length() -> None:
+    assert processor_seconds(lambda: occurrences("b", "a b " * 20_000)) < 5
+
+
 def test_a_word_may_begin_behind_a_sign_and_behind_a_character_of_a_script_without_spaces() -> None:
     assert [may_end_word(text) for text in ("(", "-", "👍🏽", "東", "ก็")] == [True] * 5
     assert [may_end_word(text) for text in ("", "a", "कि", "a\u0301", "7", "_", "के\u200d")] == [False] * 7

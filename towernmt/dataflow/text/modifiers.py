@@ -19,6 +19,7 @@ from __future__ import annotations
 import random
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,8 +31,9 @@ from towernmt.dataflow.text.text_lines import split_tags
 
 TextPair = tuple[str, str]
 """Source and target of a sentence pair."""
-_FINAL = re.compile(r"[.!?…。！？]+\s*$")
+_FINAL = re.compile(r"(?<![.!?…。！？])[.!?…。！？]+\s*$")      # linear in a long row of marks because of the first part
 _TOKEN = re.compile(r"[^\W_]{2,}")
+_WORD = re.compile(r"\w+")
 _ROWS = {"": ("qwertyuiop", "asdfghjkl", "zxcvbnm"), "de": ("qwertzuiopü", "asdfghjklöä", "yxcvbnm"),
          "fr": ("azertyuiop", "qsdfghjklm", "wxcvbn")}
 _QUOTES = {'"': "“", "'": "’", "“": '"', "”": '"', "„": '"', "’": "'", "‘": "'", "«": '"', "»": '"'}
@@ -178,8 +180,9 @@ def with_span(text: str, span: str, where: str) -> str:
 def _spans(pair: PairText, draw: random.Random) -> None:
     """Replace a word that both sides have, such as a name or a number, or put the span at the end of both."""
     span = draw.choice(_SPANS)(draw)
+    source_counts, target_counts = (Counter(_WORD.findall(text)) for text in (pair.source, pair.target))
     shared = [word for word in dict.fromkeys(_TOKEN.findall(pair.source))
-              if _count(word, pair.source) == 1 == _count(word, pair.target)]
+              if source_counts[word] == 1 == target_counts[word]]
     if shared:
         word = draw.choice(shared)
         pair.source, pair.target = (re.sub(rf"(?<!\w){re.escape(word)}(?!\w)", lambda _: span, text)
@@ -187,10 +190,6 @@ def _spans(pair: PairText, draw: random.Random) -> None:
         return
     where = draw.choice(("end", "before the full stop"))
     pair.source, pair.target = (with_span(text, span, where) for text in (pair.source, pair.target))
-
-
-def _count(word: str, text: str) -> int:
-    return len(re.findall(rf"(?<!\w){re.escape(word)}(?!\w)", text))
 
 
 def _name(draw: random.Random) -> str:

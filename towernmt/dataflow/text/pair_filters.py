@@ -113,7 +113,8 @@ class TextFilters:
 
 _DIGITS = regex.compile(r"\p{Nd}")
 _PUNCTUATION = regex.compile(r"\p{P}")
-_CLOSING = regex.compile(r"[\p{Pe}\p{Pf}\p{Pi}\"'\s]+$")  # quotes and brackets after the last mark
+_CLOSING = regex.compile(r"(?<![\p{Pe}\p{Pf}\p{Pi}\"'\s])[\p{Pe}\p{Pf}\p{Pi}\"'\s]+$")
+"""Quotes and brackets after the last mark; the part before them makes the time linear in a long row of them."""
 _QUESTION = "?？؟՞⁇⁈⸮"
 _GREEK = regex.compile(r"\p{Script=Greek}")
 _EXTRA_MARKS = 3  # marks that a side may have in addition to 1.5 times those of the other side

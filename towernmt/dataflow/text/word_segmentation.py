@@ -13,6 +13,7 @@ component of an emoji is never separated from its base. Three kinds of boundarie
 from __future__ import annotations
 
 import unicodedata
+from itertools import accumulate
 
 import regex  # type: ignore[import-untyped]
 
@@ -128,9 +129,7 @@ def occurrences(phrase: str, text: str) -> int:
     """
     phrase, text = matching_form(phrase), matching_form(text)
     begins = {start for start, _ in word_spans(text)}
-    ends = {0}
-    for character in characters(text):
-        ends.add(max(ends) + len(character))
+    ends = {0, *accumulate(map(len, characters(text)))}
     count = index = 0
     while phrase and (index := text.find(phrase, index)) >= 0:
         counts = index in begins and index + len(phrase) in ends
