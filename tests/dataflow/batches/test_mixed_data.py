@@ -105,6 +105,13 @@ def test_both_validation_sets_are_there_under_their_names(data: MixedData) -> No
     assert data.validation_sets[1].source == data.general.valid_source
 
 
+def test_two_validation_sets_with_one_name_are_refused(directory: Path, data: MixedData) -> None:
+    named = make_data(directory, "named", NEW, valid_name=["general"])
+    with pytest.raises(SettingsError, match="validation set that training names 'general', which is also the name of "
+                                            "a set of .*named: prepare that data again with another --valid-name"):
+        MixedData(named, data.general)
+
+
 def test_validation_text_of_general_data_alone_is_distinguished(directory: Path, data: MixedData) -> None:
     blind = make_data(directory, "blind", NEW, valid_source=None, valid_target=None)
     mixed = MixedData(blind, data.general)

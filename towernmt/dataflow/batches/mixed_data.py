@@ -46,7 +46,7 @@ class MixedData(ValidatedData):
         has_alignments: whether all pairs have alignments.
 
     Raises:
-        SettingsError: the vocabularies differ.
+        SettingsError: the vocabularies differ, or a validation set of each has the same name in training.
     """
 
     def __init__(self, new: PreparedData, general: PreparedData, tag: int | None = None, translated: bool = False
@@ -56,6 +56,7 @@ class MixedData(ValidatedData):
             raise SettingsError(f"--general {general.directory} has another vocabulary than {new.directory}: prepare "
                                 "both with --vocabulary-of and the same model.")
         self.new, self.general, self._tag, self.translated = new, general, tag, translated
+        self._refuse_equal_names()
         self.directory: Path | str = new.directory
         self.source_vocabulary: Vocabulary = new.source_vocabulary
         self.target_vocabulary: Vocabulary = new.target_vocabulary
@@ -78,13 +79,26 @@ class MixedData(ValidatedData):
     @cached_property
     def validation_sets(self) -> list[ValidationSet]:
         """The validation sets of the new data, then those of the general data."""
-        general_sets = self.general.validation_sets
-        if len(general_sets) == 1:
-            names = [GENERAL]
-        else:
-            names = [f"{GENERAL}-{general_set.name}" for general_set in general_sets]
-        return [*self.new.validation_sets, *(replace(general_set, name=name)
-                                             for general_set, name in zip(general_sets, names, strict=True))]
+        general_sets = zip(self.general.validation_sets, self._general_names(), strict=True)
+        return [*self.new.validation_sets, *(replace(general_set, name=name) for general_set, name in general_sets)]
+
+    def _general_names(self) -> list[str]:
+        """Return the names of the validation sets of the general data."""
+        names = [info["name"] for info in self.general.manifest["validation_sets"]]
+        return [GENERAL] if len(names) == 1 else [f"{GENERAL}-{name}" for name in names]
+
+    def _refuse_equal_names(self) -> None:
+        """Refuse a validation set of the new data with the name of one of the general data: their scores would mix.
+
+        Raises:
+            SettingsError: two sets have the same name.
+        """
+        new_names = [info["name"] for info in self.new.manifest["validation_sets"]]
+        for name in self._general_names():
+            if name in new_names:
+                raise SettingsError(f"--general {self.general.directory} has a validation set that training names "
+                                    f"'{name}', which is also the name of a set of {self.new.directory}: prepare that "
+                                    "data again with another --valid-name.")
 
     def copy_vocabularies(self, directory: str | Path) -> None:
         """Write the vocabularies into another directory."""
