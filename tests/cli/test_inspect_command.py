@@ -81,6 +81,9 @@ def test_prepared_data_is_looked_at_too(inspect) -> None:
     assert status == 0
     assert "[1] out" in text and "0.00 % / 0.00 %" in text
     assert "would be dropped" not in text and "1 dropped: empty source" in text
+    assert inspect("out", "--vocabulary", "words.words") == (1, (
+        "towernmt: --vocabulary words.words: out is prepared data, which includes its vocabularies. Remove "
+        "--vocabulary.\n"))
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -179,6 +179,9 @@ def run_inspect(options: argparse.Namespace) -> int:
                             "least 0 samples.")
     shares: list[float | None] = []
     if is_prepared(options.data):
+        if options.vocabulary:
+            raise SettingsError(f"--vocabulary {options.vocabulary}: {mask_uri(options.data)} is prepared data, which "
+                                "includes its vocabularies. Remove --vocabulary.")
         reports = [inspect_prepared(open_prepared(options.data), options.samples)]
     else:
         corpora = read_corpora(options.data)
