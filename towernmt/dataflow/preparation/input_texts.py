@@ -22,7 +22,7 @@ from typing import BinaryIO, TextIO
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import naming, write_text
 from towernmt.dataflow.preparation.manifest import ValidationInfo
-from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
+from towernmt.dataflow.preparation.prepare_settings import SENTENCEPIECE_KINDS, PrepareSettings
 from towernmt.dataflow.sources.corpora import Corpora, read_corpora
 from towernmt.dataflow.sources.mixture import Mixture
 from towernmt.dataflow.sources.source import Cursor
@@ -91,7 +91,7 @@ def _tag_symbols(settings: PrepareSettings, corpora: Corpora, factors: int) -> l
             raise SettingsError(f"{corpora.name}: the tag {error.reason}") from None
         symbols.update(word for word in words if len(words) == 1 or not word.isalpha())
     with_comma = next((symbol for symbol in sorted(symbols) if "," in symbol), None)
-    if with_comma is not None and settings.vocab_kind in ("unigram", "bpe") and not settings.vocab_symbols:
+    if with_comma is not None and settings.vocab_kind in SENTENCEPIECE_KINDS and not settings.vocab_symbols:
         raise SettingsError(f"{corpora.name}: the tag {with_comma} cannot become a subword, since commas separate the "
                             "tokens of --vocab-symbols. Write it without a comma.")
     return sorted(symbols)

@@ -15,6 +15,7 @@ from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.farm.ray_workers import check_ray
 
 VOCABULARY_KINDS = ("unigram", "bpe", "bpe-codes", "word")
+SENTENCEPIECE_KINDS = ("unigram", "bpe")
 LEARN = "learn"
 """Value of `alignments` to learn them. A file of this name is passed as ./learn."""
 LEAST_COVERAGE = 0.98  # minimum of SentencePiece
@@ -196,6 +197,11 @@ class PrepareSettings:
             if len(symbol.split()) > 1 or symbol in SPECIAL_PIECES:
                 problem = "a token cannot contain white space" if symbol.split()[1:] else "this token is reserved"
                 raise SettingsError(f"--vocab-symbols {symbol}: {problem}. Write tokens such as <a>,<b>.")
+        for name in ("character_coverage", "byte_fallback", "vocab_symbols"):
+            if getattr(self, name) and self.vocab_kind not in SENTENCEPIECE_KINDS:
+                option = f"--{name.replace('_', '-')}"
+                raise SettingsError(f"{option} with --vocab-kind {self.vocab_kind}: only SentencePiece has this option. "
+                                    f"Remove {option}, or choose --vocab-kind {' or '.join(SENTENCEPIECE_KINDS)}.")
         if self.ray is not None:
             check_ray()
         files = {path for path in (self.source_vocab, self.target_vocab) if path}
