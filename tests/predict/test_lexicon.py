@@ -102,6 +102,9 @@ def test_alignments_are_counted(tmp_path: Path) -> None:
     assert entries.frequency.tolist() == [0, 0, 0, 0, 3, 1, 0, 1, 1]
     with pytest.raises(DataError, match="links line 2: the word alignment 2-0"):
         entries_of_alignments(source, target, written(tmp_path / "links", "0-0", "2-0", ""), SOURCE, TARGET)
+    invisible = written(tmp_path / "a", "das haus", "das \u200b klein", "das klein")    # the cleaned line has two words
+    with pytest.raises(DataError, match="links line 2: the word alignment 2-0"):
+        entries_of_alignments(invisible, target, str(tmp_path / "links"), SOURCE, TARGET)
 
 
 def test_a_table_of_probabilities_or_of_logarithms_is_read(tmp_path: Path) -> None:

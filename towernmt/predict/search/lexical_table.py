@@ -21,7 +21,7 @@ from towernmt.core.files import replacing
 from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, pair_range
 from towernmt.dataflow.text.pharaoh_alignments import link_tokens, parse_links
-from towernmt.dataflow.text.text_lines import Chunk, read_chunks, read_lines
+from towernmt.dataflow.text.text_lines import Chunk, clean, read_chunks, read_lines
 from towernmt.dataflow.vocabulary.base import PAD, SPECIAL_PIECES, UNK, Vocabulary
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def entries_of_alignments(source: str, target: str, alignments: str, source_voca
     for source_chunk, target_chunk, links_chunk in _parallel([source, target, alignments]):
         source_ids, source_words = source_vocabulary.encode_with_words(source_chunk.decode())
         target_ids, target_words = target_vocabulary.encode_with_words(target_chunk.decode())
-        links = parse_links(links_chunk, *([len(line.split()) for line in chunk.decode()]
+        links = parse_links(links_chunk, *([len(clean(line).split()) for line in chunk.decode()]
                                            for chunk in (source_chunk, target_chunk)))
         pair_keys = [keys]
         for line, line_links in enumerate(links):
