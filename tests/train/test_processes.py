@@ -16,7 +16,7 @@ from towernmt.callbacks.learning_rate import LearningRateSchedule
 from towernmt.callbacks.saver import CheckpointSaver
 from towernmt.callbacks.schedules import constant
 from towernmt.callbacks.stopping import NaNGuard, StopAtStep
-from towernmt.core.errors import DivergenceError, SettingsError
+from towernmt.core.errors import DataError, DivergenceError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import Decision, World, in_world
 from towernmt.input_source import GeneralQueueInput
@@ -24,6 +24,7 @@ from towernmt.models.layers.randomness import set_seed
 from towernmt.optim.gradients import GradientReducer, sum_over_towers
 from towernmt.run.directory import RunDirectory
 from towernmt.run.run_log import hold_log
+from towernmt.train import callback_group
 from towernmt.train.monitors import EventWriter, StatsWriter
 from towernmt.train.trainer import SyncMultiGPUTrainer
 
@@ -120,6 +121,16 @@ def test_a_value_that_is_not_finite_in_another_process_ends_this_one_before_it_s
     saver = CheckpointSaver(tmp_path, every_steps=0)
     with in_world(Scripted(0, 5, Decision.DIVERGED)), pytest.raises(DivergenceError, match="another process found"):
         train_plainly(trainer, [saver], PlainModel())
+    assert saver.latest() == tmp_path / "step-0"
+
+
+def test_a_process_that_reads_other_batches_ends_all_before_they_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+                                                                      ) -> None:
+    """The seventh agreement is the second one about the position after the second update."""
+    monkeypatch.setattr(callback_group, "COMPARED_STEPS", 2)
+    saver = CheckpointSaver(tmp_path, every_steps=0)
+    with in_world(Scripted(0, 7, Decision.CONTINUE)), pytest.raises(DataError, match="At step 2, the workers no longer "):
+        train_plainly(trainer, [saver, StopAtStep(3)], PlainModel())
     assert saver.latest() == tmp_path / "step-0"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.cluster.cluster_description import Cluster, cluster_from_environment
-from towernmt.core.errors import DivergenceError, SettingsError
+from towernmt.core.errors import DataError, DivergenceError, SettingsError
 from towernmt.core.world import World, current_world, in_world
 
 MISSING = "(nothing)"
@@ -88,6 +88,31 @@ def refuse_differences(facts: Mapping[str, object]) -> None:
         world.leave()    # a process that ends early must not seem lost to one that is still reading
         raise SettingsError(f"The workers differ: {'; '.join(differences)}. Start all workers with the same code, "
                             "data, settings and run directory.")
+
+
+def refuse_different_batches(position: str | None, step: int, world: World) -> None:
+    """Compare the numbers of the epoch, the block and the batch of all processes, after the same update.
+
+    The processes read a source each by itself. If it changes at that time, one of them may read more pairs.
+
+    Args:
+        position: JSON of the data position of this process; None if it has none.
+        step: number of updates.
+        world: the processes.
+
+    Raises:
+        DataError: in every process, if the numbers differ.
+    """
+    content = json.loads(position) if position else None
+    if isinstance(content, dict):   # the rest, such as the time of change of a file, may differ between machines
+        content = {name: value for name, value in content.items() if name not in ("cursor", "weights")}
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
+    number = int.from_bytes(digest[:6], "big")      # a float64 represents it exactly
+    if world.agree(number) != -world.agree(-number):
+        raise DataError(f"At step {step}, the workers no longer read the same batches, since a source has changed "
+                        f"while they read it (worker {world.process} is at {json.dumps(content)}). Start all workers "
+                        "again to resume from the last checkpoint, and do not change the sources while several workers "
+                        "read them; or prepare the data.")
 
 
 def worker_differences(first: Mapping[str, str], other: Mapping[str, str], index: int) -> list[str]:

@@ -16,7 +16,8 @@ from tensorpack.train.base import StopTraining
 from tensorpack.utils import logger
 
 from towernmt.callbacks.run_hooks import refuse_shared_feeds, separate_runs
-from towernmt.core.errors import DivergenceError, WorkerLostError
+from towernmt.cluster.joining import refuse_different_batches
+from towernmt.core.errors import DataError, DivergenceError, WorkerLostError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import Decision, World
 
@@ -43,6 +44,10 @@ COMMON_ENDINGS = (StopTraining, DivergenceError, tf.errors.OutOfRangeError)
 """Exceptions that end all processes together. Any other one ends its own process, and the others detect the loss."""
 LOST_PROCESS_ERRORS = (tf.errors.OpError, WorkerLostError)
 """Exceptions that end only their own process within a step, which may then be incomplete."""
+
+
+COMPARED_STEPS = 100
+"""Number of steps after which several processes compare their data positions again."""
 
 
 def agree_on(error: Exception | None, world: World) -> Decision:
@@ -126,6 +131,16 @@ class CallbackGroup(Callbacks):
 
     def trigger_step(self) -> None:
         self._act_together(super().trigger_step)
+        step = self.trainer.loop.global_step
+        if self._world.processes > 1 and step % COMPARED_STEPS == 0:
+            self._refuse_different_batches(step)
+
+    def _refuse_different_batches(self, step: int) -> None:
+        try:
+            refuse_different_batches(getattr(self.trainer.data, "last_position", None), step, self._world)
+        except DataError:
+            self.trainer.diverged = True    # so that no checkpoint is written
+            raise
 
     def _trigger_epoch(self) -> None:
         self._act_together(super()._trigger_epoch)
