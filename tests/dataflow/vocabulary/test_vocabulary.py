@@ -232,6 +232,18 @@ def test_a_sentence_piece_model_with_other_special_ids_is_moved_to_ours() -> Non
     assert ours.piece_to_id("@X@") > UNK
 
 
+@pytest.mark.parametrize(("sentences", "split_digits"), [
+    (["我 爱 你", "你 好"], False), (["10 20", "2 2024"], True), (["ab"], False)])
+def test_bpe_codes_of_text_without_anything_to_merge_have_its_characters(sentences: list[str], split_digits: bool
+                                                                        ) -> None:
+    vocabulary = learn_bpe_codes(sentences, 40, split_digits=split_digits)
+    ids = vocabulary.encode_batch(sentences)
+    assert [vocabulary.decode(line) for line in ids] == sentences and UNK not in {id for line in ids for id in line}
+    assert [len(line) for line in ids] == [len(sentence.replace(" ", "")) for sentence in sentences]
+    content = vocabulary.files()
+    assert BpeCodesVocabulary.parse(content[".codes"], content[".pieces"]).encode_batch(sentences) == ids
+
+
 def test_bpe_codes_agree_with_subword_nmt() -> None:
     from subword_nmt.apply_bpe import BPE
 

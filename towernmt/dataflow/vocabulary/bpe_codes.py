@@ -29,6 +29,7 @@ from towernmt.dataflow.vocabulary.word_vocabulary import most_frequent, read_pie
 SEPARATOR = "@@"
 _CACHED_WORDS = 200_000
 _DIGIT = re.compile(r"\d")
+_HEADER = re.compile(r"#version:[^\n]*\n*")
 
 
 class BpeCodesVocabulary(Vocabulary):
@@ -178,6 +179,8 @@ def _learn(words: Counter[str], symbols: int, split_digits: bool) -> bytes:
         raise DataError(f"a bpe-codes vocabulary of {symbols + len(SPECIAL_PIECES)} is too small: the text needs "
                         f"{characters + len(SPECIAL_PIECES)} for its single characters (inside and at the end of "
                         "words) and the special pieces. Increase --vocab-size, or use --vocab-kind bpe.")
+    if all(len(word) == 1 for word in words):   # subword-nmt fails if there is nothing to merge
+        return b"#version: 0.2\n"
     table = io.StringIO("".join(f"{word} {count}\n" for word, count in sorted(words.items())))
     output = io.StringIO()
     with contextlib.redirect_stderr(io.StringIO()):
@@ -197,9 +200,10 @@ def _between_digits(words: Counter[str]) -> Counter[str]:
 def _segmenter(codes: bytes, origin: str) -> Any:
     apply_bpe = _subword_nmt("apply_bpe")
     try:
-        text = io.StringIO(codes.decode("utf-8"))
+        text = codes.decode("utf-8")
+        merges = 0 if _HEADER.fullmatch(text) else -1   # subword-nmt fails at a header alone, and -1 stands for all
         with contextlib.redirect_stderr(io.StringIO()):
-            return apply_bpe.BPE(text, separator=SEPARATOR)
+            return apply_bpe.BPE(io.StringIO(text), merges, SEPARATOR)
     except (SystemExit, ValueError, IndexError, AttributeError) as error:
         raise DataError(f"{origin}: not a file of subword-nmt codes (a line '#version', then two symbols a line). "
                         "Check the path.") from error
