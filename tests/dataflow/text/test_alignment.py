@@ -33,6 +33,11 @@ def test_links_are_read_once_each_and_a_line_may_have_none() -> None:
     assert parse_links(lines("1-0 0-0\t1-0 ", ""), [2, 3], [1, 1]) == [[(0, 0), (1, 0)], []]
 
 
+def test_a_number_of_thousands_of_digits_is_refused() -> None:
+    with pytest.raises(DataError, match=f"^a.links line 1: '{'9' * 40}' is not a word alignment"):
+        parse_links(lines("9" * 5000 + "-0"), [3], [4])
+
+
 @pytest.mark.parametrize("item", ["1", "1-", "-1", "0:0", "0-0-0", "a-b", "0–0", "٠-٠", "1.5-0"])
 def test_what_is_no_link_is_refused_with_file_and_line(item: str) -> None:
     with pytest.raises(DataError, match=f"^a.links line 8: '{item}' is not a word alignment: expected .* `0-0 1-2`"):

@@ -15,6 +15,7 @@ from towernmt.dataflow.text.text_lines import Chunk
 
 Link = tuple[int, int]
 """Source word and target word, from 0."""
+_LONGEST_LINK = 40      # characters; Python refuses to read numbers of thousands of digits
 LONGEST = 1 << 16
 """Maximum length of an aligned sentence in tokens, since links are stored as uint16."""
 
@@ -38,7 +39,7 @@ def _parse(line: str, location: str, source_words: int, target_words: int) -> li
     links = set()
     for item in line.split():
         source, _, target = item.partition("-")
-        if not (source.isdecimal() and target.isdecimal() and item.isascii()):
+        if not (source.isdecimal() and target.isdecimal() and item.isascii()) or len(item) > _LONGEST_LINK:
             raise DataError(f"{location}: '{item[:40]}' is not a word alignment: expected the indices of a source word "
                             "and a target word, from 0, as in `0-0 1-2`.")
         link = int(source), int(target)
