@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sqlite3
 import subprocess
 import sys
 import zipfile
@@ -120,6 +121,18 @@ def test_places_outside_the_disk_are_no_paths(text):
         check_output_paths("translate", PARSERS["translate"], options("translate", output=output, input="text"))
     with pytest.raises(DataError, match="is the same file as --source"):
         check_output_paths("load", PARSERS["load"], options("load", output="sqlite:///text?table=t", source="text"))
+
+
+def test_a_table_can_be_loaded_into_another_one_of_the_same_database(text, capsys):
+    pytest.importorskip("sqlalchemy")
+    with sqlite3.connect("pairs.db") as connection:
+        connection.execute("CREATE TABLE a (id INTEGER PRIMARY KEY, source TEXT NOT NULL, target TEXT NOT NULL)")
+        connection.execute("INSERT INTO a (source, target) VALUES ('ein Haus', 'a house')")
+    assert main(["load", "--source", "sqlite:///pairs.db?table=a", "--output", "sqlite:///pairs.db?table=b"]) == 0
+    with sqlite3.connect("pairs.db") as connection:
+        assert connection.execute("SELECT source, target FROM b").fetchall() == [("ein Haus", "a house")]
+    assert main(["load", "--source", "sqlite:///pairs.db?table=a", "--output", "sqlite:///pairs.db?table=a"]) == 1
+    assert "is the table sqlite:///pairs.db?table=a itself" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [

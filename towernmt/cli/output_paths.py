@@ -84,6 +84,8 @@ def check_output_paths(command: str, parser: argparse.ArgumentParser, options: a
     output_kinds, names = WRITTEN[command], path_options(parser)
     inputs = {names[dest]: list(_paths(getattr(options, dest, None))) for dest in names if dest not in output_kinds}
     outputs = {names[dest]: _output(getattr(options, dest, None)) for dest in output_kinds}
+    if command == "load" and all(_SQLITE.match(getattr(options, dest, None) or "") for dest in ("source", "output")):
+        inputs[names["source"]] = []    # tables of one database; `load_table` refuses a table as its own source
     for dest, owned in output_kinds.items():
         name = names[dest]
         if getattr(options, dest, None) == "":
