@@ -23,6 +23,10 @@ _joined: dict[Cluster, Any] = {}
 """The worlds of this process; TensorFlow cannot end a server, so further training uses the same world."""
 
 
+class DifferentBatchesError(DataError):
+    """The processes no longer read the same batches. All of them raise it, after the same step."""
+
+
 @contextmanager
 def joined_world(timeout: float, cpu_towers: int = 1) -> Iterator[World]:
     """Join the world of `TF_CONFIG` or SLURM, or keep the present world if they describe no other worker.
@@ -54,7 +58,7 @@ def joined_world(timeout: float, cpu_towers: int = 1) -> Iterator[World]:
     with in_world(world), world.naming_lost_workers(), world.watching_workers():
         try:
             yield world
-        except DivergenceError:     # all processes raise it
+        except (DivergenceError, DifferentBatchesError):    # all processes raise it
             world.leave()
             raise
         world.agree(True)
@@ -101,7 +105,7 @@ def refuse_different_batches(position: str | None, step: int, world: World) -> N
         world: the processes.
 
     Raises:
-        DataError: in every process, if the numbers differ.
+        DifferentBatchesError: in every process, if the numbers differ.
     """
     content = json.loads(position) if position else None
     if isinstance(content, dict):   # the rest, such as the time of change of a file, may differ between machines
@@ -109,10 +113,10 @@ def refuse_different_batches(position: str | None, step: int, world: World) -> N
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
     number = int.from_bytes(digest[:6], "big")      # a float64 represents it exactly
     if world.agree(number) != -world.agree(-number):
-        raise DataError(f"At step {step}, the workers no longer read the same batches, since a source has changed "
-                        f"while they read it (worker {world.process} is at {json.dumps(content)}). Start all workers "
-                        "again to resume from the last checkpoint, and do not change the sources while several workers "
-                        "read them; or prepare the data.")
+        raise DifferentBatchesError(
+            f"At step {step}, the workers no longer read the same batches, since a source has changed while they read "
+            f"it (worker {world.process} is at {json.dumps(content)}). Start all workers again to resume from the last "
+            "checkpoint, and do not change the sources while several workers read them; or prepare the data.")
 
 
 def worker_differences(first: Mapping[str, str], other: Mapping[str, str], index: int) -> list[str]:

@@ -16,8 +16,8 @@ from tensorpack.train.base import StopTraining
 from tensorpack.utils import logger
 
 from towernmt.callbacks.run_hooks import refuse_shared_feeds, separate_runs
-from towernmt.cluster.joining import refuse_different_batches
-from towernmt.core.errors import DataError, DivergenceError, WorkerLostError
+from towernmt.cluster.joining import DifferentBatchesError, refuse_different_batches
+from towernmt.core.errors import DivergenceError, WorkerLostError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import Decision, World
 
@@ -138,7 +138,7 @@ class CallbackGroup(Callbacks):
     def _refuse_different_batches(self, step: int) -> None:
         try:
             refuse_different_batches(getattr(self.trainer.data, "last_position", None), step, self._world)
-        except DataError:
+        except DifferentBatchesError:
             self.trainer.diverged = True    # so that no checkpoint is written
             raise
 
