@@ -396,6 +396,9 @@ def test_a_target_that_is_the_source_is_reported(tmp_path: Path) -> None:
     ({"character_coverage": 0.5}, "--character-coverage 0.5"),
     ({"shared_vocab": True, "source_vocab": "a", "target_vocab": "b"}, "--shared-vocab with two different"),
     ({"split_digits": True, "vocab_kind": "word"}, "--split-digits with --vocab-kind word"),
+    ({"byte_fallback": True, "vocab_kind": "word"}, "--byte-fallback with --vocab-kind word: only Sentence"),
+    ({"character_coverage": 0.99, "vocab_kind": "bpe-codes"}, "--character-coverage with --vocab-kind bpe-codes"),
+    ({"vocab_symbols": "<a>", "vocab_kind": "word"}, "--vocab-symbols with --vocab-kind word"),
     ({"vocab_symbols": "<a>,b c"}, "--vocab-symbols b c: a token cannot contain white space"),
     ({"vocab_symbols": "<a>,<s>"}, "--vocab-symbols <s>: this token is reserved"),
 ))

@@ -31,8 +31,8 @@ class OutputDirectory:
             ...                     # write a complete preparation into output.stage, the manifest last
             output.exchange()
 
-    At the end of the block, `stage` is removed; without `exchange`, the directory is unchanged. The work of an interrupted
-    process stays in `stage` if the block ends by an exception before `begin_work`.
+    At the end of the block, `stage` is removed; without `exchange`, the directory is unchanged. The work of an
+    interrupted process stays in `stage` if the block ends by an exception before `begin_work`.
 
     Attributes:
         directory: path of the directory.

@@ -200,7 +200,7 @@ class PrepareSettings:
         for name in ("character_coverage", "byte_fallback", "vocab_symbols"):
             if getattr(self, name) and self.vocab_kind not in SENTENCEPIECE_KINDS:
                 option = f"--{name.replace('_', '-')}"
-                raise SettingsError(f"{option} with --vocab-kind {self.vocab_kind}: only SentencePiece has this option. "
+                raise SettingsError(f"{option} with --vocab-kind {self.vocab_kind}: only SentencePiece has it. "
                                     f"Remove {option}, or choose --vocab-kind {' or '.join(SENTENCEPIECE_KINDS)}.")
         if self.ray is not None:
             check_ray()

@@ -31,7 +31,8 @@ from towernmt.dataflow.text.text_lines import split_tags
 
 TextPair = tuple[str, str]
 """Source and target of a sentence pair."""
-_FINAL = re.compile(r"(?<![.!?…。！？])[.!?…。！？]+\s*$")      # linear in a long row of marks because of the first part
+_FINAL = re.compile(r"(?<![.!?…。！？])[.!?…。！？]+\s*$")
+"""Final marks; the part before them makes the time linear in a long row of them."""
 _TOKEN = re.compile(r"[^\W_]{2,}")
 _WORD = re.compile(r"\w+")
 _ROWS = {"": ("qwertyuiop", "asdfghjkl", "zxcvbnm"), "de": ("qwertzuiopü", "asdfghjklöä", "yxcvbnm"),
