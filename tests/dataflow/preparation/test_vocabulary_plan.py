@@ -154,8 +154,9 @@ def test_automatic_values_are_saved_and_the_same_command_finds_them(tmp_path: Pa
     data = prepare(settings)
     saved = data.manifest["settings"]
     assert (saved["vocab_size"], saved["shared_vocab"]) == (2_000, True)
-    assert data.manifest["notes"][1] == "automatic setting: --vocab-size 2000, because each language has about 2,400 words"
-    assert data.manifest["notes"][1] in data.statistics_table
+    note = data.manifest["notes"][1]
+    assert note == "automatic setting: --vocab-size 2000, because each language has about 2,400 words"
+    assert note in data.statistics_table
     before = contents(tmp_path / "out")
     prepare(settings, output)
     assert "kept" in output.getvalue() and contents(tmp_path / "out") == before
