@@ -48,6 +48,14 @@ def test_characters_fill_half_of_a_vocabulary_at_most(characters: int, size: int
     assert (f"{characters:,} characters" in reason) == (size > 2_000)
 
 
+def test_languages_without_spaces_between_words_have_fewer_subwords() -> None:
+    chinese = ["我家在山上有一座房子"] * 100                   # 50,000 words of two characters
+    assert plan_of(chinese, [LATIN] * 100, share=0.01).size == 4_000
+    assert plan_of(["我 家 在 山 上"] * 100, [LATIN] * 100, share=0.01).size == 16_000
+    assert [propose_size(words, 100, without_spaces=True)[0] for words in (19_999, 200_000, 10_000_000, 1e9)] == [
+        2_000, 8_000, 16_000, 32_000]
+
+
 @pytest.mark.parametrize(("words", "shared"), [(49_999, True), (50_000, False), (4_999_999, False), (5_000_000, True)])
 def test_languages_with_common_letters_have_two_vocabularies_if_the_text_is_of_medium_size(words: float, shared: bool
                                                                                            ) -> None:

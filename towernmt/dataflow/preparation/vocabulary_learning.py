@@ -7,7 +7,8 @@ or whether both languages share a vocabulary, these rules decide:
 short sentences matter more: two vocabularies of 16,000 ids learned more from as many tokens of the 2.1 million words of
 Tatoeba than two of 8,000, and all of the 11,700 to 15,600 subwords that Home Assistant's German and Russian have were
 better than 8,000 and 4,000 (docs/notes/defaults.md, "Number of subwords"). On 5,000 pairs, 4,000 ids were as good as
-all that the text has, and better than 2,000 or 1,000. Papers on long trainings report the opposite: 2,000 (Sennrich and
+all that the text has, and better than 2,000 or 1,000. On Japanese, 4,000 were better than 16,000, whose subwords are
+phrases. Papers on long trainings report the opposite: 2,000 (Sennrich and
 Zhang 2019, "Revisiting low-resource neural machine translation"), or at least fewer than the usual 32,000 (Ding et al.
 2019, "A call for prudent choice of subword merge operations in neural machine translation"; Gowda and May 2020,
 "Finding the optimal vocabulary size for neural machine translation"). Vaswani et al. 2017 shared 37,000 for 4.5 million
@@ -180,6 +181,9 @@ class VocabularyMaker:
 
 SIZES = ((10_000, 2_000), (50_000, 4_000), (50_000_000, 16_000), (float("inf"), 32_000))
 """Pairs of an upper limit for the number of words of a language, and the number of ids of a vocabulary."""
+SIZES_WITHOUT_SPACES = (
+    (20_000, 2_000), (200_000, 4_000), (10_000_000, 8_000), (100_000_000, 16_000), (float("inf"), 32_000))
+"""The same if the words of a language are not separated by spaces, so that a subword may contain several words."""
 SEPARATE = (50_000, 5_000_000)
 """Numbers of words of a language from which and below which each language has its own vocabulary."""
 FIXED_SIZE = 8_000
@@ -231,18 +235,20 @@ def plan_vocabularies(settings: PrepareSettings, measure: Callable[[], TextMeasu
     if shared:
         characters = [sum(characters, Counter())]
     needed = max(_characters_needed(settings, counts) for counts in characters)
-    size, reason = propose_size(words, needed)
+    size, reason = propose_size(words, needed, any(has_no_spaces(text.sides[side]) for side in sides))
     return VocabularyPlan(size, bool(shared), (*automatic, f"--vocab-size {size}, because {reason or subject}"))
 
 
-def propose_size(words: float, characters: int) -> tuple[int, str]:
+def propose_size(words: float, characters: int, without_spaces: bool = False) -> tuple[int, str]:
     """Return the number of ids, and the reason if it is not the number of words.
 
     Args:
         words: number of words of a language.
         characters: number of characters that must be subwords.
+        without_spaces: whether the words of a language are not separated by spaces.
     """
-    by_words, by_characters = next(size for limit, size in SIZES if words < limit), -(-2 * characters // 1000) * 1000
+    sizes = SIZES_WITHOUT_SPACES if without_spaces else SIZES
+    by_words, by_characters = next(size for limit, size in sizes if words < limit), -(-2 * characters // 1000) * 1000
     if by_characters <= by_words:
         return by_words, ""
     return by_characters, f"{characters:,} characters must have a subword, and may fill half of it"
@@ -273,8 +279,17 @@ def common_letters(first: Counter[str], second: Counter[str]) -> float:
 
 def estimate_words(side: SideMeasure) -> float:
     """Return the number of words of the measured lines; it is estimated for scripts without spaces."""
+    return max(side.words, _words_without_spaces(side))
+
+
+def has_no_spaces(side: SideMeasure) -> bool:
+    """Return whether most words of the measured lines are not separated by spaces, as in Chinese."""
+    return _words_without_spaces(side) > side.words
+
+
+def _words_without_spaces(side: SideMeasure) -> float:
     unspaced = sum(count for character, count in side.characters.items() if begins_unspaced(character))
-    return max(side.words, unspaced / CHARACTERS_OF_A_WORD)
+    return unspaced / CHARACTERS_OF_A_WORD
 
 
 def _characters_needed(settings: PrepareSettings, characters: Counter[str]) -> int:
