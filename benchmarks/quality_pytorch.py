@@ -46,12 +46,13 @@ class Optimizer:
     def __init__(self, model: Transformer, settings: dict[str, Any]) -> None:
         self._settings = settings
         self._matrices = [parameter for name, parameter in model.named_parameters()
-                          if parameter.ndim == 2 and name != "table"]
+                          if parameter.ndim == 2 and not name.endswith("_table")]
         self._momenta = [torch.zeros_like(matrix) for matrix in self._matrices]
         self._steps = [torch.zeros_like(matrix) for matrix in self._matrices]
         self._updates = 0
         self._adam = torch.optim.AdamW(
-            [{"params": [model.table], "weight_decay": settings["weight_decay"]},
+            [{"params": [model.source_table, model.target_table, model.softmax_table],
+              "weight_decay": settings["weight_decay"]},
              {"params": [parameter for parameter in model.parameters() if parameter.ndim == 1], "weight_decay": 0.0}],
             betas=(settings["beta1"], settings["beta2"]), eps=settings["epsilon"], fused=True)
         self._compiled = torch.compile(self._directions)

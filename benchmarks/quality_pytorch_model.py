@@ -1,8 +1,8 @@
 """The pre-norm Transformer of towernmt's automatic settings in PyTorch, its loss, and beam search.
 
-The layers, the initial values and the loss are those of towernmt: sinusoidal positions, one table for both languages
-and the softmax, no dropout, ReLU, outputs of layers that begin at zero, label smoothing, and a softmax over a sample of
-the vocabulary in training.
+The layers, the initial values and the loss are those of towernmt: sinusoidal positions, three embedding tables, no
+dropout, ReLU, outputs of layers that begin at zero, label smoothing, and a softmax over a sample of the vocabulary in
+training.
 """
 
 from __future__ import annotations
@@ -107,8 +107,9 @@ class Transformer(nn.Module):
         super().__init__()
         size, depth = vectors.shape
         shape = depth, int(settings["filter_size"]), int(settings["heads"])
-        table, given = torch.randn(size, depth) * depth ** -0.5, torch.from_numpy(vectors)
-        self.table = nn.Parameter(torch.where(given.any(1, keepdim=True), given, table))
+        given = torch.from_numpy(vectors)
+        self.source_table, self.target_table, self.softmax_table = (nn.Parameter(torch.where(
+            given.any(1, keepdim=True), given, torch.randn(size, depth) * depth ** -0.5)) for _ in range(3))
         self.output_bias = nn.Parameter(torch.zeros(size))
         self.encoder = nn.ModuleList(Layer(*shape, in_decoder=False) for _ in range(settings["encoder_layers"]))
         self.decoder = nn.ModuleList(Layer(*shape, in_decoder=True) for _ in range(settings["decoder_layers"]))
@@ -121,7 +122,7 @@ class Transformer(nn.Module):
     def encode(self, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the encoded source `[batch, length, depth]`, and the mask of its padding `[batch, 1, 1, length]`."""
         bias = torch.where(source == PAD, MASKED, 0.0)[:, None, None]
-        x = self._embed(source)
+        x = self._embed(source, self.source_table)
         for layer in self.encoder:
             x = layer(x, bias)
         return self.encoder_norm(x), bias
@@ -130,7 +131,7 @@ class Transformer(nn.Module):
         """Return the last hidden layer, float32 `[batch, target length, depth]`."""
         length = target_in.shape[1]
         bias = torch.full((length, length), MASKED).triu(1)[None, None]
-        x = self._embed(target_in)
+        x = self._embed(target_in, self.target_table)
         for layer in self.decoder:
             x = layer(x, bias, source, source_bias)
         return self.decoder_norm(x)
@@ -140,16 +141,16 @@ class Transformer(nn.Module):
         start = torch.full_like(batch.target[:, :1], BOS)
         hidden = self.decode(torch.cat([start, batch.target[:, :-1]], 1), *self.encode(batch.source))
         hidden = hidden.reshape(-1, hidden.shape[2])[batch.tokens]
-        kernel, bias = self.table[batch.members], self.output_bias[batch.members]
+        kernel, bias = self.softmax_table[batch.members], self.output_bias[batch.members]
         logits = hidden @ kernel.T + (bias + batch.offsets)
         loss = functional.cross_entropy(logits, batch.labels)
         label_logits = (hidden * kernel[batch.labels]).sum(1) + bias[batch.labels]
-        mean_logits = hidden @ self.table.mean(0) + self.output_bias.mean()
+        mean_logits = hidden @ self.softmax_table.mean(0) + self.output_bias.mean()
         return loss + self.smoothing * (label_logits - mean_logits).mean()
 
-    def _embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        depth = self.table.shape[1]
-        return functional.embedding(tokens, self.table) * depth ** 0.5 + self.signal[:tokens.shape[1]]
+    def _embed(self, tokens: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        depth = table.shape[1]
+        return functional.embedding(tokens, table) * depth ** 0.5 + self.signal[:tokens.shape[1]]
 
 
 def glorot(rows: int, columns: int) -> torch.Tensor:
@@ -206,7 +207,7 @@ def search(model: Transformer, source: torch.Tensor, beam: int, longest: int) ->
     tokens, scores = torch.full((len(rows) * beam, 1), BOS), torch.full((len(rows), beam), MASKED)
     scores[:, 0] = 0.0
     for length in range(1, longest + 1):
-        logits = model.decode(tokens, encoded, bias)[:, -1] @ model.table.T + model.output_bias
+        logits = model.decode(tokens, encoded, bias)[:, -1] @ model.softmax_table.T + model.output_bias
         logits[:, [PAD, BOS]] = MASKED
         totals = scores[:, :, None] + logits.log_softmax(-1).view(len(rows), beam, -1)
         ended, hypotheses = totals[:, :, EOS].max(1)

@@ -214,7 +214,7 @@ class PyTorch(Marked):
     name, modules, option = "pytorch", ("torch",), "--pytorch-python"
     driver = ("quality_pytorch.py", "train")
 
-    NEEDED = {"architecture": "transformer", "model.tie_embeddings": "all", "model.preprocess": "n",
+    NEEDED = {"architecture": "transformer", "model.tie_embeddings": "none", "model.preprocess": "n",
               "model.postprocess": "dr", "model.norm": "layer", "model.positions": "sinusoidal",
               "model.feed_forward": "relu", "model.decoder_cell": "attention", "model.initialization": "zero_outputs",
               "model.residual_dropout": 0.0, "model.embedding_dropout": 0.0, "model.guided_alignment_weight": 0.0,
