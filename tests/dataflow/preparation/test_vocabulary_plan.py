@@ -35,8 +35,8 @@ def plan_of(source: list[str], target: list[str], share: float = 1.0, **settings
 
 
 @pytest.mark.parametrize(("words", "size"), [
-    (0, 2_000), (9_999, 2_000), (10_000, 4_000), (49_999, 4_000), (50_000, 16_000), (49_999_999, 16_000),
-    (50_000_000, 32_000), (1e12, 32_000)])
+    (0, 2_000), (9_999, 2_000), (10_000, 4_000), (99_999, 4_000), (100_000, 8_000), (499_999, 8_000),
+    (500_000, 16_000), (49_999_999, 16_000), (50_000_000, 32_000), (1e12, 32_000)])
 def test_the_size_grows_with_the_words_of_a_language(words: float, size: int) -> None:
     assert propose_size(words, characters=100)[0] == size
 
@@ -49,14 +49,15 @@ def test_characters_fill_half_of_a_vocabulary_at_most(characters: int, size: int
 
 
 def test_languages_without_spaces_between_words_have_fewer_subwords() -> None:
-    chinese = ["我家在山上有一座房子"] * 100                   # 50,000 words of two characters
-    assert plan_of(chinese, [LATIN] * 100, share=0.01).size == 4_000
-    assert plan_of(["我 家 在 山 上"] * 100, [LATIN] * 100, share=0.01).size == 16_000
+    chinese = ["我家在山上有一座房子"] * 100                   # 500,000 words of two characters
+    assert plan_of(chinese, [LATIN] * 100, share=0.001).size == 8_000
+    assert plan_of(["我 家 在 山 上"] * 100, [LATIN] * 100, share=0.001).size == 16_000
     assert [propose_size(words, 100, without_spaces=True)[0] for words in (19_999, 200_000, 10_000_000, 1e9)] == [
         2_000, 8_000, 16_000, 32_000]
 
 
-@pytest.mark.parametrize(("words", "shared"), [(49_999, True), (50_000, False), (4_999_999, False), (5_000_000, True)])
+@pytest.mark.parametrize(("words", "shared"), [
+    (499_999, True), (500_000, False), (4_999_999, False), (5_000_000, True)])
 def test_languages_with_common_letters_have_two_vocabularies_if_the_text_is_of_medium_size(words: float, shared: bool
                                                                                            ) -> None:
     assert propose_sharing(0.8, words)[0] == shared
@@ -96,9 +97,9 @@ def test_without_a_word_of_the_user_both_are_chosen_with_reasons() -> None:
     assert plan_of([LATIN] * 100, [LATIN] * 100, share=0.02) == VocabularyPlan(4_000, True, (
         "--shared-vocab, because the languages have 100 % of their letters in common",
         "--vocab-size 4000, because each language has about 25,000 words"))
-    assert plan_of([LATIN] * 100, [LATIN] * 100, share=0.01) == VocabularyPlan(16_000, False, (
-        "--no-shared-vocab, because each language has about 50,000 words",
-        "--vocab-size 16000, because each language has about 50,000 words"))
+    assert plan_of([LATIN] * 100, [LATIN] * 100, share=0.001) == VocabularyPlan(16_000, False, (
+        "--no-shared-vocab, because each language has about 500,000 words",
+        "--vocab-size 16000, because each language has about 500,000 words"))
     assert plan_of([LATIN] * 100, [CYRILLIC] * 100, share=0.01) == VocabularyPlan(4_000, False, (
         "--no-shared-vocab, because the languages have 0 % of their letters in common",
         "--vocab-size 4000, because each language has about 45,000 words"))

@@ -3,16 +3,15 @@
 The vocabularies of the two languages are learned at the same time. If the settings do not specify the number of ids,
 or whether both languages share a vocabulary, these rules decide:
 
-**Size.** Sentences should be short, and each subword should occur often enough to be learned. In trainings of minutes,
-short sentences matter more: two vocabularies of 16,000 ids learned more from as many tokens of the 2.1 million words of
-Tatoeba than two of 8,000, and all of the 11,700 to 15,600 subwords that Home Assistant's German and Russian have were
-better than 8,000 and 4,000 (docs/notes/defaults.md, "Number of subwords"). On 5,000 pairs, 4,000 ids were as good as
-all that the text has, and better than 2,000 or 1,000. On Japanese, 4,000 were better than 16,000, whose subwords are
-phrases. Papers on long trainings report the opposite: 2,000 (Sennrich and
-Zhang 2019, "Revisiting low-resource neural machine translation"), or at least fewer than the usual 32,000 (Ding et al.
-2019, "A call for prudent choice of subword merge operations in neural machine translation"; Gowda and May 2020,
-"Finding the optimal vocabulary size for neural machine translation"). Vaswani et al. 2017 shared 37,000 for 4.5 million
-pairs. Values in between are a guess.
+**Size.** Sentences should be short, and each subword should occur often enough to be learned. In few passes over a
+text, short sentences matter more: two vocabularies of 16,000 ids learned more from as many tokens of the 2.1 million
+words of Tatoeba than two of 8,000, and after seven passes they were as good. In 16 passes over the German text of Home
+Assistant, one vocabulary of 8,000 was better. On Japanese, 4,000 were better than 16,000, whose subwords are phrases,
+and on 5,000 pairs of Tatoeba, 4,000 were better than 2,000 or 1,000 (docs/notes/defaults.md, "Number of subwords").
+Papers on long trainings report 2,000 for little text (Sennrich and Zhang 2019, "Revisiting low-resource neural machine
+translation"), or at least fewer than the usual 32,000 (Ding et al. 2019, "A call for prudent choice of subword merge
+operations in neural machine translation"; Gowda and May 2020, "Finding the optimal vocabulary size for neural machine
+translation"). Vaswani et al. 2017 shared 37,000 for 4.5 million pairs. Values in between are a guess.
 
 **Characters.** Each character that a text needs is a subword. So a text with thousands of characters, such as
 Chinese, gets a vocabulary of which characters fill at most half.
@@ -179,12 +178,12 @@ class VocabularyMaker:
         return not path or (path.endswith(".codes") and not Path(path).with_suffix(".pieces").is_file())
 
 
-SIZES = ((10_000, 2_000), (50_000, 4_000), (50_000_000, 16_000), (float("inf"), 32_000))
+SIZES = ((10_000, 2_000), (100_000, 4_000), (500_000, 8_000), (50_000_000, 16_000), (float("inf"), 32_000))
 """Pairs of an upper limit for the number of words of a language, and the number of ids of a vocabulary."""
 SIZES_WITHOUT_SPACES = (
     (20_000, 2_000), (200_000, 4_000), (10_000_000, 8_000), (100_000_000, 16_000), (float("inf"), 32_000))
 """The same if the words of a language are not separated by spaces, so that a subword may contain several words."""
-SEPARATE = (50_000, 5_000_000)
+SEPARATE = (500_000, 5_000_000)
 """Numbers of words of a language from which and below which each language has its own vocabulary."""
 FIXED_SIZE = 8_000
 """Number of ids if the text is not measured: for plain words, and if no vocabulary is learned."""
