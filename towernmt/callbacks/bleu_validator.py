@@ -291,4 +291,4 @@ def _scalar(metric: str, set_name: str, sets: Sequence[ValidationSet], loss: boo
     if not loss and metric in OF_LOSS:
         raise SettingsError(f"validation.metric={metric} needs the loss of the validation set, which is not computed "
                             "for this model: choose bleu or chrf.")
-    return METRICS[metric].scalar("" if set_name == names[0] else set_name)
+    return METRICS[metric].scalar_of(set_name, names[0])

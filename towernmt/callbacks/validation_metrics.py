@@ -48,6 +48,10 @@ class Metric:
         """Return the name of the scalar; for the first validation set, `set_name` is empty."""
         return f"validation_{self.name}/{set_name}" if set_name else f"validation_{self.name}"
 
+    def scalar_of(self, set_name: str, first_set: str) -> str:
+        """Return the name of the scalar for the validation set `set_name`; `first_set` is the name of the first one."""
+        return self.scalar("" if set_name == first_set else set_name)
+
     def at_least_as_good(self, score: float, other_score: float) -> bool:
         """Return whether `score` is at least as good as `other_score`."""
         return score >= other_score if self.mode == "max" else score <= other_score

@@ -114,7 +114,7 @@ def last_update(train: TrainSettings, source: GeneralQueueInput) -> int:
     """Return the update at which `train.steps` or `train.epochs` ends a run, whichever is earlier; 0 without both.
 
     The end of the epochs is an estimate if the corpus has several blocks, and 0 if the size of an epoch is unknown, as
-    in a stream. The last update may have fewer batches than the others.
+    in a stream. The last update may have fewer than `train.update_cycle` batches.
     """
     ends = [train.steps] if train.steps else []
     if train.epochs:
@@ -141,8 +141,8 @@ def deciding_scalar(settings: Settings, data: TrainingData) -> str | None:
     """Return the scalar by which validation chooses the best checkpoint and may end the run; None if it does not."""
     if not validation_decides(settings, data):
         return None
-    name = settings.validation.metric_set
-    return METRICS[settings.validation.metric].scalar("" if name == data.validation_sets[0].name else name)
+    validation = settings.validation
+    return METRICS[validation.metric].scalar_of(validation.metric_set, data.validation_sets[0].name)
 
 
 def make_validator(settings: Settings, data: TrainingData, model: Any) -> BleuValidator:

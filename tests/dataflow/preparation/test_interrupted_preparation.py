@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -144,25 +144,29 @@ def test_earlier_work_stays_if_the_next_command_ends_before_it_resumes(settings:
     assert second and not set(first) & set(second)
 
 
-def test_pairs_of_an_earlier_command_stay_if_the_next_one_reads_no_more(settings: PrepareSettings, tmp_path: Path,
-                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
-    from towernmt.dataflow.preparation import input_texts
+def fail_at_reads(monkeypatch: pytest.MonkeyPatch, errors: Mapping[int, BaseException]) -> list[int]:
+    """Let reads of a source fail, counted from 1, and return the list to which each read adds its number of pairs."""
     from towernmt.dataflow.sources.mixture import MixtureReader
 
-    monkeypatch.setattr(input_texts, "_RECORD_PAIRS", 4096)
-    stream = replace(settings, source=str(tmp_path / "train.{de,en}"), target="")
-    real, calls = MixtureReader.take, 0
+    real, calls = MixtureReader.take, list[int]()
 
     def take(reader: MixtureReader, pairs: int) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 2:
-            raise KeyboardInterrupt
-        if calls == 3:
-            raise DataError("the database is not reachable for 120 s.")
+        calls.append(pairs)
+        if len(calls) in errors:
+            raise errors[len(calls)]
         return real(reader, pairs)
 
     monkeypatch.setattr(MixtureReader, "take", take)
+    return calls
+
+
+def test_pairs_of_an_earlier_command_stay_if_the_next_one_reads_no_more(settings: PrepareSettings, tmp_path: Path,
+                                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    from towernmt.dataflow.preparation import input_texts
+
+    monkeypatch.setattr(input_texts, "_RECORD_PAIRS", 4096)
+    stream = replace(settings, source=str(tmp_path / "train.{de,en}"), target="")
+    fail_at_reads(monkeypatch, {2: KeyboardInterrupt(), 3: DataError("the database is not reachable for 120 s.")})
     for error in (KeyboardInterrupt, DataError):
         with pytest.raises(error):
             prepare(stream)
@@ -172,45 +176,26 @@ def test_pairs_of_an_earlier_command_stay_if_the_next_one_reads_no_more(settings
 def test_a_source_is_read_on_from_where_it_was_interrupted(settings: PrepareSettings, tmp_path: Path,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
     from towernmt.dataflow.preparation import input_texts
-    from towernmt.dataflow.sources.mixture import MixtureReader
 
     monkeypatch.setattr(input_texts, "_RECORD_PAIRS", 4096)
     stream = replace(settings, source=str(tmp_path / "train.{de,en}"), target="")
     prepare(replace(stream, output=settings.output + "-whole"))
-    real, calls = MixtureReader.take, 0
-
-    def take(reader: MixtureReader, pairs: int) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise KeyboardInterrupt
-        return real(reader, pairs)
-
-    monkeypatch.setattr(MixtureReader, "take", take)
+    calls = fail_at_reads(monkeypatch, {3: KeyboardInterrupt()})
     with pytest.raises(KeyboardInterrupt):
         prepare(stream)
     assert (Path(settings.output) / STAGE / "corpus.source").read_bytes().count(b"\n") == 8192
     prepare(stream)
-    assert calls == 5       # the rest, and the end
+    assert len(calls) == 5      # the rest, and the end
     assert sums(settings.output) == sums(settings.output + "-whole")
 
 
 def test_pairs_that_were_read_stay_when_the_source_fails(settings: PrepareSettings, tmp_path: Path,
                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     from towernmt.dataflow.preparation import input_texts
-    from towernmt.dataflow.sources.mixture import MixtureReader
 
     monkeypatch.setattr(input_texts, "_RECORD_PAIRS", 4096)
     stream = replace(settings, source=str(tmp_path / "train.{de,en}"), target="")
-    real, pairs_read = MixtureReader.take, []
-
-    def take(reader: MixtureReader, pairs: int) -> Any:
-        pairs_read.append(pairs)
-        if len(pairs_read) == 2:
-            raise DataError("the database is not reachable for 120 s.")
-        return real(reader, pairs)
-
-    monkeypatch.setattr(MixtureReader, "take", take)
+    pairs_read = fail_at_reads(monkeypatch, {2: DataError("the database is not reachable for 120 s.")})
     with pytest.raises(DataError, match="not reachable"):
         prepare(stream)
     assert (Path(settings.output) / STAGE / "corpus.source").read_bytes().count(b"\n") == 4096
