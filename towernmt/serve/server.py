@@ -4,8 +4,8 @@ The process opens the port, answers, reloads its models on SIGHUP, and stops on 
 The server ends when all accepted requests are answered; after `--stop-seconds` it answers the rest with an error.
 Until then clients can follow their documents. A second SIGTERM ends it at once.
 
-Connections have time limits here, because uvicorn waits without limit for a client to send headers, to send a body that
-is no longer read, and to read.
+Connections have time limits here, because uvicorn waits without limit for a client that sends headers slowly, that goes
+on sending a body which the server discards, or that does not read its answer.
 
 The files of the page have a type, an ETag and a strict content security policy.
 """
@@ -20,7 +20,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.resources import files
@@ -134,9 +134,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the time limit for the first headers."""
         super().connection_made(transport)
-        self._header_timer: asyncio.TimerHandle | None = None
-        self._write_timer: asyncio.TimerHandle | None = None
-        self._body_timer: asyncio.TimerHandle | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}      # of headers, of the rest of a body, and of an answer
         if len(self.connections) > self.limits.max_connections:
             self._refuse(503, b"Too many connections: try again in a moment.\n", b"1")
             return
@@ -144,9 +142,8 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all time limits after the client disconnected."""
-        self._cancel_header_timer()
-        self._cancel_write_timer()
-        self._cancel_body_timer()
+        for name in list(self._timers):
+            self._cancel_timer(name)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -155,10 +152,10 @@ class Connection(H11Protocol):
             return
         super().data_received(data)
         if self.conn.their_state is h11.IDLE:       # the headers are incomplete
-            if self._header_timer is None:
+            if "headers" not in self._timers:
                 self._start_header_timer()
         else:
-            self._cancel_header_timer()
+            self._cancel_timer("headers")
 
     def on_response_complete(self) -> None:
         """Start the time limit for the rest of the body, or for the next request, part of which may already be here.
@@ -169,8 +166,7 @@ class Connection(H11Protocol):
         if self.transport.is_closing():
             return
         if self._is_discarding_body:
-            self._cancel_body_timer()
-            self._body_timer = self.loop.call_later(self.limits.body_seconds, self._on_body_timeout, self.cycle)
+            self._start_timer("body", self.limits.body_seconds, self._on_body_timeout, self.cycle)
         elif self.conn.trailing_data[0]:
             self._unset_keepalive_if_required()
             self._start_header_timer()
@@ -188,11 +184,11 @@ class Connection(H11Protocol):
     def pause_writing(self) -> None:
         """Start the time limit for a client that does not read."""
         super().pause_writing()
-        self._write_timer = self.loop.call_later(self.limits.seconds, self._on_write_timeout)
+        self._start_timer("answer", self.limits.seconds, self._on_write_timeout)
 
     def resume_writing(self) -> None:
         """Stop the time limit for a client that does not read."""
-        self._cancel_write_timer()
+        self._cancel_timer("answer")
         super().resume_writing()
 
     @property
@@ -204,28 +200,21 @@ class Connection(H11Protocol):
         if self.cycle is cycle and self._is_discarding_body:
             self.transport.close()
 
-    def _cancel_body_timer(self) -> None:
-        if self._body_timer is not None:
-            self._body_timer.cancel()
-            self._body_timer = None
-
     def _on_write_timeout(self) -> None:
         log.info("A client did not read its answer within %g seconds; its connection is closed.", self.limits.seconds)
         self.transport.abort()
 
-    def _cancel_write_timer(self) -> None:
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-            self._write_timer = None
-
     def _start_header_timer(self) -> None:
-        self._cancel_header_timer()
-        self._header_timer = self.loop.call_later(self.limits.header_seconds, self._on_header_timeout)
+        self._start_timer("headers", self.limits.header_seconds, self._on_header_timeout)
 
-    def _cancel_header_timer(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
+    def _start_timer(self, name: str, seconds: float, on_timeout: Callable[..., None], *args: object) -> None:
+        self._cancel_timer(name)
+        self._timers[name] = self.loop.call_later(seconds, on_timeout, *args)
+
+    def _cancel_timer(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
 
     def _on_header_timeout(self) -> None:
         if not self.transport.is_closing() and self.conn.their_state is h11.IDLE:
