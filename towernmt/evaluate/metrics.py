@@ -20,7 +20,7 @@ TOKENIZERS = tuple(BLEU.TOKENIZERS)
 _PRINTED_NAMES = {"BLEU": "BLEU", "CHRF": "chrF2", "TER": "TER"}
 _JSON_FIELDS = ("signature", "chrf_signature", "ter_signature", "sentences", "checkpoint", "seconds",
                 "sentences_per_second", "terms")
-"""Fields of `towernmt evaluate --json` besides the scores, whose names a custom metric must not have."""
+"""Fields of `towernmt evaluate --json` that are not scores. A custom metric must not have their names."""
 
 NamedMetrics = dict[str, Any]
 """sacreBLEU's metric objects by the names that it prints, in the requested order."""

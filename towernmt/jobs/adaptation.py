@@ -219,7 +219,7 @@ def unseen_sentences(test: ValidationSet, splits: Mapping[str, Sequence[Correcti
                      ) -> ValidationSet:
     """Return the sentences of the old test set that are not sources of corrections for training or validation.
 
-    A model translates the others as they were corrected, which would hide what it has forgotten.
+    An adapted model has learned the translations of these sources, so they would hide what it has forgotten.
 
     Args:
         test: the old test set.

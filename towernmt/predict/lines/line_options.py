@@ -167,7 +167,7 @@ def can_write(check: Callable[[LineOptions], None], options: LineOptions) -> boo
 
 def translated_if_writable(check: Callable[[LineOptions], None], options: Sequence[LineOptions],
                            translate: Callable[[list[int]], Iterable[T]]) -> list[T | None]:
-    """Translate the sentences whose options a model can write; return None for the others.
+    """Translate the sentences whose options a model can write, and return None for each other sentence.
 
     Args:
         check: see `can_write`.
