@@ -225,12 +225,26 @@ def test_existing_vocabularies_are_used_as_they_are(tmp_path: Path) -> None:
     first = prepare(_write(tmp_path / "a", _corpus(300), vocab_kind="bpe"))
     files = {f"{side}_vocab": str(first.directory / "vocabulary" / f"{side}.model")
              for side in ("source", "target")}
-    second = prepare(_write(tmp_path / "b", _corpus(50, seed=9), **files))
+    second = prepare(_write(tmp_path / "b", _corpus(50, seed=9), vocab_size=None, **files))
     for old, new in ((first.source_vocabulary, second.source_vocabulary),
                      (first.target_vocabulary, second.target_vocabulary)):
         assert dict(old.files()) == dict(new.files())
-    shared = prepare(_write(tmp_path / "c", _corpus(50), shared_vocab=True, source_vocab=files["source_vocab"]))
+    shared = prepare(_write(tmp_path / "c", _corpus(50), vocab_size=None, shared_vocab=True,
+                            source_vocab=files["source_vocab"]))
     assert shared.shared_vocabulary
+
+
+@pytest.mark.parametrize(("option", "value"), (("--vocab-size", 500), ("--split-digits", True),
+                                               ("--vocab-symbols", "<a>")))
+def test_options_for_learning_a_vocabulary_are_refused_if_none_is_learned(option: str, value: object,
+                                                                          tmp_path: Path) -> None:
+    (tmp_path / "a.model").touch()
+    files = {name: str(tmp_path / "a.model") for name in ("source_vocab", "target_vocab")}
+    options = {"vocab_size": None, option.removeprefix("--").replace("-", "_"): value}
+    settings = _write(tmp_path, _corpus(10), **files, **options)
+    with pytest.raises(SettingsError, match=f"^{option} has no effect, because all vocabularies are files"):
+        prepare(settings)
+    assert not (tmp_path / "out").exists()
 
 
 def test_existing_codes_without_pieces_get_them_from_the_text(tmp_path: Path) -> None:

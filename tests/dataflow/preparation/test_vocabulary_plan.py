@@ -127,6 +127,15 @@ def test_a_vocabulary_next_to_an_existing_one_is_planned_by_its_own_text() -> No
     assert plan == VocabularyPlan(4_000, False, ("--vocab-size 4000, because the source has about 45,000 words",))
 
 
+@pytest.mark.parametrize("shared", [None, True])
+def test_codes_without_their_list_of_subwords_are_planned_by_the_text(shared: bool | None, tmp_path: Path) -> None:
+    codes = {"source_vocab": str(tmp_path / "mine.codes"), "target_vocab": None if shared else "there.model"}
+    settings = {**codes, "vocab_kind": "bpe-codes", "shared_vocab": shared}
+    assert plan_of([LATIN] * 9_000, [LATIN] * 9_000, **settings).size == 4_000
+    (tmp_path / "mine.pieces").touch()
+    assert plan_of([LATIN] * 9_000, [LATIN] * 9_000, **settings).automatic == ()
+
+
 @pytest.mark.parametrize(("settings", "size"), [
     ({}, 2_000),                                # the rare ones are less than a two-thousandth of the text
     ({"character_coverage": 1.0}, 3_000),

@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
-from towernmt.core.errors import DataError, remedy
+from towernmt.core.errors import DataError, SettingsError, remedy
 from towernmt.dataflow.preparation.prepare_settings import LEAST_COVERAGE, PrepareSettings
 from towernmt.dataflow.preparation.tasks import Task, atomic_output
 from towernmt.dataflow.preparation.text_tasks import SampleSpec, SideMeasure, TextMeasure, sampled_sentences
@@ -47,12 +47,16 @@ from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.dataflow.vocabulary.vocabulary_files import load_factors, load_vocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, learn_words
 
+_LEARNING_SETTINGS = ("vocab_size", "character_coverage", "byte_fallback", "split_digits", "vocab_symbols")
+"""Settings of `prepare` that have an effect only if a vocabulary is learned."""
+
 
 def check_vocabulary_files(settings: PrepareSettings) -> None:
-    """Check that the vocabulary files of the settings can be read.
+    """Check that the vocabulary files of the settings can be read, and that no other setting contradicts them.
 
     Raises:
         DataError: a file is missing or cannot be read.
+        SettingsError: no vocabulary is learned, but a setting is for learning one.
     """
     for path in filter(None, (settings.source_vocab, settings.target_vocab)):
         try:
@@ -60,6 +64,12 @@ def check_vocabulary_files(settings: PrepareSettings) -> None:
         except OSError as error:
             raise DataError(f"{path}: cannot read the vocabulary ({error.strerror}). "
                             f"{remedy(error, 'Check the path.')}") from error
+    if not _learned_sides(settings) and not settings.factors:
+        for name in _LEARNING_SETTINGS:
+            if getattr(settings, name):
+                option = f"--{name.replace('_', '-')}"
+                raise SettingsError(f"{option} has no effect, because all vocabularies are files: leave out {option}, "
+                                    "or --source-vocab and --target-vocab.")
 
 
 class VocabularyMaker:
@@ -174,8 +184,12 @@ class VocabularyMaker:
         return ("source",) if self._plan.shared else ("source", "target")
 
     def _is_learned(self, side: str) -> bool:
-        path = self._files[side]
-        return not path or (path.endswith(".codes") and not Path(path).with_suffix(".pieces").is_file())
+        return _is_incomplete(self._files[side])
+
+
+def _is_incomplete(path: str | None) -> bool:
+    """Return whether a vocabulary is learned: it has no file, or BPE codes without the list of its subwords."""
+    return not path or (path.endswith(".codes") and not Path(path).with_suffix(".pieces").is_file())
 
 
 SIZES = ((10_000, 2_000), (100_000, 4_000), (500_000, 8_000), (50_000_000, 16_000), (float("inf"), 32_000))
@@ -307,8 +321,9 @@ def _learned_sides(settings: PrepareSettings) -> Sequence[str]:
     """Return the sides whose text a vocabulary is learned from."""
     files = {"source": settings.source_vocab, "target": settings.target_vocab}
     if settings.shared_vocab and any(files.values()):
-        return ()
-    return [side for side, file in files.items() if not file]
+        file = settings.source_vocab or settings.target_vocab
+        files = {"source": file, "target": file}
+    return [side for side, file in files.items() if _is_incomplete(file)]
 
 
 def _two_digits(number: float) -> int:
