@@ -416,5 +416,7 @@ def test_a_dry_run_of_a_resumed_run_counts_what_it_has_made(six_steps, data, mon
 
 
 def test_a_dry_run_refuses_what_a_run_would_refuse(data, capsys):
-    assert main(["train", "--data", str(data), "--dry-run", "--set", "train.steps=-1"]) == 1
-    assert "train.steps=-1" in capsys.readouterr().err
+    for settings, message in ((["train.steps=-1"], "train.steps=-1"),
+                              (["checkpoint.average=3", "checkpoint.keep=2"], "checkpoint.average=3 needs")):
+        assert main(["train", "--data", str(data), "--dry-run", "--set", *settings]) == 1
+        assert message in capsys.readouterr().err

@@ -111,6 +111,7 @@ def forecast_training(settings: Settings, data: TrainingData, gpus: Sequence[int
     """
     check_ranges(settings)
     settings = with_vocabulary_sizes(settings, data)
+    check_average(settings, data)
     if run is not None and not wants_search(settings, run):
         settings = with_found_batch(settings, run)
     elif settings.data.memory_gb:
