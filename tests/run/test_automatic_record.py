@@ -11,8 +11,16 @@ import yaml
 from towernmt.core.settings import apply_overrides, save_yaml
 from towernmt.run.automatic_settings import apply_automatic_settings
 from towernmt.run.directory import RunDirectory
+from towernmt.run.introduction import AutomaticSettingsRecord
 from towernmt.run.product_rates import ProductRates
-from towernmt.run.resolve import DEPENDS_ON_LIMIT, note_of_changed_limit, recorded_automatic_settings
+from towernmt.run.resolve import (
+    DEPENDS_ON_LIMIT,
+    SettingsSources,
+    note_of_changed_limit,
+    recorded_automatic_settings,
+    resolve_settings,
+)
+from towernmt.run.rules.automatic_value import AutomaticSetting
 from towernmt.run.run_settings import default_settings
 from towernmt.run.training_conditions import TrainingConditions
 
@@ -33,6 +41,15 @@ def run_with(path: Path, chosen: dict[str, Any] | None) -> RunDirectory:
 @pytest.mark.parametrize(("chosen", "towers"), [(CHOSEN, 2), ({"train.clip_norm": 1}, None), ({}, None), (None, None)])
 def test_the_chosen_towers_are_kept(tmp_path, chosen, towers):
     assert recorded_automatic_settings(run_with(tmp_path, chosen)).get("--towers") == towers
+
+
+@pytest.mark.parametrize(("automatic", "towers"), [("--towers", 2), ("train.clip_norm", 3), ("train.clip_norm", None)])
+def test_the_number_of_towers_is_recorded_whether_automatic_or_specified(tmp_path, automatic, towers):
+    run = run_with(tmp_path, None)
+    AutomaticSettingsRecord([AutomaticSetting(automatic, 2, "it is small")], tmp_path, towers)._before_train()
+    assert resolve_settings(SettingsSources(run=run)).towers == towers
+    assert resolve_settings(SettingsSources(run=run, towers=7)).towers == 7
+    assert resolve_settings(SettingsSources(run=run, gpus=[0])).towers is None
 
 
 def test_what_was_chosen_by_another_limit_and_stays_is_told(tmp_path):

@@ -115,17 +115,22 @@ class SettingsRecord(Callback):
 class AutomaticSettingsRecord(Callback):
     """Logs the automatic settings when training begins, and writes them into the directory of the run.
 
+    A number of towers that the user specifies is written, too, because a resumed run needs the same number.
+
     Args:
         automatic: automatic settings of the run.
         run: directory of the run.
+        towers: number of towers on the CPU; None on GPUs.
     """
 
-    def __init__(self, automatic: Sequence[AutomaticSetting], run: Path) -> None:
-        self.automatic, self._path = automatic, run / AUTOMATIC_SETTINGS_FILE
+    def __init__(self, automatic: Sequence[AutomaticSetting], run: Path, towers: int | None = None) -> None:
+        self.automatic, self._towers, self._path = automatic, towers, run / AUTOMATIC_SETTINGS_FILE
 
     def _before_train(self) -> None:
         for setting in self.automatic:
             logger.info(setting.sentence)
         if current_world().is_chief:
             content = {setting.key: {"value": setting.value, "reason": setting.reason} for setting in self.automatic}
+            if self._towers is not None:
+                content.setdefault("--towers", {"value": self._towers, "reason": "it was specified"})
             write_text(self._path, yaml.safe_dump(content, sort_keys=False))

@@ -107,7 +107,7 @@ def train_resolved_settings(resolved: ResolvedSettings, data: TrainingData, logd
     automatic = resolved.automatic
     return train(resolved.settings, data, logdir, gpus, resolved.towers,
                  callbacks_before=lambda: [] if automatic is None else [
-                     AutomaticSettingsRecord(automatic, Path(logdir))])
+                     AutomaticSettingsRecord(automatic, Path(logdir), resolved.towers)])
 
 
 _TRAINING = threading.Lock()
