@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -194,6 +197,36 @@ def test_a_measurement_that_fails_is_an_error_and_no_lack_of_memory(corpus):
     broken = dataclasses.replace(broken, train=dataclasses.replace(broken.train, only=["no such variable"]))
     with pytest.raises(TowerNMTError, match="Measuring data.batch_tokens=4096 failed: .*no such variable"):
         memory_fit.peak_of_step(broken, data, None, 1, 64 * GIB)
+
+
+SEARCH = """
+import sys
+from towernmt.run import memory_fit
+from towernmt.run.run_settings import default_settings
+memory_fit.largest_batches = lambda *_: []
+sys.executable = sys.argv[1]
+memory_fit.peak_of_step(default_settings(), None, None, 1, 1 << 40)
+"""
+
+
+@pytest.mark.processes
+def test_a_signal_ends_the_measuring_process_too(tmp_path):
+    """The measuring process writes its number and never ends by itself."""
+    (tmp_path / "python").write_text(f"#!/bin/sh\necho $$ > {tmp_path}/unfinished\n"
+                                     f"mv {tmp_path}/unfinished {tmp_path}/pid\nexec sleep 600\n")
+    (tmp_path / "python").chmod(0o700)
+    (tmp_path / "temporary").mkdir()
+    search = subprocess.Popen([sys.executable, "-c", SEARCH, str(tmp_path / "python")],
+                              env={**os.environ, "TMPDIR": str(tmp_path / "temporary")})
+    while not (tmp_path / "pid").exists():
+        assert search.poll() is None
+        time.sleep(0.01)
+    measuring = int((tmp_path / "pid").read_text())
+    search.terminate()
+    assert search.wait() == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(measuring, 0)
+    assert not [*(tmp_path / "temporary").iterdir()]
 
 
 def test_a_look_at_drawn_batches_draws_no_window_that_is_not_looked_at(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from towernmt.callbacks.stopping import NaNGuard
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.core.gpus import smallest_memory
 from towernmt.core.graph_state import configure_graph
-from towernmt.core.machine import peak_memory
+from towernmt.core.machine import cleanup_on_signal, peak_memory
 from towernmt.core.session import use_gpus
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.batches.batch import Batch, Position
@@ -193,7 +194,18 @@ def peak_of_step(settings: Settings, data: TrainingData, gpus: Sequence[int] | N
     Raises:
         TowerNMTError: the process failed for another reason.
     """
-    with tempfile.TemporaryDirectory() as directory:
+    process: subprocess.Popen[bytes] | None = None
+
+    def end_process() -> None:
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def clean() -> None:
+        end_process()
+        shutil.rmtree(directory, ignore_errors=True)
+
+    with tempfile.TemporaryDirectory() as directory, cleanup_on_signal(clean):
         RunDirectory(directory).save_settings(settings)
         save_batches(largest_batches(settings, data), Path(directory) / BATCHES)
         command = [sys.executable, "-m", "towernmt.run.memory_fit", directory]
@@ -203,8 +215,7 @@ def peak_of_step(settings: Settings, data: TrainingData, gpus: Sequence[int] | N
             try:
                 within_limit = _stays_within(process, limit if gpus is None else None)
             finally:
-                process.kill()
-                process.wait()
+                end_process()
             if not within_limit or process.returncode in (OUT_OF_MEMORY, -signal.SIGKILL):    # killed by the system
                 return None
             output.seek(0)
