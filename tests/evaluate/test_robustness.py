@@ -8,7 +8,7 @@ import re
 import pytest
 import sacrebleu
 
-from towernmt.dataflow.text.modifiers import with_typos
+from towernmt.dataflow.text.modifiers import _EMOJI, with_typos
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.evaluate.custom_metric import CustomMetric
 from towernmt.evaluate.metrics import MetricSettings
@@ -57,6 +57,14 @@ def test_spans_are_on_both_sides(name):
 def test_a_span_is_drawn_again_while_the_line_or_its_translation_has_it():
     texts = {text.name: text for text in robustness_texts(["1 2 3 4 5"] * 400, [["6 7 8 9"] * 400])}
     assert not {*"123456789"} & {*texts["number"].spans} and "0" in texts["number"].spans
+
+
+def test_a_line_that_contains_every_span_gets_none():
+    line = "".join(_EMOJI * 2) + " 👍🏽👍🏽"
+    every = "".join(emoji * 2 for emoji in _EMOJI)
+    texts = {text.name: text for text in robustness_texts([every, line], [[every, "Two"]])}
+    assert texts["emoji"].spans[0] == "" and texts["emoji"].source[0] == texts["emoji"].references[0][0] == every
+    assert texts["emoji"].spans[1] in {emoji * 2 for emoji in _EMOJI}
 
 
 def test_a_perfect_system_has_the_best_scores_and_the_scores_are_sacrebleus():

@@ -27,6 +27,8 @@ from towernmt.predict.lines.faults import EMPTY, LOOP, fault_of_text
 
 _SPACE_BEFORE_UNIT = re.compile(r"(?<=\d) (?=\D)")
 _FINAL = re.compile(r"\s*[.!?…。！？]+\s*$")
+_DRAWS = 100
+"""Maximum number of spans that are drawn for a line; a line may contain all emoji."""
 
 
 @dataclass
@@ -112,11 +114,9 @@ def robustness_texts(source: Sequence[str], references: Sequence[Sequence[str]],
 
 
 def _new_span(draw_span: Callable[[random.Random], str], draw: random.Random, texts: Sequence[str]) -> str:
-    """Return a span that no text contains, since a translation must have it exactly once."""
-    span = draw_span(draw)
-    while any(span in text for text in texts):
-        span = draw_span(draw)
-    return span
+    """Return a span that no text contains, since a translation must have it exactly once; "" if none is found."""
+    spans = (draw_span(draw) for _ in range(_DRAWS))
+    return next((span for span in spans if not any(span in text for text in texts)), "")
 
 
 def _without_end(text: str) -> str:
@@ -125,7 +125,8 @@ def _without_end(text: str) -> str:
 
 
 def _added(texts: Sequence[str], spans: Sequence[str]) -> list[str]:
-    return [with_span(text, span, "before the full stop") for text, span in zip(texts, spans, strict=True)]
+    return [with_span(text, span, "before the full stop") if span else text
+            for text, span in zip(texts, spans, strict=True)]
 
 
 def _with_zero_width_space(text: str, draw: random.Random) -> str:
