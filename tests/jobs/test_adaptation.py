@@ -322,6 +322,16 @@ def rejection(capsys: pytest.CaptureFixture[str], toy: Callable[[str], Path], co
 
 
 @pytest.mark.thorough
+def test_a_wrong_setting_is_refused_before_anything_is_written(toy: Callable[[str], Path], tmp_path: Path,
+                                                               capsys: pytest.CaptureFixture[str]) -> None:
+    for setting in ("train.stepz=3", "optimizer.learning_rate=-1", "model.hidden_size=17"):
+        assert run_command("adapt", "--model", toy("run"), "--corrections", toy("corrections"), "--test",
+                           toy("test.source"), toy("test.target"), "--output", tmp_path / "new.zip", "--licence",
+                           "CC0-1.0", "--set", setting) == 1
+        assert setting.partition("=")[0] in capsys.readouterr().err and not [*tmp_path.iterdir()]
+
+
+@pytest.mark.thorough
 def test_text_in_the_opposite_direction_is_one_clear_sentence(toy: Callable[[str], Path],
                                                               capsys: pytest.CaptureFixture[str]) -> None:
     opposite = "run translates in the opposite direction: by its probabilities, the sources are translations of"

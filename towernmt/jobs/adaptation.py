@@ -49,7 +49,7 @@ from towernmt.predict.trained_model import TrainedModel
 from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory
 from towernmt.run.launch import train_resolved_settings
-from towernmt.run.resolve import LIMITS, Overrides, SettingsSources, resolve_settings
+from towernmt.run.resolve import LIMITS, Overrides, ResolvedSettings, SettingsSources, resolve_settings
 from towernmt.run.started_run import StartingModel
 
 MIN_TEST_SENTENCES = 100
@@ -203,6 +203,7 @@ def adapt_model(job: AdaptationJob, report: Callable[[str], None]) -> Adaptation
             setting is invalid.
         DirectoryInUseError: another process adapts a model in `work`.
     """
+    _resolve(job)       # refuses invalid settings before `work` is made
     direction, corrections = read_corrections(job.corrections, job.direction)
     splits = split_corrections(corrections, job.corrections)
     test = read_lines_of_set(ValidationFiles("test", job.test[0], [job.test[1]]), _read_test_lines, _TEST_ADVICE)
@@ -350,10 +351,13 @@ def _prepare_corrections(model: StartingModel, splits: Mapping[str, Sequence[Cor
 
 
 def _train(job: AdaptationJob, data: TrainingData, run: RunDirectory) -> int:
-    resolved = resolve_settings(SettingsSources(
-        run=run if run.exists() else None, start=job.model, overrides=(Overrides("--set", job.overrides),),
-        defaults="automatic", open_data=lambda: data))
+    resolved = _resolve(job, run=run if run.exists() else None, defaults="automatic", open_data=lambda: data)
     return train_resolved_settings(resolved, data, run.path)
+
+
+def _resolve(job: AdaptationJob, **sources: Any) -> ResolvedSettings:
+    """Return the settings of the training; without other sources, with their defaults instead of automatic values."""
+    return resolve_settings(SettingsSources(start=job.model, overrides=(Overrides("--set", job.overrides),), **sources))
 
 
 def _compare_models(job: AdaptationJob, package: Path, unpacked: Path, sets: Mapping[str, Sequence[Sequence[str]]],
