@@ -69,7 +69,9 @@ def test_the_log_has_no_text_of_a_suggestion(client: Any, file: Path, caplog: py
 @pytest.mark.parametrize(("values", "status", "sentence"), [
     ({"s": None}, 400, "missing s parameter"), ({"q": None}, 400, "missing q parameter"),
     ({"q": "  "}, 400, "q and s must contain text"), ({"s": "\n\t"}, 400, "q and s must contain text"),
-    ({"target": "zz"}, 400, "zz is not supported"), ({"s": "x" * 60_000}, 413, "characters of text")])
+    ({"target": "zz"}, 400, "zz is not supported"),
+    ({"source": "en"}, 400, "q is English already, so no model has translated it"),
+    ({"s": "x" * 60_000}, 413, "characters of text")])
 def test_what_cannot_be_stored_is_refused_and_leaves_the_file(client: Any, file: Path, values: dict[str, Any],
                                                               status: int, sentence: str) -> None:
     body = {key: value for key, value in {**ASKED, **values}.items() if value is not None}

@@ -100,6 +100,9 @@ async def suggest(call: Call) -> Response:
     translation = call.parameters.text("translation") or ""
     check_texts(call, None, [q, suggestion, translation])
     model, _ = call.service.models.find(source, target, q)
+    if model.direction.source == model.direction.target:
+        raise bad_request(f"Invalid request: q is {language_name(model.direction.target)} already, so no model has "
+                          "translated it")
     store = partial(call.service.suggestions.add, f"{model.direction}={model.location}", q, translation, suggestion)
     await call.run_in_thread(store)
     return JSONResponse({"success": True})
