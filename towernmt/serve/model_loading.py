@@ -167,11 +167,13 @@ def load_served_model(location: str, settings: EngineSettings, direction: Direct
     search = dict(settings.search)
     beam_size = search.pop("beam_size", None)
     n_best = settings.alternatives if beam_size is None else min(settings.alternatives, beam_size)
+    # Opened once, so that the card is that of the loaded model even if the file is replaced meanwhile.
+    model = PackagedRun(location, settings.trust_code) if is_package(location) else location
     if settings.engine == "ctranslate2" or (settings.engine == "auto" and is_export(location)):
         from towernmt.interop.ctranslate2_engine import CTranslate2Translator
 
-        return _loaded_model(location, CTranslate2Translator(
-            location, beam_size, n_best=n_best, precision=settings.precision, device=settings.device,
+        return _loaded_model(model, CTranslate2Translator(
+            model, beam_size, n_best=n_best, precision=settings.precision, device=settings.device,
             stream=settings.stream, log_probs=settings.alignments, attention=settings.alignments,
             trust_code=settings.trust_code, **options, **search), settings.protection, n_best, settings.alignments)
     from towernmt.predict.translator import Translator
@@ -179,11 +181,11 @@ def load_served_model(location: str, settings: EngineSettings, direction: Direct
     checkpoint = _measured_checkpoint(location, settings)
     stored = None if checkpoint is None else checkpoint.stored()
     precision = settings.precision if stored is None else stored.precision
-    translator = Translator(location, beam_size, n_best=n_best, device=settings.device, stream=settings.stream,
+    translator = Translator(model, beam_size, n_best=n_best, device=settings.device, stream=settings.stream,
                             attention=settings.alignments, log_probs=settings.alignments,
                             engine=settings.engine, precision=precision,
                             trust_code=settings.trust_code, **options, **search)
-    loaded = _loaded_model(location, translator, settings.protection, n_best, settings.alignments, True)
+    loaded = _loaded_model(model, translator, settings.protection, n_best, settings.alignments, True)
     if checkpoint is None or stored is not None or not translator.has_engine_choice or (
             translator.checkpoint != checkpoint.checkpoint):      # training has written a better checkpoint meanwhile
         return loaded
@@ -275,13 +277,14 @@ def warm_up_kind(model: LoadedModel, kind: frozenset[str], word: str) -> None:
         model.translate([WARM_UP_SENTENCE], [options])
 
 
-def _loaded_model(location: str, translator: LineTranslator, protection: Protection, n_best: int, aligns: bool = False,
-                  constrains: bool = False) -> LoadedModel:
+def _loaded_model(model: str | PackagedRun, translator: LineTranslator, protection: Protection, n_best: int,
+                  aligns: bool = False, constrains: bool = False) -> LoadedModel:
     def translate(lines: Sequence[str], options: Sequence[LineOptions] | None) -> list[Translation]:
         return list(translator.translate_stream(lines, "sentence", options=options))
 
-    return LoadedModel(translate, f"{Path(location).name} {Path(translator.checkpoint).parent.name}".strip(), n_best,
-                       aligns, constrains, PackagedRun(location).card if is_package(location) else None,
+    location, card = (model.file, model.card) if isinstance(model, PackagedRun) else (Path(model), None)
+    return LoadedModel(translate, f"{location.name} {Path(translator.checkpoint).parent.name}".strip(), n_best,
+                       aligns, constrains, card,
                        translator.check, protection, translator.retry, lambda: translator.engine)
 
 

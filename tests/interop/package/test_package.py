@@ -317,6 +317,26 @@ def test_a_server_reads_the_languages_of_its_card(package: Path, tmp_path: Path)
     assert recorded_direction(str(package)) == Direction("de", "en")
     opened = load_served_model(str(package), EngineSettings(device="cpu"))
     assert opened.card is not None and opened.card["licence"] == "CC0-1.0"
+
+
+def test_a_package_that_is_replaced_while_a_server_loads_it_keeps_its_own_card(
+        package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served, newer = tmp_path / "model.zip", tmp_path / "newer.zip"
+    shutil.copy(package, served)
+    with zipfile.ZipFile(package) as old, zipfile.ZipFile(newer, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, old.read(name).replace(b"CC0-1.0", b"CC1-1.0"))
+
+    def replace_and_translate(*arguments: Any, **options: Any) -> Translator:
+        newer.replace(served)
+        return Translator(*arguments, **options)
+
+    monkeypatch.setattr("towernmt.predict.translator.Translator", replace_and_translate)
+    card = load_served_model(str(served), EngineSettings(device="cpu")).card
+    assert card is not None and card["licence"] == "CC0-1.0" and not newer.exists()
+
+
+def test_a_server_refuses_a_package_without_languages(tmp_path: Path) -> None:
     (tmp_path / "other.zip").write_bytes(b"PK\x03\x04")
     with pytest.raises(CheckpointError, match="not a package of towernmt"):
         recorded_direction(str(tmp_path / "other.zip"))
