@@ -1,4 +1,4 @@
-"""A trained model with a grown vocabulary: old subwords keep their rows, new ones get initial values."""
+"""A trained model with a grown vocabulary: old subwords keep their rows, and new ones combine them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from tensorpack.tfutils.tower import PredictTowerContext
 from tests.variables import assign_random
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
-from towernmt.checkpoint.embedding_rows import grow_checkpoint, side_of_table
+from towernmt.checkpoint.embedding_rows import grow_checkpoint, old_subwords, side_of_table
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.extension import extended
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
@@ -50,12 +52,12 @@ def run(tmp_path: Path) -> RunDirectory:
     return random_run(tmp_path / "run")
 
 
-def random_run(directory: Path, factors: Sequence[list[str]] = ()) -> RunDirectory:
+def random_run(directory: Path, factors: Sequence[list[str]] = (), tie: str = "none") -> RunDirectory:
     """Write a run with one checkpoint of random variables, and the moving average of one variable."""
     run = RunDirectory(directory)
     settings = apply_overrides(default_settings(), {
         "model.hidden_size": 8, "model.filter_size": 8, "model.heads": 2, "model.encoder_layers": 1,
-        "model.decoder_layers": 1, "model.tie_embeddings": "none", "model.source_vocab_size": 7,
+        "model.decoder_layers": 1, "model.tie_embeddings": tie, "model.source_vocab_size": 7,
         "model.target_vocab_size": 7, "model.source_factor_vocab_sizes": [4 + len(values) for values in factors]})
     run.save_settings(settings)
     save_vocabularies(with_factors(SOURCE, factors), vocabulary(TARGET), run.vocabulary)
@@ -95,6 +97,67 @@ def test_rows_of_common_pieces_are_kept_wherever_they_stand(run, tmp_path):
                 assert 0.0 < np.abs(value[row]).max() < 4 / np.sqrt(8)
 
 
+def test_old_subwords_of_a_new_one_are_its_segmentation_by_the_old_vocabulary():
+    old = learn_sentence_piece(["ab abc c", "ca b a", "abc"] * 20, "unigram", 12)
+    pieces = [old.id_to_piece(id) for id in range(old.size)]
+    new = extended(old, ["ca{b cabc", "xabca"] * 20, 40)
+    ids = old_subwords(old, new)
+    assert ids[:old.size] == [[id] for id in range(old.size)]
+    for id in range(old.size, new.size):
+        piece = new.id_to_piece(id)
+        if {*piece} & {*"{x"}:
+            assert ids[id] == []        # the old vocabulary does not know this character
+        else:
+            assert "".join(pieces[old_id] for old_id in ids[id]).lstrip("▁") == piece.lstrip("▁")
+    within = [new.id_to_piece(id) for id in range(old.size, new.size) if ids[id] and new.id_to_piece(id)[0] != "▁"]
+    assert within       # such subwords have no space mark, which their encoding would add
+    for piece in within:
+        assert old_subwords(old, new)[new.piece_to_id(piece)][0] != old.piece_to_id("▁")
+
+
+def test_a_new_subword_begins_with_the_mean_of_its_old_ones(run, tmp_path):
+    model, opened = model_from_settings(run.settings()), OpenCheckpoint(run.checkpoint())
+    subwords = {"source": [[0], [1], [2], [3], [4, 6], [5], []], "target": [[0], [1], [2], [3], [4], [6], [5, 5, 6]]}
+    old, new = tensors(run.checkpoint()), tensors(str(grow_checkpoint(
+        opened, model, subwords, tmp_path / "grown", 1, {}) / "model"))
+    source, bias = old["transformer/source_embedding"], old["transformer/softmax_bias/ExponentialMovingAverage"]
+    np.testing.assert_allclose(new["transformer/source_embedding"][4], (source[4] + source[6]) / 2, rtol=1e-6)
+    np.testing.assert_allclose(new["transformer/softmax_bias"][6], (2 * bias[5] + bias[6]) / 3, rtol=1e-6)
+    assert new["transformer/softmax_bias"][5] == bias[6]
+    assert 0 < np.abs(new["transformer/source_embedding"][6]).max() < 4 / np.sqrt(8)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_command_adds_the_subwords_of_a_text(tmp_path, capsys, caplog, shared):
+    run, texts = random_run(tmp_path / "run", tie="all" if shared else "none"), (["haus tür", "neu"], ["door key key"])
+    if shared:
+        save_vocabularies(vocabulary(SOURCE), vocabulary(SOURCE), run.vocabulary)
+    for side, lines in zip(("source", "target"), texts, strict=True):
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in lines))
+    text = ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target")]
+    assert main(["grow", "--model", str(run.path), *text, "--output", str(tmp_path / "grown")]) == 0
+    assert f"towernmt prepare --vocabulary-of {tmp_path / 'grown'} {' '.join(text)} " in capsys.readouterr().out
+    source, target = RunDirectory(tmp_path / "grown").vocabularies()
+    words = [[v.id_to_piece(id) for id in range(4, v.size)] for v in (source, target)]
+    assert words == ([[*SOURCE, "key", "door", "neu"]] * 2 if shared else [[*SOURCE, "neu"], [*TARGET, "key"]])
+    assert "source: 3 new subwords" in caplog.text if shared else "source: 1 new subwords, 8 in total" in caplog.text
+    assert main(["translate", "--model", str(tmp_path / "grown"), "--input", str(tmp_path / "source"), "--output",
+                 str(tmp_path / "translations")]) == 0
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["--source", "a"], "--source and --target belong together"),
+    (["--vocabulary", "a", "--target", "a"], "--source and --target belong together"),
+    (["--vocabulary", "a", "--vocab-size", "9"], "--vocab-size 9 belongs to --source and --target"),
+    (["--source", "nowhere", "--target", "nowhere"], "nowhere: the file does not exist"),
+    (["--source", "text", "--target", "text", "--vocab-size", "4"], "--vocab-size 4 must be at least 5")])
+def test_wrong_texts_are_refused_and_nothing_is_written(run, tmp_path, monkeypatch, capsys, options, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text").write_text("haus\n")
+    assert main(["grow", "--model", str(run.path), "--output", "grown", *options]) == 1
+    assert message in capsys.readouterr().err and not (tmp_path / "grown").exists()
+
+
 def test_rows_of_factors_are_kept_wherever_they_stand(tmp_path):
     run = random_run(tmp_path / "run", [["NOUN", "VERB"], ["x"]])
     save_vocabularies(with_factors(SOURCE, [["VERB", "ADJ", "NOUN"], ["x", "y"]]), vocabulary(TARGET), tmp_path / "new")
@@ -130,7 +193,7 @@ def test_the_command_takes_the_vocabulary_of_prepared_data_and_says_how_to_go_on
     save_vocabularies(vocabulary(NEW_SOURCE), vocabulary(NEW_TARGET), tmp_path / "data" / "vocabulary")
     arguments = ["grow", "--model", str(run.path), "--output", str(tmp_path / "grown"), "--vocabulary"]
     assert main([*arguments, str(tmp_path / "data")]) == 0
-    assert f"init.checkpoint={tmp_path / 'grown'}" in capsys.readouterr().out
+    assert f"towernmt train --start {tmp_path / 'grown'} " in capsys.readouterr().out
     assert RunDirectory(tmp_path / "grown").settings().model.source_vocab_size == 4 + len(NEW_SOURCE)
 
 
@@ -143,8 +206,8 @@ def test_the_command_refuses_a_vocabulary_that_is_not_there(run, tmp_path, capsy
 def test_a_table_whose_rows_are_not_those_of_the_vocabulary_is_refused_with_its_name(run, tmp_path):
     model = model_from_settings(run.settings())
     opened = OpenCheckpoint(run.checkpoint())
-    for source in (np.arange(6), np.arange(8), np.array([0, 1, 2, 3, 4, 5, 7])):      # the tables have 7 rows
-        rows = {"source": source, "target": np.arange(7)}
+    for source in (range(6), range(8), (0, 1, 2, 3, 4, 5, 7)):      # the tables have 7 rows
+        rows = {"source": [[id] for id in source], "target": [[id] for id in range(7)]}
         with pytest.raises(CheckpointError, match="source_embedding' has shape .* and for these only"):
             grow_checkpoint(opened, model, rows, tmp_path / "grown", 1, {})
 

@@ -1,12 +1,12 @@
 """Fill embedding tables by rows: grow a checkpoint to a new vocabulary, or load pretrained embeddings.
 
-Growing copies the rows of subwords that both vocabularies have, and initialises the new ones.
+Growing copies the rows of subwords that both vocabularies have, and combines those of new subwords from old ones.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from towernmt.core.tensors import Session, Variable
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.text.text_lines import bounded_lines
 from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
+from towernmt.dataflow.vocabulary.sentencepiece_model import SPACE
 from towernmt.models.interface import NMTModel
 from towernmt.models.layers.randomness import set_seed
 from towernmt.optim.optimizer import averages
@@ -47,8 +48,11 @@ source factors are named `source_factor_1_embedding` and so on, and their vocabu
 _FACTOR_TABLE = re.compile(r"(source_factor_\d+)_embedding")
 
 
-def common_rows(old_vocabulary: Vocabulary, new_vocabulary: Vocabulary) -> np.ndarray:
-    """Return the old id of each subword of the new vocabulary, -1 for a new subword: int64 `[new size]`.
+def old_subwords(old_vocabulary: Vocabulary, new_vocabulary: Vocabulary) -> list[list[int]]:
+    """Return the old ids that each subword of the new vocabulary corresponds to.
+
+    They are one id for a subword of both vocabularies, the segmentation of a new subword by the old vocabulary, and no
+    id if the old vocabulary does not know its characters.
 
     Raises:
         SettingsError: the vocabularies are of different kinds, which spell their subwords differently.
@@ -56,23 +60,35 @@ def common_rows(old_vocabulary: Vocabulary, new_vocabulary: Vocabulary) -> np.nd
     if old_vocabulary.kind != new_vocabulary.kind:
         raise SettingsError(f"The run has a {old_vocabulary.kind} vocabulary, but the new one is of kind "
                             f"{new_vocabulary.kind}: prepare the data with the --vocab-kind of the run's data.")
-    rows = np.array([old_vocabulary.piece_to_id(new_vocabulary.id_to_piece(id)) for id in range(new_vocabulary.size)])
-    rows[rows == UNK] = -1
-    rows[:UNK + 1] = range(UNK + 1)
-    return rows
+    return [[id] if id <= UNK else _old_subwords_of(new_vocabulary.id_to_piece(id), new_vocabulary.decode([id]),
+                                                    old_vocabulary)
+            for id in range(new_vocabulary.size)]
 
 
-def grow_checkpoint(checkpoint: OpenCheckpoint, model: NMTModel, rows: Mapping[str, np.ndarray], output: Path,
-                    seed: int, made_from: dict[str, str]) -> Path:
+def _old_subwords_of(piece: str, text: str, vocabulary: Vocabulary) -> list[int]:
+    same = vocabulary.piece_to_id(piece)
+    if same != UNK:
+        return [same]
+    ids = vocabulary.encode(text)
+    if ids and piece.startswith(text):      # within a word, so without the space mark that the encoding has added
+        first = vocabulary.id_to_piece(ids[0]).removeprefix(SPACE)
+        within = vocabulary.piece_to_id(first) if first else UNK
+        ids[:1] = [within] if within != UNK else ids[:1] if first else []
+    return [] if UNK in ids else ids
+
+
+def grow_checkpoint(checkpoint: OpenCheckpoint, model: NMTModel, subwords: Mapping[str, Sequence[Sequence[int]]],
+                    output: Path, seed: int, made_from: dict[str, str]) -> Path:
     """Write the weights of a checkpoint as `step-0` of a model with other vocabularies.
 
-    Each row of a table is the row of the same subword; the row of a new subword is as in an untrained model. If a
-    weight has a moving average, the average is written. Weights that only training uses are kept.
+    Each row of a table is the mean of the rows of the old subwords, as in Gee et al. (2022), "Fast vocabulary transfer
+    for language model compression". Without old subwords, it is as in an untrained model. If a weight has a moving
+    average, the average is written. Weights that only training uses are kept.
 
     Args:
         checkpoint: the checkpoint.
         model: the model with the sizes of the new vocabularies.
-        rows: `common_rows` for "source", "target", "source_factor_1" and so on.
+        subwords: `old_subwords` for "source", "target", "source_factor_1" and so on.
         output: the directory in which `step-0` is written.
         seed: the seed of the initial values.
         made_from: the fingerprints of the new checkpoint.
@@ -101,7 +117,7 @@ def grow_checkpoint(checkpoint: OpenCheckpoint, model: NMTModel, rows: Mapping[s
         variables = [variable for variable in tf1.global_variables() if variable.op.name in weights]
         state |= {WEIGHTS: sorted(weights), MADE_FROM: made_from}
         for variable in variables:
-            _load(variable, checkpoint, rows, session)
+            _load(variable, checkpoint, subwords, session)
         return write_checkpoint(tf1.train.Saver(variables), session, output, 0, state)
 
 
@@ -119,8 +135,9 @@ def side_of_table(variable: str) -> str | None:
     return factor[1] if factor is not None else TABLES.get(last)
 
 
-def _load(variable: Variable, checkpoint: OpenCheckpoint, rows: Mapping[str, np.ndarray], session: Session) -> None:
-    """Assign the value of a variable in the checkpoint; of a table, the rows that `rows` selects.
+def _load(variable: Variable, checkpoint: OpenCheckpoint, subwords: Mapping[str, Sequence[Sequence[int]]],
+          session: Session) -> None:
+    """Assign the value of a variable in the checkpoint; of a table, the means of the rows of the old subwords.
 
     Raises:
         CheckpointError: the shapes differ, or the rows of a table are not those of its vocabulary.
@@ -128,12 +145,12 @@ def _load(variable: Variable, checkpoint: OpenCheckpoint, rows: Mapping[str, np.
     name, shape = variable.op.name, variable.shape.as_list()
     saved_value = read_weight(checkpoint, name)
     side = side_of_table(name)
-    old_rows = None if side is None else rows.get(side)
+    old_rows = None if side is None else subwords.get(side)
     if old_rows is None:
         fits = list(saved_value.shape) == shape
     else:
         fits = (list(saved_value.shape[1:]) == shape[1:] and len(old_rows) == shape[0]
-                and len(saved_value) > old_rows.max())
+                and len(saved_value) > max(max(ids, default=0) for ids in old_rows))
     if not fits:
         raise CheckpointError(f"{checkpoint.name}: variable '{name}' has shape {list(saved_value.shape)} in this "
                               f"checkpoint but {shape} in the grown model: choose another checkpoint of the run. In a "
@@ -144,7 +161,9 @@ def _load(variable: Variable, checkpoint: OpenCheckpoint, rows: Mapping[str, np.
         return
     session.run(variable.initializer)
     value = session.run(variable)
-    value[old_rows >= 0] = saved_value[old_rows[old_rows >= 0]]
+    for row, ids in enumerate(old_rows):
+        if ids:
+            value[row] = saved_value[ids[0]] if len(ids) == 1 else saved_value[ids].mean(axis=0)
     variable.load(value, session)
 
 

@@ -1,7 +1,7 @@
 """Commands on checkpoints: `towernmt average` and `grow`.
 
 - average: one checkpoint from the mean weights of several.
-- grow: a trained run with the vocabulary of other data.
+- grow: a trained run with the vocabulary of other data, or with more subwords.
 """
 
 from __future__ import annotations
@@ -65,26 +65,45 @@ def _span(text: str) -> tuple[int, int]:
 def add_grow_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `towernmt grow`."""
     parser.add_argument("--model", metavar="DIRECTORY", required=True, help="the --logdir of a training run")
-    parser.add_argument("--vocabulary", metavar="DIRECTORY", required=True,
-                        help="prepared data with the new vocabulary, or the folder of the vocabulary itself")
+    words = parser.add_mutually_exclusive_group(required=True)
+    words.add_argument("--vocabulary", metavar="DIRECTORY",
+                       help="prepared data with the new vocabulary, or the folder of the vocabulary itself")
+    words.add_argument("--source", metavar="FILE",
+                       help="source text (with --target) whose subwords are added to the vocabularies of the run")
+    parser.add_argument("--target", metavar="FILE", help="target text for --source")
+    parser.add_argument("--vocab-size", type=int, metavar="N",
+                        help="with --source: size of a vocabulary that is learned from each text, of which the new "
+                             "subwords are added (default: chosen by the text)")
     parser.add_argument("--output", metavar="DIRECTORY", required=True, help="directory of the grown run")
     parser.add_argument("--checkpoint", metavar="NAME",
                         help="best, last, step-N or a checkpoint's prefix (default: best, or last without validation)")
 
 
 def run_grow(args: argparse.Namespace) -> int:
-    """Write a run with another vocabulary, print the next command, and return the exit status."""
-    vocabulary = Path(args.vocabulary)
-    if (vocabulary / VOCABULARIES).is_dir():
-        vocabulary /= VOCABULARIES
-    if not vocabulary.is_dir():
-        raise SettingsError(f"--vocabulary {args.vocabulary}: directory not found. Pass prepared data with the new "
-                            "vocabulary.")
+    """Write a run with another vocabulary, print the next commands, and return the exit status."""
+    if (args.source is None) != (args.target is None):
+        raise SettingsError("--source and --target belong together: pass the text of both languages.")
+    if args.vocab_size is not None and args.source is None:
+        raise SettingsError(f"--vocab-size {args.vocab_size} belongs to --source and --target: leave it out.")
+    vocabulary = None if args.vocabulary is None else _vocabulary_directory(Path(args.vocabulary))
 
     from towernmt.run.directory import RunDirectory
-    from towernmt.run.grown_run import grow_vocabulary  # imports TensorFlow
+    from towernmt.run.grown_run import extend_vocabulary, grow_vocabulary  # imports TensorFlow
 
-    checkpoint = grow_vocabulary(RunDirectory(args.model), vocabulary, args.output, args.checkpoint)
-    print(f"{checkpoint}: train it on data with the new vocabulary with\n"
-          f"towernmt train --data DATA --logdir NEW --set {quote(f'init.checkpoint={args.output}')}")
+    run, train = RunDirectory(args.model), f"towernmt train --start {quote(args.output)} --data DATA --logdir NEW"
+    if vocabulary is None:
+        checkpoint = extend_vocabulary(run, args.source, args.target, args.output, args.vocab_size, args.checkpoint)
+        print(f"{checkpoint}: prepare data with its vocabulary, and train it with\n"
+              f"towernmt prepare --vocabulary-of {quote(args.output)} --source {quote(args.source)} "
+              f"--target {quote(args.target)} --output DATA\n{train}")
+        return 0
+    checkpoint = grow_vocabulary(run, vocabulary, args.output, args.checkpoint)
+    print(f"{checkpoint}: train it on data with the new vocabulary with\n{train}")
     return 0
+
+
+def _vocabulary_directory(path: Path) -> Path:
+    directory = path / VOCABULARIES if (path / VOCABULARIES).is_dir() else path
+    if not directory.is_dir():
+        raise SettingsError(f"--vocabulary {path}: directory not found. Pass prepared data with the new vocabulary.")
+    return directory

@@ -114,8 +114,9 @@ towernmt serve-keys remove anna --keys keys.jsonl"""),
         "towernmt.cli.checkpoint_commands", "make one checkpoint from the mean weights of several",
         "towernmt average --model runs/de-en --last 5"),
     "grow": Command(
-        "towernmt.cli.checkpoint_commands", "give a trained run the vocabulary of other data",
-        "towernmt grow --model runs/de-en --vocabulary data/more --output runs/grown"),
+        "towernmt.cli.checkpoint_commands", "give a trained run the vocabulary of other data, or more subwords",
+        """towernmt grow --model runs/de-en --source medical.de --target medical.en --output runs/grown
+towernmt grow --model runs/de-en --vocabulary data/more --output runs/grown"""),
     "import": Command(
         "towernmt.cli.exchange_commands", "convert a model of another system into a run",
         "towernmt import opus-mt-de-en --from marian --output runs/opus-de-en"),

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -265,6 +265,16 @@ def propose_size(words: float, characters: int, without_spaces: bool = False) ->
     if by_characters <= by_words:
         return by_words, ""
     return by_characters, f"{characters:,} characters must have a subword, and may fill half of it"
+
+
+def automatic_size(sentences: Iterable[str]) -> int:
+    """Return the number of ids for a SentencePiece vocabulary of these sentences, by the rule for `--vocab-size`."""
+    side = SideMeasure()
+    for sentence in sentences:
+        side.words += len(sentence.split())
+        side.characters.update(sentence)
+    needed = _characters_needed(PrepareSettings(), side.characters)
+    return propose_size(estimate_words(side), needed, has_no_spaces(side))[0]
 
 
 def propose_sharing(common: float, words: float) -> tuple[bool, str]:

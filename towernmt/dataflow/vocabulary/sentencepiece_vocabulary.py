@@ -105,6 +105,10 @@ class SentencePieceVocabulary(Vocabulary):
         """Whether the model is a unigram model."""
         return is_unigram(self._model)
 
+    def normalized(self, text: str) -> str:
+        """Return the text as the model divides it, with spaces instead of its marks."""
+        return str(self._processor.normalize(clean(text))).replace(SPACE, " ").strip()
+
     def _sampler(self, sampling: Sampling) -> PieceSampler:
         sampler = self._samplers.get(sampling)
         if sampler is None:

@@ -1,0 +1,73 @@
+"""Vocabularies with the subwords of another text: old ids stay, and the text has fewer tokens."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Sequence
+
+import pytest
+import sentencepiece
+
+from towernmt.core.errors import DataError, SettingsError
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, UNK
+from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary
+from towernmt.dataflow.vocabulary.extension import extended
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+
+
+def text_of(words: Sequence[str], lines: int = 400) -> list[str]:
+    draw = random.Random(1)
+    return [" ".join(draw.choices(words, k=6)) for _ in range(lines)]
+
+
+OLD = text_of(["haus", "baum", "haustür", "garten", "baumhaus", "der", "die", "das"])
+NEW = text_of(["gerät", "geräte", "{entity}", "haus", "einrichten", "the_state"])
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_old_subwords_keep_their_ids_and_a_new_text_has_fewer_tokens(kind: str) -> None:
+    old = learn_sentence_piece(OLD, kind, 60)
+    new = extended(old, NEW, 100)
+    assert new.size > old.size
+    assert [new.id_to_piece(id) for id in range(old.size)] == [old.id_to_piece(id) for id in range(old.size)]
+    pieces = [new.id_to_piece(id) for id in range(new.size)]
+    assert len({*pieces}) == new.size
+    assert UNK in {id for line in old.encode_batch(NEW) for id in line}
+    before, after = (sum(map(len, vocabulary.encode_batch(NEW))) for vocabulary in (old, new))
+    assert after < 0.8 * before
+    assert [new.decode(ids) for ids in new.encode_batch(NEW)] == NEW
+    assert [new.decode(ids) for ids in new.encode_batch(OLD)] == OLD
+    assert sum(map(len, new.encode_batch(OLD))) <= 1.1 * sum(map(len, old.encode_batch(OLD)))
+
+
+def test_the_text_is_normalised_as_the_old_model_normalises_it() -> None:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(OLD), model_writer=model, vocab_size=60, normalization_rule_name="nmt_nfkc_cf",
+        hard_vocab_limit=False, minloglevel=2)
+    old = SentencePieceVocabulary(model.getvalue())     # with SentencePiece's ids: UNK 0, BOS 1, EOS 2, no PAD
+    new = extended(old, [line.upper() for line in NEW], 100)
+    added = [new.id_to_piece(id) for id in range(old.size, new.size)]
+    assert added and all(piece == piece.lower() for piece in added)
+    assert [new.id_to_piece(id) for id in range(old.size)] == [old.id_to_piece(id) for id in range(old.size)]
+    assert new.decode(new.encode(NEW[0].upper())) == NEW[0]
+
+
+def test_words_are_added_by_their_frequency() -> None:
+    old = WordVocabulary([*SPECIAL_PIECES, "haus", "baum"])
+    new = extended(old, ["haus tür", "tür neu", "tür"], 7)
+    assert [new.id_to_piece(id) for id in range(4, new.size)] == ["haus", "baum", "tür", "neu"]
+
+
+def test_what_cannot_be_extended_is_refused() -> None:
+    pytest.importorskip("subword_nmt")
+    codes = BpeCodesVocabulary(b"#version: 0.2\na b</w>\n", [*SPECIAL_PIECES, "ab"])
+    with pytest.raises(SettingsError, match="kind bpe-codes cannot be extended"):
+        extended(codes, NEW, 100)
+    old = learn_sentence_piece(OLD, "unigram", 60)
+    with pytest.raises(SettingsError, match="--vocab-size 4 must be at least 5"):
+        extended(old, NEW, 4)
+    with pytest.raises(DataError, match="every line is blank"):
+        extended(old, ["", " "], 100)

@@ -1,0 +1,60 @@
+"""Extend a vocabulary by the subwords of another text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from towernmt.core.errors import SettingsError
+from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.sentencepiece_model import is_unigram
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, most_frequent
+
+_NORMAL = 1     # SentencePiece.Type
+
+
+def extended(vocabulary: Vocabulary, sentences: Iterable[str], size: int) -> Vocabulary:
+    """Return a vocabulary with all subwords of another one, with their ids, and those that a text adds.
+
+    A vocabulary of `size` ids is learned from the text, and its subwords that are new follow the old ones. A unigram
+    model gives them the log probabilities of the text, so that they are used where they are better than the old ones.
+
+    Args:
+        vocabulary: the vocabulary, of SentencePiece or of plain words.
+        sentences: text of any length.
+        size: number of ids of the vocabulary that is learned from the text.
+
+    Raises:
+        SettingsError: the vocabulary is of another kind, or `size` is too small.
+        DataError: the text is empty, or has too many characters for `size`.
+    """
+    if size <= len(SPECIAL_PIECES):
+        raise SettingsError(f"--vocab-size {size} must be at least {len(SPECIAL_PIECES) + 1}.")
+    if isinstance(vocabulary, WordVocabulary):
+        counts = Counter(word for sentence in sentences for word in clean(sentence).split())
+        words = dict.fromkeys(vocabulary.id_to_piece(id) for id in range(vocabulary.size))
+        return WordVocabulary([*(words | dict.fromkeys(most_frequent(counts, size)))])
+    if isinstance(vocabulary, SentencePieceVocabulary):
+        return _extended_sentence_piece(vocabulary, sentences, size)
+    raise SettingsError(f"A vocabulary of kind {vocabulary.kind} cannot be extended: only those of SentencePiece and "
+                        "of plain words can.")
+
+
+def _extended_sentence_piece(vocabulary: SentencePieceVocabulary, sentences: Iterable[str], size: int) -> Vocabulary:
+    from sentencepiece import sentencepiece_model_pb2
+
+    content = vocabulary.files()[".model"]
+    kind = "unigram" if is_unigram(content) else "bpe"
+    learned = learn_sentence_piece(map(vocabulary.normalized, sentences), kind, size)
+    model = sentencepiece_model_pb2.ModelProto.FromString(content)
+    old = {entry.piece for entry in model.pieces}
+    lowest = min(entry.score for entry in model.pieces)
+    for entry in sentencepiece_model_pb2.ModelProto.FromString(learned.files()[".model"]).pieces:
+        if entry.type == _NORMAL and entry.piece not in old:
+            # Scores of BPE are priorities: the new merges follow the old ones.
+            model.pieces.add(piece=entry.piece, score=entry.score if kind == "unigram" else lowest + entry.score)
+    model.trainer_spec.vocab_size = len(model.pieces)
+    model.DiscardUnknownFields()    # some of them contain tests of the old model
+    return SentencePieceVocabulary(model.SerializeToString())
