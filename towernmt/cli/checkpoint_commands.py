@@ -64,7 +64,9 @@ def _span(text: str) -> tuple[int, int]:
 
 def add_grow_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `towernmt grow`."""
-    parser.add_argument("--model", metavar="DIRECTORY", required=True, help="the --logdir of a training run")
+    parser.add_argument("--model", metavar="MODEL", required=True,
+                        help="the trained model: a run, a package, or a model of another system (see `towernmt train "
+                             "--start`)")
     words = parser.add_mutually_exclusive_group(required=True)
     words.add_argument("--vocabulary", metavar="DIRECTORY",
                        help="prepared data with the new vocabulary, or the folder of the vocabulary itself")
@@ -77,6 +79,7 @@ def add_grow_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="DIRECTORY", required=True, help="directory of the grown run")
     parser.add_argument("--checkpoint", metavar="NAME",
                         help="best, last, step-N or a checkpoint's prefix (default: best, or last without validation)")
+    parser.add_argument("--trust-code", action="store_true", help="execute the code of a custom model in a package")
 
 
 def run_grow(args: argparse.Namespace) -> int:
@@ -87,17 +90,21 @@ def run_grow(args: argparse.Namespace) -> int:
         raise SettingsError(f"--vocab-size {args.vocab_size} belongs to --source and --target: leave it out.")
     vocabulary = None if args.vocabulary is None else _vocabulary_directory(Path(args.vocabulary))
 
+    from towernmt.interop.starting_models import open_starting_model
     from towernmt.run.directory import RunDirectory
     from towernmt.run.grown_run import extend_vocabulary, grow_vocabulary  # imports TensorFlow
 
-    run, train = RunDirectory(args.model), f"towernmt train --start {quote(args.output)} --data DATA --logdir NEW"
+    start = open_starting_model(args.model, "--model", args.trust_code)
+    checkpoint_name = args.checkpoint or start.checkpoint
+    start.run.checkpoint(checkpoint_name)       # unpacks the weights of a package
+    run, train = RunDirectory(start.run.path), f"towernmt train --start {quote(args.output)} --data DATA --logdir NEW"
     if vocabulary is None:
-        checkpoint = extend_vocabulary(run, args.source, args.target, args.output, args.vocab_size, args.checkpoint)
+        checkpoint = extend_vocabulary(run, args.source, args.target, args.output, args.vocab_size, checkpoint_name)
         print(f"{checkpoint}: prepare data with its vocabulary, and train it with\n"
               f"towernmt prepare --vocabulary-of {quote(args.output)} --source {quote(args.source)} "
               f"--target {quote(args.target)} --output DATA\n{train}")
         return 0
-    checkpoint = grow_vocabulary(run, vocabulary, args.output, args.checkpoint)
+    checkpoint = grow_vocabulary(run, vocabulary, args.output, checkpoint_name)
     print(f"{checkpoint}: train it on data with the new vocabulary with\n{train}")
     return 0
 

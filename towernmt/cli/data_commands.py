@@ -13,6 +13,7 @@ import dataclasses
 import shlex
 import sys
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ from towernmt.predict.search.lexical_table import (
 )
 from towernmt.run.automatic_options import proposed_preset
 
+UNKNOWN_TO_REPORT = 0.005
+"""Minimum share of unknown tokens for which `prepare --vocabulary-of` proposes to add subwords to the model."""
 PREPARE_TEXT = ("Make vocabularies, shards of integer ids and statistics from two text files, one sentence a "
                "line, or from any sources of sentence pairs, in flat memory.")
 
@@ -104,9 +107,23 @@ def _prepare_and_report(settings: PrepareSettings, model: str | None) -> int:
         preset = proposed_preset(data.pairs, gpus)
         note = "" if gpus else "; towernmt train takes a smaller one for a short training"
         print(f"Proposed: --preset {preset.value}, because {preset.reason}{note}.", file=sys.stderr)
+    elif (note := _note_of_unknown_tokens(settings, data.statistics, model)):
+        print(note, file=sys.stderr)
     print(f"Prepared. Train on it: towernmt train {start}--data {shlex.quote(mask_uri(settings.output))} "
           f"{'--gpu 0 ' if gpus else ''}--logdir {shlex.quote(f'runs/{run_name}')}", file=sys.stderr)
     return 0
+
+
+def _note_of_unknown_tokens(settings: PrepareSettings, statistics: Mapping[str, Any], model: str) -> str:
+    """Return how to add the subwords of the text to a model, or "" if the model knows almost all of its tokens."""
+    side = max(("source", "target"), key=lambda side: statistics[side]["unknown_rate"])
+    rate = statistics[side]["unknown_rate"]
+    if rate < UNKNOWN_TO_REPORT or settings.target is None or settings.factors:
+        return ""
+    command = shlex.join(["towernmt", "grow", "--model", model, "--source", settings.source, "--target",
+                          settings.target, "--output"])
+    return (f"Note: {100 * rate:.1f} % of the {side} tokens are unknown to the model. To add the subwords of this "
+            f"text, run {command} GROWN, and prepare the text with --vocabulary-of GROWN.")
 
 
 def _options() -> list[dataclasses.Field[Any]]:

@@ -18,6 +18,7 @@ from tests.interop.importing.thumt import test_thumt as thumt
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.restore import initial_checkpoint
 from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.checkpoint.weights import weights_of_checkpoint
 from towernmt.cli.main import main
 from towernmt.core.files import CACHE_VARIABLE
 from towernmt.core.tf_compat import tf
@@ -119,6 +120,34 @@ def test_a_training_can_start_from_each_kind_of_model_with_exactly_its_weights(k
     for name, value in weights.items():
         np.testing.assert_array_equal(held.value(name), value)
     held.close()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_model_gets_the_subwords_of_a_text(kind: str, tmp_path: Path, cache: Path,
+                                                        capsys: pytest.CaptureFixture[str]) -> None:
+    make, source, target = KINDS[kind]
+    model, grown = make(tmp_path), tmp_path / "grown"
+    text = write_text(tmp_path, [f"{line} żółw ζ" for line in source], [f"{line} żuk ζ" for line in target])
+    assert run_command("prepare", "--vocabulary-of", model, *text, "--output", tmp_path / "data") == 0
+    note = capsys.readouterr().err
+    command = f"towernmt grow --model {model} {' '.join([*text[:2], *text[4:6]])} --output"
+    assert f"tokens are unknown to the model. To add the subwords of this text, run {command} GROWN, " in note
+    assert run_command(*command.split()[1:], grown) == 0
+    assert run_command("prepare", "--vocabulary-of", grown, *text, "--output", tmp_path / "more") == 0
+    assert "unknown to the model" not in capsys.readouterr().err
+    assert run_command("train", "--start", grown, "--data", tmp_path / "more", "--logdir", tmp_path / "new",
+                       *STEPS) == 0
+    old, new = open_starting_model(str(model), "--model").run, SavedRun(grown)
+    for before, after in zip(old.vocabularies(), new.vocabularies(), strict=True):
+        pieces, more = ([v.id_to_piece(id) for id in range(v.size)] for v in (before, after))
+        assert more[:before.size] == pieces and after.size > before.size
+    first, second = OpenCheckpoint(old.checkpoint()), OpenCheckpoint(new.checkpoint())
+    for name in weights_of_checkpoint(second):
+        value = first.value(name)
+        np.testing.assert_array_equal(second.value(name)[:len(value)] if value.ndim else second.value(name), value)
+    first.close()
+    second.close()
 
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.thorough if kind == "marian" else
