@@ -44,7 +44,7 @@ def test_the_first_commands_of_the_page_adapt_a_public_model(tmp_path: Path, mon
     block = re.search(r"^```sh\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
     assert block is not None
     commands = block[1].replace("\\\n", " ").splitlines()
-    assert [line.split()[1] for line in commands] == ["prepare", "prepare", "train", "translate"]
+    assert [line.split()[1] for line in commands] == ["grow", "prepare", "prepare", "train", "translate"]
     for line in commands:
         assert run_line(line.replace("train.minutes=30", "train.steps=2 train.precision=float32")) == 0, line
     log = Path("runs/medical/log/log.log").read_text()
