@@ -19,6 +19,7 @@ from towernmt.dataflow.preparation.text_tasks import TextMeasure, measure_senten
 from towernmt.dataflow.preparation.vocabulary_learning import (
     SIZES,
     VocabularyPlan,
+    automatic_size,
     common_letters,
     estimate_words,
     plan_vocabularies,
@@ -125,6 +126,11 @@ def test_requested_values_replace_automatic_ones() -> None:
 def test_a_vocabulary_next_to_an_existing_one_is_planned_by_its_own_text() -> None:
     plan = plan_of([LATIN] * 9_000, [LATIN], target_vocab="there.model")
     assert plan == VocabularyPlan(4_000, False, ("--vocab-size 4000, because the source has about 45,000 words",))
+
+
+@pytest.mark.parametrize("lines", [[LATIN] * 300, [LATIN] * 9_000, ["".join(map(chr, range(0x4E00, 0x5000)))] * 20])
+def test_the_size_for_sentences_is_that_of_the_plan(lines: list[str]) -> None:
+    assert automatic_size(lines) == plan_of(lines, [LATIN], target_vocab="there.model").size
 
 
 @pytest.mark.parametrize("shared", [None, True])

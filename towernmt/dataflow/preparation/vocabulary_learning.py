@@ -37,7 +37,13 @@ from pathlib import Path
 from towernmt.core.errors import DataError, SettingsError, remedy
 from towernmt.dataflow.preparation.prepare_settings import LEAST_COVERAGE, PrepareSettings
 from towernmt.dataflow.preparation.tasks import Task, atomic_output
-from towernmt.dataflow.preparation.text_tasks import SampleSpec, SideMeasure, TextMeasure, sampled_sentences
+from towernmt.dataflow.preparation.text_tasks import (
+    SampleSpec,
+    SideMeasure,
+    TextMeasure,
+    measure_sentences,
+    sampled_sentences,
+)
 from towernmt.dataflow.text.word_segmentation import begins_unspaced
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
@@ -269,10 +275,7 @@ def propose_size(words: float, characters: int, without_spaces: bool = False) ->
 
 def automatic_size(sentences: Iterable[str]) -> int:
     """Return the number of ids for a SentencePiece vocabulary of these sentences, by the rule for `--vocab-size`."""
-    side = SideMeasure()
-    for sentence in sentences:
-        side.words += len(sentence.split())
-        side.characters.update(sentence)
+    side = measure_sentences(sentences)
     needed = _characters_needed(PrepareSettings(), side.characters)
     return propose_size(estimate_words(side), needed, has_no_spaces(side))[0]
 

@@ -16,10 +16,10 @@ _NORMAL, _UNUSED = 1, 5     # SentencePiece.Type
 
 
 def extended(vocabulary: Vocabulary, sentences: Iterable[str], size: int) -> Vocabulary:
-    """Return a vocabulary with all subwords of another one, with their ids, and those that a text adds.
+    """Return a vocabulary with more subwords: those of the old vocabulary keep their ids, and those of a text follow.
 
-    A vocabulary of `size` ids is learned from the text, and its subwords that are new follow the old ones. A unigram
-    model gives them the log probabilities of the text, so that they are used where they are better than the old ones.
+    A vocabulary of `size` ids is learned from the text, and its new subwords are added. In a unigram model, they have
+    their log probabilities in the text, so sentences are divided into them where that is more probable.
 
     Args:
         vocabulary: the vocabulary, of SentencePiece or of plain words.
