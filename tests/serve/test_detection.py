@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from towernmt.core.errors import SettingsError
-from towernmt.serve import served_models
+from towernmt.serve import language_detection
+from towernmt.serve.language_detection import detect_languages, detect_source_language
 from towernmt.serve.request_limits import RequestError
-from towernmt.serve.served_models import detect_languages, detect_source_language
 
 GERMAN = "Das ist ein ganz gewöhnlicher deutscher Satz über das Wetter."
 FRENCH = "Ceci est une phrase tout à fait ordinaire sur le temps qu'il fait."
@@ -124,7 +124,7 @@ def test_without_the_detector_only_requests_that_need_it_are_refused(make_client
     def missing(text):
         raise SettingsError("py3langid is missing")
 
-    monkeypatch.setattr(served_models, "language_probabilities", missing)
+    monkeypatch.setattr(language_detection, "language_probabilities", missing)
     from tests.serve.echo_engine import Echo
 
     client = make_client(models={"de-en": Echo(), "fr-en": Echo(), "en-de": Echo()})

@@ -39,8 +39,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from towernmt.core.errors import SettingsError
 from towernmt.serve.api import deepl, libretranslate, native, native_documents, operations
+from towernmt.serve.language_detection import detect_languages
 from towernmt.serve.request_limits import RequestError, ServerLimits
-from towernmt.serve.served_models import detect_languages
 from towernmt.serve.service import Service
 from towernmt.serve.web.http_requests import FAILED, ErrorFormat, RequestMiddleware, error_json, error_response
 

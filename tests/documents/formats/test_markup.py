@@ -15,7 +15,7 @@ from tests.documents import fake_translator as fakes
 from tests.processor_time import processor_seconds
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.html import ATTRIBUTES, KEPT, HtmlDocument, open_html
-from towernmt.documents.formats.markup import Tokens
+from towernmt.documents.formats.markup_tokens import Tokens
 from towernmt.documents.formats.xml import XmlDocument, XmlSettings
 from towernmt.documents.segments import plain_text
 from towernmt.documents.translation import translate_segments

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from lxml import etree
 
 from towernmt.core.errors import DataError
-from towernmt.documents.formats.office import Archive, Item, LinkField, OfficeDocument, Path, Shell, nest
+from towernmt.documents.formats.office import Item, LinkField, OfficeDocument, Path, Shell, nest
+from towernmt.documents.formats.office_archive import Archive
 
 _KINDS = ("document.main", "template.main", "document.macroEnabled.main", "template.macroEnabledTemplate.main",
           "header", "footer", "footnotes", "endnotes")

@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from towernmt.core.errors import DataError
-from towernmt.documents.formats.markup import Attribute, MarkupDocument, Piece, Spelling, Token, Tokens
+from towernmt.documents.formats.markup_document import MarkupDocument, Piece
+from towernmt.documents.formats.markup_tokens import Attribute, Spelling, Token, Tokens
 from towernmt.documents.formats.text_files import declared_encoding
 
 BLOCKS = frozenset("""address article aside base blockquote body button caption center col colgroup dd details dialog

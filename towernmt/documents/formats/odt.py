@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from lxml import etree
 
 from towernmt.core.errors import DataError
-from towernmt.documents.formats.office import Archive, Item, OfficeDocument, Path, Shell, nest
+from towernmt.documents.formats.office import Item, OfficeDocument, Path, Shell, nest
+from towernmt.documents.formats.office_archive import Archive
 
 _MEMBERS, _MANIFEST = ("content.xml", "styles.xml"), "META-INF/manifest.xml"
 _NAMES = {name: f"{{urn:oasis:names:tc:opendocument:xmlns:{name}:1.0}}" for name in ("text", "style", "office")}

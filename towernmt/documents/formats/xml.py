@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from towernmt.documents.formats.markup import MarkupDocument, Token, Tokens
+from towernmt.documents.formats.markup_document import MarkupDocument
+from towernmt.documents.formats.markup_tokens import Token, Tokens
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from starlette.routing import Route
 from towernmt.dataflow.text.language_codes import language_name
 from towernmt.documents.formats.text_files import SUFFIXES
 from towernmt.serve.api.native_documents import accept_document, file_response, parse_uploaded_file
+from towernmt.serve.language_detection import detect_languages
 from towernmt.serve.request_limits import RequestError, bad_request
-from towernmt.serve.served_models import detect_languages
 from towernmt.serve.text_translation import TextRequest, detection_text, translate_texts
 from towernmt.serve.web.http_requests import Call, check_texts, endpoint, error_json
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from towernmt.core.errors import DataError
-from towernmt.documents.formats import office
+from towernmt.documents.formats.office_archive import MOST_BYTES, MOST_MEMBERS, MOST_TAGS, MOST_XML
 from towernmt.documents.formats.text_files import opener_of
 
 TYPES = (b'<Types xmlns="http://schemas.openxmlformats.org/package/2006/content-types"><Override PartName="/d.xml" '
@@ -48,10 +48,10 @@ CASES: dict[str, tuple[Callable[[], bytes], str]] = {
     "no XML": (lambda: zipped(both(b"<a><b></a>")), "is not valid XML"),
     "not even text": (lambda: zipped(both(bytes(range(256)))), "is not valid XML"),
     "too deep": (lambda: zipped(both(b"<a>" * 100_000 + b"</a>" * 100_000)), "is not valid XML"),
-    "a bomb": (lambda: zipped(both(b"<a/>", zeros=bytes(office.MOST_BYTES))), "unpacked file has"),
-    "a large member": (lambda: zipped(both(b"<a>" + bytes([32]) * office.MOST_XML + b"</a>")), "more than 32 MB"),
-    "very many elements": (lambda: zipped(both(b"<a>" + b"<b/>" * (2 * office.MOST_TAGS) + b"</a>")), "has more than"),
-    "very many members": (lambda: zipped({str(number): b"" for number in range(office.MOST_MEMBERS + 1)}), "members"),
+    "a bomb": (lambda: zipped(both(b"<a/>", zeros=bytes(MOST_BYTES))), "unpacked file has"),
+    "a large member": (lambda: zipped(both(b"<a>" + bytes([32]) * MOST_XML + b"</a>")), "more than 32 MB"),
+    "very many elements": (lambda: zipped(both(b"<a>" + b"<b/>" * (2 * MOST_TAGS) + b"</a>")), "has more than"),
+    "very many members": (lambda: zipped({str(number): b"" for number in range(MOST_MEMBERS + 1)}), "members"),
     "a path that leads out": (lambda: zipped(both(b"<a/>") | {"../../etc/x": b""}), "outside the archive"),
 }
 
