@@ -39,11 +39,14 @@ from towernmt.jobs.adaptation import (
     _begin_or_resume,
     _finish,
     _rejection,
+    _resolve,
     adapt_model,
     check_pairs,
     unseen_sentences,
 )
 from towernmt.jobs.corrections import Correction, read_corrections, split_corrections
+from towernmt.run.directory import RunDirectory
+from towernmt.run.run_settings import default_settings
 from towernmt.run.started_run import StartingModel
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "fine-tuning.md"
@@ -82,13 +85,25 @@ def test_a_model_that_was_replaced_is_not_compared_with_the_run_of_the_old_one(t
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> AdaptationJob:
-    """Return a job without a real model, with 200 corrections and a test set of 100 sentences."""
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AdaptationJob:
+    """Return a job without a real model and settings, with 200 corrections and a test set of 100 sentences."""
+    monkeypatch.setattr(adaptation, "_resolve", lambda job: None)
     file = write_corrections(tmp_path / "a.tsv", [(f"source {number}", "s") for number in range(200)])
     (tmp_path / "test").write_text("a\n" * 100)
     model: Any = SimpleNamespace(name="m", weights_checksum=str)
     return AdaptationJob(model, file, (str(tmp_path / "test"), str(tmp_path / "test")), tmp_path / "o", tmp_path / "w",
                          CardText(), text_check=False)
+
+
+@pytest.mark.parametrize(("general", "given", "share"), [
+    ("data", {}, 0.75), ("data", {"data.general_share": "0.5"}, 0.5), (None, {}, 0.5)])
+def test_three_quarters_of_the_pairs_are_general_unless_the_user_sets_another_share(
+        tmp_path: Path, general: str | None, given: dict[str, str], share: float) -> None:
+    run = RunDirectory(tmp_path)
+    run.save_settings(default_settings("transformer", "mini"))
+    job = AdaptationJob(StartingModel("m", str(tmp_path), run), tmp_path / "a.tsv", ("s", "r"), tmp_path / "o",
+                        tmp_path / "w", CardText(), general=general, overrides=given)
+    assert _resolve(job).settings.data.general_share == share
 
 
 def test_only_a_changed_limit_resumes_the_run_of_other_settings(job: AdaptationJob) -> None:

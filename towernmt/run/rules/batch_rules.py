@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from towernmt.run.rules.automatic_value import FEW_PASSES, AutomaticSetting, round_down
+from towernmt.run.rules.automatic_value import MANY_PASSES, AutomaticSetting, round_down
 from towernmt.run.run_settings import Settings
 from towernmt.run.training_conditions import TrainingConditions, parameters_in_products
 
@@ -87,7 +87,7 @@ def mixing(settings: Settings, conditions: TrainingConditions) -> Iterator[Autom
     if not conditions.has_general_data:
         return
     passes = conditions.passes(settings)
-    if settings.init.checkpoint and passes is not None and passes >= FEW_PASSES:
+    if settings.init.checkpoint and passes is not None and passes >= MANY_PASSES:
         yield AutomaticSetting("data.general_share", 0.75, "with equal shares, training would see each new pair about "
                                f"{passes:.2g} times, and the model would forget much")
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from towernmt.run.product_rates import FASTER
-from towernmt.run.rules.automatic_value import FEW_PASSES, AutomaticSetting, is_post_norm, round_down
+from towernmt.run.rules.automatic_value import MANY_PASSES, AutomaticSetting, is_post_norm, round_down
 from towernmt.run.run_settings import Settings
 from towernmt.run.training_conditions import TrainingConditions
 
@@ -42,7 +42,7 @@ def optimizer(settings: Settings, conditions: TrainingConditions) -> Iterator[Au
 
 TRAINED_RATE_DIVISOR, TRAINED_RATE_DIVISOR_OF_MUON, TRAINED_RATE_DIVISOR_OF_MIXTURE = 5, 3, 1.5
 """Learning rate of a new model, divided by that of a model that is trained already: for Adam, for Muon, and with
-general data and few passes over the new text, which keep the model from forgetting."""
+general data and fewer than `MANY_PASSES` over the new text, which keep the model from forgetting."""
 
 
 def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterator[AutomaticSetting]:
@@ -55,8 +55,9 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     machine translation") for Adam; Muon's steps are as long as Adam's. A post-norm Transformer with 192 units reached
     3.9 BLEU with 0.002 and 19.4 BLEU with 0.001 (docs/notes/defaults.md, "Learning rate and norm"). A run that starts
     from the parameters of a model has a fifth of the rate, which is a guess, or with Muon a third. It has two thirds if
-    general data are mixed in and there are few passes over the new text (docs/notes/measurements.md, "A trained model
-    in another domain"); with Adam, this was measured only for a post-norm Transformer with at most 256 units.
+    as many general pairs as new ones are mixed in, and if it does not see the new ones too often
+    (docs/notes/measurements.md, "A trained model in another domain"); with Adam, this was measured only for a post-norm
+    Transformer with at most 256 units.
     Translations of monolingual text are no general data.
     """
     size, small_batches = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
@@ -70,7 +71,7 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
             rate, reason = 0.001, "the Transformer is post-norm"
     if settings.init.checkpoint:
         passes = conditions.passes(settings)
-        is_mixture = conditions.has_general_data and passes is not None and passes < FEW_PASSES and (
+        is_mixture = conditions.has_general_data and passes is not None and passes < MANY_PASSES and (
             settings.data.general_share <= 0.5)
         divisor: float = TRAINED_RATE_DIVISOR_OF_MUON if settings.optimizer.name == "muon" else TRAINED_RATE_DIVISOR
         is_measured_with_adam = settings.architecture == "transformer" and size <= 256 and is_post_norm(settings)
