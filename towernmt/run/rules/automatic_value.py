@@ -35,7 +35,7 @@ FEW_PASSES = 6
 """Number of passes from which a model learns pairs by heart."""
 MANY_PASSES = 30
 """Number of passes over new pairs from which a trained model forgets much, although as many general pairs are mixed in:
-it did in 39 passes, and not in 7 (docs/notes/measurements.md, "A trained model in another domain")."""
+it did in 39 passes, and not in 19 (docs/notes/measurements.md, "A trained model in another domain")."""
 
 
 def is_post_norm(settings: Settings) -> bool:
