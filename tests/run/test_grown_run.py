@@ -12,7 +12,13 @@ from tensorpack.tfutils.tower import PredictTowerContext
 from tests.variables import assign_random
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
-from towernmt.checkpoint.embedding_rows import grow_checkpoint, old_subwords, side_of_table
+from towernmt.checkpoint.embedding_rows import (
+    NEW_SUBWORD_PENALTY,
+    RowOrigin,
+    grow_checkpoint,
+    row_origins,
+    side_of_table,
+)
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.settings import apply_overrides
@@ -92,7 +98,7 @@ def test_rows_of_common_pieces_are_kept_wherever_they_stand(run, tmp_path):
             if place is not None:
                 np.testing.assert_array_equal(value[row], expected[place])
             elif name.endswith("bias"):
-                assert value[row] == 0.0
+                assert value[row] == -NEW_SUBWORD_PENALTY
             else:
                 assert 0.0 < np.abs(value[row]).max() < 4 / np.sqrt(8)
 
@@ -101,8 +107,10 @@ def test_old_subwords_of_a_new_one_are_its_segmentation_by_the_old_vocabulary():
     old = learn_sentence_piece(["ab abc c", "ca b a", "abc"] * 20, "unigram", 12)
     pieces = [old.id_to_piece(id) for id in range(old.size)]
     new = extended(old, ["ca{b cabc", "xabca"] * 20, 40)
-    ids = old_subwords(old, new)
-    assert ids[:old.size] == [[id] for id in range(old.size)]
+    origins = row_origins(old, new)
+    assert origins[:old.size] == [RowOrigin([id]) for id in range(old.size)]
+    assert all(origin.is_new for origin in origins[old.size:])
+    ids = [origin.ids for origin in origins]
     for id in range(old.size, new.size):
         piece = new.id_to_piece(id)
         if {*piece} & {*"{x"}:
@@ -112,17 +120,20 @@ def test_old_subwords_of_a_new_one_are_its_segmentation_by_the_old_vocabulary():
     within = [new.id_to_piece(id) for id in range(old.size, new.size) if ids[id] and new.id_to_piece(id)[0] != "▁"]
     assert within       # such subwords have no space mark, which their encoding would add
     for piece in within:
-        assert old_subwords(old, new)[new.piece_to_id(piece)][0] != old.piece_to_id("▁")
+        assert ids[new.piece_to_id(piece)][0] != old.piece_to_id("▁")
 
 
 def test_a_new_subword_begins_with_the_mean_of_its_old_ones(run, tmp_path):
     model, opened = model_from_settings(run.settings()), OpenCheckpoint(run.checkpoint())
-    subwords = {"source": [[0], [1], [2], [3], [4, 6], [5], []], "target": [[0], [1], [2], [3], [4], [6], [5, 5, 6]]}
+    special = [RowOrigin([id]) for id in range(4)]
+    origins = {"source": [*special, RowOrigin([4, 6], True), RowOrigin([5]), RowOrigin([], True)],
+               "target": [*special, RowOrigin([4]), RowOrigin([6]), RowOrigin([5, 5, 6], True)]}
     old, new = tensors(run.checkpoint()), tensors(str(grow_checkpoint(
-        opened, model, subwords, tmp_path / "grown", 1, {}) / "model"))
+        opened, model, origins, tmp_path / "grown", 1, {}) / "model"))
     source, bias = old["transformer/source_embedding"], old["transformer/softmax_bias/ExponentialMovingAverage"]
     np.testing.assert_allclose(new["transformer/source_embedding"][4], (source[4] + source[6]) / 2, rtol=1e-6)
-    np.testing.assert_allclose(new["transformer/softmax_bias"][6], (2 * bias[5] + bias[6]) / 3, rtol=1e-6)
+    np.testing.assert_allclose(new["transformer/softmax_bias"][6], (2 * bias[5] + bias[6]) / 3 - NEW_SUBWORD_PENALTY,
+                               rtol=1e-6)
     assert new["transformer/softmax_bias"][5] == bias[6]
     assert 0 < np.abs(new["transformer/source_embedding"][6]).max() < 4 / np.sqrt(8)
 
@@ -207,7 +218,7 @@ def test_a_table_whose_rows_are_not_those_of_the_vocabulary_is_refused_with_its_
     model = model_from_settings(run.settings())
     opened = OpenCheckpoint(run.checkpoint())
     for source in (range(6), range(8), (0, 1, 2, 3, 4, 5, 7)):      # the tables have 7 rows
-        rows = {"source": [[id] for id in source], "target": [[id] for id in range(7)]}
+        rows = {"source": [RowOrigin([id]) for id in source], "target": [RowOrigin([id]) for id in range(7)]}
         with pytest.raises(CheckpointError, match="source_embedding' has shape .* and for these only"):
             grow_checkpoint(opened, model, rows, tmp_path / "grown", 1, {})
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tensorpack.tfutils.sessinit import SessionInit
@@ -48,11 +48,27 @@ source factors are named `source_factor_1_embedding` and so on, and their vocabu
 _FACTOR_TABLE = re.compile(r"(source_factor_\d+)_embedding")
 
 
-def old_subwords(old_vocabulary: Vocabulary, new_vocabulary: Vocabulary) -> list[list[int]]:
-    """Return the old ids that each subword of the new vocabulary corresponds to.
+NEW_SUBWORD_PENALTY = 2.0
+"""What is subtracted from the softmax bias of a new subword. Otherwise, a grown model writes new subwords instead of
+old ones: a model of Tatoeba fell from 52.6 to 47.2 BLEU, and with this value only to 52.4 (docs/notes/measurements.md,
+"A trained model in another domain")."""
 
-    They are one id for a subword of both vocabularies, the segmentation of a new subword by the old vocabulary, and no
-    id if the old vocabulary does not know its characters.
+
+class RowOrigin(NamedTuple):
+    """The old subwords that a subword of a new vocabulary corresponds to.
+
+    Attributes:
+        ids: their ids: one for a subword of both vocabularies; the segmentation of a new subword by the old vocabulary,
+            or none if it has an unknown character.
+        is_new: whether the old vocabulary does not have the subword.
+    """
+
+    ids: list[int]
+    is_new: bool = False
+
+
+def row_origins(old_vocabulary: Vocabulary, new_vocabulary: Vocabulary) -> list[RowOrigin]:
+    """Return the old subwords that each subword of the new vocabulary corresponds to.
 
     Raises:
         SettingsError: the vocabularies are of different kinds, which spell their subwords differently.
@@ -60,35 +76,36 @@ def old_subwords(old_vocabulary: Vocabulary, new_vocabulary: Vocabulary) -> list
     if old_vocabulary.kind != new_vocabulary.kind:
         raise SettingsError(f"The run has a {old_vocabulary.kind} vocabulary, but the new one is of kind "
                             f"{new_vocabulary.kind}: prepare the data with the --vocab-kind of the run's data.")
-    return [[id] if id <= UNK else _old_subwords_of(new_vocabulary.id_to_piece(id), new_vocabulary.decode([id]),
-                                                    old_vocabulary)
+    return [RowOrigin([id]) if id <= UNK else _row_origin(new_vocabulary.id_to_piece(id), new_vocabulary.decode([id]),
+                                                          old_vocabulary)
             for id in range(new_vocabulary.size)]
 
 
-def _old_subwords_of(piece: str, text: str, vocabulary: Vocabulary) -> list[int]:
+def _row_origin(piece: str, text: str, vocabulary: Vocabulary) -> RowOrigin:
     same = vocabulary.piece_to_id(piece)
     if same != UNK:
-        return [same]
+        return RowOrigin([same])
     ids = vocabulary.encode(text)
     if ids and piece.startswith(text):      # within a word, so without the space mark that the encoding has added
         first = vocabulary.id_to_piece(ids[0]).removeprefix(SPACE)
         within = vocabulary.piece_to_id(first) if first else UNK
         ids[:1] = [within] if within != UNK else ids[:1] if first else []
-    return [] if UNK in ids else ids
+    return RowOrigin([] if UNK in ids else ids, is_new=True)
 
 
-def grow_checkpoint(checkpoint: OpenCheckpoint, model: NMTModel, subwords: Mapping[str, Sequence[Sequence[int]]],
+def grow_checkpoint(checkpoint: OpenCheckpoint, model: NMTModel, origins: Mapping[str, Sequence[RowOrigin]],
                     output: Path, seed: int, made_from: dict[str, str]) -> Path:
     """Write the weights of a checkpoint as `step-0` of a model with other vocabularies.
 
     Each row of a table is the mean of the rows of the old subwords, as in Gee et al. (2022), "Fast vocabulary transfer
-    for language model compression". Without old subwords, it is as in an untrained model. If a weight has a moving
-    average, the average is written. Weights that only training uses are kept.
+    for language model compression". Without old subwords, it is as in an untrained model. The softmax bias of a new
+    subword is lower by `NEW_SUBWORD_PENALTY`. If a weight has a moving average, the average is written. Weights that
+    only training uses are kept.
 
     Args:
         checkpoint: the checkpoint.
         model: the model with the sizes of the new vocabularies.
-        subwords: `old_subwords` for "source", "target", "source_factor_1" and so on.
+        origins: `row_origins` for "source", "target", "source_factor_1" and so on.
         output: the directory in which `step-0` is written.
         seed: the seed of the initial values.
         made_from: the fingerprints of the new checkpoint.
@@ -117,7 +134,7 @@ def grow_checkpoint(checkpoint: OpenCheckpoint, model: NMTModel, subwords: Mappi
         variables = [variable for variable in tf1.global_variables() if variable.op.name in weights]
         state |= {WEIGHTS: sorted(weights), MADE_FROM: made_from}
         for variable in variables:
-            _load(variable, checkpoint, subwords, session)
+            _load(variable, checkpoint, origins, session)
         return write_checkpoint(tf1.train.Saver(variables), session, output, 0, state)
 
 
@@ -135,8 +152,8 @@ def side_of_table(variable: str) -> str | None:
     return factor[1] if factor is not None else TABLES.get(last)
 
 
-def _load(variable: Variable, checkpoint: OpenCheckpoint, subwords: Mapping[str, Sequence[Sequence[int]]],
-          session: Session) -> None:
+def _load(variable: Variable, checkpoint: OpenCheckpoint, origins: Mapping[str, Sequence[RowOrigin]], session: Session
+          ) -> None:
     """Assign the value of a variable in the checkpoint; of a table, the means of the rows of the old subwords.
 
     Raises:
@@ -145,25 +162,27 @@ def _load(variable: Variable, checkpoint: OpenCheckpoint, subwords: Mapping[str,
     name, shape = variable.op.name, variable.shape.as_list()
     saved_value = read_weight(checkpoint, name)
     side = side_of_table(name)
-    old_rows = None if side is None else subwords.get(side)
-    if old_rows is None:
+    rows = None if side is None else origins.get(side)
+    if rows is None:
         fits = list(saved_value.shape) == shape
     else:
-        fits = (list(saved_value.shape[1:]) == shape[1:] and len(old_rows) == shape[0]
-                and len(saved_value) > max(max(ids, default=0) for ids in old_rows))
+        fits = (list(saved_value.shape[1:]) == shape[1:] and len(rows) == shape[0]
+                and len(saved_value) > max(max(row.ids, default=0) for row in rows))
     if not fits:
         raise CheckpointError(f"{checkpoint.name}: variable '{name}' has shape {list(saved_value.shape)} in this "
                               f"checkpoint but {shape} in the grown model: choose another checkpoint of the run. In a "
                               f"custom model, use the names {', '.join(TABLES)} for tables with one row per subword, "
                               "and for these only.")
-    if old_rows is None:
+    if rows is None:
         variable.load(saved_value, session)
         return
     session.run(variable.initializer)
     value = session.run(variable)
-    for row, ids in enumerate(old_rows):
-        if ids:
-            value[row] = saved_value[ids[0]] if len(ids) == 1 else saved_value[ids].mean(axis=0)
+    for id, row in enumerate(rows):
+        if row.ids:
+            value[id] = saved_value[row.ids[0]] if len(row.ids) == 1 else saved_value[row.ids].mean(axis=0)
+    if name.split("/")[-1] == "softmax_bias":
+        value[[row.is_new for row in rows]] -= NEW_SUBWORD_PENALTY
     variable.load(value, session)
 
 

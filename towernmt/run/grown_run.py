@@ -10,7 +10,7 @@ from pathlib import Path
 from tensorpack.utils import logger
 
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint, repeat_if_removed
-from towernmt.checkpoint.embedding_rows import grow_checkpoint, old_subwords
+from towernmt.checkpoint.embedding_rows import grow_checkpoint, row_origins
 from towernmt.checkpoint.records import check_vocabulary_of, provenance, vocabulary_fingerprint
 from towernmt.checkpoint.saved_run import check_run_output
 from towernmt.core.errors import SettingsError
@@ -33,8 +33,9 @@ def grow_vocabulary(run: RunDirectory, vocabulary: str | Path, output: str | Pat
     """Write a run with other vocabularies and the weights of a trained run.
 
     The embedding rows of subwords of both vocabularies are kept. That of a new subword is the mean of the rows of its
-    old subwords, or as in an untrained model if it has none. All other weights are kept. If the checkpoint has moving
-    averages, they are used. To train the new run on data with its vocabulary, set `init.checkpoint=OUTPUT`.
+    old subwords, or as in an untrained model if it has none, and its softmax bias is lower. All other weights are kept.
+    If the checkpoint has moving averages, they are used. To train the new run on data with its vocabulary, set
+    `init.checkpoint=OUTPUT`.
 
     Args:
         run: the trained run.
@@ -135,9 +136,10 @@ def _write_grown_run(run: RunDirectory, source: Vocabulary, target: Vocabulary, 
     if factors:
         model = dataclasses.replace(model, source_factor_vocab_sizes=factors)
     settings = dataclasses.replace(settings, model=model)
-    subwords = {name: old_subwords(old[name], new[name]) for name in new}
-    for name, ids in subwords.items():
-        logger.info(f"{name}: {sum(map(bool, ids)):,} of {len(ids):,} subwords begin with rows of the run.")
+    origins = {name: row_origins(old[name], new[name]) for name in new}
+    for name, rows in origins.items():
+        logger.info(f"{name}: {sum(bool(row.ids) for row in rows):,} of {len(rows):,} subwords begin with rows of the "
+                    "run.")
     opened = repeat_if_removed(lambda: OpenCheckpoint(run.checkpoint(checkpoint)))
     check_vocabulary_of(opened, run.vocabulary)
     grown = RunDirectory(output)
@@ -145,7 +147,7 @@ def _write_grown_run(run: RunDirectory, source: Vocabulary, target: Vocabulary, 
         save_vocabularies(source, target, grown.vocabulary)
         run.source_text().merged(source_text).save(grown.vocabulary)
         made_from = {"vocabulary": vocabulary_fingerprint(grown.vocabulary)}
-        written = grow_checkpoint(opened, model_from_settings(settings), subwords, grown.checkpoints,
+        written = grow_checkpoint(opened, model_from_settings(settings), origins, grown.checkpoints,
                                   settings.data.seed, made_from)
         grown.save_settings(settings, provenance(made_from))
     return written
