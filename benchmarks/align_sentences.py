@@ -5,7 +5,8 @@
 The gold alignment is made from known sentence pairs: some pairs lose a side, and some neighbours are joined on one
 side, with a fixed seed. With --chapter, that many pairs in a row lose their target. Links are pairs of a source and a
 target sentence. A bead (one or two sentences on a side) is correct only if it is exactly that of the gold alignment.
-Seconds are those of the processor. Without NLTK (`pip install nltk`) its row is left out; it compares all sentences
+Seconds are those of the processor. With --model, the texts are also aligned with the translations by a trained model,
+which must not have seen them. Without NLTK (`pip install nltk`) its row is left out; it compares all sentences
 with all, so it has at most --nltk pairs.
 """
 
@@ -21,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from towernmt.documents.alignment.document_aligner import SentenceTexts, align_sentences
+from towernmt.documents.alignment.document_aligner import SentenceTexts, TranslateTexts, align_sentences
 from towernmt.documents.alignment.sentence_paths import Bead
 
 Pairs = Sequence[tuple[str, str]]
@@ -95,6 +96,14 @@ def beads_of_nltk(texts: SentenceTexts) -> set[Bead]:
                  max(j for _, j in group) + 1) for group in groups}
 
 
+def translator(model: str) -> TranslateTexts:
+    """Return the function by which `towernmt pairs --model` translates sentences."""
+    from towernmt.predict.translator import Translator
+
+    opened = Translator(model)
+    return lambda sentences: [hypothesis.text for hypothesis, *_ in opened.translate_stream(sentences, "documents")]
+
+
 def timed(work: Callable[[], T]) -> tuple[T, float]:
     """Return a result, and its processor seconds."""
     begin = time.process_time()
@@ -111,19 +120,24 @@ def main() -> None:
     parser.add_argument("--dropped", type=float, default=0.06, help="probability that a pair loses a side")
     parser.add_argument("--chapter", type=int, default=0, help="pairs in the middle that lose their target")
     parser.add_argument("--thresholds", type=float, nargs="+", default=[0.0, 0.1, 0.3, 0.5], help="minimum scores")
+    parser.add_argument("--model", help="a trained run or package, for rows with a model")
     parser.add_argument("--nltk", type=int, default=1000, help="maximum number of pairs for NLTK")
     parser.add_argument("--seed", type=int, default=1, help="seed of the gold alignment")
     args = parser.parse_args()
+    systems: dict[str, TranslateTexts | None] = {"towernmt": None}
+    if args.model:
+        systems["towernmt with a model"] = translator(args.model)
     lines = [path.read_text(encoding="utf-8").splitlines() for path in (args.source, args.target)]
     for count in args.pairs:
         gold = changed_pairs(list(zip(*lines, strict=True))[:count], args.seed, args.joined, args.dropped, args.chapter)
         sizes = {"pairs": count, "source": len(gold.texts.source), "target": len(gold.texts.target)}
-        aligned, seconds = timed(partial(align_sentences, [gold.texts]))
-        for threshold in args.thresholds:
-            accepted = {bead for bead, score in zip(aligned[0].beads, aligned[0].scores, strict=True)
-                        if score >= threshold and not bead.is_gap}
-            report({**sizes, "system": f"towernmt, score >= {threshold:g}", **figures(accepted, gold.beads),
-                    "seconds": seconds})
+        for name, translate in systems.items():
+            aligned, seconds = timed(partial(align_sentences, [gold.texts], translate=translate))
+            for threshold in args.thresholds:
+                accepted = {bead for bead, score in zip(aligned[0].beads, aligned[0].scores, strict=True)
+                            if score >= threshold and not bead.is_gap}
+                report({**sizes, "system": f"{name}, score >= {threshold:g}", **figures(accepted, gold.beads),
+                        "seconds": seconds})
         if count <= args.nltk:
             try:
                 beads, seconds = timed(partial(beads_of_nltk, gold.texts))
