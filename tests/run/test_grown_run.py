@@ -169,6 +169,15 @@ def test_wrong_texts_are_refused_and_nothing_is_written(run, tmp_path, monkeypat
     assert message in capsys.readouterr().err and not (tmp_path / "grown").exists()
 
 
+def test_a_shortlist_does_not_forbid_the_new_subwords(run, tmp_path, caplog):
+    run.save_settings(apply_overrides(run.settings(), {"search.shortlist": "old.lexicon", "search.beam_size": 3}))
+    save_vocabularies(vocabulary(NEW_SOURCE), vocabulary(NEW_TARGET), tmp_path / "new")
+    grow_vocabulary(run, tmp_path / "new", tmp_path / "grown")
+    search = RunDirectory(tmp_path / "grown").settings().search
+    assert (search.shortlist, search.beam_size) == ("", 3)
+    assert "The grown run has no shortlist, because old.lexicon lacks the new subwords." in caplog.text
+
+
 def test_rows_of_factors_are_kept_wherever_they_stand(tmp_path):
     run = random_run(tmp_path / "run", [["NOUN", "VERB"], ["x"]])
     save_vocabularies(with_factors(SOURCE, [["VERB", "ADJ", "NOUN"], ["x", "y"]]), vocabulary(TARGET), tmp_path / "new")

@@ -136,6 +136,9 @@ def _write_grown_run(run: RunDirectory, source: Vocabulary, target: Vocabulary, 
     if factors:
         model = dataclasses.replace(model, source_factor_vocab_sizes=factors)
     settings = dataclasses.replace(settings, model=model)
+    if settings.search.shortlist:
+        logger.info(f"The grown run has no shortlist, because {settings.search.shortlist} lacks the new subwords.")
+        settings = dataclasses.replace(settings, search=dataclasses.replace(settings.search, shortlist=""))
     origins = {name: row_origins(old[name], new[name]) for name in new}
     for name, rows in origins.items():
         logger.info(f"{name}: {sum(bool(row.ids) for row in rows):,} of {len(rows):,} subwords begin with rows of the "
