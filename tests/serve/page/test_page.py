@@ -171,6 +171,24 @@ def test_the_menu_of_a_word_never_offers_the_words_of_another(page, toys):
     expect(page.locator("#target")).to_have_text("small is house the hound the")
 
 
+def test_a_word_keeps_the_focus_when_the_words_are_drawn_again(page, toys):
+    opened(page, toys, "das haus ist klein")
+    held: list[Any] = []
+    page.route("**/api/v1/translate", lambda route: (
+        held.append(route) if json.loads(route.request.post_data).get("avoid") else route.continue_()))
+    menu = page.get_by_role("dialog", name="Other words")
+    with page.expect_request(lambda request: "avoid" in (request.post_data or "")):
+        word(page, "small").click()
+    expect(menu.locator("#continuations button")).to_have_text(["small", "little"])
+    press_tab_until(page, "document.activeElement.textContent === 'little'")
+    page.evaluate("document.activeElement.id = 'before'")
+    held[0].continue_()
+    expect(page.locator("#before")).to_have_count(0)        # the further words have arrived
+    assert page.evaluate("document.activeElement.textContent") == "little" and menu.is_visible()
+    page.keyboard.press("Enter")
+    expect(page.locator("#target")).to_have_text("little is house the")
+
+
 @pytest.mark.parametrize("key", ["Escape", "Tab", "Shift+Tab"])
 def test_keys_close_the_menu_of_a_word(page, toys, key):
     opened(page, toys, "das haus schläft")

@@ -112,13 +112,20 @@ async function showContinuations(typed) {
   const found = await requested(fields(prefix, {n_best: all, partial_word: Boolean(typed)}));
   if (!found) return;
   const words = nextWords(found, beginning);
-  const draw = () => lists.continuations.replaceChildren(...[...words].map(([text, one]) => button(text, () => show(one))));
-  draw();
+  drawContinuations(words);
   if (typed || !words.size || words.size > 2) return;
   const others = await requested(fields(prefix, {n_best: all, avoid: [...words.keys()]}));     // most hypotheses of a beam differ later
   if (!others) return;        // perhaps another menu is open by now
   for (const [text, one] of nextWords(others, beginning)) if (!words.has(text)) words.set(text, one);
-  draw();
+  drawContinuations(words);
+}
+
+/** Show words with their translations. The focus stays on the word that has it, or moves to the field if it is no longer there. */
+function drawContinuations(words) {
+  const focused = lists.continuations.contains(document.activeElement) ? document.activeElement.textContent : null;
+  const items = [...words].map(([text, one]) => button(text, () => show(one)));
+  lists.continuations.replaceChildren(...items);
+  if (focused !== null) (items.map(item => item.firstChild).find(one => one.textContent === focused) ?? word).focus();
 }
 
 /** Use the typed word, and let the model translate the rest. */
