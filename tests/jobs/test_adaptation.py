@@ -26,6 +26,7 @@ from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.cli.main import main
 from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, DirectoryInUseError
+from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
@@ -43,9 +44,12 @@ from towernmt.jobs.adaptation import (
     adapt_model,
     check_pairs,
     unseen_sentences,
+    with_lower_rate,
 )
 from towernmt.jobs.corrections import Correction, read_corrections, split_corrections
 from towernmt.run.directory import RunDirectory
+from towernmt.run.resolve import ResolvedSettings
+from towernmt.run.rules.automatic_value import AutomaticSetting
 from towernmt.run.run_settings import default_settings
 from towernmt.run.started_run import StartingModel
 
@@ -104,6 +108,19 @@ def test_three_quarters_of_the_pairs_are_general_unless_the_user_sets_another_sh
     job = AdaptationJob(StartingModel("m", str(tmp_path), run), tmp_path / "a.tsv", ("s", "r"), tmp_path / "o",
                         tmp_path / "w", CardText(), general=general, overrides=given)
     assert _resolve(job).settings.data.general_share == share
+
+
+@pytest.mark.parametrize(("optimizer", "automatic", "rate"), [
+    ("muon", True, 0.0003), ("muon", False, 0.001), ("adam", True, 0.001)])
+def test_an_automatic_rate_of_muon_is_lower(optimizer: str, automatic: bool, rate: float) -> None:
+    settings = apply_overrides(default_settings(), {"optimizer.name": optimizer, "optimizer.learning_rate": 0.001})
+    other = AutomaticSetting("train.clip_norm", 1.0, "it is small")
+    found = [AutomaticSetting("optimizer.learning_rate", 0.001, "the model is trained"), other]
+    resolved = with_lower_rate(ResolvedSettings(settings, found if automatic else [other]))
+    assert resolved.settings.optimizer.learning_rate == rate
+    recorded = {setting.key: setting.value for setting in resolved.automatic or ()}
+    assert recorded == {"train.clip_norm": 1.0, **({"optimizer.learning_rate": rate} if automatic else {})}
+    assert with_lower_rate(ResolvedSettings(settings)).settings.optimizer.learning_rate == 0.001      # a resumed run
 
 
 def test_only_a_changed_limit_resumes_the_run_of_other_settings(job: AdaptationJob) -> None:
