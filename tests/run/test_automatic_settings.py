@@ -231,7 +231,7 @@ def test_what_normalizes_behind_its_layers_has_a_longer_warm_up(preset, by_steps
 
 @pytest.mark.parametrize("checkpoint", ["", "runs/a"])
 @pytest.mark.parametrize(("epochs", "dropout"), [
-    (1, 0), (5, 0), (6, 0.05), (9, 0.05), (10, 0.1), (19, 0.1), (20, 0.2), (100, 0.3)])
+    (1, 0), (5, 0), (6, 0.05), (7, 0.05), (8, 0.1), (19, 0.1), (20, 0.2), (100, 0.3)])
 def test_dropout_grows_with_the_passes(epochs, dropout, checkpoint, any_initial_run):
     found = chosen(TATOEBA, train__epochs=epochs, init__checkpoint=checkpoint)
     assert found["model.residual_dropout"] == found["model.embedding_dropout"] == dropout
