@@ -44,7 +44,7 @@ from towernmt.jobs.adaptation import (
     adapt_model,
     check_pairs,
     unseen_sentences,
-    with_lower_rate,
+    with_rate_of_adaptation,
 )
 from towernmt.jobs.corrections import Correction, read_corrections, split_corrections
 from towernmt.run.directory import RunDirectory
@@ -116,11 +116,12 @@ def test_an_automatic_rate_of_muon_is_lower(optimizer: str, automatic: bool, rat
     settings = apply_overrides(default_settings(), {"optimizer.name": optimizer, "optimizer.learning_rate": 0.001})
     other = AutomaticSetting("train.clip_norm", 1.0, "it is small")
     found = [AutomaticSetting("optimizer.learning_rate", 0.001, "the model is trained"), other]
-    resolved = with_lower_rate(ResolvedSettings(settings, found if automatic else [other]))
+    resolved = with_rate_of_adaptation(ResolvedSettings(settings, found if automatic else [other]))
     assert resolved.settings.optimizer.learning_rate == rate
     recorded = {setting.key: setting.value for setting in resolved.automatic or ()}
     assert recorded == {"train.clip_norm": 1.0, **({"optimizer.learning_rate": rate} if automatic else {})}
-    assert with_lower_rate(ResolvedSettings(settings)).settings.optimizer.learning_rate == 0.001      # a resumed run
+    resumed = ResolvedSettings(settings)
+    assert with_rate_of_adaptation(resumed).settings.optimizer.learning_rate == 0.001
 
 
 def test_only_a_changed_limit_resumes_the_run_of_other_settings(job: AdaptationJob) -> None:

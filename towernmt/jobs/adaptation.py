@@ -361,10 +361,10 @@ def _prepare_corrections(model: StartingModel, splits: Mapping[str, Sequence[Cor
 
 def _train(job: AdaptationJob, data: TrainingData, run: RunDirectory) -> int:
     resolved = _resolve(job, run=run if run.exists() else None, defaults="automatic", open_data=lambda: data)
-    return train_resolved_settings(with_lower_rate(resolved), data, run.path)
+    return train_resolved_settings(with_rate_of_adaptation(resolved), data, run.path)
 
 
-def with_lower_rate(resolved: ResolvedSettings) -> ResolvedSettings:
+def with_rate_of_adaptation(resolved: ResolvedSettings) -> ResolvedSettings:
     """Return the settings with `RATE_FACTOR_OF_MUON` times the automatic learning rate of Muon.
 
     A rate that the user specifies, that of a resumed run, and that of other optimizers stay.
