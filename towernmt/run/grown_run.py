@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tensorpack.utils import logger
@@ -84,19 +84,23 @@ def extend_vocabulary(run: RunDirectory, source_text: str | Path, target_text: s
     if factors_of(source):
         raise SettingsError(f"{run.path}: a vocabulary with source factors cannot be extended by text: pass prepared "
                             "data as --vocabulary.")
-    counts = SourceCounts.of(map(clean, read_lines(source_text)))
-    texts = [_sample(read_lines(file)) for file in (source_text, target_text)]
+    source_lines, target_lines = (_sample(read_lines(file)) for file in (source_text, target_text))
+    facts = SourceCounts.of(source_lines).text()
     if same_pieces(source, target):
-        texts = [texts[0] + texts[1]] * 2
-    new_source, new_target = (extended(vocabulary, text, automatic_size(text) if size is None else size)
-                              for vocabulary, text in zip((source, target), texts, strict=True))
-    for name, old, new, text in zip(("source", "target"), (source, target), (new_source, new_target), texts,
-                                    strict=True):
-        before, after = (sum(map(len, vocabulary.encode_batch(text))) for vocabulary in (old, new))
-        logger.info(f"{name}: {new.size - old.size:,} new subwords, {new.size:,} in total; the text has {after:,} "
-                    f"tokens instead of {before:,}.")
-    return _write_grown_run(run, new_source, new_target, counts.text(), output, checkpoint,
-                            f"{source_text} {target_text}")
+        source_lines = target_lines = source_lines + target_lines
+    new_source = _extended("source", source, source_lines, size)
+    # A shared vocabulary is one object, and is learned only once.
+    new_target = new_source if source is target else _extended("target", target, target_lines, size)
+    return _write_grown_run(run, new_source, new_target, facts, output, checkpoint, f"{source_text} {target_text}")
+
+
+def _extended(name: str, vocabulary: Vocabulary, lines: Sequence[str], size: int | None) -> Vocabulary:
+    """Return a vocabulary with the subwords of a text, and log how many tokens the text has before and after."""
+    new = extended(vocabulary, lines, automatic_size(lines) if size is None else size)
+    before, after = (sum(map(len, each.encode_batch(lines))) for each in (vocabulary, new))
+    logger.info(f"{name}: {new.size - vocabulary.size:,} new subwords, {new.size:,} in total; the text has {after:,} "
+                f"tokens instead of {before:,}.")
+    return new
 
 
 def _sample(lines: Iterable[str]) -> list[str]:

@@ -123,7 +123,7 @@ class AutomaticSettingsRecord(Callback):
         towers: number of towers on the CPU; None on GPUs.
     """
 
-    def __init__(self, automatic: Sequence[AutomaticSetting], run: Path, towers: int | None = None) -> None:
+    def __init__(self, automatic: Sequence[AutomaticSetting], run: Path, towers: int | None) -> None:
         self.automatic, self._towers, self._path = automatic, towers, run / AUTOMATIC_SETTINGS_FILE
 
     def _before_train(self) -> None:

@@ -87,10 +87,7 @@ class VocabularyMaker:
 
     def __init__(self, settings: PrepareSettings, plan: VocabularyPlan) -> None:
         self._settings, self._plan = settings, plan
-        self._files = {"source": settings.source_vocab, "target": settings.target_vocab}
-        if plan.shared:
-            file = settings.source_vocab or settings.target_vocab
-            self._files = {"source": file, "target": file}
+        self._files = _files_by_side(settings, plan.shared)
         self._factors = self._factors_from_files()
 
     def file_checksums(self) -> dict[str, str]:
@@ -120,7 +117,7 @@ class VocabularyMaker:
     def draw(self, lines: int) -> SampleSpec | None:
         """Return the sample of sentences for a text with `lines` lines; None if no sentences are needed."""
         settings = self._settings
-        sides = tuple(side for side in self._texts() if self._is_learned(side))
+        sides = tuple(side for side in self._texts() if _is_learned(self._files[side]))
         factors = 0 if self._factors else settings.factors
         if not sides and not factors:
             return None
@@ -141,7 +138,7 @@ class VocabularyMaker:
         settings = self._settings
         tasks = {}
         for side in self._texts():
-            if not self._is_learned(side):
+            if not _is_learned(self._files[side]):
                 continue
             names = ("source", "target") if self._plan.shared else (side,)
             recipe = VocabularyRecipe(
@@ -189,11 +186,14 @@ class VocabularyMaker:
         """Return the sides that have a separate vocabulary."""
         return ("source",) if self._plan.shared else ("source", "target")
 
-    def _is_learned(self, side: str) -> bool:
-        return _is_incomplete(self._files[side])
+
+def _files_by_side(settings: PrepareSettings, shared: bool) -> dict[str, str | None]:
+    """Return the vocabulary file of each side, or None; a shared vocabulary may be the file of either side."""
+    source, target = settings.source_vocab, settings.target_vocab
+    return {"source": source or target, "target": source or target} if shared else {"source": source, "target": target}
 
 
-def _is_incomplete(path: str | None) -> bool:
+def _is_learned(path: str | None) -> bool:
     """Return whether a vocabulary is learned: it has no file, or BPE codes without the list of its subwords."""
     return not path or (path.endswith(".codes") and not Path(path).with_suffix(".pieces").is_file())
 
@@ -332,11 +332,8 @@ def _characters_needed(settings: PrepareSettings, characters: Counter[str]) -> i
 
 def _learned_sides(settings: PrepareSettings) -> Sequence[str]:
     """Return the sides whose text a vocabulary is learned from."""
-    files = {"source": settings.source_vocab, "target": settings.target_vocab}
-    if settings.shared_vocab and any(files.values()):
-        file = settings.source_vocab or settings.target_vocab
-        files = {"source": file, "target": file}
-    return [side for side, file in files.items() if _is_incomplete(file)]
+    files = _files_by_side(settings, bool(settings.shared_vocab))
+    return [side for side, file in files.items() if _is_learned(file)]
 
 
 def _two_digits(number: float) -> int:

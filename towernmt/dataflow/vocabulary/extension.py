@@ -12,8 +12,6 @@ from towernmt.dataflow.vocabulary.sentencepiece_model import is_unigram
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, most_frequent
 
-_NORMAL, _UNUSED = 1, 5     # SentencePiece.Type
-
 
 def extended(vocabulary: Vocabulary, sentences: Iterable[str], size: int) -> Vocabulary:
     """Return a vocabulary with more subwords: those of the old vocabulary keep their ids, and those of a text follow.
@@ -49,15 +47,18 @@ def _extended_sentence_piece(vocabulary: SentencePieceVocabulary, sentences: Ite
     kind = "unigram" if is_unigram(content) else "bpe"
     learned = learn_sentence_piece(map(vocabulary.normalized, sentences), kind, size)
     model = sentencepiece_model_pb2.ModelProto.FromString(content)
+    types = sentencepiece_model_pb2.ModelProto.SentencePiece
     old = {entry.piece: entry for entry in model.pieces}
     lowest = min(entry.score for entry in model.pieces)
     for entry in sentencepiece_model_pb2.ModelProto.FromString(learned.files()[".model"]).pieces:
+        if entry.type != types.NORMAL:
+            continue
         # Scores of BPE are priorities: the new merges follow the old ones.
         score = entry.score if kind == "unigram" else lowest + entry.score
-        if entry.type == _NORMAL and entry.piece not in old:
+        if entry.piece not in old:
             model.pieces.add(piece=entry.piece, score=score)
-        elif entry.type == _NORMAL and old[entry.piece].type == _UNUSED:    # of the other language in a shared table
-            old[entry.piece].type, old[entry.piece].score = _NORMAL, score
+        elif old[entry.piece].type == types.UNUSED:     # a subword of the other language in a shared table
+            old[entry.piece].type, old[entry.piece].score = types.NORMAL, score
     model.trainer_spec.vocab_size = len(model.pieces)
     model.DiscardUnknownFields()    # some of them contain tests of the old model
     return SentencePieceVocabulary(model.SerializeToString())

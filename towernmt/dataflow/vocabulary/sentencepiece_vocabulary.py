@@ -240,7 +240,6 @@ def _training_message(message: str, kind: str, size: int) -> str:
             f"{' '.join(message.split())}.")
 
 
-_SPACE = "\u2581"  # SentencePiece's mark of a space
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
@@ -255,8 +254,8 @@ class PieceWords:
     """
 
     def __init__(self, pieces: Sequence[str]) -> None:
-        self._starts = np.array([piece.startswith(_SPACE) for piece in pieces], np.int64)
-        self._plain = np.array([_SPACE not in piece[1:] for piece in pieces])
+        self._starts = np.array([piece.startswith(SPACE) for piece in pieces], np.int64)
+        self._plain = np.array([SPACE not in piece[1:] for piece in pieces])
 
     def word_indices(self, texts: Sequence[str], encoded: Sequence[Sequence[int]],
                      piece_names: Callable[[], list[list[str]]]) -> list[list[int]]:
@@ -270,7 +269,7 @@ class PieceWords:
         words: list[list[int]] = []
         pieces: list[list[str]] | None = None
         for index, (text, ids) in enumerate(zip(texts, encoded, strict=True)):
-            indices = None if _SPACE in text else self._by_marks(np.array(ids, np.int64), text.count(" ") + 1)
+            indices = None if SPACE in text else self._by_marks(np.array(ids, np.int64), text.count(" ") + 1)
             if indices is None:
                 pieces = piece_names() if pieces is None else pieces
                 indices = _by_characters(text, pieces[index])
@@ -295,7 +294,7 @@ def _by_characters(text: str, pieces: Sequence[str]) -> list[int]:
     surplus pieces belong to the last word.
     """
     split = text.split()
-    owners = [word for word, characters in enumerate(split) for c in characters if c != _SPACE]
+    owners = [word for word, characters in enumerate(split) for c in characters if c != SPACE]
     sizes = [_characters(piece) for piece in pieces]
     if sum(sizes) == len(owners):
         begins = np.cumsum([0, *sizes])[:-1].tolist()
@@ -303,11 +302,11 @@ def _by_characters(text: str, pieces: Sequence[str]) -> list[int]:
         return [owners[min(begin, len(owners) - 1)] if owners else 0 for begin in begins]
     words, word, open_ = [], -1, False
     for piece in pieces:
-        lead = piece[:1] == _SPACE
+        lead = piece[:1] == SPACE
         words.append(min(max(word + (lead or not open_), 0), len(split) - 1))
         for character in piece:
-            word += character != _SPACE and not open_
-            open_ = character != _SPACE
+            word += character != SPACE and not open_
+            open_ = character != SPACE
     return words
 
 
@@ -315,7 +314,7 @@ def _characters(piece: str) -> int:
     byte = _BYTE.fullmatch(piece)
     if byte is not None:
         return int(byte[1], 16) & 0xC0 != 0x80  # only the first byte of a character is counted
-    return len(piece.replace(_SPACE, ""))
+    return len(piece.replace(SPACE, ""))
 
 
 class StoredPieces:

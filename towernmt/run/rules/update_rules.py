@@ -57,8 +57,7 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     from the parameters of a model has a fifth of the rate, which is a guess, or with Muon a third. It has two thirds if
     as many general pairs as new ones are mixed in, and if it does not see the new ones too often
     (docs/notes/measurements.md, "A trained model in another domain"); with Adam, this was measured only for a post-norm
-    Transformer with at most 256 units.
-    Translations of monolingual text are no general data.
+    Transformer with at most 256 units. Translations of monolingual text are no general data.
     """
     size, small_batches = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
     rate, reason = settings.optimizer.learning_rate, "the model is new"
