@@ -139,7 +139,7 @@ class BleuValidator(StatefulCallback):
         best_step: the step of the best value; of equal values the last step.
 
     Raises:
-        DataError: there are no sentences, or the number of references differs.
+        DataError: a validation set has no sentences, or the number of references differs.
         SettingsError: `every_steps` or `every_minutes` is negative, or `metric` or `metric_set` is unknown.
     """
 

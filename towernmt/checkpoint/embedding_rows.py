@@ -49,8 +49,8 @@ _FACTOR_TABLE = re.compile(r"(source_factor_\d+)_embedding")
 
 
 NEW_SUBWORD_PENALTY = 2.0
-"""What is subtracted from the softmax bias of a new subword. Otherwise, a grown model writes new subwords instead of
-old ones: a model of Tatoeba fell from 52.6 to 47.2 BLEU, and with this value only to 52.4 (docs/notes/measurements.md,
+"""Reduction of the softmax bias of a new subword. Without it, a grown model writes new subwords where it wrote old
+ones: a model of Tatoeba fell from 52.6 to 47.2 BLEU, and with this value only to 52.4 (docs/notes/measurements.md,
 "A trained model in another domain")."""
 
 
@@ -196,7 +196,7 @@ def read_embeddings(path: str | Path, vocabulary: Vocabulary, depth: int) -> tup
         path: a matrix in NumPy's format (`.npy`), `[vocabulary size, depth]`, with the rows in the order of the ids; or
             text in word2vec's format: on each line a subword and its values, separated by single spaces, with an
             optional first line of the numbers of subwords and values. Subwords are spelled as in the vocabulary
-            ("▁house" in SentencePiece); of several lines for a subword, the first counts.
+            ("▁house" in SentencePiece). If a subword has several lines, the first counts.
         vocabulary: the vocabulary.
         depth: the depth of the model's embeddings.
 

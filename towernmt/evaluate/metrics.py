@@ -75,7 +75,7 @@ class MetricSettings:
         """Return whether a lower score is better.
 
         Args:
-            name: name of the metric, as it is printed.
+            name: printed name of the metric.
         """
         return name in LOWER_IS_BETTER or any(metric.lower_is_better for metric in self.custom if metric.name == name)
 
@@ -181,7 +181,7 @@ def corpus_scores(hypotheses: Sequence[str], references: Sequence[str], *further
         target_language: code of the language of the translations; see `MetricSettings`.
 
     Raises:
-        DataError: there are no sentences, or the numbers of hypotheses and references differ.
+        DataError: the lists are empty, or the numbers of hypotheses and references differ.
     """
     for lines in (references, *further_references):
         if len(hypotheses) != len(lines):

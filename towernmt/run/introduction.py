@@ -58,7 +58,7 @@ class Introduction(Callback):
     def _amount(self) -> str:
         pairs = getattr(self._data, "pairs", None)
         if not isinstance(pairs, int):
-            return ", as it is read"
+            return ", read during training"
         data_settings = self._settings.data
         unit = "sentences" if data_settings.batch_type == "sentences" else f"{data_settings.batch_type} tokens"
         return f", {pairs:,} pairs, in batches of {data_settings.batch_tokens:,} {unit}"

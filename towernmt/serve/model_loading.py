@@ -149,7 +149,7 @@ def recorded_direction(location: str) -> Direction:
 
 
 def load_served_model(location: str, settings: EngineSettings, direction: Direction | None = None) -> LoadedModel:
-    """Load a model.
+    """Load a model for a server, with the engine and the precision of the settings.
 
     Args:
         location: path of the model, or FILE.py:NAME of a custom engine.

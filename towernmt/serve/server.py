@@ -147,7 +147,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Handle received bytes."""
+        """Handle received bytes, and limit the time until the headers are complete."""
         if self.transport.is_closing():
             return
         super().data_received(data)

@@ -120,7 +120,7 @@ class HtmlDocument(MarkupDocument):
             self.open_element(pieces, token.name)
 
     def add_block(self, source: Sequence[Piece]) -> None:
-        """See `MarkupDocument.add_block`."""
+        """Add a block as `MarkupDocument` does; a line break before it no longer counts."""
         self._break = False
         super().add_block(source)
 

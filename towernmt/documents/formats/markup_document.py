@@ -159,7 +159,7 @@ class MarkupDocument:
         self.add_between(source)
 
     def end_segment(self) -> None:
-        """End the segment."""
+        """Add the current parts as a segment if they have words, or else as text that is not translated."""
         if self._has_words:
             self._pieces.append(_SegmentPosition(len(self._segments)))
             self._segments.append(_Segment(tuple(self._parts), tuple(self._source), self._spelling))

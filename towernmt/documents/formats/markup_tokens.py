@@ -2,8 +2,8 @@
 
 - Tokens are text, tags, and other constructs, each with its position, so that it can be written again. A malformed tag
   is text. The time is linear in the length of the text for any content, since a failed search is not repeated.
-- Entities are read as characters, and written as in the source. No file is fetched, and no entity is expanded into
-  another one, so entities cannot enlarge the text.
+- Entities are read as characters, and written as in the source. No file is fetched, and the text of an entity cannot
+  contain further entities, so entities cannot enlarge the text.
 """
 
 from __future__ import annotations
