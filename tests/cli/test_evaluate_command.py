@@ -270,6 +270,12 @@ def test_robustness_needs_a_model_and_no_options_of_single_lines(systems, capsys
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", [["--robustness-seed", "2"], ["--source-language", "tr"]])
+def test_options_of_robustness_need_it(systems, capsys, option) -> None:
+    assert main(["evaluate", "--source", "src", "--reference", "ref", "--model", "runs/echo", *option]) == 1
+    assert f"{option[0]}: only the forms of --robustness depend on this" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", [
     ["--metric", "mine.py:count"], ["--metrics", "ter"], ["--lowercase"], ["--buckets"], ["--lengths", "5"],
     ["--frequencies", "0", "9"], ["--frequency-text", "src"], ["--examples", "2"], ["--examples-by", "bleu"], QUICK])

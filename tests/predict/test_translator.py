@@ -30,10 +30,12 @@ from towernmt.predict.lines.faults import retry_settings, worse
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.predict.minimum_bayes_risk import MinimumBayesRisk
-from towernmt.predict.search.decoding_interfaces import NEG_INF, LogitsProcessor, StepContext
+from towernmt.predict.search.decoding_interfaces import LogitsProcessor
 from towernmt.predict.search.decoding_tower import search_signature, search_tower
+from towernmt.predict.search.distribution import NEG_INF
 from towernmt.predict.search.lexical_table import Lexicon
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
+from towernmt.predict.search.step_context import StepContext
 from towernmt.predict.trained_model import TrainedModel, make_predictor
 from towernmt.predict.translator import Translator, translation_config
 

@@ -12,7 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from towernmt.cli.evaluate import SystemArgument, add_test_arguments, evaluation_output
+from towernmt.cli.evaluate import evaluation_output
+from towernmt.cli.evaluate_options import add_test_arguments
+from towernmt.cli.system_argument import SystemArgument
 from towernmt.cli.translation_options import add_trust_option
 from towernmt.cli.translator_options import add_translator_options
 from towernmt.core.errors import SettingsError

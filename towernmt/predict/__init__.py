@@ -14,12 +14,14 @@ __getattr__, __dir__, __all__ = lazy_exports(__name__, {
     "minimum_bayes_risk": ["MinimumBayesRisk"],
     "model_reranker": ["Judge", "ModelReranker"],
     "reranking": ["Reranker"],
-    "search.decoding_interfaces": [
-        "StepChoice", "Decoded", "History", "LogitsProcessor", "NEG_INF", "StepContext", "Strategy", "TokenFilter"],
+    "search.decoding_interfaces": ["Decoded", "LogitsProcessor", "StepChoice", "Strategy", "TokenFilter"],
     "search.decoding_loop": ["Decoding", "decode"],
     "search.decoding_tower": [
-        "SamplingSettings", "SearchPredictor", "SearchResult", "beam_search", "build_predictor", "build_sampler",
-        "build_search_predictor", "decoding_signature", "search_signature", "search_tower"],
+        "SearchPredictor", "SearchResult", "beam_search", "build_predictor", "build_search_predictor",
+        "decoding_signature", "search_signature", "search_tower"],
+    "search.distribution": ["NEG_INF"],
+    "search.sampling_tower": ["SamplingSettings", "build_sampler"],
     "search.search_settings": ["EnsembleSettings", "SearchSettings", "StreamSettings"],
+    "search.step_context": ["History", "StepContext"],
     "translator": ["Translator", "translation_config"],
 })

@@ -15,7 +15,8 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.layers.randomness import set_seed
-from towernmt.predict.search.decoding_tower import SamplingSettings, build_sampler, build_search_predictor, sample
+from towernmt.predict.search.decoding_tower import build_search_predictor
+from towernmt.predict.search.sampling_tower import SamplingSettings, build_sampler, sample
 from towernmt.predict.search.search_settings import SearchSettings
 
 SIZE = 6

@@ -25,7 +25,7 @@ from tests.predict.search.toy_model import (
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.interface import NMTModel
 from towernmt.predict.ensemble import EnsembleModel
-from towernmt.predict.search.beam_variants import ConstrainedBeamSearch, Phrases, allocated
+from towernmt.predict.search.constrained_beam import ConstrainedBeamSearch, Phrases, allocated
 from towernmt.predict.search.decoding_loop import Decoding, LengthLimit
 from towernmt.predict.search.decoding_tower import build_predictor
 from towernmt.predict.search.processors import ForbiddenTokens

@@ -17,26 +17,18 @@ from towernmt.models.interface import NMTModel, shift_right
 from towernmt.models.model_settings import RNNSearchSettings, TransformerSettings
 from towernmt.models.rnnsearch import RNNSearch
 from towernmt.models.transformer import Transformer
-from towernmt.predict.search.decoding_interfaces import (
-    Candidates,
-    Decoded,
-    History,
-    LogitsProcessor,
-    StepChoice,
-    StepContext,
-    Strategy,
-)
+from towernmt.predict.search.decoding_interfaces import Candidates, Decoded, LogitsProcessor, StepChoice, Strategy
 from towernmt.predict.search.decoding_loop import Decoding, LengthLimit, decode
 from towernmt.predict.search.decoding_tower import (
-    SamplingSettings,
     bind_inputs,
     build_predictor,
     build_search_predictor,
     decoding_for,
     decoding_signature,
-    sampling_for,
 )
+from towernmt.predict.search.sampling_tower import SamplingSettings, sampling_for
 from towernmt.predict.search.search_settings import SearchSettings
+from towernmt.predict.search.step_context import History, StepContext
 
 SIZE = 13
 SOURCE = np.array([[5, 9, 7, EOS, PAD], [4, 4, 11, 6, EOS], [8, EOS, PAD, PAD, PAD]], np.int32)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.predict.search.decoding_interfaces import NEG_INF
+from towernmt.predict.search.distribution import NEG_INF
 from towernmt.predict.search.sampling_search import Truncation, sample_keys, sample_tokens, uniform
 
 SIZE = 1000

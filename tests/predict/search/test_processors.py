@@ -9,17 +9,11 @@ import pytest
 
 from tests.predict.search.toy_model import EOS, ToyModel, plain_beam_search, searcher
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.predict.search.decoding_interfaces import (
-    NEG_INF,
-    Candidates,
-    Distribution,
-    History,
-    LogitsProcessor,
-    StepContext,
-    TokenFilter,
-)
+from towernmt.predict.search.decoding_interfaces import Candidates, LogitsProcessor, TokenFilter
+from towernmt.predict.search.distribution import NEG_INF, Distribution
 from towernmt.predict.search.processors import ForbiddenTokens, MinimumLength, Temperature
 from towernmt.predict.search.search_settings import SearchSettings
+from towernmt.predict.search.step_context import History, StepContext
 
 SIZE = 9
 LOGITS = np.random.default_rng(4).normal(0, 2, [4, SIZE]).astype(np.float32)

@@ -13,8 +13,8 @@ from tests.variables import assign_random
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.models.model_settings import TransformerSettings
 from towernmt.models.transformer import Transformer
-from towernmt.predict.search.decoding_interfaces import top_of_rows
 from towernmt.predict.search.decoding_tower import beam_search
+from towernmt.predict.search.distribution import top_of_rows
 from towernmt.predict.search.search_settings import SearchSettings
 
 LENGTHS = [1, 30, 2, 3, 1, 14, 2, 1, 5, 1, 22, 2, 1, 3, 1, 2, 9, 1]     # most sentences are much shorter

@@ -20,8 +20,9 @@ from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.layers.projections import Projection
 from towernmt.predict.ensemble import EnsembleModel
 from towernmt.predict.search.decoding_interfaces import LogitsProcessor
-from towernmt.predict.search.decoding_tower import SamplingSettings, build_predictor, decoding_for, sampling_for
+from towernmt.predict.search.decoding_tower import build_predictor, decoding_for
 from towernmt.predict.search.lexical_table import Lexicon
+from towernmt.predict.search.sampling_tower import SamplingSettings, sampling_for
 from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.predict.search.shortlist import Shortlist
 

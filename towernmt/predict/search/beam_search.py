@@ -10,16 +10,10 @@ from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.vocabulary.base import EOS, PAD
 from towernmt.models.kernels import as_ids
-from towernmt.predict.search.decoding_interfaces import (
-    NEG_INF,
-    Candidates,
-    Decoded,
-    History,
-    StepChoice,
-    StepContext,
-    Strategy,
-)
+from towernmt.predict.search.decoding_interfaces import Candidates, Decoded, StepChoice, Strategy
+from towernmt.predict.search.distribution import NEG_INF
 from towernmt.predict.search.scores import Scoring
+from towernmt.predict.search.step_context import History, StepContext
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,10 @@ from towernmt.dataflow.vocabulary.base import BOS
 from towernmt.models.interface import DecoderState, NMTModel
 from towernmt.models.kernels import as_ids, hoisting, padded_tensor
 from towernmt.models.layers.attention import BLOCK, map_blocks
-from towernmt.predict.search.decoding_interfaces import (
-    Candidates,
-    Decoded,
-    Distribution,
-    History,
-    LogitsProcessor,
-    StepContext,
-    Strategy,
-    TokenFilter,
-)
+from towernmt.predict.search.decoding_interfaces import Candidates, Decoded, LogitsProcessor, Strategy, TokenFilter
+from towernmt.predict.search.distribution import Distribution
 from towernmt.predict.search.shortlist import AllowedTokens, Shortlist, ShortlistDistribution
+from towernmt.predict.search.step_context import History, StepContext
 
 
 class LengthLimit:

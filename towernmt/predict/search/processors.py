@@ -11,7 +11,9 @@ from towernmt.core.tensors import Tensor, TensorSpec
 from towernmt.core.tf_compat import tf
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD
 from towernmt.models.kernels import padded_tensor
-from towernmt.predict.search.decoding_interfaces import NEG_INF, LogitsProcessor, StepContext, TokenFilter
+from towernmt.predict.search.decoding_interfaces import LogitsProcessor, TokenFilter
+from towernmt.predict.search.distribution import NEG_INF
+from towernmt.predict.search.step_context import StepContext
 
 
 def contained_in_row(ids: Tensor, vocabulary_size: int) -> Tensor:

@@ -15,15 +15,9 @@ from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import EOS, PAD
 from towernmt.models.kernels import as_ids, dtype_of_ids
 from towernmt.models.layers.randomness import graph_seed
-from towernmt.predict.search.decoding_interfaces import (
-    NEG_INF,
-    Candidates,
-    Decoded,
-    History,
-    StepChoice,
-    StepContext,
-    Strategy,
-)
+from towernmt.predict.search.decoding_interfaces import Candidates, Decoded, StepChoice, Strategy
+from towernmt.predict.search.distribution import NEG_INF
+from towernmt.predict.search.step_context import History, StepContext
 
 _GOLDEN = 0x9E3779B97F4A7C15    # 2**64 over the golden ratio, made odd
 _BITS = 52                      # of a random number: any float64 times 1 - 2**-52 is less than itself

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from towernmt.core.tensors import Tensor
 from towernmt.core.tf_compat import tf
-from towernmt.predict.search.decoding_interfaces import History
+from towernmt.predict.search.step_context import History
 
 
 class Scoring(ABC):

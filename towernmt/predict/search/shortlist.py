@@ -13,7 +13,7 @@ from towernmt.core.tf_compat import tf
 from towernmt.dataflow.vocabulary.base import PAD, SPECIAL_PIECES
 from towernmt.models.interface import NMTModel, limited_to
 from towernmt.models.kernels import as_ids
-from towernmt.predict.search.decoding_interfaces import NEG_INF, Distribution
+from towernmt.predict.search.distribution import NEG_INF, Distribution
 from towernmt.predict.search.lexical_table import Lexicon
 
 _TARGET_INPUTS = ("constraints", "prefix", "continuation")

@@ -1,0 +1,149 @@
+"""Options that `towernmt evaluate` and `towernmt compare` share, and the checks of their combinations."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from towernmt.cli.request_options import add_line_options, files_of_each_line
+from towernmt.cli.run_options import option_name
+from towernmt.cli.system_argument import SystemArgument
+from towernmt.core.errors import SettingsError
+from towernmt.evaluate.buckets import FREQUENCIES, LENGTHS
+from towernmt.evaluate.comparison import SignificanceSettings
+from towernmt.evaluate.custom_metric import CustomMetric
+from towernmt.evaluate.metrics import METRICS, TOKENIZERS, MetricSettings
+from towernmt.evaluate.report import ReportSettings
+from towernmt.predict.lines.text_io import check_readable
+
+
+def add_test_arguments(parser: argparse.ArgumentParser, beside_runs: bool = False) -> None:
+    """Add the arguments that `towernmt evaluate` and `towernmt compare` share: the test set and the report.
+
+    Args:
+        parser: parser of the command.
+        beside_runs: whether the command has runs as positional arguments. Each --reference then has one file, and is
+            optional.
+    """
+    parser.add_argument("--source", metavar="FILE", help="the test set's source, one sentence per line")
+    several: dict[str, Any] = {"action": "append"} if beside_runs else {"action": "extend", "nargs": "+"}
+    parser.add_argument("--reference", metavar="FILE", required=not beside_runs, **several,
+                        help="reference translations as plain (detokenised) text, one file per translator")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--html", metavar="FILE",
+                        help="write a page with scores, charts, and the sentences side by side")
+    _add_metric_arguments(parser)
+    _add_report_arguments(parser)
+    add_line_options(parser)
+
+
+def _add_metric_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--metrics", nargs="+", choices=METRICS, metavar="NAME",
+                        help=f"{', '.join(METRICS)} (default: bleu chrf; for several systems all)")
+    parser.add_argument("--metric", metavar="FILE.py:FUNCTION", nargs="+", action="extend", default=[],
+                        help="also score by functions of sources, translations and references, which return a number "
+                             "for each translation")
+    parser.add_argument("--tokenize", choices=TOKENIZERS, metavar="NAME",
+                        help=f"sacreBLEU's tokeniser for BLEU: {', '.join(TOKENIZERS)} (default: by --target-language, "
+                             "else 13a)")
+    parser.add_argument("--lowercase", action="store_true", help="ignore case (TER always does)")
+    parser.add_argument("--target-language", default="", metavar="CODE",
+                        help="language of the translations, such as zh-CN, ja or th, by which BLEU segments languages "
+                             "without spaces into words")
+    parser.add_argument("--bootstrap-samples", type=int, default=SignificanceSettings.samples, metavar="N",
+                        help="number of test sets of the paired bootstrap (default: %(default)s)")
+    parser.add_argument("--randomization-trials", type=int, default=SignificanceSettings.trials, metavar="N",
+                        help="number of trials of the paired approximate randomisation (default: %(default)s)")
+    parser.add_argument("--significance-seed", type=int, default=SignificanceSettings.seed, metavar="N",
+                        help="random seed of both tests (default: %(default)s)")
+
+
+def _add_report_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--buckets", action="store_true",
+                        help="print scores by sentence length, and F1 of words by frequency")
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, metavar="WORDS",
+                        help="the longest sentence of each bucket except the last (default: "
+                             f"{' '.join(map(str, LENGTHS))})")
+    parser.add_argument("--frequencies", type=int, nargs="+", default=FREQUENCIES, metavar="COUNT",
+                        help="the largest frequency of each bucket except the last (default: "
+                             f"{' '.join(map(str, FREQUENCIES))})")
+    parser.add_argument("--frequency-text", metavar="FILE",
+                        help="text for the frequencies of words, such as the target side of the training data "
+                             "(default: the first reference)")
+    parser.add_argument("--examples", type=int, metavar="N",
+                        help="print the N worst and best sentences, and the N with the largest differences between "
+                             "systems")
+    parser.add_argument("--examples-by", metavar="NAME", default="chrf",
+                        help="metric that orders the examples: chrf, bleu, or the name of a function of --metric "
+                             "(default: %(default)s)")
+
+
+def report_settings(args: argparse.Namespace, several: bool) -> ReportSettings:
+    """Return the settings of the report.
+
+    Args:
+        args: parsed options.
+        several: whether several systems are compared, for which all metrics are the default.
+    """
+    default = METRICS if several else ("bleu", "chrf")
+    return ReportSettings(
+        metrics=MetricSettings(tuple(args.metrics or default), args.tokenize, args.lowercase, args.target_language,
+                               tuple(map(CustomMetric.load, args.metric))),
+        significance=SignificanceSettings(args.bootstrap_samples, args.randomization_trials, args.significance_seed),
+        length_bounds=tuple(args.lengths), frequency_bounds=tuple(args.frequencies),
+        examples_by=args.examples_by, **({} if args.examples is None else {"examples": args.examples}))
+
+
+def check_evaluate_options(args: argparse.Namespace, systems: Sequence[SystemArgument]) -> None:
+    """Refuse options that contradict each other or have no effect, before anything is translated.
+
+    Args:
+        args: parsed options.
+        systems: systems of `--system`, in order.
+
+    Raises:
+        SettingsError: the options do not fit together.
+        DataError: a file with the options of single lines cannot be read.
+    """
+    if systems and (args.model or args.hypothesis_file or args.hypothesis):
+        raise SettingsError("--system specifies all runs and files to compare: leave out --model, --hypothesis-file "
+                            "and --hypothesis.")
+    if args.hypothesis_file and (args.model or args.hypothesis):
+        raise SettingsError("--hypothesis-file scores existing translations: leave out --model and --hypothesis.")
+    if not systems and not args.hypothesis_file and not (args.model and args.source):
+        raise SettingsError("Pass --model and --source to translate and score, --hypothesis-file to score existing "
+                            "translations, or several --system to compare.")
+    if systems and len(args.checkpoint or []) > 1:
+        raise SettingsError("--checkpoint applies to all systems: pass it once, or pass directories of checkpoints, "
+                            "as in --system last=runs/de-en/checkpoints/step-4000.")
+    if getattr(args, "robustness", False):
+        if args.hypothesis_file or not args.source or not all(system.runs for system in systems):
+            raise SettingsError("--robustness translates the test set in several forms: pass --source, and --model or "
+                                "runs as --system, instead of existing translations.")
+        if files := files_of_each_line(args):
+            raise SettingsError(f"--robustness changes the lines, so {' and '.join(sorted(files))} no longer belong to "
+                                "them: leave out the options of single lines.")
+        if not args.html and (unused := _options_of_page(args)):
+            raise SettingsError(f"--robustness prints only BLEU and chrF of each form, without regard to "
+                                f"{' and '.join(unused)}: leave out these options, or pass --html, whose page has the "
+                                "report of the unchanged test set.")
+    elif unused := [option_name(name) for name in ("robustness_seed", "source_language")
+                    if getattr(args, name, None) not in (None, "")]:
+        raise SettingsError(f"{' and '.join(unused)}: only the forms of --robustness depend on this. Pass --robustness, "
+                            "too, or leave it out.")
+    for system in systems:
+        if system.runs and not args.source:
+            raise SettingsError(f"--system {system.name}={system.path} is a run: pass the text to translate as "
+                                "--source.")
+    for file in files_of_each_line(args).values():
+        check_readable(file)
+
+
+def _options_of_page(args: argparse.Namespace) -> list[str]:
+    """Return the specified options that have an effect on the page of `--robustness`, but not on its table."""
+    parser = argparse.ArgumentParser()
+    _add_metric_arguments(parser)
+    _add_report_arguments(parser)
+    return [option_name(name) for name, default in vars(parser.parse_args([])).items()
+            if name not in ("tokenize", "target_language") and getattr(args, name) != default]
