@@ -130,8 +130,8 @@ def check_evaluate_options(args: argparse.Namespace, systems: Sequence[SystemArg
                                 "report of the unchanged test set.")
     elif unused := [option_name(name) for name in ("robustness_seed", "source_language")
                     if getattr(args, name, None) not in (None, "")]:
-        raise SettingsError(f"{' and '.join(unused)}: only the forms of --robustness depend on this. Pass --robustness, "
-                            "too, or leave it out.")
+        raise SettingsError(f"{' and '.join(unused)}: only the forms of --robustness depend on this. Pass "
+                            "--robustness, too, or leave it out.")
     for system in systems:
         if system.runs and not args.source:
             raise SettingsError(f"--system {system.name}={system.path} is a run: pass the text to translate as "

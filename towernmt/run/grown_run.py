@@ -14,7 +14,7 @@ from towernmt.checkpoint.embedding_rows import grow_checkpoint, row_origins
 from towernmt.checkpoint.records import check_vocabulary_of, provenance, vocabulary_fingerprint
 from towernmt.checkpoint.saved_run import check_run_output
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.preparation.vocabulary_learning import automatic_size
+from towernmt.dataflow.preparation.vocabulary_plan import automatic_size
 from towernmt.dataflow.text.text_lines import clean, read_lines
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.extension import extended

@@ -16,7 +16,7 @@ from towernmt.dataflow.preparation import passes
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.text_tasks import TextMeasure, measure_sentences
-from towernmt.dataflow.preparation.vocabulary_learning import (
+from towernmt.dataflow.preparation.vocabulary_plan import (
     SIZES,
     VocabularyPlan,
     automatic_size,

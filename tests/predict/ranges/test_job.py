@@ -18,7 +18,8 @@ from towernmt.farm.farm import Event, Failed, Lost, Result
 from towernmt.predict.ranges import work_directory
 from towernmt.predict.ranges.job import RangeJob, RangeResult, RangeTask, translation_farm
 from towernmt.predict.ranges.plan import LineRange, RangeReader, make_plan, open_texts
-from towernmt.predict.ranges.work_directory import Done, WorkDirectory
+from towernmt.predict.ranges.work_directory import WorkDirectory
+from towernmt.predict.ranges.work_files import Done
 
 TASK = {"model": "a"}
 

@@ -38,7 +38,8 @@ from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.preparation.shards import ShardInfo
 from towernmt.dataflow.preparation.task_runners import task_runner
-from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker, check_vocabulary_files, plan_vocabularies
+from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker, check_vocabulary_files
+from towernmt.dataflow.preparation.vocabulary_plan import plan_vocabularies
 from towernmt.dataflow.text.text_lines import check_rereadable
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of

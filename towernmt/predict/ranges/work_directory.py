@@ -7,35 +7,42 @@ import hashlib
 import json
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 from secrets import token_hex
 from time import sleep
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from towernmt.core.directories import LOCK_FILE, DirectoryLock
+from towernmt.core.directories import DirectoryLock
 from towernmt.core.errors import DataError, DirectoryInUseError
 from towernmt.core.files import replacing, write_text
-from towernmt.core.structured_files import JSONError, Natural, load_json, typed_value
+from towernmt.core.structured_files import JSONError, load_json, typed_value
 from towernmt.predict.lines.resumable import check_same_task
 from towernmt.predict.ranges.plan import LineRange, Plan
+from towernmt.predict.ranges.work_files import (
+    DONE,
+    FINISHED,
+    FORMAT,
+    JOINED,
+    MADE,
+    PLAN,
+    RANGES,
+    REMOVED,
+    Done,
+    PlanFile,
+    clear_folder,
+    discard_directory,
+    entries_of,
+    is_foreign_entry,
+    read_checked,
+    remove_work_files,
+    with_checksum,
+)
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-FORMAT: Literal[3] = 3
-MADE, PLAN, FINISHED, DONE = "made-by-towernmt", "plan.json", "finished.json", "done.json"
-RANGES, JOINED = "ranges", "joined"
-_FILES_OF_RANGE = re.compile(rf"(\d+|{re.escape(DONE)})(\.tmp)?|{re.escape(LOCK_FILE)}")
-"""Names of the files in the folder of a range, and in those of the locks in `joined`."""
-_FILES_OF_JOINED = re.compile(r"\d+\.json(\.tmp)?")
-_REMOVED = ".removed-"
-"""In the last name of a directory that this program made."""
 _WAIT = 0.5     # seconds between two attempts to take a lock that another process holds
 
 
@@ -49,32 +56,6 @@ class ResultFile(NamedTuple):
 
     path: Path
     sha256: str
-
-
-@dataclass(frozen=True)
-class Done:
-    """The record of a range that is done.
-
-    Attributes:
-        fingerprint: fingerprint of the lines that were translated.
-        sha256: checksum of each result, one result for each file of the output.
-        tokens: number of tokens of the translations.
-        faults: faults of the lines; see `FaultCounts.as_json`.
-    """
-
-    fingerprint: str
-    sha256: list[str]
-    tokens: Natural
-    faults: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _PlanFile:
-    """The content of plan.json."""
-
-    format: Literal[3]
-    task: dict[str, Any]
-    plan: Plan
 
 
 class WorkDirectory:
@@ -104,7 +85,7 @@ class WorkDirectory:
             raise DataError(f"{self.path} is not a directory: pass a different one as --work-directory.")
         if self.in_progress or (self.path / FINISHED).is_file() or not self.path.is_dir():
             return
-        foreign = next(filter(_is_foreign, sorted(self.path.iterdir())), None)
+        foreign = next(filter(is_foreign_entry, sorted(self.path.iterdir())), None)
         if foreign is not None:
             raise DataError(f"{self.path} holds other files ({foreign.name}): pass a new or an empty directory as "
                             "--work-directory.")
@@ -135,15 +116,15 @@ class WorkDirectory:
             self.check()
             # The last process may have been killed while it removed the files of a finished translation.
             if (self.path / FINISHED).is_file():
-                _remove_files(self.path)
-            for removed in self.path.parent.glob(f"{escape(self.path.name)}{_REMOVED}*") if self.path.name else ():
-                _discard(removed)
+                remove_work_files(self.path)
+            for removed in self.path.parent.glob(f"{escape(self.path.name)}{REMOVED}*") if self.path.name else ():
+                discard_directory(removed)
             current = self._read_plan_file() if self.in_progress else None
             if current is not None:
                 check_same_task(str(self.path), current.task, task, "remove that directory to begin anew")
-            plan_file = _PlanFile(FORMAT, dict(task), plan)
+            plan_file = PlanFile(FORMAT, dict(task), plan)
             if current != plan_file:
-                write_text(self.path / PLAN, _with_checksum(dataclasses.asdict(plan_file)))
+                write_text(self.path / PLAN, with_checksum(dataclasses.asdict(plan_file)))
 
     def done(self, line_range: LineRange) -> Done | None:
         """Return the record of a range that is done, or None if the range must be translated.
@@ -160,7 +141,7 @@ class WorkDirectory:
     def _read_done(self, line_range: LineRange) -> Done | None:
         folder = self._folder(line_range)
         try:
-            done = _without_checksum((folder / DONE).read_bytes(), Done)
+            done = read_checked((folder / DONE).read_bytes(), Done)
             if done.fingerprint != line_range.fingerprint:
                 return None
             is_intact = all(_sha256(folder / str(number)) == expected for number, expected in enumerate(done.sha256))
@@ -211,12 +192,12 @@ class WorkDirectory:
             with replacing(folder / str(number)) as file:
                 file.write(content)
         try:
-            write_text(folder / DONE, _with_checksum(dataclasses.asdict(done)))
+            write_text(folder / DONE, with_checksum(dataclasses.asdict(done)))
         except FileNotFoundError:
             if folder.exists():
                 raise
         if not self.in_progress:   # without locks, another process may have finished the translation meanwhile
-            _clear(folder)
+            clear_folder(folder)
         self._known[line_range.number] = done
 
     def results(self, line_range: LineRange, number: int) -> ResultFile:
@@ -258,7 +239,7 @@ class WorkDirectory:
                 write()
                 write_text(self._joined_file(output), json.dumps([line_range.fingerprint for line_range in ranges]))
                 for line_range in ranges:
-                    _clear(self._folder(line_range))
+                    clear_folder(self._folder(line_range))
         if not is_missing:
             self._remove_empty_folders()
         return is_missing
@@ -273,14 +254,14 @@ class WorkDirectory:
             # If another process was faster, a third may have begun anew; that one has not written its outputs yet.
             if self.in_progress and all(self._is_complete(output, ranges) for output, ranges in outputs.items()):
                 (self.path / PLAN).replace(self.path / FINISHED)
-                _remove_files(self.path)
-                if any(map(_is_foreign, self.path.iterdir())):
+                remove_work_files(self.path)
+                if any(map(is_foreign_entry, self.path.iterdir())):
                     (self.path / MADE).unlink(missing_ok=True)      # the user has files there now
                 elif (self.path / MADE).is_file():
                     # A process that waits for the lock sees by the name that it must make a new directory.
-                    removed = self.path.rename(self.path.with_name(f"{self.path.name}{_REMOVED}{token_hex(4)}"))
+                    removed = self.path.rename(self.path.with_name(f"{self.path.name}{REMOVED}{token_hex(4)}"))
         if removed is not None:
-            _discard(removed)
+            discard_directory(removed)
         self._remove_empty_folders()
 
     def _is_complete(self, output: int, ranges: Sequence[LineRange]) -> bool:
@@ -299,19 +280,19 @@ class WorkDirectory:
         if self.in_progress:
             return
         parents = [self.path / RANGES, self.path / JOINED]
-        subfolders = [folder for parent in parents for folder in _entries(parent)]
+        subfolders = [folder for parent in parents for folder in entries_of(parent)]
         for folder in (*subfolders, *parents):
             with suppress(OSError):     # not empty, or gone
                 folder.rmdir()
 
-    def _read_plan_file(self) -> _PlanFile:
+    def _read_plan_file(self) -> PlanFile:
         path, advice = self.path / PLAN, "pass another --work-directory, or remove this one to begin anew."
         try:
             content = path.read_bytes()
         except OSError as reason:
             raise DataError(f"{path}: cannot be read ({reason.strerror}); {advice}") from reason
         try:
-            return _without_checksum(content, _PlanFile)
+            return read_checked(content, PlanFile)
         except JSONError as reason:
             raise DataError(f"{path} is not the plan of a translation, or it is damaged ({reason}); {advice}") from None
 
@@ -350,81 +331,6 @@ class WorkDirectory:
             yield
 
 
-def _entries(folder: Path) -> list[Path]:
-    """Return the sorted entries of a folder; none if it is missing, because another process may remove it."""
-    try:
-        return sorted(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _remove_files(directory: Path) -> None:
-    """Remove all files of a finished translation; finished.json, by which the others are known, is the last one."""
-    for folder in (directory / RANGES, directory / JOINED):
-        for entry in _entries(folder):
-            if entry.is_dir():
-                _clear(entry)
-            elif _FILES_OF_JOINED.fullmatch(entry.name) and folder.name == JOINED:
-                entry.unlink(missing_ok=True)
-        with suppress(OSError):     # not there, or not empty: another process has a lock there, and removes it
-            folder.rmdir()
-    for name in (f"{PLAN}.tmp", FINISHED):
-        (directory / name).unlink(missing_ok=True)
-
-
-def _discard(removed: Path) -> None:
-    """Remove a directory that this program made and moved out of the way; files of the user stay there."""
-    if (removed / MADE).is_file():
-        _remove_files(removed)
-        for name in (LOCK_FILE, MADE):
-            (removed / name).unlink(missing_ok=True)
-    with suppress(OSError):     # not empty, or gone
-        removed.rmdir()
-
-
-def _is_foreign(entry: Path) -> bool:
-    """Return whether an entry of a directory without a plan is not what a killed process leaves there."""
-    if entry.name in (MADE, LOCK_FILE, f"{PLAN}.tmp"):
-        return not entry.is_file()
-    if entry.name not in (RANGES, JOINED) or entry.is_symlink() or not entry.is_dir():
-        return True
-    return any(nested.name != LOCK_FILE for nested in entry.rglob("*") if nested.is_symlink() or not nested.is_dir())
-
-
-def _clear(folder: Path) -> None:
-    """Remove the files that were written for a range, and its folder unless it contains other files."""
-    if folder.is_symlink():
-        return
-    with suppress(FileNotFoundError):
-        for file in folder.iterdir():
-            if _FILES_OF_RANGE.fullmatch(file.name) and not file.is_dir():
-                file.unlink(missing_ok=True)
-    with suppress(OSError):     # not empty, or gone
-        folder.rmdir()
-
-
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _with_checksum(content: Mapping[str, Any]) -> str:
-    """Return JSON with the content and its checksum."""
-    return json.dumps({"sha256": _checksum(content), "content": content})
-
-
-def _without_checksum(text: bytes, kind: type[T]) -> T:
-    """Return the content of a file that was written by `_with_checksum`.
-
-    Raises:
-        JSONError: the content has another checksum or type.
-    """
-    outer = typed_value(load_json(text), dict[str, Any])
-    content = outer.get("content")
-    if outer.keys() != {"sha256", "content"} or outer["sha256"] != _checksum(content):
-        raise JSONError("its checksum does not fit")
-    return typed_value(content, kind)
-
-
-def _checksum(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
