@@ -29,7 +29,7 @@ from machine import Load
 
 from towernmt.core.machine import processors
 from towernmt.core.standard_streams import log_to_stderr
-from towernmt.interop.ctranslate2_models import Description
+from towernmt.interop.ctranslate2_loader import Description
 from towernmt.interop.ctranslate2_search import NO_PENALTY
 from towernmt.interop.ctranslate2_sentences import EXACT_PATIENCE, limits_of
 from towernmt.predict.lines.text_io import read_text

@@ -17,7 +17,7 @@ from towernmt.core.directories import is_export
 from towernmt.core.errors import SettingsError
 from towernmt.core.unfinished_work import unfinished_work
 from towernmt.dataflow.vocabulary.source_text import SourceText
-from towernmt.interop.ctranslate2_models import FORMAT, Description, ExportedModel
+from towernmt.interop.ctranslate2_loader import FORMAT, Description, ExportedModel
 from towernmt.interop.ctranslate2_requests import check_line, check_requests, check_search
 from towernmt.interop.ctranslate2_search import CTranslate2Search
 from towernmt.interop.export import export_format

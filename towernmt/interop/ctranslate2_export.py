@@ -15,7 +15,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.files import fixed_entry
 from towernmt.dataflow.vocabulary.source_factors import factors_of
 from towernmt.interop.ctranslate2_limits import check_ctranslate2_support
-from towernmt.interop.ctranslate2_models import import_ctranslate2, pieces_of_vocabulary
+from towernmt.interop.ctranslate2_loader import import_ctranslate2, pieces_of_vocabulary
 from towernmt.interop.export import ExportJob, code_and_name
 from towernmt.predict.trained_model import TrainedModel
 
@@ -33,7 +33,7 @@ def write_ctranslate2(job: ExportJob) -> dict[str, Any]:
     import_ctranslate2()
     from ctranslate2.specs.model_spec import visit_spec
 
-    from towernmt.interop.ctranslate2_model import position_rows, transformer_spec
+    from towernmt.interop.ctranslate2_spec import position_rows, transformer_spec
 
     trained, precision = job.trained, job.precision
     settings = check_ctranslate2_support(trained)

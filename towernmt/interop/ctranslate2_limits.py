@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import factors_of
-from towernmt.interop.ctranslate2_models import FACTOR_SEPARATOR, pieces_of_vocabulary
+from towernmt.interop.ctranslate2_loader import FACTOR_SEPARATOR, pieces_of_vocabulary
 from towernmt.interop.export import transformer_settings
 from towernmt.models.model_settings import TransformerSettings
 

@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from towernmt.core.thread_maps import stop_if_abandoned
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD
-from towernmt.interop.ctranslate2_models import ExportedModel
+from towernmt.interop.ctranslate2_hypotheses import EngineHypothesis, rescore, score_by_model, with_end_column
+from towernmt.interop.ctranslate2_loader import ExportedModel
 from towernmt.interop.ctranslate2_requests import BEGINNING_ONLY, check_search, difference
 from towernmt.interop.ctranslate2_sentences import (
     NO_END,
@@ -25,29 +26,12 @@ from towernmt.interop.ctranslate2_sentences import (
 )
 from towernmt.predict.lines.batch_inputs import LEAST_SHARE, LinePiece
 from towernmt.predict.lines.hypotheses import SearchOutput
-from towernmt.predict.pair_scorer import token_batches
 from towernmt.predict.search.search_settings import SearchSettings, StreamSettings
 
 NO_PENALTY = 1e-9
 _BATCHES_PER_THREAD = 2
 """Minimum number of batches of a thread, so that one with short sentences follows one with long sentences."""
 _SHORTER = "Choose a smaller --max-source-length or --max-tokens."
-
-
-class _Hypothesis(NamedTuple):
-    """A hypothesis of a sentence.
-
-    Attributes:
-        tokens: CTranslate2's tokens, with that of EOS if it is finished. Only those of the best hypotheses become ids.
-        log_prob: sum of the log-probabilities of its tokens.
-        log_probs: log-probability of each token; empty if not computed.
-        attention: float32 `[tokens, source tokens]`, EOS included; None if not requested.
-    """
-
-    tokens: list[str]
-    log_prob: float
-    log_probs: Sequence[float] = ()
-    attention: np.ndarray | None = None
 
 
 class CTranslate2Search:
@@ -132,13 +116,13 @@ class CTranslate2Search:
         endings = self._prefix_endings(sentences)
         for row, ending in endings.items():
             hypotheses[row].append(ending)
-        self._score_by_model(sentences, hypotheses, forbidding_rows, endings)
+        score_by_model(self._model, self._stream.batch_tokens, sentences, hypotheses, forbidding_rows, endings)
         for sentence_hypotheses in hypotheses:
             sentence_hypotheses.sort(key=self._score, reverse=True)
         self._remove_unconfirmed_endings(sentences, hypotheses, endings)
         best = [sentence_hypotheses[:self._search.n_best] for sentence_hypotheses in hypotheses]
         if self._log_probs:
-            self._rescore(sentences, best, [
+            rescore(self._model, self._stream.batch_tokens, sentences, best, [
                 (row, k) for row, sentence_hypotheses in enumerate(best)
                 for k, hypothesis in enumerate(sentence_hypotheses) if not len(hypothesis.log_probs)])
         return self._as_arrays(best, inputs["source"].shape[1]), inexact_rows
@@ -203,7 +187,7 @@ class CTranslate2Search:
         return bool(search.min_length or search.min_length_factor or search.no_repeat_ngram)
 
     def _run_search(self, sentences: Sequence[SentenceRequest], rows: Iterable[int],
-                    same_limit: bool = False) -> list[list[_Hypothesis]]:
+                    same_limit: bool = False) -> list[list[EngineHypothesis]]:
         """Return the hypotheses of each of these rows.
 
         Those with a prefix do not end with it: CTranslate2 treats an end at the first free position in another way.
@@ -222,7 +206,7 @@ class CTranslate2Search:
         for batch in self._batches(sentences, rows, same_limit):
             requests = [sentences[row] for row in batch]
             started.append((batch, self._start_translation(requests), self._start_first_attention(requests)))
-        hypotheses: dict[int, list[_Hypothesis]] = {}
+        hypotheses: dict[int, list[EngineHypothesis]] = {}
         capped = []         # rows of sentences with a hypothesis that is longer than they may be
         for batch, results, attentions in started:
             batch_limit = max(sentences[row].limits.maximum for row in batch)
@@ -299,20 +283,20 @@ class CTranslate2Search:
             return_attention=True)
         return results
 
-    def _hypotheses(self, result: Any, first: Sequence[Sequence[float]] | None = None) -> list[_Hypothesis]:
+    def _hypotheses(self, result: Any, first: Sequence[Sequence[float]] | None = None) -> list[EngineHypothesis]:
         """Return the hypotheses of a result.
 
         Args:
             result: result of CTranslate2.
             first: attention of the first token, in place of that of the result; None for that of the result.
         """
-        hypotheses = list(map(_Hypothesis, result.hypotheses, result.scores))      # each access copies all tokens
+        hypotheses = list(map(EngineHypothesis, result.hypotheses, result.scores))      # each access copies all tokens
         if not self._attention:
             return hypotheses
-        return [hypothesis._replace(attention=_add_end_column(rows if first is None else [*first, *rows[1:]]))
+        return [hypothesis._replace(attention=with_end_column(rows if first is None else [*first, *rows[1:]]))
                 for hypothesis, rows in zip(hypotheses, result.attention, strict=True)]
 
-    def _needed(self, sentence: SentenceRequest, hypotheses: list[_Hypothesis]) -> list[_Hypothesis]:
+    def _needed(self, sentence: SentenceRequest, hypotheses: list[EngineHypothesis]) -> list[EngineHypothesis]:
         """Return the hypotheses that the next steps need.
 
         These are the best ones, unless scores or forbidden tokens can still change. The tokens of all hypotheses would
@@ -325,7 +309,7 @@ class CTranslate2Search:
         return hypotheses
 
     def _forbid_occurrences(self, sentences: list[SentenceRequest],
-                            hypotheses: list[list[_Hypothesis]]) -> Sequence[int]:
+                            hypotheses: list[list[EngineHypothesis]]) -> Sequence[int]:
         """Search again for sentences with forbidden tokens and phrases, which are then forbidden literally.
 
         PAD and BOS are forbidden only if they occur, because this raises the probabilities of other tokens.
@@ -359,40 +343,19 @@ class CTranslate2Search:
             rows = changed_rows
         return sorted(inexact_rows)
 
-    def _prefix_endings(self, sentences: Sequence[SentenceRequest]) -> dict[int, _Hypothesis]:
+    def _prefix_endings(self, sentences: Sequence[SentenceRequest]) -> dict[int, EngineHypothesis]:
         """Return, by row, the hypothesis that ends with the prefix, if a beam may contain it."""
         endings = {}
         for row, (_, limits, prefix, avoided, _) in enumerate(sentences):
             if self._beam_width > 1 and prefix and limits.minimum <= len(prefix):
                 ids = [*prefix, EOS]
                 if not any(True for _ in avoided.occurrences(ids, len(prefix), self._word_breaks)):
-                    endings[row] = _Hypothesis(self._model.target_tokens(ids), 0.0)
+                    endings[row] = EngineHypothesis(self._model.target_tokens(ids), 0.0)
         return endings
 
-    def _score_by_model(self, sentences: Sequence[SentenceRequest], hypotheses: list[list[_Hypothesis]],
-                        forbidding_rows: Sequence[int], endings: Mapping[int, _Hypothesis]) -> None:
-        """Replace the log-probabilities of hypotheses by those of the model, if tokens were forced or forbidden.
-
-        Args:
-            sentences: the sentences.
-            hypotheses: hypotheses of each sentence.
-            forbidding_rows: rows of sentences with forbidden tokens.
-            endings: by row, the last hypothesis, which ends with the prefix.
-        """
-        returned = [[hypothesis.log_prob for hypothesis in sentence_hypotheses] for sentence_hypotheses in hypotheses]
-        # A prefix alone changes all log-probabilities of a sentence by the same value.
-        forced_rows = [row for row, sentence in enumerate(sentences) if sentence.prefix and row not in forbidding_rows]
-        all_of_forbidding = [(row, k) for row in forbidding_rows for k in range(len(hypotheses[row]))]
-        first_of_forced = [(row, 0) for row in forced_rows]
-        endings_of_forced = [(row, len(hypotheses[row]) - 1) for row in forced_rows if row in endings]
-        self._rescore(sentences, hypotheses, all_of_forbidding + first_of_forced + endings_of_forced)
-        for row in forced_rows:
-            change = hypotheses[row][0].log_prob - returned[row][0]
-            for k in range(1, len(hypotheses[row]) - (row in endings)):
-                hypotheses[row][k] = hypotheses[row][k]._replace(log_prob=returned[row][k] + change)
-
-    def _remove_unconfirmed_endings(self, sentences: Sequence[SentenceRequest], hypotheses: list[list[_Hypothesis]],
-                                    endings: Mapping[int, _Hypothesis]) -> None:
+    def _remove_unconfirmed_endings(self, sentences: Sequence[SentenceRequest],
+                                    hypotheses: list[list[EngineHypothesis]],
+                                    endings: Mapping[int, EngineHypothesis]) -> None:
         """Remove the hypotheses `endings` unless EOS is among the best tokens of the beam after the prefix.
 
         Only those among the n best are checked, by a search of one step, which also returns their attention.
@@ -419,38 +382,13 @@ class CTranslate2Search:
             else:
                 del hypotheses[row][index]
 
-    def _rescore(self, sentences: Sequence[SentenceRequest], hypotheses: list[list[_Hypothesis]],
-                 positions: Iterable[tuple[int, int]]) -> None:
-        """Replace the log-probabilities of hypotheses by those that the model gives their tokens.
-
-        Args:
-            sentences: the sentences.
-            hypotheses: hypotheses of each sentence.
-            positions: pairs of a row and the index of a hypothesis.
-        """
-        positions, model = list(positions), self._model
-        sizes = [max(len(sentences[row].source), len(hypotheses[row][k].tokens)) + 1 for row, k in positions]
-        end, started = model.target_tokens([EOS]), []
-        for batch in token_batches(sizes, self._stream.batch_tokens):
-            pairs = [(sentences[row].source, hypotheses[row][k]) for row, k in (positions[i] for i in batch)]
-            started.append((batch, model.engine.score_batch(
-                [model.source_tokens(source) for source, _ in pairs],
-                [hypothesis.tokens[:-1] if hypothesis.tokens[-1:] == end else hypothesis.tokens
-                 for _, hypothesis in pairs],
-                max_input_length=0, asynchronous=True)))
-        for batch, results in started:
-            for i, result in zip(batch, results, strict=True):
-                row, k = positions[i]
-                log_probs = result.result().log_probs[:len(hypotheses[row][k].tokens)]
-                hypotheses[row][k] = hypotheses[row][k]._replace(log_prob=float(np.sum(log_probs)), log_probs=log_probs)
-
-    def _score(self, hypothesis: _Hypothesis) -> float:
+    def _score(self, hypothesis: EngineHypothesis) -> float:
         if self._is_sampling:
             return hypothesis.log_prob
         tokens = len(hypothesis.tokens)
         return float((hypothesis.log_prob + self._search.word_reward * tokens) / self._length_factor(tokens))
 
-    def _as_arrays(self, best: list[list[_Hypothesis]], source_length: int) -> SearchOutput:
+    def _as_arrays(self, best: list[list[EngineHypothesis]], source_length: int) -> SearchOutput:
         n_best = self._search.n_best
         length = max((len(hypothesis.tokens) for hypotheses in best for hypothesis in hypotheses), default=0)
         tokens = np.full([len(best), n_best, length], PAD, np.int32)
@@ -467,13 +405,3 @@ class CTranslate2Search:
                 if attention is not None and hypothesis.attention is not None:
                     attention[row, k, :end, :hypothesis.attention.shape[1]] = hypothesis.attention
         return SearchOutput(tokens, scores, log_probs, attention)
-
-
-def _add_end_column(rows: Sequence[Sequence[float]]) -> np.ndarray:
-    """Return attention with a column for the source's EOS, which CTranslate2 leaves out; the weights of a row sum to 1.
-
-    Args:
-        rows: weights of the source tokens without EOS, for each target token.
-    """
-    weights = np.array(rows, np.float32).reshape(len(rows), -1)
-    return np.concatenate([weights, np.maximum(1.0 - weights.sum(1, keepdims=True), 0.0)], 1)

@@ -32,7 +32,7 @@ from towernmt.evaluate.comparison import bleu_difference
 from towernmt.evaluate.metrics import corpus_scores
 from towernmt.interop.ctranslate2_engine import CTranslate2Scorer, CTranslate2Translator
 from towernmt.interop.ctranslate2_equivalence import CTranslate2Engine
-from towernmt.interop.ctranslate2_models import FORMAT
+from towernmt.interop.ctranslate2_loader import FORMAT
 from towernmt.interop.export_cache import ExportSpec, cached_export
 from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.pair_scorer import PairScorer

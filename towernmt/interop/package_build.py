@@ -47,7 +47,7 @@ from towernmt.core.structured_files import read_json
 from towernmt.dataflow.text.validation_set import check_has_text
 from towernmt.evaluate.metrics import corpus_scores
 from towernmt.interop.ctranslate2_engine import CTranslate2Scorer, CTranslate2Translator
-from towernmt.interop.ctranslate2_models import FORMAT
+from towernmt.interop.ctranslate2_loader import FORMAT
 from towernmt.interop.ctranslate2_requests import difference
 from towernmt.interop.export import export_model
 from towernmt.interop.int8_measurement import (

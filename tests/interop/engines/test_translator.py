@@ -20,7 +20,7 @@ from tests.interop.export.conftest import LINES, random_run
 from towernmt.cli.main import main
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.interop.ctranslate2_engine import CTranslate2Scorer, CTranslate2Translator
-from towernmt.interop.ctranslate2_models import Description
+from towernmt.interop.ctranslate2_loader import Description
 from towernmt.interop.ctranslate2_sentences import EXACT_PATIENCE, NO_END, patience_of
 from towernmt.interop.export import export_model
 from towernmt.predict.lines.hypotheses import Translation

@@ -10,38 +10,22 @@ whose translation is too long gets a full stop.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import cached_property
-from typing import NamedTuple
 
-from towernmt.dataflow.text.letter_case import is_upper_case, upper_case
+from towernmt.dataflow.text.letter_case import upper_case
 from towernmt.dataflow.text.modifiers import without_accents
-from towernmt.dataflow.text.text_lines import clean
-from towernmt.dataflow.text.word_segmentation import is_unspaced
-from towernmt.dataflow.vocabulary.source_text import has_final_mark
-from towernmt.documents.segments import Mark, Segment, Shielded, plain_text
-from towernmt.documents.shields import Protection
-from towernmt.predict.lines.capitals import (
-    UsualForms,
-    is_in_capitals,
-    is_in_lower_case,
-    is_in_title_case,
-    usual_case,
-)
+from towernmt.documents.segments import Shielded, plain_text
 from towernmt.predict.lines.faults import worse
 from towernmt.predict.lines.hypotheses import Translation
-from towernmt.predict.lines.known_words import KnownWords
 from towernmt.predict.lines.line_options import LineOptions, LineRequest, TranslateRequests, can_write
-from towernmt.predict.lines.line_spans import LineSpans, with_small_numbers
+from towernmt.predict.lines.line_spans import with_small_numbers
 from towernmt.predict.lines.protected_sentences import ProtectedLine, with_placeholders
-from towernmt.predict.lines.request_encoder import RequestEncoder
 from towernmt.predict.lines.required_texts import RequiredTexts
-from towernmt.predict.lines.spelling import TypoCorrector, with_spaces
+from towernmt.predict.lines.usual_line import SpecialLineModel, UsualLine
 from towernmt.predict.lines.words_of_lines import lacks_sentences
-from towernmt.predict.search.search_settings import SpecialLineSettings
 
 _COPY = 0.6
 """Minimum similarity of a line and its translation, 0 to 1, at which the translation counts as a copy."""
@@ -51,42 +35,9 @@ _FOREIGN = -0.5
 """Mean log-probability of a token, in nats, below which a line of unknown words is its own translation."""
 _WORSE = 0.5
 """Maximum loss of the mean log-probability of a token, in nats, by placeholders for small numbers and units."""
-_NAME = re.compile(r"(?<![\w-])(?:(?<!\d )(?![IVXLCDM]+\b)[A-Z]{2,6}(?! \d)|[a-z]{1,30}[A-Z][A-Za-z0-9]{0,40}"
-                   r"|(?!\w{1,60}Innen)(?:[A-Z][a-z]{1,30}){2,6})(?![\w-])")
-"""Abbreviations, except units and currencies next to a number and Roman numerals; and names such as `userName`, but no
-German words for persons such as `LehrerInnen`."""
-_WORD = re.compile(r"\w+")
-_REPETITION = re.compile(r"([^\W\d_]{1,3}?)\1{2,}", re.IGNORECASE)
-_LONG_RUN = re.compile(r"([^\W\d_])\1{3,}", re.IGNORECASE)
-"""A letter that is repeated for emphasis. Three equal letters may be those of a compound, such as `Schifffahrt`."""
-_MARK_RUN = re.compile(r"([!?])[!?]{2,}|(\.{3})\.+")
-"""Marks that are repeated for emphasis. Two marks (`?!`) and an ellipsis are common."""
-_PROGRAM = re.compile(r"(?=.*(?:\w\(|[=<>]|\) ?\{)).*[;{}]\s*|[{}]+\s*|[{}] .*[;{]\s*")
 _FINAL_MARKS = ".!?…。．｡।！？؟"
 _COMPARED = 1_000
 """Maximum number of characters of a line that are compared with its translation: the time is the square of it."""
-
-
-class SpecialLineModel(NamedTuple):
-    """The properties of a model that decide how its special lines are translated.
-
-    Attributes:
-        settings: which lines are special.
-        languages: ISO 639-1 codes of source and target, or "".
-        copies: whether lines without words are copied.
-        spelling: corrects typos.
-        usual_forms: the usual case of words.
-        known_words: names and numbers for placeholders.
-        encoder: encoder of the requests, which checks options with placeholders; None for no check.
-    """
-
-    settings: SpecialLineSettings
-    languages: tuple[str, str]
-    copies: bool
-    spelling: TypoCorrector
-    usual_forms: UsualForms
-    known_words: KnownWords
-    encoder: RequestEncoder | None = None
 
 
 class SpecialLine:
@@ -101,110 +52,25 @@ class SpecialLine:
 
     Attributes:
         spans: the protected spans.
-        case: "capitals", "title" or "lower"; "" for another letter case, or if the line is in its usual case.
-        is_corrected: whether the second translation is that of a line with corrected typos, with the usual case of its
-            words in capitals, or with fewer marks.
         is_copied: whether the line is its own translation.
     """
 
     def __init__(self, request: LineRequest, model: SpecialLineModel, unknown: frozenset[str],
                  is_fragment: bool = False, needs_mark: bool = False) -> None:
         self.request, self.unknown, self._model = request, unknown, model
+        self._usual = UsualLine(request, model, unknown)
+        self.spans, self.is_copied = self._usual.spans, self._usual.is_copied
         self._is_fragment = is_fragment
-        options, settings = request.options, model.settings
-        is_on = settings.protection == "auto"
-        self._line = clean(request.text)
-        words, joined_words = (self._names(), self._unreadable_words()) if is_on else (frozenset(), frozenset())
-        self.spans = LineSpans(self._line, Protection(is_on, tuple(options.protect), words, joined_words), is_on)
-        texts = [part for part in self.spans.segment if isinstance(part, str)]
-        is_without_words = not any(map(str.isalpha, "".join(texts))) or is_program_line(self._line)
-        self.is_copied = model.copies and is_without_words and self._may_be_copied
-        self._is_unmarked = needs_mark and not self._has_final_mark
-        self.case, self.is_corrected, self._is_shortened, self._texts = "", False, False, texts
+        self._is_unmarked = needs_mark and not self._usual.has_final_mark
         self._numbers_with_placeholders: Sequence[int] = ()
         self._by_sentence = self._is_item = False
-        self._is_foreign = model.spelling.is_foreign(texts)
-        if settings.casing != "off" and not self.is_copied:
-            self._find_case()
-        if not self.is_copied:
-            self._correct()
-            self._shorten_marks()
-
-    def _names(self) -> frozenset[str]:
-        """Return words that a translation must not change.
-
-        These are abbreviations in capitals that the training text lacks, names such as `userName` unless the training
-        text has them in another case, and sounds such as `hahaha` and `Hmmmm`.
-        """
-        usual_forms, spelling = self._model.usual_forms, self._model.spelling
-        names = () if is_upper_case(self._line) or not usual_forms.has_words else (
-            word for word in set(_NAME.findall(self._line))
-            if usual_forms.most_frequent_form(word) in ((None,) if word.isupper() else (None, word)))
-        sounds = (word for word in set(_WORD.findall(self._line)) if not is_unspaced(word) and (
-            _REPETITION.fullmatch(word)
-            or usual_forms.has_words and _LONG_RUN.search(word) and spelling.corrected(word) == word))
-        return frozenset((*names, *sounds))
-
-    def _unreadable_words(self) -> frozenset[str]:
-        """Return the words of unknown letters without accents."""
-        letters = {c for c in self.unknown if without_accents(c) == c}
-        words = [word for word in dict.fromkeys(_WORD.findall(self._line)) if letters.intersection(word)]
-        return frozenset(self._model.usual_forms.unreadable(words))
-
-    @property
-    def _has_final_mark(self) -> bool:
-        """Whether a final mark ends the line without the symbols and marks at its end."""
-        parts = [part for part in self.spans.segment if not isinstance(part, Mark) and part != " "]
-        return bool(parts) and isinstance(parts[-1], str) and has_final_mark(parts[-1])
-
-    def _find_case(self) -> None:
-        """Find the letter case, and the texts in the usual case if they differ.
-
-        Of a line in several cases, only the words in capitals change.
-        """
-        texts, language = self._texts, self._model.languages[0]
-        case = "capitals" if is_in_capitals(texts) else "title" if is_in_title_case(texts) else (
-            "lower" if is_in_lower_case(texts) else "")
-        forms = (self._model.usual_forms.of if case else self._model.usual_forms.without_emphasis)(texts)
-        # A capital at the beginning alone changes little, and a model of lower-case text has no other usual case.
-        if case in ("lower", "") and all(word == form for word, form in forms.items()):
-            return
-        usual = usual_case(texts, forms, language)
-        if usual != texts:
-            self.case, self.is_corrected, self._texts = case, not case, usual
-
-    def _correct(self) -> None:
-        """Correct the typos of the texts, but not of terms."""
-        if self._model.settings.spelling == "off":
-            return
-        terminology = self.request.options.terminology
-        terms = [] if terminology is None else [term.source for term in terminology.terms_in(self.request.text)]
-        corrected = [self._model.spelling.corrected(with_spaces(text), terms) for text in self._texts]
-        self.is_corrected = self.is_corrected or corrected != self._texts
-        self._is_shortened = any(map(_LONG_RUN.search, self._texts)) and not any(map(_LONG_RUN.search, corrected))
-        self._texts = corrected
-
-    def _shorten_marks(self) -> None:
-        """Shorten runs of marks in the texts, which some models translate alone."""
-        if self._model.settings.final_marks == "off":
-            return
-        shortened = [_MARK_RUN.sub(lambda match: match[1] or match[2], text) for text in self._texts]
-        if shortened != self._texts:
-            self.is_corrected = self._is_shortened = True
-            self._texts = shortened
-
-    @property
-    def _may_be_copied(self) -> bool:
-        """Whether the request requires no words of the translation."""
-        options = self.request.options
-        return not (options.prefix or options.constraints
-                    or options.terminology is not None and options.terminology.terms_in(self.request.text))
 
     @property
     def is_special(self) -> bool:
         """Whether the line is copied, or may need a second translation."""
-        return bool(self.is_copied or self.case or self.is_corrected or self.unknown or self._is_unmarked
-                    or self._is_foreign or not self.spans.is_empty)
+        usual = self._usual
+        return bool(self.is_copied or usual.case or usual.is_corrected or usual.is_foreign or self.unknown
+                    or self._is_unmarked or not self.spans.is_empty)
 
     def with_numbers(self, translation: Translation, must_be_similar: bool = True) -> Translation:
         """Return a translation with the numbers of the line in place of those that the model has changed.
@@ -230,8 +96,8 @@ class SpecialLine:
         item = self.spans.lost_item_number(text)
         lost_numbers = list(dict.fromkeys([*self.spans.lost_small_numbers(text), *item]))
         self._is_item = bool(item)
-        line = plain_text(self._segment())
-        self._by_sentence = (self._model.settings.sentences != "off" and self._may_be_copied
+        line = plain_text(self._usual.segment())
+        self._by_sentence = (self._model.settings.sentences != "off" and self._usual.may_be_copied
                              and lacks_sentences(line, text))
         if self.is_copied or not (self._is_changed or self._by_sentence or lost_numbers or self.spans.changed(text)
                                   or self.spans.num_changed_units(text)):
@@ -245,20 +111,21 @@ class SpecialLine:
         Args:
             translate: translates requests.
         """
-        if self.is_copied or not self._is_changed or not self.spans.is_empty or not self._may_be_copied:
+        if self.is_copied or not self._is_changed or not self.spans.is_empty or not self._usual.may_be_copied:
             return []
         return [self.second_request(line) for line in self._changed_lines((), translate)]
 
     @property
     def _is_changed(self) -> bool:
         """Whether its second line differs from the line in more than placeholders."""
-        return bool(self.case or self.is_corrected or self.unknown or self._is_fragment or self._is_unmarked)
+        return bool(self._usual.case or self._usual.is_corrected or self.unknown or self._is_fragment
+                    or self._is_unmarked)
 
     def _changed_lines(self, lost_numbers: Sequence[int], translate: TranslateRequests) -> list[ProtectedLine]:
         """Return the second lines with each final mark, without those that equal the line."""
         lines = [self._line_with(mark, lost_numbers, translate) for mark in self._marks()]
         return [line for line in lines if line.sentence is not None
-                and (line.sentence.names or self._by_sentence or line.sentence.text != self._line)]
+                and (line.sentence.names or self._by_sentence or line.sentence.text != self._usual.text)]
 
     def lines_with_numbers(self, best_translation: Translation, translate: TranslateRequests) -> list[ProtectedLine]:
         """Return the lines to translate if the best translation lacks small numbers; usually none."""
@@ -277,24 +144,19 @@ class SpecialLine:
             translate: translates requests, to find words for placeholders.
         """
         self._numbers_with_placeholders = lost_numbers
-        segment = self._segment()
+        segment = self._usual.segment()
         if self.unknown:
             segment = tuple(self._without_unknown_accents(part) if isinstance(part, str) else part for part in segment)
         segment = with_small_numbers(segment, lost_numbers)
         has_placeholders = any(isinstance(part, Shielded) for part in segment)
         known_words = self._model.known_words.of(translate) if has_placeholders else ()
-        return ProtectedLine(self._line, (*segment, mark) if mark else segment, known_words)
-
-    def _segment(self) -> Segment:
-        """Return the segment of the line with its texts in the usual case and without typos."""
-        remaining_texts = iter(self._texts)
-        return tuple(next(remaining_texts) if isinstance(part, str) else part for part in self.spans.segment)
+        return ProtectedLine(self._usual.text, (*segment, mark) if mark else segment, known_words)
 
     def _marks(self) -> Sequence[str]:
         """Return the final marks to try, in the script of the line; "" for none."""
         if not (self._is_fragment or self._is_unmarked):
             return ("",)
-        last_character = self._line[-1]
+        last_character = self._usual.text[-1]
         stop, question = ("。", "？") if "\u3040" <= last_character <= "\u9fff" else (
             ".", "؟" if "\u0600" <= last_character <= "\u06ff" else "?")
         return (stop, question) if self._is_unmarked else (stop,)
@@ -313,7 +175,7 @@ class SpecialLine:
     def second_translation(self, line: ProtectedLine, translation: Translation) -> Translation:
         """Return a translation of a second line as one of this line."""
         required = self._required_by(self.second_request(line).options)
-        if self.case == "capitals":
+        if self._usual.case == "capitals":
             translation = _changed(translation, lambda text: required.changed_around(
                 text, lambda other_text: upper_case(other_text, self._model.languages[1])))
         if self._is_fragment or self._is_unmarked:
@@ -358,7 +220,7 @@ class SpecialLine:
         num_restored_spans = self.spans.changed(first_hypothesis.text) - self.spans.changed(second_hypothesis.text)
         if num_restored_spans:
             return second_translation if num_restored_spans > 0 else first_translation
-        if self._is_shortened or self._by_sentence:     # models are sure of repetitions, and of what they leave out
+        if self._usual.is_shortened or self._by_sentence:   # models are sure of repetitions, and of what they leave out
             return second_translation
         num_regained = self._num_lost(first_hypothesis.text) - self._num_lost(second_hypothesis.text)
         if num_regained > 0 and first_hypothesis.mean_log_prob - second_hypothesis.mean_log_prob < _WORSE:
@@ -369,12 +231,12 @@ class SpecialLine:
             return second_translation if is_better else first_translation
         scores = [(hypothesis.log_prob, hypothesis.mean_log_prob)
                   for hypothesis in (first_hypothesis, second_hypothesis)]
-        if self.case == "capitals":
+        if self._usual.case == "capitals":
             is_clear = all(a > b for a, b in zip(*scores, strict=True))
             return first_translation if is_clear and not self._is_copy(first_hypothesis.text) else second_translation
-        if self.is_corrected or self._is_unmarked or self._is_item:
+        if self._usual.is_corrected or self._is_unmarked or self._is_item:
             return second_translation if scores[1][1] > scores[0][1] else first_translation
-        if not self.case and not self.unknown:
+        if not self._usual.case and not self.unknown:
             return first_translation
         return second_translation if all(b > a for a, b in zip(*scores, strict=True)) else first_translation
 
@@ -383,20 +245,15 @@ class SpecialLine:
         return len(self.spans.lost_small_numbers(text)) + self.spans.num_changed_units(text)
 
     def _is_copy(self, text: str) -> bool:
-        line, translation = self._line[:_COMPARED].casefold(), text[:_COMPARED].casefold()
+        line, translation = self._usual.text[:_COMPARED].casefold(), text[:_COMPARED].casefold()
         return SequenceMatcher(None, line, translation, False).ratio() >= _COPY
 
     def is_hopeless(self, translation: Translation) -> bool:
         """Return whether the line has unknown letters, or only unknown words, and the model is unsure."""
-        if not self._may_be_copied or self._model.settings.copy_lines == "off":
+        if not self._usual.may_be_copied or self._model.settings.copy_lines == "off":
             return False
         mean = translation[0].mean_log_prob
-        return bool(self.unknown) and mean < _HOPELESS or self._is_foreign and mean < _FOREIGN
-
-
-def is_program_line(line: str) -> bool:
-    """Return whether a line is a statement of a program, such as `print(x);`."""
-    return _PROGRAM.fullmatch(line) is not None
+        return bool(self.unknown) and mean < _HOPELESS or self._usual.is_foreign and mean < _FOREIGN
 
 
 def better_translations(lines: Sequence[SpecialLine], first_translations: Sequence[Translation],

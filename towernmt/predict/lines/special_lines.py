@@ -31,7 +31,8 @@ from towernmt.predict.lines.words_of_lines import lacks_sentences
 from towernmt.predict.search.search_settings import SWITCH, SpecialLineSettings
 
 if TYPE_CHECKING:
-    from towernmt.predict.lines.second_translations import SpecialLine, SpecialLineModel
+    from towernmt.predict.lines.second_translations import SpecialLine
+    from towernmt.predict.lines.usual_line import SpecialLineModel
 
 _ALIGNED_WORDS = 1_000
 """Maximum number of words of a copied line that gets word alignments: as JSON, their size is the square of it."""
@@ -179,7 +180,7 @@ class SpecialLines:
 
     @cached_property
     def _model(self) -> SpecialLineModel:
-        from towernmt.predict.lines.second_translations import SpecialLineModel
+        from towernmt.predict.lines.usual_line import SpecialLineModel
 
         return SpecialLineModel(self._settings, self._languages, self._copies, self._spelling, self._usual_forms,
                                 self._known_words, self._encoder)

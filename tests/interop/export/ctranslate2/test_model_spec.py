@@ -79,7 +79,7 @@ def of_graph(settings: TransformerSettings, streams: int, attention: bool = Fals
 def exported(settings: TransformerSettings, weights: dict[str, np.ndarray], path: Path
              ) -> tuple[Any, list[list[str]], list[list[str]]]:
     """Return the model in CTranslate2, and the tokens of the sources and the targets."""
-    from towernmt.interop.ctranslate2_model import transformer_spec
+    from towernmt.interop.ctranslate2_spec import transformer_spec
 
     spec = transformer_spec(settings, weights.__getitem__)
     sizes = [settings.source_vocab_size, *settings.source_factor_vocab_sizes]
