@@ -22,7 +22,8 @@ from quality_results import Result, append_result, draw, lines_of, read_results,
 from quality_text import Texts, pieced, read_lines, shared_vocabulary, unpieced, write_pieces
 
 from towernmt.core.errors import DataError, SettingsError, UnfinishedError
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary
 from towernmt.evaluate.robustness import robustness_texts
 
 

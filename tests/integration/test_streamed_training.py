@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import yaml
 
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 
 pytestmark = pytest.mark.processes
 

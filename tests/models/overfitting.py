@@ -12,7 +12,7 @@ from towernmt.core.errors import DataError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.batches.batch import pad_sentences
 from towernmt.dataflow.sources.default_corpus import default_corpus
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.evaluate.metrics import corpus_scores
 from towernmt.models.layers.randomness import set_seed
 from towernmt.optim.optimizer import make_optimizer

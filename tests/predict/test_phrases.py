@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.lines.terminology import Term, Terminology, WritableTerms, phrase_ids
 

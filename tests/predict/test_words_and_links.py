@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from towernmt.dataflow.text.text_lines import one_line
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.predict.lines.hypotheses import Hypothesis, SourceWords, TokenDetails, Translation, joined

@@ -25,7 +25,7 @@ from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.extension import extended
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary

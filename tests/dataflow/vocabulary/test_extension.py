@@ -13,7 +13,8 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, UNK
 from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary
 from towernmt.dataflow.vocabulary.extension import extended
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 
 

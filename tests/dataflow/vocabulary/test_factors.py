@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, UNK, Sampling, Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary, FactorError, split_factors
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, save_vocabularies
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, learn_words

@@ -26,8 +26,9 @@ from towernmt.dataflow.vocabulary.base import UNK, Sampling, Vocabulary
 from towernmt.dataflow.vocabulary.batch_sampling import BatchUnigramSampler
 from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary, learn_bpe_codes
 from towernmt.dataflow.vocabulary.resegmentation import Resegmented, Resegmenter
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.sentencepiece_model import PieceModel
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import learn_words
 
 TEXT = """\

@@ -19,8 +19,9 @@ from tests.dataflow.vocabulary.drawn_probabilities import chi_square, dropout_pr
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.vocabulary.base import Sampling
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.sentencepiece_model import PieceModel
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary
 from towernmt.dataflow.vocabulary.subword_sampling import BpeDropout, UnigramSampler, uniform_numbers
 
 REAL_TEXT = """\

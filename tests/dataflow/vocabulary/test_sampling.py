@@ -27,7 +27,7 @@ from towernmt.dataflow.batches.stream_batches import StreamBatches
 from towernmt.dataflow.sources.mixture import Ingredient, Mixture
 from towernmt.dataflow.vocabulary.base import Sampling, Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 
 PROGRAM = Path(__file__).with_name("subword_sampling.py")
 CHANCE = random.Random(2)

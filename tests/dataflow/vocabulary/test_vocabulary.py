@@ -19,12 +19,8 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Sampling, Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary, learn_bpe_codes
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import (
-    LONGEST_SENTENCE,
-    SentencePieceVocabulary,
-    _learnable,
-    learn_sentence_piece,
-)
+from towernmt.dataflow.vocabulary.sentencepiece_learning import LONGEST_SENTENCE, _learnable, learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, load_vocabulary, save_vocabularies
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, learn_words

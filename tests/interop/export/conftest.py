@@ -12,7 +12,7 @@ from tensorpack.tfutils.tower import PredictTowerContext
 
 from tests.variables import assign_random
 from towernmt.core.tf_compat import tf1
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.models import architecture, make_model
 

@@ -12,7 +12,7 @@ import pytest
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.vocabulary.base import BOS, EOS, UNK, Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.word_vocabulary import learn_words
 from towernmt.predict.lines.line_options import LineOptions
 from towernmt.predict.lines.request_encoder import TargetText

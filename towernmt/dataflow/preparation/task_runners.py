@@ -19,7 +19,7 @@ from towernmt.core.machine import processors
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.tasks import Task
 from towernmt.dataflow.text.text_lines import LineProgress
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import has_learned
+from towernmt.dataflow.vocabulary.sentencepiece_learning import has_learned
 from towernmt.farm.farm import Failed, Farm, LocalWorkers, Lost, Result, Workers
 from towernmt.farm.ray_workers import RayWorkers, cluster_resources, ray_connection
 

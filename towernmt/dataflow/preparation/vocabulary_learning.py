@@ -19,7 +19,7 @@ from towernmt.dataflow.preparation.text_tasks import SampleSpec, sampled_sentenc
 from towernmt.dataflow.preparation.vocabulary_plan import VocabularyPlan, files_by_side, is_learned, learned_sides
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.source_factors import add_factors
 from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.dataflow.vocabulary.vocabulary_files import load_factors, load_vocabulary

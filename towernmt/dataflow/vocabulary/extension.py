@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.sentencepiece_model import is_unigram
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary, learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, most_frequent
 
 

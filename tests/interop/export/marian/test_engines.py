@@ -20,7 +20,7 @@ import sentencepiece
 import yaml
 
 from towernmt.dataflow.preparation.alignment_model import Entries
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.interop.export import export_model
 from towernmt.interop.marian_model import MarianModel
 from towernmt.models.model_settings import TransformerSettings

@@ -21,7 +21,7 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.vocabulary.base import Vocabulary
-from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import learn_sentence_piece
+from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 from towernmt.interop.export import export_model
 from towernmt.interop.marian_export import to_marian, unsupported_by_marian
