@@ -32,20 +32,18 @@ from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.interop.model_card import CardText, DataSource, card_text_of_package, make_card
-from towernmt.jobs import adaptation
+from towernmt.jobs import adaptation, adaptation_checks
 from towernmt.jobs.adaptation import (
     AdaptationJob,
-    SetResult,
     _adaptation_key,
     _begin_or_resume,
     _finish,
-    _rejection,
     _resolve,
     adapt_model,
-    check_pairs,
-    unseen_sentences,
     with_rate_of_adaptation,
 )
+from towernmt.jobs.adaptation_checks import check_pairs, unseen_sentences
+from towernmt.jobs.adaptation_comparison import SetResult, rejection_of
 from towernmt.jobs.corrections import Correction, read_corrections, split_corrections
 from towernmt.run.directory import RunDirectory
 from towernmt.run.resolve import ResolvedSettings
@@ -64,7 +62,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "fine-tuning.md"
     ((10.0, 9.0, 0.6), (30.0, 30.0, 1.0), "the new model is not better on the held-out corrections")])
 def test_a_model_is_packaged_if_it_is_better_on_corrections_and_not_significantly_worse_before(
         corrections: tuple[float, ...], test: tuple[float, ...], rejection: str) -> None:
-    assert _rejection(SetResult("corrections", 9, *corrections), SetResult("test", 9, *test)) == rejection
+    assert rejection_of(SetResult("corrections", 9, *corrections), SetResult("test", 9, *test)) == rejection
 
 
 def test_the_statements_of_a_package_are_those_of_the_package_that_is_made_from_it() -> None:
@@ -214,10 +212,10 @@ def test_corrected_sentences_do_not_count_in_the_test_set(job: AdaptationJob) ->
     splits = {"train": [Correction("a", "A")], "valid": [Correction("b", "B")], "test": [Correction("c", "C")]}
     sources = ["a", "b", "c", "", *(f"d{number}" for number in range(99))]
     test = ValidationSet("test", sources, [[f"reference {source}" for source in sources]])
-    unseen = unseen_sentences(test, splits, job)
+    unseen = unseen_sentences(test, splits, job.test)
     assert unseen.source == sources[2:] and unseen.references == [test.references[0][2:]]
     with pytest.raises(DataError) as caught:
-        unseen_sentences(test.first(102), splits, job)
+        unseen_sentences(test.first(102), splits, job.test)
     assert str(caught.value) == (
         f"--test {' '.join(job.test)} has 99 sentences with a translation, without the 2 that are sources of "
         "corrections: pass at least 100 of the old domain, because on fewer, even a loss of several BLEU points may "
@@ -244,7 +242,7 @@ def test_adaptations_in_two_work_directories_do_not_share_an_unfinished_package(
         job: AdaptationJob, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[Path] = []
 
-    def compare_after_another(job: AdaptationJob, package: Path, *_: Any) -> list[SetResult]:
+    def compare_after_another(model: StartingModel, package: Path, *_: Any) -> list[SetResult]:
         compared.append(package)
         if len(compared) == 1:
             assert adapt_model(replace(job, work=job.work / "other"), lambda line: None).rejection == ""
@@ -252,7 +250,7 @@ def test_adaptations_in_two_work_directories_do_not_share_an_unfinished_package(
         return [SetResult("corrections", 9, 1.0, 2.0, 0.1), SetResult("test", 9, 1.0, 1.0, 1.0)]
 
     use_fakes(monkeypatch)
-    monkeypatch.setattr(adaptation, "_compare_models", compare_after_another)
+    monkeypatch.setattr(adaptation, "compare_models", compare_after_another)
     assert adapt_model(job, lambda line: None).rejection == ""
     assert len(set(compared)) == 2 and job.output.read_bytes() == b"package"
     assert [path.name for path in job.output.parent.glob("*.new")] == []
@@ -267,7 +265,7 @@ def use_fakes(monkeypatch: pytest.MonkeyPatch, packaged: Callable[[Any], object]
     monkeypatch.setattr(adaptation, "_prepare_corrections", lambda *_: None)
     monkeypatch.setattr(adaptation, "_train", lambda *_: 0)
     monkeypatch.setattr(adaptation, "_write_package", write_package)
-    monkeypatch.setattr(adaptation, "_compare_models", lambda *_: [
+    monkeypatch.setattr(adaptation, "compare_models", lambda *_: [
         SetResult("corrections", 9, 1.0, 2.0, 0.1), SetResult("test", 9, 1.0, 1.0, 1.0)])
 
 
@@ -400,7 +398,7 @@ class WordScorer:
 @pytest.mark.parametrize(("pairs", "shift", "refused"), [(30, 0, False), (30, 3, True), (5, 3, False), (1, 0, False)])
 def test_many_lines_without_their_translations_are_refused(pairs: int, shift: int, refused: bool,
                                                            monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adaptation, "Scorer", WordScorer)
+    monkeypatch.setattr(adaptation_checks, "Scorer", WordScorer)
     text = [(f"word{number}", f"WORD{number + shift}") for number in range(pairs)]
     model: Any = SimpleNamespace(run=None, checkpoint=None, name="m")
     with pytest.raises(DataError, match="no translations of the sources") if refused else nullcontext():
@@ -408,7 +406,7 @@ def test_many_lines_without_their_translations_are_refused(pairs: int, shift: in
 
 
 def test_a_text_without_pairs_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adaptation, "Scorer", WordScorer)
+    monkeypatch.setattr(adaptation_checks, "Scorer", WordScorer)
     model: Any = SimpleNamespace(run=None, checkpoint=None, name="m")
     with pytest.raises(DataError) as caught:
         check_pairs(model, {"corrections": [("word", "WORD")], "--test a b": []})
