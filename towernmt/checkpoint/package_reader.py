@@ -4,7 +4,7 @@ Every name, size and checksum is checked, and nothing in the package is executed
 compressed, so none of them can be larger than the package itself.
 
 The manifest `towernmt-package.json` lists the weights, the files with their checksums, and the exports. A weight is
-stored as float32, as bfloat16 in 16 bits, or as int8 with scales. `towernmt.interop.package_build` writes packages.
+stored as float32, as bfloat16 in 16 bits, or as int8 with scales. `towernmt.interop.package_archive` writes packages.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from towernmt.checkpoint.package_reader import CARD, CARD_TEXT, CODE, SETTINGS, 
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
-from towernmt.interop.package_build import files_below, weight_members, write_archive
+from towernmt.interop.package_archive import files_below, weight_members, write_archive
 
 
 @pytest.fixture(scope="session")
