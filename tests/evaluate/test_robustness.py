@@ -8,8 +8,8 @@ import re
 import pytest
 import sacrebleu
 
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.modifiers import _EMOJI, with_typos
-from towernmt.dataflow.text.text_lines import clean
 from towernmt.evaluate.custom_metric import CustomMetric
 from towernmt.evaluate.metrics import MetricSettings
 from towernmt.evaluate.robustness import (

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from towernmt.dataflow.text.text_lines import one_line
+from towernmt.dataflow.text.clean_text import one_line
 from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece

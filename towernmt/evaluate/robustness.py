@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.letter_case import lower_case, title_case, upper_case
 from towernmt.dataflow.text.modifiers import (
     drawn_address,
@@ -21,7 +22,6 @@ from towernmt.dataflow.text.modifiers import (
     with_span,
     with_typos,
 )
-from towernmt.dataflow.text.text_lines import clean
 from towernmt.evaluate.metrics import MetricSettings, score_corpus
 from towernmt.predict.lines.faults import EMPTY, LOOP, fault_of_text
 

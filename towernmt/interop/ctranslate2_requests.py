@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest
 from towernmt.predict.lines.terminology import AnchoredPhrase
 from towernmt.predict.search.search_settings import SearchSettings

@@ -23,7 +23,8 @@ from towernmt.dataflow.batches.training_data import TrainingData, is_prepared, w
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import open_prepared
-from towernmt.dataflow.text.text_lines import clean, read_lines
+from towernmt.dataflow.text.clean_text import clean
+from towernmt.dataflow.text.text_lines import read_lines
 from towernmt.dataflow.text.validation_set import ValidationFiles, ValidationSet, read_lines_of_set
 from towernmt.interop.model_card import CardText
 from towernmt.interop.package_build import PackageOptions, package_run

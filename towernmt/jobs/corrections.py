@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import write_text
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.language_codes import parse_direction
-from towernmt.dataflow.text.text_lines import clean, read_lines
+from towernmt.dataflow.text.text_lines import read_lines
 
 FIELDS = ("time", "model", "source", "translation", "suggestion")
 """The fields of a line of the file of `towernmt serve --suggestions`."""

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from towernmt.core.errors import DataError
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.storage.stored_files import split_compression
-from towernmt.dataflow.text.text_lines import check_rereadable, clean, read_chunks, read_lines
+from towernmt.dataflow.text.clean_text import clean
+from towernmt.dataflow.text.text_lines import check_rereadable, read_chunks, read_lines
 from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
 from towernmt.predict.lines.faults import fault_of_text
 

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from towernmt.dataflow.text.text_lines import one_line
+from towernmt.dataflow.text.clean_text import one_line
 from towernmt.plots.panels import (
     AXES,
     DASHES,

@@ -16,7 +16,7 @@ from towernmt.checkpoint.records import MADE_FROM, MADE_WITH
 from towernmt.checkpoint.saved_run import SavedRun, open_run_checkpoint
 from towernmt.core.directories import is_written
 from towernmt.core.errors import CheckpointError, SettingsError
-from towernmt.dataflow.text.text_lines import one_line
+from towernmt.dataflow.text.clean_text import one_line
 
 TOKENS, MINUTES = "target_tokens_trained", "minutes_trained"
 

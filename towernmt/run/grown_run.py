@@ -15,7 +15,8 @@ from towernmt.checkpoint.records import check_vocabulary_of, provenance, vocabul
 from towernmt.checkpoint.saved_run import check_run_output
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.preparation.vocabulary_plan import automatic_size
-from towernmt.dataflow.text.text_lines import clean, read_lines
+from towernmt.dataflow.text.clean_text import clean
+from towernmt.dataflow.text.text_lines import read_lines
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.extension import extended
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary, factors_of

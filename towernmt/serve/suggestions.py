@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.serve.request_limits import RequestError, unavailable
 
 MAX_BYTES = 1 << 30

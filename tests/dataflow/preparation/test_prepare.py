@@ -18,7 +18,8 @@ from towernmt.core.errors import DataError, SettingsError, UnfinishedError
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
-from towernmt.dataflow.text.text_lines import clean, line_hash
+from towernmt.dataflow.text.clean_text import clean
+from towernmt.dataflow.text.text_lines import line_hash
 from towernmt.dataflow.text.validation_set import ValidationSet
 from towernmt.dataflow.vocabulary.base import UNK
 from towernmt.dataflow.vocabulary.vocabulary_files import load_vocabularies, load_vocabulary

@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
+from towernmt.dataflow.text.clean_text import clean, one_line
 from towernmt.dataflow.text.text_index import scan_pair
-from towernmt.dataflow.text.text_lines import clean, clean_lines, one_line, read_chunks, read_lines
+from towernmt.dataflow.text.text_lines import clean_lines, read_chunks, read_lines
 
 
 @pytest.mark.parametrize(("content", "lines"), (

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tests.dataflow.vocabulary.drawn_probabilities import chi_square, dropout_probabilities, rank_by, segmentations
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.vocabulary import resegmentation
 from towernmt.dataflow.vocabulary.base import UNK, Sampling, Vocabulary
 from towernmt.dataflow.vocabulary.batch_sampling import BatchUnigramSampler

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.dataflow.vocabulary.drawn_probabilities import chi_square, dropout_probabilities, rank_by, segmentations
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.vocabulary.base import Sampling
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.sentencepiece_model import PieceModel

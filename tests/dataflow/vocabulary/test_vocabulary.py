@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Sampling, Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import BpeCodesVocabulary, learn_bpe_codes
 from towernmt.dataflow.vocabulary.sentencepiece_learning import LONGEST_SENTENCE, _learnable, learn_sentence_piece

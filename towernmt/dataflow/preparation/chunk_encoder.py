@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from towernmt.dataflow.preparation.shards import id_dtype
 from towernmt.dataflow.sources.source import Pair
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.pair_filters import DROP_REASONS, REASON_CODES, PairFilter, duplicate_keys
 from towernmt.dataflow.text.pharaoh_alignments import Link, link_tokens, parse_links
-from towernmt.dataflow.text.text_lines import Chunk, clean
+from towernmt.dataflow.text.text_lines import Chunk
 from towernmt.dataflow.vocabulary.base import Sampling, Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary, FactorError, factors_of, split_factors
 

@@ -21,13 +21,15 @@ from typing import BinaryIO, TextIO
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import naming, write_text
+from towernmt.core.line_progress import LineProgress
 from towernmt.dataflow.preparation.manifest import ValidationInfo
 from towernmt.dataflow.preparation.prepare_settings import SENTENCEPIECE_KINDS, PrepareSettings
 from towernmt.dataflow.sources.corpora import Corpora, read_corpora
 from towernmt.dataflow.sources.mixture import Mixture
 from towernmt.dataflow.sources.source import Cursor
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.text_index import TextIndex, TextRange, TextSummary, scan_pair
-from towernmt.dataflow.text.text_lines import Chunk, LineProgress, clean, read_lines
+from towernmt.dataflow.text.text_lines import Chunk, read_lines
 from towernmt.dataflow.text.validation_set import NO_VALIDATION_TEXT, ValidationFiles, check_has_text, files_of_set
 from towernmt.dataflow.vocabulary.source_factors import SEPARATOR, FactorError, split_factors
 

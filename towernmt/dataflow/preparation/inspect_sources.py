@@ -18,8 +18,8 @@ from towernmt.dataflow.preparation.corpus_statistics import describe_annotations
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.sources.mixture import Ingredient
 from towernmt.dataflow.sources.source import Pair, Source
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.pair_filters import DROP_REASONS, PairFilter
-from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary, FactorError
 

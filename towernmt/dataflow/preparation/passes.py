@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal, TextIO
 
+from towernmt.core.line_progress import LineProgress
 from towernmt.dataflow.preparation.alignment_tasks import LearnAlignments, with_learned_links
 from towernmt.dataflow.preparation.corpus_statistics import Statistics
 from towernmt.dataflow.preparation.encode_tasks import (
@@ -49,7 +50,6 @@ from towernmt.dataflow.preparation.text_tasks import (
 )
 from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker
 from towernmt.dataflow.text.text_index import TextIndex, TextSummary, check_as_long, check_parallel
-from towernmt.dataflow.text.text_lines import LineProgress
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.source_text import SourceCounts, SourceText
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies

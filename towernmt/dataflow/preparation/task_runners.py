@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Protocol, TextIO
 
 from towernmt.core.errors import UnfinishedError
+from towernmt.core.line_progress import LineProgress
 from towernmt.core.machine import processors
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.tasks import Task
-from towernmt.dataflow.text.text_lines import LineProgress
 from towernmt.dataflow.vocabulary.sentencepiece_learning import has_learned
 from towernmt.farm.farm import Failed, Farm, LocalWorkers, Lost, Result, Workers
 from towernmt.farm.ray_workers import RayWorkers, cluster_resources, ray_connection

@@ -17,8 +17,9 @@ import numpy as np
 
 from towernmt.dataflow.preparation.input_texts import PairTexts
 from towernmt.dataflow.preparation.tasks import Task, atomic_output
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.text_index import TextIndex, TextRange, index_text, state_of
-from towernmt.dataflow.text.text_lines import Chunk, clean, is_compressed, line_hash
+from towernmt.dataflow.text.text_lines import Chunk, is_compressed, line_hash
 from towernmt.dataflow.vocabulary.source_factors import FactorError, split_factors
 from towernmt.dataflow.vocabulary.source_text import SourceCounts
 

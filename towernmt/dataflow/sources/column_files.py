@@ -16,7 +16,8 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.line_files import line_blocks
 from towernmt.dataflow.sources.source import Cursor, FileSource, Group, Pair, zip_cursors, zip_pairs
 from towernmt.dataflow.storage.stored_files import PositionedReader, Storage, StoredFile, split_compression
-from towernmt.dataflow.text.text_lines import LONGEST_LINE, clean
+from towernmt.dataflow.text.clean_text import clean
+from towernmt.dataflow.text.text_lines import LONGEST_LINE
 
 if TYPE_CHECKING:
     from pyarrow import Array, Scalar

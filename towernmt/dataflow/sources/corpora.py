@@ -29,8 +29,8 @@ from towernmt.core.errors import SettingsError, mask_text, mask_uri, remedy, sug
 from towernmt.core.settings import apply_overrides, setting
 from towernmt.core.structured_files import load_strict, read_yaml_text
 from towernmt.dataflow.sources.mixture import ON_END, Ingredient, Mixture
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.pair_filters import PairFilter, TextFilters
-from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.text.validation_set import ValidationFiles, named_sets
 
 if TYPE_CHECKING:

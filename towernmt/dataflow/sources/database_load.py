@@ -15,11 +15,11 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.core.line_progress import LineProgress
 from towernmt.dataflow.sources.database_connection import DatabaseRefusal, DatabaseSession
 from towernmt.dataflow.sources.database_table import check_table, schema_and_name, table_clause
 from towernmt.dataflow.sources.database_uri import DatabaseURI, parse_database_uri
 from towernmt.dataflow.sources.source import Cursor, Pair, Source
-from towernmt.dataflow.text.text_lines import LineProgress
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table

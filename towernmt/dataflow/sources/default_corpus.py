@@ -28,7 +28,7 @@ from typing import Any
 from towernmt.core.errors import DataError
 from towernmt.core.files import path_inside, user_cache
 from towernmt.core.temporary_directories import complete_directory, temporary_directory
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.word_segmentation import count_unspaced_letters
 
 logger = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from towernmt.core.errors import SettingsError, suggestion
+from towernmt.dataflow.text.clean_text import split_tags
 from towernmt.dataflow.text.letter_case import has_case, title_case, upper_case
-from towernmt.dataflow.text.text_lines import split_tags
 
 TextPair = tuple[str, str]
 """Source and target of a sentence pair."""

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import setting
+from towernmt.dataflow.text.clean_text import split_tags
 from towernmt.dataflow.text.language_codes import base_code, two_letter_code
-from towernmt.dataflow.text.text_lines import split_tags
 
 TEXT_REASONS = {
     "identical sides": "both sides are the same text",

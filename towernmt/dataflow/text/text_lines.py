@@ -1,4 +1,4 @@
-r"""Lines of text files: reading in chunks, cleaning, a random number for each line, and a report of progress.
+r"""Lines of text files: reading in chunks, decoding, and a random number for each line.
 
 One sentence a line, UTF-8, files of any size in constant memory. Lines end at "\n" alone: a "\r" before it belongs
 to the line end; U+2028, form feeds and similar characters do not split a line. A byte order mark at the start is
@@ -11,22 +11,20 @@ import gzip
 import io
 import logging
 import os
-import re
 import stat
-import time
-import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, BinaryIO, TextIO, TypeVar, cast, overload
+from typing import IO, Any, BinaryIO, TypeVar, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError, remedy
+from towernmt.dataflow.text.clean_text import one_line
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -218,74 +216,6 @@ def _read_message(path: str | Path, error: Exception) -> str:
     return f"{path}: cannot be read ({reason}). {advice}"
 
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
-# Control characters, and characters that str.splitlines or an editor takes for the end of a line.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-
-
-# Characters that show nothing: soft hyphens, zero-width spaces, word joiners, marks of direction, byte order marks.
-_INVISIBLE = re.compile("[\xad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]+")
-# Joiners that follow neither an emoji, a combining mark, nor a letter of a script that needs joiners (Arabic, Indic,
-# Khmer, Mongolian).
-_STRAY_JOINER = re.compile("(?<![\u0300-\u036f\u0600-\u08ff\u0900-\u109f\u1780-\u18af\u2190-\u2bff\ufe0f"
-                           "\U0001f000-\U0001faff\u200c\u200d])[\u200c\u200d]+")
-_WIDE = re.compile("[\uff10-\uff19\uff21-\uff3a\uff41-\uff5a\uff66-\uff9f\ufb00-\ufb06\ufb50-\ufdff"
-                   "\ufe70-\ufefe\U0001d400-\U0001d7ff]+")
-"""Compatibility forms of letters and digits: full width, half width, ligatures, Arabic presentation forms,
-mathematical alphabets."""
-
-
-def clean(text: str) -> str:
-    """Return text as models read it: in Unicode NFC, with single spaces between words, without invisible characters.
-
-    Control characters become spaces (see `one_line`). Invisible characters are removed, such as zero-width spaces and
-    soft hyphens, but joiners stay in the scripts that need them and in emoji. Compatibility forms of letters and
-    digits, such as those of full width, become the common ones.
-    """
-    if not text.isprintable():      # the only white space that is printable is the space
-        text = _without_invisible(one_line(text))
-    elif "  " not in text and len(text.strip(" ")) == len(text):    # the fast path, for nearly all texts
-        return text if text.isascii() else _composed(text)
-    if not text.isascii():
-        text = _composed(text)
-    return " ".join(text.split())
-
-
-def _without_invisible(text: str) -> str:
-    text, before = _INVISIBLE.sub("", text), ""
-    while text != before:       # characters that compose may leave a joiner without the mark that it followed
-        before = text
-        text = _STRAY_JOINER.sub("", _composed(text))
-    return text
-
-
-def _composed(text: str) -> str:
-    """Return the text in NFC, with the common forms of letters and digits."""
-    if _WIDE.search(text):
-        text = " ".join(_WIDE.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text).split())
-    return unicodedata.normalize("NFC", text)
-
-
-def one_line(text: str) -> str:
-    """Return `text` with a space for every run of control characters (including NUL) and line separators.
-
-    Lone surrogates, which have no UTF-8 form, become U+FFFD, so that the result can always be written.
-    """
-    if text.isprintable():      # the fast path, for nearly all texts: the replaced characters are not printable
-        return text
-    return _CONTROL.sub(" ", _SURROGATE.sub("\ufffd", text))
-
-
-_LEADING_TAGS = re.compile(r"(?:<[^<>\s]+>\s+)*")
-
-
-def split_tags(text: str) -> tuple[str, str]:
-    """Return the tags at the beginning of a text, such as `<bt> ` and `<2de> <crawl> `, and the rest of the text."""
-    tags = _LEADING_TAGS.match(text)
-    end = tags.end() if tags else 0
-    return text[:end], text[end:]
-
-
 @overload
 def clean_lines(lines: Iterable[str | bytes], name: str = "input", first: int = 1) -> Iterator[str]: ...
 
@@ -354,58 +284,3 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
-
-
-def report_interval(terminal: bool) -> float:
-    """Return the seconds between two reports of progress, to a terminal or to a file."""
-    return 0.5 if terminal else 10.0
-
-
-class LineProgress:
-    """A report of progress: number of lines, lines per second, and remaining time.
-
-    Args:
-        label: name of the work, for example "encoding".
-        total: total number of lines, or None if unknown.
-        stream: stream to write to, or None.
-        done: number of lines that an earlier process has done; they do not count for the rate.
-    """
-
-    def __init__(self, label: str, total: int | None = None, stream: TextIO | None = None, done: int = 0) -> None:
-        self._label, self._total, self._stream = label, total, stream
-        self._terminal = stream is not None and stream.isatty()
-        self._interval = report_interval(self._terminal)
-        self._start = self._last = time.monotonic()
-        self._before = self._lines = done
-
-    def update(self, lines: int) -> None:
-        """Report that `lines` lines are done in total."""
-        self._lines = lines
-        now = time.monotonic()
-        if now - self._last >= self._interval:
-            self._last = now
-            self._write(now, end="\r" if self._terminal else "\n")
-
-    def done(self) -> None:
-        """Write the last report, since the work has ended."""
-        self._write(time.monotonic(), end="\n")
-
-    def _write(self, now: float, end: str) -> None:
-        if self._stream is None:
-            return
-        seconds = now - self._start
-        rate = (self._lines - self._before) / seconds if seconds > 0 else 0.0
-        of = f" of {self._total:,}" if self._total is not None else ""
-        rest = (self._total or 0) - self._lines
-        left = f", {_duration_text(rest / rate)} left" if rest > 0 and rate > 0 else ""
-        clear = "\x1b[K" if self._terminal else ""
-        self._stream.write(f"{self._label}: {self._lines:,}{of} lines, {seconds:.1f} s, {rate:,.0f} "
-                           f"lines/s{left}{clear}{end}")
-        self._stream.flush()
-
-
-def _duration_text(seconds: float) -> str:
-    """Return an approximate duration: "40 s", "12 min", "3.5 h"."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from itertools import accumulate
 
 import regex  # type: ignore[import-untyped]
 
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 """Scripts in which a word may begin after every syllable."""

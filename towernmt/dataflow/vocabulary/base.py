@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import replacing
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 
 PAD = 0
 """Id of padding."""
@@ -113,7 +113,7 @@ class Vocabulary(ABC):
     streams: int = 1
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of any text, which is cleaned first (see `towernmt.dataflow.text.text_lines.clean`)."""
+        """Return the ids of any text, which is cleaned first (see `towernmt.dataflow.text.clean_text.clean`)."""
         return self.encode_batch([text])[0]
 
     @abstractmethod

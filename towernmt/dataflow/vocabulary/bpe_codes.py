@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, UNK, Sampling, Vocabulary
 from towernmt.dataflow.vocabulary.batch_sampling import BatchBpeDropout
 from towernmt.dataflow.vocabulary.word_vocabulary import most_frequent, read_pieces, write_pieces

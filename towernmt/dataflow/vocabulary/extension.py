@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.sentencepiece_model import is_unigram

@@ -8,7 +8,7 @@ from functools import cached_property
 import sentencepiece
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, SPECIAL_PIECES, UNK, Sampling, Vocabulary
 from towernmt.dataflow.vocabulary.sentencepiece_model import SPACE, PieceModel, is_unigram
 from towernmt.dataflow.vocabulary.sentencepiece_words import PieceSampler, PieceWords, StoredPieces

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.vocabulary.base import Sampling, StoredWords, Vocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from towernmt.core.errors import DataError, remedy
 from towernmt.core.files import write_text
 from towernmt.core.structured_files import parse_json
-from towernmt.dataflow.text.text_lines import split_tags
+from towernmt.dataflow.text.clean_text import split_tags
 
 SOURCE_TEXT = "source_text.json"
 """File next to the vocabularies."""

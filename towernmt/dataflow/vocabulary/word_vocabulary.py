@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from towernmt.core.errors import DataError
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, UNK, Vocabulary
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.column_files import CsvReader, read_csv
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.word_segmentation import begins_unspaced, may_end_word
 from towernmt.documents.alignment.document_aligner import AlignedSentences, SentenceTexts, align_sentences
 from towernmt.documents.alignment.matched_files import MatchedFiles

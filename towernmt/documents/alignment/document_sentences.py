@@ -16,8 +16,8 @@ from lxml import etree
 from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.message_catalogues import parse_po
 from towernmt.dataflow.sources.translation_memory import variant_in, variants_of_units
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.language_codes import Direction, base_code, plain_code, two_letter_code
-from towernmt.dataflow.text.text_lines import clean
 from towernmt.documents.formats.office_archive import parse_xml
 from towernmt.documents.formats.text_files import (
     SUFFIXES,

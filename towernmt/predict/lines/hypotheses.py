@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from towernmt.dataflow.text.clean_text import clean, one_line
 from towernmt.dataflow.text.pharaoh_alignments import Link
-from towernmt.dataflow.text.text_lines import clean, one_line
 from towernmt.dataflow.vocabulary.base import EOS, PAD, Vocabulary
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.predict.lines.batch_inputs import LinePiece

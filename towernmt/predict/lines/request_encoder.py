@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from towernmt.core.errors import SettingsError
-from towernmt.dataflow.text.text_lines import clean, one_line
+from towernmt.dataflow.text.clean_text import clean, one_line
 from towernmt.dataflow.vocabulary.base import BOS, EOS, PAD, UNK, Vocabulary
 from towernmt.predict.lines.batch_inputs import LinePiece
 from towernmt.predict.lines.line_options import PLAIN, LineOptions, LineRequest

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from towernmt.core.thread_maps import calls_in_threads, map_ahead
-from towernmt.dataflow.text.text_lines import clean
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
 from towernmt.dataflow.vocabulary.source_text import SourceText, has_final_mark
 from towernmt.predict.lines.capitals import UsualForms, may_have_emphasis

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from towernmt.core.errors import DataError, SettingsError
-from towernmt.dataflow.text.text_lines import clean, read_lines
+from towernmt.dataflow.text.clean_text import clean
+from towernmt.dataflow.text.text_lines import read_lines
 from towernmt.dataflow.text.word_segmentation import begins_unspaced, case_forms, matching_form, without_points, words
 from towernmt.dataflow.vocabulary.base import Vocabulary
 

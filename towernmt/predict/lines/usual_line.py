@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.letter_case import is_upper_case
 from towernmt.dataflow.text.modifiers import without_accents
-from towernmt.dataflow.text.text_lines import clean
 from towernmt.dataflow.text.word_segmentation import is_unspaced
 from towernmt.dataflow.vocabulary.source_text import has_final_mark
 from towernmt.documents.segments import Mark, Segment

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from towernmt.dataflow.text.clean_text import one_line
 from towernmt.dataflow.text.pharaoh_alignments import Link
-from towernmt.dataflow.text.text_lines import one_line
 from towernmt.dataflow.vocabulary.base import EOS, Vocabulary
 
 # Patterns of positions to divide a line at, best first.

@@ -19,7 +19,7 @@ from towernmt.dataflow.sources.database_uri import parse_database_uri
 from towernmt.dataflow.sources.line_files import whole_lines
 from towernmt.dataflow.sources.open_source import names_database, open_storage
 from towernmt.dataflow.storage.stored_files import Storage, StoredFile, split_compression
-from towernmt.dataflow.text.text_lines import one_line
+from towernmt.dataflow.text.clean_text import one_line
 
 TextPosition = Any
 """Position of a line in a text: a small JSON value whose meaning depends on the kind of text."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TextIO
 
-from towernmt.dataflow.text.text_lines import report_interval
+from towernmt.core.line_progress import report_interval
 
 
 class RangeProgress:

@@ -20,8 +20,9 @@ from towernmt.core.errors import DataError, SettingsError
 from towernmt.core.files import replacing
 from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.preparation.shards import PairBlock, offsets_of_lengths, pair_range
+from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.pharaoh_alignments import link_tokens, parse_links
-from towernmt.dataflow.text.text_lines import Chunk, clean, read_chunks, read_lines
+from towernmt.dataflow.text.text_lines import Chunk, read_chunks, read_lines
 from towernmt.dataflow.vocabulary.base import PAD, SPECIAL_PIECES, UNK, Vocabulary
 
 if TYPE_CHECKING:

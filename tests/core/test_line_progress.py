@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from towernmt.dataflow.text.text_lines import LineProgress
+from towernmt.core.line_progress import LineProgress
 
 
 def test_the_rest_is_estimated_from_what_this_process_did(monkeypatch: pytest.MonkeyPatch) -> None:
