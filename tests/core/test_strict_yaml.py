@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from towernmt.core.structured_files import load_strict
 
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
+
 
 def problem(text: str) -> tuple[str, int | None]:
     with pytest.raises(yaml.MarkedYAMLError) as caught:
@@ -20,6 +22,10 @@ def problem(text: str) -> tuple[str, int | None]:
 def test_a_duplicate_key_is_refused_with_its_line() -> None:
     assert problem("a: 1\nb: 2\na: 3\n") == ("the key 'a' is there twice", 3)
     assert problem("b:\n  - {a: 1, a: 1}\n") == ("the key 'a' is there twice", 2)
+
+
+def test_a_nul_in_a_text_is_refused_with_its_line() -> None:
+    assert problem('a: 1\nb: ["x\\0y"]\n') == (r"a text has the character NUL (\0)", 2)
 
 
 def test_a_merged_key_may_be_replaced() -> None:
@@ -44,8 +50,8 @@ def test_an_invalid_document_is_a_yaml_error(text: str) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False),
-                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+@given(st.recursive(st.none() | st.booleans() | st.integers() | TEXTS | st.floats(allow_nan=False),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
                     max_leaves=10))
 def test_the_output_of_pyyaml_is_read_unchanged(content: object) -> None:
     assert load_strict(yaml.safe_dump(content)) == content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from towernmt.jobs.tune_search import SearchLimits, Trial, search, trial_process
 SCALAR = METRICS["bleu"].scalar()
 
 
-def trained(directory: Path, scores: list[float]) -> Path:
+def trained(directory: Path, scores: list[float | None]) -> Path:
     """Return the directory of a finished trial."""
     log = directory / "run" / "log"
     log.mkdir(parents=True)
@@ -37,6 +38,12 @@ def test_a_finished_trial_reports_all_of_its_validations_and_starts_nothing(tmp_
     assert [trial.next() for _ in range(3)] == [
         TrialReport(10, 2.0), TrialReport(20, 3.0), TrialReport(20, 3.0, ended=True)]
     assert not (tmp_path / "1" / "output.txt").exists()
+
+
+def test_a_score_that_is_not_finite_is_reported(tmp_path: Path) -> None:
+    trial = TrialRun(trained(tmp_path / "1", [None]), ["nothing"], SCALAR)
+    report = trial.next()
+    assert report.step == 10 and report.score is not None and math.isnan(report.score)
 
 
 def test_half_a_line_of_the_statistics_waits_for_its_end(tmp_path: Path) -> None:

@@ -151,7 +151,8 @@ def test_the_command_adds_the_subwords_of_a_text(tmp_path, capsys, caplog, share
     source, target = RunDirectory(tmp_path / "grown").vocabularies()
     words = [[v.id_to_piece(id) for id in range(4, v.size)] for v in (source, target)]
     assert words == ([[*SOURCE, "key", "door", "neu"]] * 2 if shared else [[*SOURCE, "neu"], [*TARGET, "key"]])
-    assert "source: 3 new subwords" in caplog.text if shared else "source: 1 new subwords, 8 in total" in caplog.text
+    message = "source and target: 3 new subwords" if shared else "source: 1 new subwords, 8 in total"
+    assert message in caplog.text
     assert main(["translate", "--model", str(tmp_path / "grown"), "--input", str(tmp_path / "source"), "--output",
                  str(tmp_path / "translations")]) == 0
 

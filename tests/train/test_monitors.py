@@ -81,6 +81,17 @@ def test_scalars_before_the_first_update_have_a_line_of_their_own(tmp_path):
                                {"half": 0.5, "epoch_num": 1, "global_step": 1}]
 
 
+def test_a_scalar_that_is_not_finite_is_null_because_json_has_no_nan(tmp_path):
+    class PutNothingFinite(Put):
+        def _trigger_step(self) -> None:
+            for name in ("nan", "inf", "-inf"):
+                self.trainer.monitors.put_scalar(name, float(name))
+
+    train(tmp_path, 1, puts=PutNothingFinite)
+    line = json.loads((tmp_path / "stats.jsonl").read_text(), parse_constant=pytest.fail)
+    assert line == {"nan": None, "inf": None, "-inf": None, "epoch_num": 1, "global_step": 1}
+
+
 def test_scalars_stand_in_the_event_file_and_in_stats_jsonl(tmp_path):
     train(tmp_path, 3)
     assert events(tmp_path) == [(1, "half", 0.5), (2, "half", 1.0), (3, "half", 1.5)]

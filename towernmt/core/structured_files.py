@@ -261,6 +261,12 @@ class _StrictLoader(yaml.SafeLoader):
                 keys.add(key)
         return super().construct_mapping(node, deep)
 
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        value = super().construct_scalar(node)
+        if "\0" in str(value):     # written as "\0" in double quotes; it has no place in a path or a URI
+            raise yaml.constructor.ConstructorError(None, None, r"a text has the character NUL (\0)", node.start_mark)
+        return value
+
 
 def _size(node: yaml.Node, sizes: dict[int, int]) -> int:
     """Return the number of nodes with all aliases expanded. A node that contains itself raises RecursionError."""

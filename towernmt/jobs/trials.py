@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import time
 from collections.abc import Sequence
@@ -183,7 +184,8 @@ class TrialRun:
         for line in text[:text.rfind("\n") + 1].splitlines():
             figures = json.loads(line)
             if self._scalar in figures and figures["global_step"] > self._last.step:
-                return TrialReport(figures["global_step"], float(figures[self._scalar]))
+                score = figures[self._scalar]       # null if it is not finite
+                return TrialReport(figures["global_step"], math.nan if score is None else float(score))
         self._searched = status.st_mtime_ns, status.st_size
         return None
 

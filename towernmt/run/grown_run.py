@@ -87,9 +87,10 @@ def extend_vocabulary(run: RunDirectory, source_text: str | Path, target_text: s
                             "data as --vocabulary.")
     source_lines, target_lines = (_sample(read_lines(file)) for file in (source_text, target_text))
     facts = SourceCounts.of(source_lines).text()
-    if same_pieces(source, target):
+    is_shared = same_pieces(source, target)
+    if is_shared:
         source_lines = target_lines = source_lines + target_lines
-    new_source = _extended("source", source, source_lines, size)
+    new_source = _extended("source and target" if is_shared else "source", source, source_lines, size)
     # A shared vocabulary is one object, and is learned only once.
     new_target = new_source if source is target else _extended("target", target, target_lines, size)
     return _write_grown_run(run, new_source, new_target, facts, output, checkpoint, f"{source_text} {target_text}")

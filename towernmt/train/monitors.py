@@ -181,7 +181,8 @@ def _has_graph(file: Path) -> bool:
 class StatsWriter(StepRecorder):
     """A monitor that writes `stats.jsonl`: one JSON object per line, for each step with scalars.
 
-    A resumed run removes the lines of the steps that it repeats.
+    A scalar that is not finite is null, because JSON has no other value for it. A resumed run removes the lines of the
+    steps that it repeats.
 
     Args:
         directory: the directory of the file.
@@ -202,7 +203,8 @@ class StatsWriter(StepRecorder):
             write_text(self._path, "".join(f"{line}\n" for line in earlier_lines))
 
     def _record(self, scalars: dict[str, Any], step: int) -> None:
-        line = json.dumps({**scalars, "epoch_num": self.epoch_num, "global_step": step})
+        finite = {name: value if math.isfinite(value) else None for name, value in scalars.items()}
+        line = json.dumps({**finite, "epoch_num": self.epoch_num, "global_step": step})
         # A directory that was removed or renamed is not created again, because it may come back.
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")

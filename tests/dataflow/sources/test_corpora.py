@@ -106,6 +106,7 @@ def test_a_uri_is_a_corpus_of_one_source() -> None:
     ("sources:\n  - {uri: a, weight: [}", "line 2: not valid YAML"),
     ("sources: [a]\nmix: weight\nsources: [b]", "line 3: not valid YAML (the key 'sources' is there twice)"),
     ("sources:\n  - {uri: a, weight: 1, weight: 2}", "line 2: not valid YAML (the key 'weight' is there twice)"),
+    ('sources:\n  - "a\\0b"', r"line 2: not valid YAML (a text has the character NUL (\0))"),
     ("sources: " + "[" * 700, "not valid YAML (it is nested too deeply)"),
     ("sources: &a [*a]", "not valid YAML (it is nested too deeply)"),
     ("sources:\n  - {uri: a, weight: 0}", "source 1: weight=0 must be above 0"),
