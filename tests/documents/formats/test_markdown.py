@@ -101,6 +101,19 @@ def test_words_are_not_taken_for_marks(translation: str, expected: str) -> None:
     assert shown == translation.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+@pytest.mark.parametrize(("source", "expected"), [
+    ("Lies [das Haus] jetzt", "LIES [DAS HAUS][das Haus] JETZT"), ("[das Haus][]", "[DAS HAUS][das Haus]"),
+    ("Ein Wort, [das\nHaus]", "EIN WORT, [DAS\nHAUS][das Haus]"), ("[das Haus][h]", "[DAS HAUS][h]"),
+    ("[das *Haus*]", "[DAS *HAUS*][das *Haus*]"), ("![das Haus]", "![DAS HAUS][das Haus]"),
+    ("Ein Bild: ![das Haus][]", "EIN BILD: ![DAS HAUS][das Haus]"), ("[![das Haus]](x)", "[![DAS HAUS][das Haus]](x)")])
+def test_a_link_whose_words_are_a_label_keeps_its_definition(source: str, expected: str) -> None:
+    text = f"{source}\n\n[das Haus]: https://haus.de\n[das *Haus*]: https://haus.de\n[h]: https://haus.de\n"
+    document = open_markdown(text.encode())
+    assert document.written(document.segments).decode() == text
+    written = document.written(capitals(document.segments)).decode()
+    assert written == text.replace(source, expected, 1) and tags(written) == tags(text)
+
+
 def test_white_space_goes_out_of_emphasis() -> None:
     document = open_markdown(b"Ein **Wort** mehr\n")
     [(_, begin, _, end, _)] = document.segments

@@ -19,6 +19,7 @@ from towernmt.documents.formats.markdown_inline import (
     Image,
     Inline,
     Unknown,
+    full_reference,
     keep_extensions,
     whole_tokens,
     without_extensions,
@@ -46,6 +47,8 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>~&|$])")
 _BLOCK = re.compile(r"(?=#{1,6}(?:\s|$)|[>|]|[-+*=](?:\s|$)|(?:-{2,}|={2,}|\*{3,}|_{3,})\s*$|`{3}|~{3}|:?-+:?\s*\|)"
                     r"|\d{1,9}(?=[.)](?:\s|$))")
 """Beginning of a block that is not a paragraph; a backslash after the match makes it a paragraph."""
+_LINK = re.compile(r"\0(\d+)\0(.*?)\0\1\0", re.DOTALL)
+"""A `ShortLink` until its words are known: between its keys."""
 
 
 def open_mdx(content: bytes) -> Pieces:
@@ -259,7 +262,8 @@ class _Written:
             match = None if self._inline.marks.get(line[:1]) else _BLOCK.match(row)
             is_block = match is not None and not (begins_so if number == 0 else row in sources)
             rows.append(f"{match[0]}\\{row[match.end():]}" if match is not None and is_block else row)
-        return rows
+        links = self._inline.short_links
+        return _LINK.sub(lambda link: links[int(link[1])].written(link[2]), "\n".join(rows)).split("\n")
 
     def _row(self, line: str, images: Sequence[str], is_escaped: bool) -> str:
         written = []
@@ -268,12 +272,14 @@ class _Written:
                 written.append(self._special.sub(r"\\\1", part) if is_escaped else
                                "".join(self._inline.escapes.get(character, character) for character in part))
             elif isinstance(part.content, Image):
-                before, number, after = part.content
-                written.append(before + re.sub(r"(?<!\\)([\[\]])", r"\\\1", images[number]) + after)
+                before, number, after, is_short = part.content
+                words, source = re.sub(r"(?<!\\)([\[\]])", r"\\\1", images[number]), self._inline.images[number]
+                written.append(before + words + (full_reference(source) if is_short and words != source else after))
             else:
+                is_short = isinstance(part, Mark) and part.kind != "single" and part.key in self._inline.short_links
                 if part.content == "[" and re.search(r"(?<!\\)!$", "".join(written[-1:])):
                     written[-1] = written[-1][:-1] + "\\!"     # not an image
-                written.append(part.content)
+                written.append(f"\0{part.key}\0" if is_short else part.content)
         return "".join(written)
 
     def _flat(self, segment: Segment) -> str:

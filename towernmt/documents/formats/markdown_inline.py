@@ -26,6 +26,8 @@ _NOTHING = re.compile(r"<wbr\s*/?>|<!--", re.IGNORECASE)
 """HTML that does not divide a word."""
 _RAISED = re.compile(r"<(?:sup|sub)[\s>]", re.IGNORECASE)
 _VOID = ("br", "hr", "img", "input", "wbr")
+_SHORT_ENDS = ("]", "][]")
+"""Ends of links and images whose words are the label of a link definition."""
 
 
 class Unknown(Exception):
@@ -38,11 +40,29 @@ class Image(NamedTuple):
     Attributes:
         before, after: the source around the words.
         number: index among the images of the text.
+        is_short: whether the words are the label of a link definition, as in `![our logo]`.
     """
 
     before: str
     number: int
     after: str
+    is_short: bool
+
+
+class ShortLink(NamedTuple):
+    """A link whose words are the label of a link definition, as in `[the manual]` and `[the manual][]`.
+
+    Attributes:
+        words: the source of the words.
+        end: the source after the words.
+    """
+
+    words: str
+    end: str
+
+    def written(self, words: str) -> str:
+        """Return the source of the link with other words, which name the definition if they are not its label."""
+        return f"[{words}{self.end if words == self.words else full_reference(self.words)}"
 
 
 class Inline:
@@ -60,6 +80,7 @@ class Inline:
             ends with a hard break by a backslash.
         marks: the marks; their contents are the source or an `Image`.
         images: the words of images.
+        short_links: the links whose words are the label of a link definition, by the key of their marks.
         escapes: the escapes of characters that the source always escapes.
         names: the parser's name of each mark by kind and key; for HTML, the tag.
 
@@ -72,6 +93,8 @@ class Inline:
         self.units: list[list[str]] = [[""]]
         self.breaks: list[tuple[int, bool]] = []
         self.names: dict[tuple[str, int], str] = {}
+        self.short_links: dict[int, ShortLink] = {}
+        self._link_begin = 0        # index of the words of the last link
         self._parser, self._env, self.source, self._at = parser, env, source, 0
         self._depth = 0
         tokens = list(whole_tokens(parser.parseInline(source, env)[0].children or []))
@@ -115,7 +138,12 @@ class Inline:
         else:
             self._depth += {"_open": 1, "_close": -1}.get(re.sub(".*(?=_)", "", kind), 0)
             mark_kind, key = next(self._kinds)
+            begin = self._at
             content = self._content(token)
+            if kind == "link_open":
+                self._link_begin = self._at
+            elif kind == "link_close" and content in _SHORT_ENDS:
+                self.short_links[key] = ShortLink(self.source[self._link_begin:begin], content)
             self.names[mark_kind, key] = token.content if kind == "html_inline" else kind
             if kind == "html_inline" and _NOTHING.match(token.content):
                 self.names["open", key], self.names["close", key] = token.content, ""
@@ -143,7 +171,8 @@ class Inline:
         if not inner.strip() or any(child.type != "text" for child in token.children or []):
             return source
         self.images.append(inner)
-        return Image("![", len(self.images) - 1, source[words - begin:])
+        after = source[words - begin:]
+        return Image("![", len(self.images) - 1, after, after in _SHORT_ENDS)
 
     def _end_of_link(self, index: int) -> int:
         """Return the index after a link, for the index of the bracket that ends its words."""
@@ -190,6 +219,11 @@ class Inline:
         """Return the source up to an index, and move the position there."""
         begin, self._at = self._at, index
         return self.source[begin:index]
+
+
+def full_reference(label: str) -> str:
+    """Return the end of a link or an image that names a link definition, whose label has no line ends in Markdown."""
+    return f"][{' '.join(label.split())}]"
 
 
 def whole_tokens(tokens: Sequence[Token]) -> Iterator[Token]:
