@@ -76,6 +76,8 @@ def test_contradicting_options_are_refused(texts: None, models: None, capfd: Any
             ([], "The reranker is missing"), (["--mbr", "chrf", "--reverse-model", "r"], "The reranker is missing"),
             (["--mbr", "ter"], "mbr=ter: choose chrf, bleu"), (["--mbr-aggregate", "--reverse-model", "r",
              "--source", "source"], "--mbr-aggregate needs --mbr chrf"),
+            (["--mbr", "chrf", "--n-best", "-1"], "--n-best -1: pass 1 or more."),
+            (["--mbr", "chrf", "--n-best", "0"], "--n-best 0: pass 1 or more."),
             (["--reverse-model", "r"], "as --source"), (["--mbr", "chrf", "--tune", "reference"],
                                                         "--mbr has no weights"),
             (["--reverse-model", "r", "--source", "source", "--output", "source"], "the same file")):

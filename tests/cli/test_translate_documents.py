@@ -61,6 +61,12 @@ def test_several_documents_are_written_to_a_folder_or_to_derived_names(run: Any)
     assert Path("en-b.srt").read_text() == Path("out/b.srt").read_text()
 
 
+def test_word_alignments_place_symbols_in_a_document_without_marks(run: Any) -> None:
+    Path("heart.txt").write_text("Anna mag Katzen ❤ sehr\n")
+    options_of_translators = run("--document", "heart.txt", "--output", "x.txt")
+    assert options_of_translators[0]["attention"]
+
+
 @pytest.mark.parametrize(("arguments", "expected"), [
     ("", "SIEHE https://x.de ODER ACME\n"), ("--protect Ac\\w+", "SIEHE https://x.de ODER Acme\n"),
     ("--protection off", "SIEHE HTTPS://X.DE ODER ACME\n"),
@@ -99,6 +105,8 @@ def test_a_placeholder_that_the_vocabulary_cannot_write_does_not_change_other_se
     ("--document a.txt ./a.txt --output out/", SettingsError, "both be written to out/a.txt"),
     ("--document a.txt --output a.srt", SettingsError, "keeps its format"),
     ("--document a.txt --output b.txt --n-best 2", SettingsError, "--n-best cannot be used with"),
+    ("--document a.txt --output b.txt --alignment-threshold 0.5", SettingsError, "--alignment-threshold cannot"),
+    ("--document a.txt --output b.txt --plot-tokens", SettingsError, "--plot-tokens cannot be used with"),
     ("--document a.txt --output b.txt --json", SettingsError, "--json cannot be used with"),
     ("--document a.txt --output b.txt --language German", SettingsError, "--language German"),
     ("--document a.txt --output b.txt --constraints a.txt", SettingsError, "--constraints a.txt has one line per"),

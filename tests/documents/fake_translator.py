@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from towernmt.documents.segments import Mark, Segment, Shielded
+from towernmt.documents.translation import SplitSegments, Translate
 
 
 class Fake(NamedTuple):
@@ -18,6 +19,10 @@ class Fake(NamedTuple):
 
     def links(self) -> list[tuple[int, int]] | None:
         return self.alignment
+
+
+def translate_segments(segments: Sequence[Segment], translate: Translate, language: str | None) -> list[Segment]:
+    return SplitSegments(segments, language).translated(translate)
 
 
 def identity(sentences: Sequence[str]) -> list[Fake]:

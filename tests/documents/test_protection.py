@@ -16,7 +16,7 @@ from towernmt.documents.formats.html import HtmlDocument
 from towernmt.documents.formats.plain import Lines
 from towernmt.documents.shields import addresses_in, codes_in, placeholders_in, symbols_in
 from towernmt.documents.source_sentences import split_segment
-from towernmt.documents.translation import SplitSegments, translate_segments
+from towernmt.documents.translation import SplitSegments
 from towernmt.predict.lines.hypotheses import Hypothesis, Translation
 from towernmt.predict.lines.line_options import PLAIN
 from towernmt.predict.lines.protected_sentences import restored
@@ -31,8 +31,8 @@ def test_a_sentence_whose_placeholders_cannot_be_written_does_not_change_the_oth
         assert sentences == ["see X1"] * 3 and words == [["X1"]] * 3
         return [None, fakes.Fake("X1 LOOK", None), None]
 
-    found = document.text(translate_segments(document.segments, lambda texts: [fakes.Fake("LOOK", None) for _ in texts],
-                                             "en", forced))
+    split = SplitSegments(document.segments, "en")
+    found = document.text(split.translated(lambda texts: [fakes.Fake("LOOK", None) for _ in texts], forced))
     assert found == "LOOK http://a.de/b\nhttp://a.de/c LOOK\nLOOK http://a.de/d"
 
 
@@ -157,11 +157,11 @@ HTML = [    # a text, the input of the model, and the text by a translator that 
 def test_protected_words_and_signs_of_html(source: str, seen: list[str], expected: str) -> None:
     document = HtmlDocument(source)
     assert [sentence.text for sentence in SplitSegments(document.segments, "de").sentences] in (seen, [" ".join(seen)])
-    assert document.text(translate_segments(document.segments, fakes.identity, "de")) == source
-    assert document.text(translate_segments(document.segments, fakes.capitals, "de")) == expected
+    assert document.text(fakes.translate_segments(document.segments, fakes.identity, "de")) == source
+    assert document.text(fakes.translate_segments(document.segments, fakes.capitals, "de")) == expected
     kept = ["".join(part for part in expected if not part.isspace())]
     for seed in range(3):
-        found = document.text(translate_segments(document.segments, fakes.permuted(seed, str.upper), "de"))
+        found = document.text(fakes.translate_segments(document.segments, fakes.permuted(seed, str.upper), "de"))
         assert sorted("".join(found.split())) == sorted(kept[0])
 
 
@@ -173,7 +173,7 @@ def test_protected_words_and_signs_of_html(source: str, seen: list[str], expecte
     ("Siehe https://x.de hier", "请看X1这里", "请看https://x.de这里")])
 def test_addresses_beside_scripts_without_spaces(source: str, translation: str, expected: str) -> None:
     document = Lines(source)
-    found = translate_segments(document.segments, lambda _: [fakes.Fake(translation, None)], None)
+    found = fakes.translate_segments(document.segments, lambda _: [fakes.Fake(translation, None)], None)
     assert document.text(found) == expected
 
 
@@ -181,7 +181,7 @@ def test_addresses_beside_scripts_without_spaces(source: str, translation: str, 
 def test_what_a_translator_drops_survives(text: str) -> None:
     document = Lines(text)
     other = [fakes.Fake("one two", None)]
-    found = document.text(translate_segments(document.segments, lambda sentences: other * len(sentences), "de"))
+    found = document.text(fakes.translate_segments(document.segments, lambda sentences: other * len(sentences), "de"))
     for word in text.split():
         if not word.isalpha():
             assert word.removeprefix("FOOBAR") in found
@@ -204,8 +204,8 @@ PIECES = st.sampled_from([
 def test_any_mixture_is_as_it_was_but_for_its_words(text: str, seed: int) -> None:
     document = HtmlDocument(text)
     if not any("\u3400" < character < "\u9fff" for character in text):
-        assert document.text(translate_segments(document.segments, fakes.identity, "de")) == text
-    found = translate_segments(document.segments, fakes.permuted(seed), "de")
+        assert document.text(fakes.translate_segments(document.segments, fakes.identity, "de")) == text
+    found = fakes.translate_segments(document.segments, fakes.permuted(seed), "de")
     for before, after in zip(document.segments, found, strict=True):
         assert fakes.parents(before).keys() == fakes.parents(after).keys()
 
@@ -223,7 +223,7 @@ HOSTILE: list[Callable[[int], str]] = [
 def test_the_time_grows_with_the_length(text: Callable[[int], str]) -> None:
     def translate(n: int) -> None:
         document = HtmlDocument(text(n))
-        document.text(translate_segments(document.segments, fakes.without_links, None))
+        document.text(fakes.translate_segments(document.segments, fakes.without_links, None))
 
     # Quadratic time would be 16 times as long for 4 times the text. A busy processor may be half as fast.
     short, long = (processor_seconds(lambda n=n: translate(n)) for n in (2_000, 8_000))

@@ -136,5 +136,7 @@ def _check(args: argparse.Namespace) -> None:
                             "out.")
     if models and not args.source:
         raise SettingsError("Models need the source text: pass it as --source.")
+    if args.n_best is not None and args.n_best < 1:
+        raise SettingsError(f"--n-best {args.n_best}: pass 1 or more.")
     if args.scores and args.n_best:
         raise SettingsError("--n-best already writes scores: leave out --scores.")

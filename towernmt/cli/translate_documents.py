@@ -22,7 +22,7 @@ from towernmt.documents.formats.text_files import (
     naming_document,
     opener_of,
 )
-from towernmt.documents.segments import Document, Mark
+from towernmt.documents.segments import Document
 from towernmt.predict.lines.hypotheses import Hypothesis
 from towernmt.predict.lines.line_options import LineOptions, translated_if_writable
 from towernmt.predict.lines.output_file import check_apart, output_file
@@ -31,8 +31,8 @@ from towernmt.predict.ranges.outputs import NAME_PLACEHOLDER, check_writable_out
 if TYPE_CHECKING:
     from towernmt.predict.line_translator import LineTranslator
 
-_OF_LINES = ("input", "n_best", "scores", "json", "token_scores", "resume", "window", "alignments", "attention", "plot",
-             "workers", "ray", "work_directory")
+_OF_LINES = ("input", "n_best", "scores", "json", "token_scores", "resume", "window", "alignments",
+             "alignment_threshold", "attention", "plot", "plot_tokens", "workers", "ray", "work_directory")
 """Options that are about lines, by their names."""
 
 
@@ -58,19 +58,18 @@ def translate_documents(args: argparse.Namespace, make: Callable[[bool], LineTra
         SettingsError: options that exclude each other.
         DataError: a document cannot be read or written.
     """
-    from towernmt.documents.translation import translate_segments  # compiles many patterns, which takes time
+    from towernmt.documents.translation import SplitSegments  # compiles many patterns, which takes time
 
     _check(args)
     outputs = _outputs(args)
     protection = protection_of(args)
     documents = [_opened(name) for name in args.document]
-    has_marks = any(isinstance(item, Mark) for document in documents for segment in document.segments
-                    for item in segment)
-    translator = make(has_marks)
     language = args.language or _language(args.model) or "en"
-    for name, document, output in zip(args.document, documents, outputs, strict=True):
+    splits = [SplitSegments(document.segments, language, protection) for document in documents]
+    translator = make(not all(split.is_plain for split in splits))
+    for name, document, split, output in zip(args.document, documents, splits, outputs, strict=True):
         sentences = _DocumentSentences(translator, name)
-        translated = translate_segments(document.segments, sentences.plain, language, sentences.forced, protection)
+        translated = split.translated(sentences.plain, sentences.forced)
         with naming_document(name):
             content = document.written(translated)
         with output_file(output) as file:

@@ -319,11 +319,15 @@ def _distribute_words(node: _Node, aligned: _Aligned, links: _SentenceAlignment)
     if len(words) < words_left:
         return []
     requests = []
-    for child, indices in aligned:
-        start, end = (bisect_left(words, index) for index in child.run)
+    ranges_of_words = [(child, indices, *(bisect_left(words, index) for index in child.run))
+                       for child, indices in aligned]
+    complete = {word for child, _, start, end in ranges_of_words if end - start >= child.min_words
+                for word in range(start, end)}      # not taken from these children if other words are near
+    for child, indices, start, end in ranges_of_words:
         if end - start < child.min_words:
             near = [bisect_left(words, index) for index in indices or [links.insertion_index(child)]]
-            start = max(near, key=lambda first: sum(first <= word < first + child.min_words for word in near))
+            start = max(near, key=lambda first: (-len(complete.intersection(range(first, first + child.min_words))),
+                                                 sum(first <= word < first + child.min_words for word in near)))
             end = start + child.min_words
         sort_key = -1 if child.begins_before else len(words) + 1 if child.ends_after else start
         requests.append((sort_key, child.order, start, end, child))

@@ -59,6 +59,30 @@ class SplitSegments:
         self._segments: list[SplitSegment] = [split_segment(segment, language, protection) for segment in segments]
         self.sentences = [sentence for segment in self._segments for sentence in segment.sentences]
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether no sentence has marks or protected words, so that word alignments are not needed."""
+        return all(sentence.is_plain for sentence in self.sentences)
+
+    def translated(self, translate: Translate, forced: Forced | None = None) -> list[Segment]:
+        """Return the translated segments, with their marks and protected words.
+
+        Args:
+            translate: translates plain sentences.
+            forced: translates sentences again if a placeholder is missing from their translations. Without it, or if it
+                returns None for a sentence, the protected words are inserted next to their neighbours.
+        """
+        sentences = self.sentences
+        translations = translate([sentence.text for sentence in sentences])
+        if forced is not None:
+            def translate_again(indices: list[int]) -> Sequence[Translated | None]:
+                return forced([sentences[index].text for index in indices],
+                              [list(sentences[index].names) for index in indices])
+
+            translations = with_placeholders_forced(
+                sentences, translations, lambda translation: translation.text, translate_again)
+        return self.segments(translations)
+
     def segments(self, translations: Sequence[Translated]) -> list[Segment]:
         """Return the translated segments, for the translation of each sentence."""
         remaining = iter(zip(self.sentences, translations, strict=True))
@@ -70,34 +94,6 @@ class SplitSegments:
                 parts += after
             translated.append(to_segment(without_empty_pairs(segment.source, parts)))
         return translated
-
-
-def translate_segments(segments: Iterable[Segment], translate: Translate, language: str | None,
-                       forced: Forced | None = None, protection: Protection = EVERYTHING) -> list[Segment]:
-    """Translate segments, with their marks and protected words.
-
-    Args:
-        segments: the segments.
-        translate: translates plain sentences.
-        language: language of the text; see `SplitSegments`.
-        forced: translates sentences again if a placeholder is missing from their translations. Without it, or if it
-            returns None for a sentence, the protected words are inserted next to their neighbours.
-        protection: the words and symbols to protect.
-
-    Raises:
-        SettingsError: the library that splits sentences is not installed.
-    """
-    split = SplitSegments(segments, language, protection)
-    sentences = split.sentences
-    translations = translate([sentence.text for sentence in sentences])
-    if forced is not None:
-        def translate_again(indices: list[int]) -> Sequence[Translated | None]:
-            return forced([sentences[index].text for index in indices],
-                          [list(sentences[index].names) for index in indices])
-
-        translations = with_placeholders_forced(
-            sentences, translations, lambda translation: translation.text, translate_again)
-    return split.segments(translations)
 
 
 def with_placeholders_forced(sentences: Sequence[SourceSentence], translations: Sequence[T],

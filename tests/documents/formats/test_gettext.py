@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.documents import fake_translator as fakes
 from tests.processor_time import processor_seconds
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.gettext import open_po
 from towernmt.documents.segments import Segment, Shielded
 from towernmt.documents.shields import placeholders_in
-from towernmt.documents.translation import translate_segments
 
 polib = pytest.importorskip("polib")
 
@@ -173,7 +173,7 @@ class Reversed:
 
 
 def in_reverse(segments: list[Segment]) -> list[Segment]:
-    return translate_segments(segments, lambda texts: [Reversed(text) for text in texts], None)
+    return fakes.translate_segments(segments, lambda texts: [Reversed(text) for text in texts], None)
 
 
 @pytest.mark.parametrize(("flag", "msgid", "expected"), [

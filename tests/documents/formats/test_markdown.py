@@ -14,7 +14,6 @@ from tests.documents import fake_translator as fakes
 from towernmt.core.errors import DataError
 from towernmt.documents.formats.markdown import open_markdown
 from towernmt.documents.segments import Mark, Segment, Shielded
-from towernmt.documents.translation import translate_segments
 
 pytest.importorskip("sentencex")
 ROOT = Path(__file__).parents[3]
@@ -216,7 +215,7 @@ def test_extensions_stay_and_the_text_between_them_is_translated() -> None:
     document = open_markdown(EXTENSIONS.encode())
     assert document.written(document.segments).decode() == EXTENSIONS
     for translate in (fakes.identity, fakes.capitals):
-        found = document.written(translate_segments(document.segments, translate, "de")).decode()
+        found = document.written(fakes.translate_segments(document.segments, translate, "de")).decode()
         expected = EXTENSIONS
         if translate is fakes.capitals:
             stay = re.compile("|".join(map(re.escape, sorted(STAY, key=len, reverse=True))))
@@ -235,7 +234,7 @@ def test_extensions_stay_and_the_text_between_them_is_translated() -> None:
 def test_no_mark_surrounds_nothing(source: str, translation: str, links: list[tuple[int, int]] | None,
                                    expected: str) -> None:
     document = open_markdown(source.encode())
-    found = translate_segments(document.segments, lambda all_: [fakes.Fake(translation, links)] * len(all_), None)
+    found = fakes.translate_segments(document.segments, lambda all_: [fakes.Fake(translation, links)] * len(all_), None)
     assert document.written(found).decode() == expected
 
 
@@ -245,7 +244,7 @@ def test_no_mark_surrounds_nothing(source: str, translation: str, links: list[tu
     ("ein $x_1$ da", "one $y_1$", "one $x_1$ \\$y\\_1\\$")])
 def test_words_do_not_become_mathematics(source: str, translation: str, expected: str) -> None:
     document = open_markdown(source.encode())
-    found = translate_segments(document.segments, lambda all_: [fakes.Fake(translation, None)] * len(all_), None)
+    found = fakes.translate_segments(document.segments, lambda all_: [fakes.Fake(translation, None)] * len(all_), None)
     assert document.written(found).decode() == expected
 
 
@@ -255,7 +254,7 @@ def test_words_do_not_become_mathematics(source: str, translation: str, expected
        st.lists(st.sampled_from(["one", "two", "“", "”", ".", "词", "é-b", " "]), max_size=6).map("".join))
 def test_any_translation_keeps_the_structure(source: str, translation: str) -> None:
     document = open_markdown(source.encode())
-    found = translate_segments(document.segments, lambda all_: [fakes.Fake(translation, None)] * len(all_), None)
+    found = fakes.translate_segments(document.segments, lambda all_: [fakes.Fake(translation, None)] * len(all_), None)
     written = document.written(found).decode()
     assert not re.search(r"\[\]\(|<b></b>|(?<![*_~])(?:\*\*\*\*|~~~~|__)(?![*_~])", written)
     assert not set(re.sub(r"<[^>]*>", "", renderer.render(written))) & set("*_~[")

@@ -18,7 +18,6 @@ from towernmt.documents.formats.html import ATTRIBUTES, KEPT, HtmlDocument, open
 from towernmt.documents.formats.markup_tokens import Tokens
 from towernmt.documents.formats.xml import XmlDocument, XmlSettings
 from towernmt.documents.segments import plain_text
-from towernmt.documents.translation import translate_segments
 
 pytest.importorskip("sentencex")
 ROOT = Path(__file__).parents[3]
@@ -26,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 
 def loud(document: HtmlDocument | XmlDocument) -> str:
     """Return the document, translated into capitals."""
-    return document.text(translate_segments(document.segments, fakes.capitals, "de"))
+    return document.text(fakes.translate_segments(document.segments, fakes.capitals, "de"))
 
 
 def marked(document: HtmlDocument | XmlDocument) -> str:
@@ -34,7 +33,7 @@ def marked(document: HtmlDocument | XmlDocument) -> str:
     def translate(sentences):
         return [fakes.Fake(one.text + "\u00a7", one.alignment) for one in fakes.identity(sentences)]
 
-    found = translate_segments(document.segments, translate, "de")
+    found = fakes.translate_segments(document.segments, translate, "de")
     is_changed = any("\u00a7" in str(part) for segment in found for part in segment)
     assert is_changed or not any(map(str.isalpha, "".join(map(plain_text, document.segments)).replace("%s", "")))
     return document.text(found).replace("\u00a7", "")
@@ -122,8 +121,8 @@ ENTITIES = [    # a text, its translated segments, and the text by a translator 
 def test_entities_of_xml_are_read_as_characters(source: str, text: str, expected: str) -> None:
     document = XmlDocument(source)
     assert [plain_text(segment) for segment in document.segments] == [text]
-    assert document.text(translate_segments(document.segments, fakes.identity, None)) == source
-    assert document.text(translate_segments(document.segments, fakes.capitals, None)) == expected
+    assert document.text(fakes.translate_segments(document.segments, fakes.identity, None)) == source
+    assert document.text(fakes.translate_segments(document.segments, fakes.capitals, None)) == expected
 
 
 def test_entities_that_xhtml_declares_are_read_as_characters() -> None:
@@ -142,7 +141,7 @@ def test_empty_elements_of_xhtml_are_empty() -> None:
             '<script src="x"/></head><body><p>sch\u00f6n <a id="x"/>ist <code/>das<br/>da</p></body></html>')
     document = open_html(page.encode("latin-1"))
     assert document.written(document.segments) == page.encode("latin-1")
-    found = document.written(translate_segments(document.segments, fakes.capitals, "de")).decode("latin-1")
+    found = document.written(fakes.translate_segments(document.segments, fakes.capitals, "de")).decode("latin-1")
     assert found.partition("<body>")[2].startswith('<p>SCH\u00d6N <a id="x"/>IST <code/>DAS<br/>DA</p>')
 
 
@@ -210,8 +209,8 @@ def test_broken_markup_is_kept_and_breaks_nothing(text: str, seed: int) -> None:
     for xml in (False, True):
         assert "".join(text[token.start:token.end] for token in Tokens(text, xml)) == text
     for document in (HtmlDocument(text), XmlDocument(text)):
-        assert document.text(translate_segments(document.segments, fakes.identity, "de")) == text
-        translated = translate_segments(document.segments, fakes.permuted(seed), "de")
+        assert document.text(fakes.translate_segments(document.segments, fakes.identity, "de")) == text
+        translated = fakes.translate_segments(document.segments, fakes.permuted(seed), "de")
         assert bool(document.text(translated)) == bool(text)
         for before, after in zip(document.segments, translated, strict=True):
             assert fakes.parents(before) == fakes.parents(after)
@@ -258,7 +257,7 @@ HOSTILE: dict[str, Callable[[int], str]] = {
 def test_hostile_markup_takes_time_that_grows_with_its_length(name: str) -> None:
     def translate(n: int) -> None:
         for document in (HtmlDocument(HOSTILE[name](n)), XmlDocument(HOSTILE[name](n))):
-            document.text(translate_segments(document.segments, fakes.without_links, "de"))
+            document.text(fakes.translate_segments(document.segments, fakes.without_links, "de"))
 
     # Quadratic time would be 16 times as long for 4 times the text. A busy processor may be half as fast.
     short, long = (processor_seconds(lambda n=n: translate(n)) for n in (7_500, 30_000))

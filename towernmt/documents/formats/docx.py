@@ -113,7 +113,9 @@ class WordParagraphs:
     def _items_of_run(self, run: etree._Element, path: Path) -> Iterator[Item]:
         properties = run.find(f"{self._w}rPr")
         look = Look(properties)
-        is_hidden = properties is not None and properties.find(f"{self._w}vanish") is not None
+        vanish = None if properties is None else properties.find(f"{self._w}vanish")
+        # Without a value, the text is hidden; the other values show text that its style hides.
+        is_hidden = vanish is not None and vanish.get(f"{self._w}val") not in ("0", "false", "off")
         for child in run:
             name = _name(child)
             if name == "t" and not is_hidden:

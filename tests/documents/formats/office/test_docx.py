@@ -6,6 +6,8 @@ import io
 import re
 import zipfile
 
+import pytest
+
 from towernmt.documents.formats.docx import open_docx
 from towernmt.documents.segments import Mark, Segment, Shielded
 
@@ -82,6 +84,15 @@ def test_runs_of_one_look_are_one() -> None:
 def test_a_paragraph_all_of_one_look_has_no_marks() -> None:
     body = "<w:p>" + run("Alles fett", BOLD) + "</w:p>"
     assert open_docx(document(body)).segments == [("Alles fett",)]
+    assert written(document(body)) == body
+
+
+@pytest.mark.parametrize(("value", "is_hidden"), [
+    ("", True), ('w:val="1"', True), ('w:val="true"', True), ('w:val="0"', False), ('w:val="false"', False),
+    ('w:val="off"', False)])
+def test_hidden_text_is_not_translated_unless_its_value_shows_it(value: str, is_hidden: bool) -> None:
+    body = "<w:p>" + run("das Handbuch", f"<w:vanish {value}/>".replace(" /", "/")) + "</w:p>"
+    assert open_docx(document(body)).segments == ([] if is_hidden else [("das Handbuch",)])
     assert written(document(body)) == body
 
 
