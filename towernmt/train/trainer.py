@@ -204,7 +204,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             self._cycle = UpdateCycle(self.update_cycle, accumulators, replicas.update, count_flush)
             self.train_op = self._cycle.train_op
         self._sync = replicas.sync()
-        self._out_of_sync = True
+        self.weights_changed()
 
     def _trained(self, towers: list[GradsAndVars]) -> list[GradsAndVars]:
         names = {variable.name for _, variable in self.trained.choose(towers[0])}
@@ -332,6 +332,15 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         """Number of the current batch since the start of training, from 0; a resumed run continues the count."""
         return self.loop.global_step * self.update_cycle + self._collected
 
+    def weights_changed(self) -> None:
+        """Copy the weights of the first GPU to the other GPUs before the next update.
+
+        Call it after an operation outside the update has assigned weights or the state of the optimizer, for example in
+        a custom `run_step` or in a callback: such an operation changes only the first GPU's variables. If the towers
+        share the weights, nothing is copied.
+        """
+        self._out_of_sync = self._sync is not None
+
     def run_step(self) -> None:
         """Make one update, from the next batches that fit into memory."""
         while True:
@@ -346,7 +355,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             if decision is not Decision.SKIP_BATCH:
                 end_by(decision, error, self)
             self._skipping.skip(self, error)
-            self._out_of_sync = self._sync is not None      # the failed update may have changed some of them
+            self.weights_changed()      # the failed update may have changed some of them
 
     def _update(self) -> None:
         """Make one update; if it fails, reset the clock."""
