@@ -144,3 +144,18 @@ def test_the_copies_have_the_weights_that_a_custom_step_assigned(request: pytest
     shared = train()
     request.getfixturevalue("copies_on_cpu")
     np.testing.assert_allclose(train(), shared, rtol=1e-5)
+
+
+class OwnSteps(SyncMultiGPUTrainer):
+    """Makes its steps without the parent, so nothing would make copies of the weights equal."""
+
+    def run_step(self) -> None:
+        self.hooked_sess.run(self.train_op)
+
+
+def test_towers_of_a_trainer_with_own_steps_share_the_weights(copies_on_cpu: None,
+                                                              caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "tensorpack")
+    weights = train_plainly(lambda: OwnSteps(towers=2), [], PlainRates())
+    assert "OwnSteps.run_step does not call super().run_step(), so the first GPU sends all weights" in caplog.text
+    np.testing.assert_allclose(weights, train_plainly(lambda: OwnSteps(towers=1), [], PlainRates()), rtol=1e-5)

@@ -176,6 +176,11 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         transport = chosen_transport(self.collectives, self.tower_devices, self.reducer, self.world)
         if transport is None:
             return None
+        if self._makes_own_steps():     # they would never make the copies equal
+            logger.warning(f"{type(self).__name__}.run_step does not call super().run_step(), so the first GPU sends "
+                           "all weights to the others in each step, as with train.collectives=sum. To sum gradients by "
+                           "collectives, call super().run_step() for the update, or override train_batch instead.")
+            return None
         return Replicas(self.tower_devices, Collectives(self.tower_devices, transport),
                         make_optimizer=outside_towers(get_opt_fn, count_flush),
                         make_another=outside_towers(uncached(get_opt_fn), count_flush))
@@ -271,12 +276,16 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
                         "StagingInput. Pass the GeneralQueueInput itself, and staging=True to the trainer.")
                 belong_to(callback, Run.TRAIN_STEP, Run.ACCUMULATION)
 
-    def _warn_of_custom_step(self) -> None:
-        """Warn if a subclass makes its steps without `super().run_step()`, and name what it loses by that."""
+    def _makes_own_steps(self) -> bool:
+        """Return whether a subclass makes its steps without `super().run_step()`."""
         custom = type(self).__mro__[:type(self).__mro__.index(SyncMultiGPUTrainer)]
         methods = [value for cls in custom for value in vars(cls).values() if isinstance(value, FunctionType)]
         calls_parent = any("run_step" in method.__code__.co_names for method in methods)
-        if type(self).run_step is SyncMultiGPUTrainer.run_step or calls_parent:
+        return type(self).run_step is not SyncMultiGPUTrainer.run_step and not calls_parent
+
+    def _warn_of_custom_step(self) -> None:
+        """Warn if a subclass makes its steps without `super().run_step()`, and name what it loses by that."""
+        if not self._makes_own_steps():
             return
         losses = []
         if self.update_cycle > 1:
