@@ -29,7 +29,7 @@ AUTOMATIC_SETTINGS_FILE = "automatic.yaml"
 """File in the directory of a run: its automatic settings with their reasons."""
 RULES: tuple[Rule, ...] = (
     initial_model, precision, optimizer, new_model_of_muon, separate_tables, initial_embeddings, batch, mixing,
-    sampling, softmax_sample, learning_rate, schedule, validation, deciding_set, stopping, dropout_rates, averaging)
+    sampling, softmax_sample, schedule, learning_rate, validation, deciding_set, stopping, dropout_rates, averaging)
 """All rules, in the order in which they are applied."""
 
 
