@@ -118,12 +118,16 @@ def test_systems_that_cannot_be_compared_are_refused_in_one_sentence(systems, ca
     assert message in error and error.count("\n") == 1
 
 
-def test_runs_and_checkpoints_of_runs_are_translated_and_files_are_read(systems, capsys, monkeypatch) -> None:
+@pytest.fixture
+def requests(systems, monkeypatch) -> list[tuple[list[str], list[str]]]:
+    """Return the requested runs and checkpoints, for which models return the source."""
     from towernmt.cli import evaluate
     from towernmt.predict.lines.hypotheses import Hypothesis
 
-    Path("run/best/step-7").mkdir(parents=True)
-    Path("run/best/step-7/model.index").touch()
+    for checkpoint in (Path("run/best/step-7"), Path("run/averages/last-2/step-5"), Path("copy/step-5")):
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "model.index").touch()
+    Path("run/settings.yaml").touch()
 
     class Echo:
         def __init__(self, checkpoint: str) -> None:
@@ -139,6 +143,10 @@ def test_runs_and_checkpoints_of_runs_are_translated_and_files_are_read(systems,
         return Echo(" ".join([*args.model, *args.checkpoint]))
 
     monkeypatch.setattr(evaluate, "make_translator", make)
+    return requests
+
+
+def test_runs_and_checkpoints_of_runs_are_translated_and_files_are_read(requests, capsys) -> None:
     assert main(["evaluate", "--reference", "ref", "--source", "src", "--system", "file=worse", "--system", "run",
                  "--system", "seventh=run/best/step-7", "--system", "both=run+run/best/step-7",
                  "--checkpoint", "last", "--json", *QUICK]) == 0
@@ -148,6 +156,21 @@ def test_runs_and_checkpoints_of_runs_are_translated_and_files_are_read(systems,
     assert [system["checkpoint"] for system in results] == [
         None, "run last", "run run/best/step-7/model", "run run last run/best/step-7/model"]
     assert [round(system["scores"]["BLEU"]["score"]) for system in results[1:]] == [100, 100, 100]
+
+
+def test_a_checkpoint_anywhere_inside_a_run_is_a_system(requests, monkeypatch) -> None:
+    run = Path("run").absolute()
+    monkeypatch.chdir(run / "best")
+    assert main(["evaluate", "--reference", "../../ref", "--source", "../../src", "--system", "step-7",
+                 "../averages/last-2/step-5", f"{run}/averages/last-2/step-5", *QUICK]) == 0
+    assert requests == [([str(run)], ["step-7/model"]), ([".."], ["../averages/last-2/step-5/model"]),
+                        ([str(run)], [f"{run}/averages/last-2/step-5/model"])]
+
+
+def test_a_checkpoint_outside_of_runs_is_refused(requests, capsys) -> None:
+    assert main(["evaluate", "--reference", "ref", "--source", "src", "--system", "copy/step-5"]) == 1
+    error = capsys.readouterr().err
+    assert "the checkpoint copy/step-5 is not inside a run" in error and error.count("\n") == 1
 
 
 def test_a_page_is_written_in_addition_to_the_table_and_never_over_an_input(systems, capsys) -> None:
