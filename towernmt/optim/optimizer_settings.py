@@ -20,7 +20,8 @@ class OptimizerSettings:
     beta2: float = setting(0.98, "Adam and its variants: decay of the mean of their squares", at_least=0, below=1)
     epsilon: float = setting(1e-9, "Adam and its variants: added to the root of the mean square", above=0)
     weight_decay: float = setting(
-        0.01, "AdamW, LAMB, Muon: share of each matrix that is subtracted at a learning rate of 1", at_least=0)
+        0.01, "AdamW, Muon: subtract learning rate * this * the matrix in each update; LAMB: add this * the matrix to "
+        "its direction; biases and scales do not decay", at_least=0)
     muon_momentum: float = setting(0.95, "Muon: decay of the momentum of hidden matrices", at_least=0, below=1)
     muon_scale: float = setting(
         0.2, "Muon: factor of the steps of hidden matrices; 0.2 makes them as long as Adam's", above=0)
