@@ -56,6 +56,9 @@ def apply_automatic_settings(settings: Settings, conditions: TrainingConditions,
 
 
 def _steps_key(key: str) -> str:
-    """Return the key of the interval in updates for an interval in minutes; a user who sets one replaces both."""
+    """Return `validation.steps` for `validation.minutes`, and so on; return other keys unchanged.
+
+    If the user sets an interval in updates, no automatic interval in minutes is added.
+    """
     group, _, name = key.partition(".")
     return f"{group}.steps" if name == "minutes" else key
