@@ -31,15 +31,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ()) -> Settings:
     """Return the settings of the new run with --set applied.
 
-    A resumed run keeps its own settings. A new one takes those of the finished run without its limits, its validation
-    and checkpoint times and its averaging, and then `defaults`.
+    A resumed run keeps its own settings. A new one takes those of the finished run without its initial values, its
+    limits, its validation and checkpoint times and its averaging, and then `defaults`.
 
     Args:
         options: parsed arguments of `add_arguments`.
         defaults: assignments in the form of --set, including validation.steps and checkpoint.steps.
     """
     from towernmt.checkpoint import initial_checkpoint
-    from towernmt.run import Overrides, RunDirectory, SettingsSources, resolve_settings
+    from towernmt.run import InitSettings, Overrides, RunDirectory, SettingsSources, resolve_settings
 
     assigned = Overrides("--set", parse_assignments(options.assignments))
     new = RunDirectory(options.logdir)
@@ -52,8 +52,8 @@ def settings_from_run(options: argparse.Namespace, defaults: Sequence[str] = ())
     train = dataclasses.replace(settings.train, steps=0, epochs=0, minutes=0.0, stop_patience=0)
     validation = dataclasses.replace(settings.validation, minutes=0.0)
     checkpoint = dataclasses.replace(settings.checkpoint, minutes=0.0, average=0)
-    init = dataclasses.replace(settings.init, checkpoint=str(options.model))
-    base = dataclasses.replace(settings, train=train, validation=validation, checkpoint=checkpoint, init=init)
+    base = dataclasses.replace(settings, train=train, validation=validation, checkpoint=checkpoint,
+                               init=InitSettings(checkpoint=str(options.model)))
     overrides = (Overrides("defaults", parse_assignments(defaults)), assigned)
     return resolve_settings(SettingsSources(base=base, overrides=overrides)).settings
 

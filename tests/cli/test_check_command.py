@@ -64,6 +64,8 @@ def test_each_breach_is_a_line_with_its_place_and_rule(folder, capsys, name):
         "my_model.py:25: [enclosing-scope", "my_model.py:25: [name-scope", "my_model.py:25: [second-tower",
         "my_model.py:24: [tower-word"]
     assert last.startswith(f"my_model.py:{name}: 4 breaches of the rules enclosing-scope, name-scope, ")
+    page = Path(__file__).parents[2] / "docs" / "extend" / "tower-rules.md"
+    assert last.partition("; ")[2] in page.read_text(encoding="utf-8")
 
 
 def test_the_settings_of_the_checked_model_can_be_chosen(folder, capsys):

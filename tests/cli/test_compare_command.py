@@ -77,6 +77,11 @@ def test_with_a_test_set_the_runs_are_the_systems_of_an_evaluation_whatever_thei
 @pytest.mark.parametrize(("arguments", "message"), [
     (["a", "b", "--source", "a/settings.yaml"], "--source and --reference must be specified together"),
     (["a", "b", "--html", "x.html"], "towernmt plot RUN ... --output FILE.html"),
+    (["a", "b", "--checkpoint", "last", "--metrics", "ter", "--buckets", "--examples", "5", "--beam", "10", "--json"],
+     "Only the recorded curves are compared, without regard to --metrics and --buckets and --examples and --checkpoint "
+     "and --beam: pass a test set as --source and --reference, too, or leave out these options."),
+    (["a", "b", "--source", "a/settings.yaml", "--reference", "a/settings.yaml", "--lengths", "3"],
+     "Without --buckets, or --html, the output does not depend on --lengths"),
     (["a", "c"], "c: the directory does not exist")])
 def test_mistakes_are_one_sentence(arguments, message, capsys) -> None:
     assert main(["compare", *arguments]) == 1

@@ -118,12 +118,16 @@ def test_systems_that_cannot_be_compared_are_refused_in_one_sentence(systems, ca
     assert message in error and error.count("\n") == 1
 
 
-def test_runs_and_checkpoints_of_runs_are_translated_and_files_are_read(systems, capsys, monkeypatch) -> None:
+@pytest.fixture
+def requests(systems, monkeypatch) -> list[tuple[list[str], list[str]]]:
+    """Return the requested runs and checkpoints, for which models return the source."""
     from towernmt.cli import evaluate
     from towernmt.predict.lines.hypotheses import Hypothesis
 
-    Path("run/best/step-7").mkdir(parents=True)
-    Path("run/best/step-7/model.index").touch()
+    for checkpoint in (Path("run/best/step-7"), Path("run/averages/last-2/step-5"), Path("copy/step-5")):
+        checkpoint.mkdir(parents=True)
+        (checkpoint / "model.index").touch()
+    Path("run/settings.yaml").touch()
 
     class Echo:
         def __init__(self, checkpoint: str) -> None:
@@ -139,6 +143,10 @@ def test_runs_and_checkpoints_of_runs_are_translated_and_files_are_read(systems,
         return Echo(" ".join([*args.model, *args.checkpoint]))
 
     monkeypatch.setattr(evaluate, "make_translator", make)
+    return requests
+
+
+def test_runs_and_checkpoints_of_runs_are_translated_and_files_are_read(requests, capsys) -> None:
     assert main(["evaluate", "--reference", "ref", "--source", "src", "--system", "file=worse", "--system", "run",
                  "--system", "seventh=run/best/step-7", "--system", "both=run+run/best/step-7",
                  "--checkpoint", "last", "--json", *QUICK]) == 0
@@ -148,6 +156,21 @@ def test_runs_and_checkpoints_of_runs_are_translated_and_files_are_read(systems,
     assert [system["checkpoint"] for system in results] == [
         None, "run last", "run run/best/step-7/model", "run run last run/best/step-7/model"]
     assert [round(system["scores"]["BLEU"]["score"]) for system in results[1:]] == [100, 100, 100]
+
+
+def test_a_checkpoint_anywhere_inside_a_run_is_a_system(requests, monkeypatch) -> None:
+    run = Path("run").absolute()
+    monkeypatch.chdir(run / "best")
+    assert main(["evaluate", "--reference", "../../ref", "--source", "../../src", "--system", "step-7",
+                 "../averages/last-2/step-5", f"{run}/averages/last-2/step-5", *QUICK]) == 0
+    assert requests == [([str(run)], ["step-7/model"]), ([".."], ["../averages/last-2/step-5/model"]),
+                        ([str(run)], [f"{run}/averages/last-2/step-5/model"])]
+
+
+def test_a_checkpoint_outside_of_runs_is_refused(requests, capsys) -> None:
+    assert main(["evaluate", "--reference", "ref", "--source", "src", "--system", "copy/step-5"]) == 1
+    error = capsys.readouterr().err
+    assert "the checkpoint copy/step-5 is not inside a run" in error and error.count("\n") == 1
 
 
 def test_a_page_is_written_in_addition_to_the_table_and_never_over_an_input(systems, capsys) -> None:
@@ -244,9 +267,9 @@ def test_a_metric_that_fails_is_refused_before_anything_is_translated(systems, c
     monkeypatch.setattr("towernmt.cli.evaluate.make_translator", translate)
     Path("mine.py").write_text("def broken(sources, translations, references):\n    return [1 / 0]\n")
     Path("runs/echo/best/step-1").mkdir(parents=True)
-    command = ["evaluate", "--source", "src", "--reference", "ref", "--metric", "mine.py:broken", *QUICK]
-    for translated in (["--model", "runs/echo"], ["--system", "better", "runs/echo"],
-                       ["--robustness", "--model", "runs/echo", "--html", "page.html"]):
+    command = ["evaluate", "--source", "src", "--reference", "ref", "--metric", "mine.py:broken"]
+    for translated in (["--model", "runs/echo"], ["--system", "better", "runs/echo", *QUICK],
+                       ["--robustness", "--model", "runs/echo", "--html", "page.html", *QUICK]):
         assert main([*command, *translated]) == 1
         error = capsys.readouterr().err
         assert "The metric broken failed (ZeroDivisionError: division by zero, line 2 of " in error
@@ -259,6 +282,40 @@ def test_a_metric_is_not_tried_if_nothing_is_translated(systems) -> None:
                                "    return [1.0] * len(translations)\n")
     assert main(["evaluate", "--reference", "ref", "--hypothesis-file", "worse", "--metric", "mine.py:count"]) == 0
     assert Path("calls").read_text() == "24\n"
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--hypothesis-file", "worse", "--checkpoint", "step-99", "--beam", "7", "--prefix", "the", "--protect", "x"],
+     "without regard to --checkpoint and --beam and --prefix and --protect: leave out these options"),
+    (["--system", "worse", "better", "--last-weights", "--cpu"], "without regard to --last-weights and --cpu"),
+    (["--system", "worse", "missing", "--cpu"], "missing: cannot read"),
+    (["--hypothesis-file", "worse", "--lengths", "3", "--examples-by", "bleu"],
+     "Without --buckets and --examples, or --html, the output does not depend on --lengths and --examples-by: pass "
+     "--buckets and --examples, too, or leave out --lengths and --examples-by."),
+    (["--hypothesis-file", "worse", "--json", "--frequency-text", "src"], "does not depend on --frequency-text"),
+    (["--hypothesis-file", "worse", "--examples", "2", "--frequencies", "3"], "does not depend on --frequencies"),
+    (["--system", "worse", "--examples-by", "bleu"], "does not depend on --examples-by"),
+    (["--model", "runs/echo", "--source", "src", *QUICK],
+     "does not depend on --bootstrap-samples and --randomization-trials: pass --system, too")])
+def test_options_without_effect_are_refused_in_one_sentence(systems, capsys, arguments, message) -> None:
+    assert main(["evaluate", "--reference", "ref", *arguments]) == 1
+    output = capsys.readouterr()
+    assert message in output.err and output.err.count("\n") == 1 and not output.out
+
+
+@pytest.mark.parametrize("arguments", [
+    ["--metrics", "ter", "--tokenize", "char", "--lowercase", "--target-language", "ja"],
+    ["--source", "src", "--terminology", "terms"], ["--constraints", "ref"],
+    ["--buckets", "--lengths", "3", "--frequencies", "1", "--frequency-text", "src", *QUICK],
+    ["--examples", "2", "--examples-by", "bleu"], ["--json", "--examples", "2", "--lengths", "3", *QUICK],
+    ["--html", "page.html", "--lengths", "3", "--frequencies", "1", "--examples-by", "bleu", *QUICK]])
+def test_options_with_an_effect_on_existing_translations_are_accepted(systems, capsys, arguments) -> None:
+    Path("terms").write_text("dog\tdog\n")
+    outputs = []
+    for options in ([], arguments):
+        assert main(["evaluate", "--reference", "ref", "--hypothesis-file", "worse", *options]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert "--html" in arguments or outputs[0] != outputs[1]
 
 
 @pytest.mark.parametrize("arguments, message", [

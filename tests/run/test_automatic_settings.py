@@ -451,6 +451,29 @@ def test_the_other_architectures_keep_their_rate_and_clip_gradients(model):
     assert (found["optimizer.learning_rate"], found["train.clip_norm"]) == (0.001, 1)
 
 
+@pytest.mark.parametrize(("model", "preset", "given"), [
+    ("transformer", "mini", {"train__minutes": 30}), ("transformer", "base", {"train__steps": 1000}),
+    ("transformer", "student", {}), ("rnnsearch", None, {"train__minutes": 15}), ("convs2s", None, {}),
+    ("transformer", None, {"schedule__warmup_steps": 0})])
+def test_the_factor_of_noam_gives_it_the_peak_of_other_schedules(model, preset, given):
+    """The formula of Vaswani et al. 2017: factor * hidden_size ** -0.5 * warmup_steps ** -0.5."""
+    usual = chosen(TATOEBA, model, preset, **given)
+    found = chosen(TATOEBA, model, preset, schedule__name="noam", **given)
+    width = found.get("model.hidden_size") or default_settings(model).model.hidden_size
+    assert found["schedule.warmup_steps"] == usual["schedule.warmup_steps"]
+    peak = found["optimizer.learning_rate"] * (width * max(1, found["schedule.warmup_steps"])) ** -0.5
+    assert peak == pytest.approx(usual["optimizer.learning_rate"], rel=0.005)
+
+
+def test_the_reason_for_the_factor_of_noam_names_the_peak():
+    given = {"schedule.name": "noam"}
+    _, choices = apply_automatic_settings(apply_overrides(default_settings("transformer", "base"), given), TATOEBA,
+                                          set(given))
+    (setting,) = (choice for choice in choices if choice.key == "optimizer.learning_rate")
+    assert (setting.value, setting.reason) == (
+        1.0, "noam multiplies it, and its peak is then 0.0007: the Transformer has 512 hidden units")
+
+
 def test_a_wide_transformer_has_a_lower_rate():
     assert chosen(TATOEBA, preset="base")["optimizer.learning_rate"] == 0.0007
 

@@ -1,20 +1,25 @@
-"""The choice of how several GPUs add their gradients, and what copies of the weights refuse, without GPUs."""
+"""The choice of how several GPUs add their gradients, and copies of the weights, without GPUs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pytest
 from tensorpack.utils.argtools import memoized_method
 
+from tests.train.plain_model import PlainModel, train_plainly
 from towernmt.core.errors import SettingsError, TowerRuleError
 from towernmt.core.tf_compat import tf, tf1
 from towernmt.core.world import World
-from towernmt.optim.gradients import SumOverTowers
+from towernmt.optim.gradients import GradsAndVars, SumOverTowers
 from towernmt.train import collectives as collectives_module
+from towernmt.train import trainer as trainer_module
 from towernmt.train.collectives import Collectives, chosen_transport
 from towernmt.train.replicas import Replicas, uncached
+from towernmt.train.trainer import SyncMultiGPUTrainer
 
 GPUS = ["/gpu:0", "/gpu:1"]
 
@@ -96,3 +101,61 @@ def test_copies_are_neither_saved_nor_trained(graph: Any) -> None:
     assert copy is not variable and copy.op.name == "replica1/weights" and "cpu:1" in copy.device.lower()
     assert tf1.trainable_variables() == [variable] and tf1.global_variables() == [variable]
     assert tf1.local_variables() == [copy]
+
+
+class SumsOnCPU(Collectives):
+    """Sums for towers that share a CPU, where TensorFlow's collectives do not work."""
+
+    def sums(self, towers: Sequence[GradsAndVars], with_rows: bool) -> list[GradsAndVars]:
+        sums = [tf.add_n([gradient for gradient, _ in pairs]) for pairs in zip(*towers, strict=True)]
+        return [[(total, variable) for total, (_, variable) in zip(sums, tower, strict=True)] for tower in towers]
+
+
+@pytest.fixture
+def copies_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each tower on the CPU a copy of the weights, as on several GPUs."""
+    monkeypatch.setattr(trainer_module, "chosen_transport", lambda *arguments: "ring")
+    monkeypatch.setattr(trainer_module, "Collectives", SumsOnCPU)
+
+
+class PlainRates(PlainModel):
+    """The model with an optimizer that makes no variables."""
+
+    def optimizer(self) -> Any:
+        return tf1.train.GradientDescentOptimizer(0.1)
+
+
+class HalvingTrainer(SyncMultiGPUTrainer):
+    """Halves the weights after each update."""
+
+    def run_step(self) -> None:
+        super().run_step()
+        (weights,) = tf1.trainable_variables()
+        weights.load(self.sess.run(weights) / 2, self.sess)
+        self.weights_changed()
+
+
+@pytest.mark.parametrize("update_cycle", [1, 2])
+def test_the_copies_have_the_weights_that_a_custom_step_assigned(request: pytest.FixtureRequest,
+                                                                 update_cycle: int) -> None:
+    def train() -> np.ndarray:
+        return train_plainly(lambda: HalvingTrainer(towers=2, update_cycle=update_cycle), [], PlainRates())
+
+    shared = train()
+    request.getfixturevalue("copies_on_cpu")
+    np.testing.assert_allclose(train(), shared, rtol=1e-5)
+
+
+class OwnSteps(SyncMultiGPUTrainer):
+    """Makes its steps without the parent, so nothing would make copies of the weights equal."""
+
+    def run_step(self) -> None:
+        self.hooked_sess.run(self.train_op)
+
+
+def test_towers_of_a_trainer_with_own_steps_share_the_weights(copies_on_cpu: None,
+                                                              caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "tensorpack")
+    weights = train_plainly(lambda: OwnSteps(towers=2), [], PlainRates())
+    assert "OwnSteps.run_step does not call super().run_step(), so the first GPU sends all weights" in caplog.text
+    np.testing.assert_allclose(weights, train_plainly(lambda: OwnSteps(towers=1), [], PlainRates()), rtol=1e-5)

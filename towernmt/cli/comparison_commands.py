@@ -14,6 +14,7 @@ from typing import Any
 
 from towernmt.cli.evaluate import evaluation_output
 from towernmt.cli.evaluate_options import add_test_arguments
+from towernmt.cli.specified_options import specified_options
 from towernmt.cli.system_argument import SystemArgument
 from towernmt.cli.translation_options import add_trust_option
 from towernmt.cli.translator_options import add_translator_options
@@ -44,6 +45,9 @@ def run_compare(args: argparse.Namespace) -> int:
     if args.html and not args.source:
         raise SettingsError("--html writes a page of the test set's translations: pass --source and --reference, too; "
                             "`towernmt plot RUN ... --output FILE.html` makes a page of the curves.")
+    if not args.source and (unused := specified_options(args, add_compare_arguments, excluded=("json",))):
+        raise SettingsError(f"Only the recorded curves are compared, without regard to {' and '.join(unused)}: pass a "
+                            "test set as --source and --reference, too, or leave out these options.")
     runs, names_without_run = read_named_runs(args.runs)
     if names_without_run:
         print(f"No run in {', '.join(names_without_run)}.", file=sys.stderr)

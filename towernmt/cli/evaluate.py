@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from towernmt.cli.evaluate_options import add_test_arguments, check_evaluate_options, report_settings
+from towernmt.cli.evaluate_options import add_test_arguments, check_evaluate_options, needs_model, report_settings
 from towernmt.cli.request_options import constraints_of_each_line, options_of_all_lines, options_of_each_line
 from towernmt.cli.system_argument import SystemArgument, parse_systems, read_systems
 from towernmt.cli.translation_options import engine_of
@@ -116,7 +116,7 @@ def _check_has_text(args: argparse.Namespace, source: list[str] | None, referenc
 def _check_custom_metrics(args: argparse.Namespace, arguments: Sequence[SystemArgument], settings: ReportSettings,
                           source: list[str] | None, references: list[list[str]]) -> None:
     """Call the functions of `--metric` on the first sentence, unless nothing is translated."""
-    if any(system.runs for system in arguments) if arguments else not args.hypothesis_file:
+    if needs_model(args, arguments):
         for metric in settings.metrics.custom:
             metric.check(source, references)
 

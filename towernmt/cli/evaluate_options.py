@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from towernmt.cli.request_options import add_line_options, files_of_each_line
 from towernmt.cli.run_options import option_name
+from towernmt.cli.specified_options import specified_options
 from towernmt.cli.system_argument import SystemArgument
+from towernmt.cli.translator_options import add_model_arguments
 from towernmt.core.errors import SettingsError
 from towernmt.evaluate.buckets import FREQUENCIES, LENGTHS
 from towernmt.evaluate.comparison import SignificanceSettings
@@ -124,7 +127,8 @@ def check_evaluate_options(args: argparse.Namespace, systems: Sequence[SystemArg
         if files := files_of_each_line(args):
             raise SettingsError(f"--robustness changes the lines, so {' and '.join(sorted(files))} no longer belong to "
                                 "them: leave out the options of single lines.")
-        if not args.html and (unused := _options_of_page(args)):
+        if not args.html and (unused := specified_options(args, _add_metric_arguments, _add_report_arguments,
+                                                          excluded=("tokenize", "target_language"))):
             raise SettingsError(f"--robustness prints only BLEU and chrF of each form, without regard to "
                                 f"{' and '.join(unused)}: leave out these options, or pass --html, whose page has the "
                                 "report of the unchanged test set.")
@@ -136,14 +140,44 @@ def check_evaluate_options(args: argparse.Namespace, systems: Sequence[SystemArg
         if system.runs and not args.source:
             raise SettingsError(f"--system {system.name}={system.path} is a run: pass the text to translate as "
                                 "--source.")
+    if not needs_model(args, systems):
+        _check_options_of_model(args, systems)
+    if not getattr(args, "robustness", False):
+        _check_options_of_report(args, bool(systems))
     for file in files_of_each_line(args).values():
         check_readable(file)
 
 
-def _options_of_page(args: argparse.Namespace) -> list[str]:
-    """Return the specified options that have an effect on the page of `--robustness`, but not on its table."""
-    parser = argparse.ArgumentParser()
-    _add_metric_arguments(parser)
-    _add_report_arguments(parser)
-    return [option_name(name) for name, default in vars(parser.parse_args([])).items()
-            if name not in ("tokenize", "target_language") and getattr(args, name) != default]
+def needs_model(args: argparse.Namespace, systems: Sequence[SystemArgument]) -> bool:
+    """Return whether a model translates the test set, rather than that only files of translations are scored."""
+    return any(system.runs for system in systems) if systems else not args.hypothesis_file
+
+
+def _check_options_of_model(args: argparse.Namespace, systems: Sequence[SystemArgument]) -> None:
+    """Refuse options about translating; the terms and phrases of files of translations are counted."""
+    for system in systems:      # the path may be that of a missing run
+        check_readable(system.path)
+    if unused := specified_options(args, partial(add_model_arguments, required=False), add_line_options,
+                                   excluded=("model", "constraints", "terminology")):
+        raise SettingsError(f"Only files of translations are scored, without regard to {' and '.join(unused)}: leave "
+                            "out these options, or pass --model, or a run as --system.")
+
+
+def _check_options_of_report(args: argparse.Namespace, has_systems: bool) -> None:
+    """Refuse options about tables, examples and tests that are not requested; a page and a JSON report have all."""
+    if args.html or args.json and (has_systems or args.buckets or args.examples):
+        return
+    parts = (("--buckets", args.buckets, ("lengths", "frequencies", "frequency_text")),
+             ("--examples", args.examples, ("examples_by",)),
+             ("--system", has_systems or args.buckets,
+              ("bootstrap_samples", "randomization_trials", "significance_seed")))
+    unused, missing = [], []
+    for option, is_requested, names in parts:
+        if not is_requested and (without_effect := specified_options(args, _add_metric_arguments, _add_report_arguments,
+                                                                     names=names)):
+            unused += without_effect
+            missing.append(option)
+    if unused:
+        raise SettingsError(f"Without {' and '.join(missing)}, or --html, the output does not depend on "
+                            f"{' and '.join(unused)}: pass {' and '.join(missing)}, too, or leave out "
+                            f"{' and '.join(unused)}.")

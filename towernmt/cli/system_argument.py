@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from towernmt.checkpoint.package_reader import is_package
+from towernmt.checkpoint.saved_run import run_around
 from towernmt.core.errors import SettingsError
 from towernmt.evaluate.comparison import System
 from towernmt.predict.lines.text_io import read_text
@@ -27,12 +28,24 @@ class SystemArgument(NamedTuple):
 
     @property
     def runs(self) -> list[str]:
-        """The runs and packages; empty for a file of translations."""
-        return [str(path.parents[1] if _is_checkpoint(path) else path) for path in self._paths()]
+        """The runs and packages; empty for a file of translations.
+
+        Raises:
+            SettingsError: a checkpoint is not inside a run.
+        """
+        return [str(self._run_of(path) if _is_checkpoint(path) else path) for path in self._paths()]
 
     def checkpoints(self, default: str | None) -> list[str | None]:
         """Return the checkpoint of each run; `default` if the path names only the run."""
         return [str(path / "model") if _is_checkpoint(path) else default for path in self._paths()]
+
+    def _run_of(self, checkpoint: Path) -> Path:
+        """Return the directory of the run that contains a checkpoint, relative if the path of the checkpoint is."""
+        run = run_around(checkpoint)
+        if run is None:
+            raise SettingsError(f"--system {self.path}: the checkpoint {checkpoint} is not inside a run, which has its "
+                                "vocabulary and settings: pass a checkpoint in the directory of its run.")
+        return next((parent for parent in checkpoint.parents if parent.absolute() == run.path), run.path)
 
     def _paths(self) -> list[Path]:
         paths = [Path(self.path)] if Path(self.path).exists() else [Path(text) for text in self.path.split("+")]

@@ -13,12 +13,15 @@ class OptimizerSettings:
 
     name: str = setting("adam", "optimizer; lazyadam is Adam that skips rows of embeddings without a gradient",
                         choices=("adam", "adamw", "lazyadam", "adafactor", "lamb", "muon", "sgd"))
-    learning_rate: float = setting(0.001, "peak learning rate; the schedule scales it over the steps", above=0)
+    learning_rate: float = setting(
+        0.001, "peak learning rate, which the schedule scales over the steps; schedule.name=noam: a factor, usually 1 "
+        "or 2", above=0)
     beta1: float = setting(0.9, "Adam and its variants: decay of the mean of the gradients", at_least=0, below=1)
     beta2: float = setting(0.98, "Adam and its variants: decay of the mean of their squares", at_least=0, below=1)
     epsilon: float = setting(1e-9, "Adam and its variants: added to the root of the mean square", above=0)
     weight_decay: float = setting(
-        0.01, "AdamW, LAMB, Muon: share of each matrix that is subtracted at a learning rate of 1", at_least=0)
+        0.01, "AdamW, Muon: subtract learning rate * this * the matrix in each update; LAMB: add this * the matrix to "
+        "its direction; biases and scales do not decay", at_least=0)
     muon_momentum: float = setting(0.95, "Muon: decay of the momentum of hidden matrices", at_least=0, below=1)
     muon_scale: float = setting(
         0.2, "Muon: factor of the steps of hidden matrices; 0.2 makes them as long as Adam's", above=0)

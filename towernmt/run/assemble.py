@@ -41,7 +41,7 @@ from towernmt.optim.optimizer import make_optimizer
 from towernmt.run.directory import RunDirectory, model_from_settings
 from towernmt.run.initial_values import initial_values
 from towernmt.run.introduction import Introduction
-from towernmt.run.run_settings import Settings, TrainSettings
+from towernmt.run.run_settings import Settings, TrainSettings, width_of_model
 from towernmt.train.config import TrainConfig
 from towernmt.train.monitors import EventWriter, StatsWriter
 from towernmt.train.tracker_monitor import TrackerMonitor, make_tracker, name_for_tracker
@@ -91,8 +91,8 @@ def make_callbacks(settings: Settings, data: TrainingData, run: RunDirectory, mo
     check_plateau(settings, scores)
     limit = StopAfterMinutes(train.minutes) if train.minutes else None
     end = last_update(train, source)
-    callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate,
-                                   getattr(settings.model, "hidden_size", 512), end, limit))
+    callbacks.append(make_schedule(settings.schedule, settings.optimizer.learning_rate, width_of_model(settings), end,
+                                   limit))
     if metric and train.stop_patience:
         callbacks.append(EarlyStopping(metric, train.stop_patience, mode=mode_of(metric)))
     if metric and checkpoint.keep_best:

@@ -29,7 +29,7 @@ AUTOMATIC_SETTINGS_FILE = "automatic.yaml"
 """File in the directory of a run: its automatic settings with their reasons."""
 RULES: tuple[Rule, ...] = (
     initial_model, precision, optimizer, new_model_of_muon, separate_tables, initial_embeddings, batch, mixing,
-    sampling, softmax_sample, learning_rate, schedule, validation, deciding_set, stopping, dropout_rates, averaging)
+    sampling, softmax_sample, schedule, learning_rate, validation, deciding_set, stopping, dropout_rates, averaging)
 """All rules, in the order in which they are applied."""
 
 
@@ -56,6 +56,9 @@ def apply_automatic_settings(settings: Settings, conditions: TrainingConditions,
 
 
 def _steps_key(key: str) -> str:
-    """Return the key of the interval in updates for an interval in minutes; a user who sets one replaces both."""
+    """Return `validation.steps` for `validation.minutes`, and so on; return other keys unchanged.
+
+    If the user sets an interval in updates, no automatic interval in minutes is added.
+    """
     group, _, name = key.partition(".")
     return f"{group}.steps" if name == "minutes" else key

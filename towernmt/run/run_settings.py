@@ -253,6 +253,11 @@ def default_settings(name: str = "transformer", preset: str | None = None) -> Se
     return Settings(architecture=name, model=model)
 
 
+def width_of_model(settings: Settings) -> int:
+    """Return the hidden size of the model, for the schedule noam; 512 for a custom model without a hidden size."""
+    return int(getattr(settings.model, "hidden_size", 512))
+
+
 def affects_training_only(key: str) -> bool:
     """Return whether only the training of a model depends on one of its settings, and no variable, as for dropout."""
     return any(part in key for part in ("dropout", "smoothing", "softmax_sample", "r_drop", "guided_alignment"))

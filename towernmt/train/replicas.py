@@ -27,8 +27,8 @@ class Replicas:
 
     The first tower has the variables of the run, which checkpoints contain. The copies, and the copies of the
     optimizer's state, are local variables. Every update starts from equal values and applies equal sums of gradients,
-    so copies stay equal without being sent again. `sync` makes them equal: before the first update, and after one that
-    failed halfway.
+    so copies stay equal without being sent again. `sync` makes them equal: before the first update, after one that
+    failed halfway, and after other operations have assigned weights.
 
     Args:
         devices: the device of each tower.

@@ -176,6 +176,11 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         transport = chosen_transport(self.collectives, self.tower_devices, self.reducer, self.world)
         if transport is None:
             return None
+        if self._makes_own_steps():     # they would never make the copies equal
+            logger.warning(f"{type(self).__name__}.run_step does not call super().run_step(), so the first GPU sends "
+                           "all weights to the others in each step, as with train.collectives=sum. To sum gradients by "
+                           "collectives, call super().run_step() for the update, or override train_batch instead.")
+            return None
         return Replicas(self.tower_devices, Collectives(self.tower_devices, transport),
                         make_optimizer=outside_towers(get_opt_fn, count_flush),
                         make_another=outside_towers(uncached(get_opt_fn), count_flush))
@@ -204,7 +209,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             self._cycle = UpdateCycle(self.update_cycle, accumulators, replicas.update, count_flush)
             self.train_op = self._cycle.train_op
         self._sync = replicas.sync()
-        self._out_of_sync = True
+        self.weights_changed()
 
     def _trained(self, towers: list[GradsAndVars]) -> list[GradsAndVars]:
         names = {variable.name for _, variable in self.trained.choose(towers[0])}
@@ -271,12 +276,16 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
                         "StagingInput. Pass the GeneralQueueInput itself, and staging=True to the trainer.")
                 belong_to(callback, Run.TRAIN_STEP, Run.ACCUMULATION)
 
-    def _warn_of_custom_step(self) -> None:
-        """Warn if a subclass makes its steps without `super().run_step()`, and name what it loses by that."""
+    def _makes_own_steps(self) -> bool:
+        """Return whether a subclass makes its steps without `super().run_step()`."""
         custom = type(self).__mro__[:type(self).__mro__.index(SyncMultiGPUTrainer)]
         methods = [value for cls in custom for value in vars(cls).values() if isinstance(value, FunctionType)]
         calls_parent = any("run_step" in method.__code__.co_names for method in methods)
-        if type(self).run_step is SyncMultiGPUTrainer.run_step or calls_parent:
+        return type(self).run_step is not SyncMultiGPUTrainer.run_step and not calls_parent
+
+    def _warn_of_custom_step(self) -> None:
+        """Warn if a subclass makes its steps without `super().run_step()`, and name what it loses by that."""
+        if not self._makes_own_steps():
             return
         losses = []
         if self.update_cycle > 1:
@@ -332,6 +341,15 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
         """Number of the current batch since the start of training, from 0; a resumed run continues the count."""
         return self.loop.global_step * self.update_cycle + self._collected
 
+    def weights_changed(self) -> None:
+        """Copy the weights of the first GPU to the other GPUs before the next update.
+
+        Call it after an operation outside the update has assigned weights or the state of the optimizer, for example in
+        a custom `run_step` or in a callback: such an operation changes only the first GPU's variables. If the towers
+        share the weights, nothing is copied.
+        """
+        self._out_of_sync = self._sync is not None
+
     def run_step(self) -> None:
         """Make one update, from the next batches that fit into memory."""
         while True:
@@ -346,7 +364,7 @@ class SyncMultiGPUTrainer(SingleCostTrainer):
             if decision is not Decision.SKIP_BATCH:
                 end_by(decision, error, self)
             self._skipping.skip(self, error)
-            self._out_of_sync = self._sync is not None      # the failed update may have changed some of them
+            self.weights_changed()      # the failed update may have changed some of them
 
     def _update(self) -> None:
         """Make one update; if it fails, reset the clock."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from towernmt.callbacks.schedules import noam
 from towernmt.run.product_rates import FASTER
 from towernmt.run.rules.automatic_value import MANY_PASSES, AutomaticSetting, is_post_norm, round_down
-from towernmt.run.run_settings import Settings
+from towernmt.run.run_settings import Settings, width_of_model
 from towernmt.run.training_conditions import TrainingConditions
 
 
@@ -57,7 +58,8 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
     from the parameters of a model has a fifth of the rate, which is a guess, or with Muon a third. It has two thirds if
     as many general pairs as new ones are mixed in, and if it does not see the new ones too often
     (docs/notes/measurements.md, "A trained model in another domain"); with Adam, this was measured only for a post-norm
-    Transformer with at most 256 units. Translations of monolingual text are no general data.
+    Transformer with at most 256 units. Translations of monolingual text are no general data. With the schedule noam,
+    the setting is a factor, and gives the schedule the same peak at the end of its warm-up.
     """
     size, small_batches = getattr(settings.model, "hidden_size", 256), _has_small_batches(settings)
     rate, reason = settings.optimizer.learning_rate, "the model is new"
@@ -78,9 +80,18 @@ def learning_rate(settings: Settings, conditions: TrainingConditions) -> Iterato
             divisor = TRAINED_RATE_DIVISOR_OF_MIXTURE
         reason = f"the model is trained: a new model would have {rate:g}, at which it would forget much"
         rate = float(f"{rate / divisor:.3g}")
-    if settings.architecture == "transformer" or settings.init.checkpoint:
+    is_noam = settings.schedule.name == noam.__name__
+    if is_noam:
+        rate, reason = _factor_of_noam(settings, rate), f"noam multiplies it, and its peak is then {rate:g}: {reason}"
+    if settings.architecture == "transformer" or settings.init.checkpoint or is_noam:
         yield AutomaticSetting("optimizer.learning_rate", rate, reason)
     yield AutomaticSetting("train.clip_norm", 1.0, "clipping limits the damage of a single bad batch")
+
+
+def _factor_of_noam(settings: Settings, peak: float) -> float:
+    """Return the factor with which noam has a learning rate at the end of its warm-up."""
+    warmup_steps = settings.schedule.warmup_steps
+    return float(f"{peak / noam(width_of_model(settings), warmup_steps)(max(1, warmup_steps)):.3g}")
 
 
 def _has_small_batches(settings: Settings) -> bool:
