@@ -111,6 +111,39 @@ def test_terms_that_change_while_they_are_read_are_not_kept(monkeypatch):
     assert terms == store.get("anna", glossary.id).dictionaries[0].entries
 
 
+def test_a_request_may_name_ten_glossaries_and_repeat_them(client):
+    store = client.service.glossaries
+    ids = [store.add("testclient", "ours", [Dictionary("de", "en", {f"wort{number}": "house"})]).id
+           for number in range(11)]
+    assert translate(client, ids[:10] * 100, "wort9").json()["translations"][0]["text"] == "house"
+    answer = translate(client, ids, "wort9")
+    assert answer.status_code == 400 and answer.json()["message"] == (
+        "The request names 11 glossaries: name at most 10.")
+
+
+def test_the_terms_of_a_request_are_read_outside_of_the_event_loop(client, monkeypatch):
+    number = create(client, "haus\thouse").json()["glossary_id"]
+    build, threads = glossaries.terminology_of, []
+
+    def recorded(entries):
+        threads.append(threading.current_thread().name)
+        return build(entries)
+
+    monkeypatch.setattr(glossaries, "terminology_of", recorded)
+    assert translate(client, number, "haus").status_code == 200
+    assert len(threads) == 1 and threads[0].startswith("request")
+
+
+def test_terminologies_between_requests_have_a_common_limit(monkeypatch):
+    monkeypatch.setattr(glossaries, "MAX_CACHED_TERMS", 25)
+    store = Glossaries()
+    for count in (10, 10, 10, 30):
+        entries = {f"wort{number}": "x" for number in range(count)}
+        made = store.add("anna", "ours", [Dictionary("de", "en", entries)])
+        assert len(store.terminology("anna", [made.id], "de", "en").terms) == count
+        assert store._cached_terms() <= 25
+
+
 @pytest.mark.parametrize(("text", "kind", "entries"), [
     ("\ufeffhaus\thouse", "tsv", {"haus": "house"}), ("\ufeffhaus,house", "csv", {"haus": "house"}),
     ('\ufeff"haus",house', "csv", {"haus": "house"}),

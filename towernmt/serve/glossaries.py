@@ -24,8 +24,10 @@ from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.serve.request_limits import RequestError, bad_request
 
 MAX_GLOSSARIES, MAX_ENTRIES, MAX_TERM_CHARACTERS = 1_000, 10_000, 1_024
-MAX_CACHED_TERMINOLOGIES = 100
-"""Maximum number of terminologies that stay in memory between requests."""
+MAX_REQUEST_GLOSSARIES = 10
+"""Maximum number of glossaries of one request."""
+MAX_CACHED_TERMINOLOGIES, MAX_CACHED_TERMS = 100, 500_000
+"""Maximum number of terminologies that stay in memory between requests, and of their terms."""
 FORMATS = ("tsv", "csv")
 _LINE_END = re.compile("\r\n|\r|\n")
 log = logging.getLogger(__name__)
@@ -142,7 +144,7 @@ class Glossaries:
                 old = merged.get((dictionary.source, dictionary.target))
                 if merge and old is not None:
                     dictionary = replace(dictionary, entries={**old.entries, **dictionary.entries})
-                    _check_entry_count(len(dictionary.entries))
+                    check_entry_count(len(dictionary.entries))
                     terminology_of(dictionary.entries)
                 merged[dictionary.source, dictionary.target] = dictionary
             return self._store(replace(glossary, name=name or glossary.name, dictionaries=list(merged.values())))
@@ -166,8 +168,11 @@ class Glossaries:
         """Return the terms of glossaries for a search. If two translate a term differently, the first one counts.
 
         Raises:
-            RequestError: a glossary does not exist, or has no terms of this direction.
+            RequestError: there are too many glossaries, or one does not exist, or has no terms of this direction.
         """
+        ids = list(dict.fromkeys(ids))
+        if len(ids) > MAX_REQUEST_GLOSSARIES:
+            raise bad_request(f"The request names {len(ids)} glossaries: name at most {MAX_REQUEST_GLOSSARIES}.")
         entries: dict[str, str] = {}
         key = *ids, source, target
         with self._lock:        # otherwise old terms could be cached after another request has changed them
@@ -176,9 +181,12 @@ class Glossaries:
             terminology = self._terminologies.get(key) or terminology_of(entries)
             self._terminologies[key] = terminology
             self._terminologies.move_to_end(key)
-            if len(self._terminologies) > MAX_CACHED_TERMINOLOGIES:
+            while len(self._terminologies) > MAX_CACHED_TERMINOLOGIES or self._cached_terms() > MAX_CACHED_TERMS:
                 self._terminologies.popitem(last=False)
         return terminology
+
+    def _cached_terms(self) -> int:
+        return sum(len(terminology.terms) for terminology in self._terminologies.values())
 
     def _store(self, glossary: Glossary) -> Glossary:
         self._save({**self._glossaries, glossary.id: glossary})
@@ -241,7 +249,7 @@ def read_entries(text: str, format: str, check: Callable[[Terminology], None] = 
         if source in terms:
             raise bad_request(f"Line {number} of the glossary repeats the source term of an earlier line.")
         terms[source] = Term(source, target, where=f"Line {number} of the glossary")
-    _check_entry_count(len(terms))
+    check_entry_count(len(terms))
     terminology = _terminology(list(terms.values()))
     try:
         check(terminology)
@@ -275,7 +283,8 @@ def _terminology(terms: Sequence[Term]) -> Terminology:
         raise bad_request(str(error)) from None
 
 
-def _check_entry_count(entries: int) -> None:
+def check_entry_count(entries: int) -> None:
+    """Raise a RequestError if a glossary may not have this number of terms."""
     if not 0 < entries <= MAX_ENTRIES:
         raise bad_request(f"A glossary must have 1 to {MAX_ENTRIES} terms per direction, but has {entries}.")
 

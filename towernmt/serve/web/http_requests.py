@@ -265,13 +265,15 @@ def _key(request: Request, parameters: Parameters) -> str | None:
     return request.headers.get("x-api-key") or parameters.text(*KEY_NAMES)
 
 
-def check_texts(call: Call, direction: Direction | None, texts: Sequence[str]) -> None:
+def check_texts(call: Call, direction: Direction | None, texts: Sequence[str], options: Sequence[str] = ()) -> None:
     """Check the size of the texts of a request, and count their characters if they are translated.
 
     Args:
         call: the request.
         direction: translation direction; None means they are not translated.
         texts: texts of the request.
+        options: its other strings that reach the model. Their characters count towards the limit and the rate, but not
+            as translated characters.
 
     Raises:
         RequestError: there are too many texts or characters, or the caller has sent too many characters lately.
@@ -280,11 +282,13 @@ def check_texts(call: Call, direction: Direction | None, texts: Sequence[str]) -
     if len(texts) > limits.max_texts:
         raise RequestError(413, f"The request has {len(texts)} texts: send at most {limits.max_texts} at once.")
     characters = sum(map(len, texts))
-    if characters > limits.max_characters:
-        raise RequestError(413, f"The request has {characters} characters of text: send at most "
+    all_characters = characters + sum(map(len, options))
+    if all_characters > limits.max_characters:
+        kinds = "text, prefix, phrases and terms" if options else "text"
+        raise RequestError(413, f"The request has {all_characters} characters of {kinds}: send at most "
                                 f"{limits.max_characters} at once.")
     if direction is not None:
-        call.service.rates.take(call.caller, "characters", characters, call.characters_per_minute)
+        call.service.rates.take(call.caller, "characters", all_characters, call.characters_per_minute)
         call.log_fields |= {"direction": str(direction), "characters": characters}
         call.service.count_characters(call.caller, str(direction), characters)
 
