@@ -172,6 +172,39 @@ def test_entries_that_cannot_be_read_are_refused_with_their_line(text, kind, wor
     assert refusal.value.status == 400 and words in str(refusal.value)
 
 
+@pytest.mark.parametrize(("limit", "maximum", "unit"), [("MAX_TOTAL_TERMS", 4, "terms"),
+                                                          ("MAX_TOTAL_CHARACTERS", 40, "characters")])
+def test_all_glossaries_together_have_a_limit(make_client, monkeypatch, tmp_path, limit, maximum, unit):
+    client = make_client()
+    client.service.glossaries = store = Glossaries(tmp_path / "glossaries.json")
+    store.add("bert", "ours", [Dictionary("de", "en", {"haus": "house", "hund": "dog"})])     # 20 characters
+    number = create(client, "haus\thouse", version=3).json()["glossary_id"]     # 13 characters
+    path, one = f"/v3/glossaries/{number}", {"source_lang": "de", "target_lang": "en", "entries_format": "tsv"}
+    monkeypatch.setattr(glossaries, limit, maximum)
+    more = {**one, "entries": "hund\tdog\nkatze\tcat"}
+    for answer in (create(client, "hund\tdog\nkatze\tcat"), client.patch(path, json={"dictionaries": [more]}),
+                   client.put(f"{path}/dictionaries", json={**more, "entries": f"maus\tmouse\n{more['entries']}"})):
+        assert answer.status_code == 507 and answer.json()["message"] == (
+            f"All glossaries of this server may have {maximum} {unit} together, so nothing has changed: delete a "
+            "glossary, or ask the server's administrator.")
+    assert client.patch(path, json={"dictionaries": [{**one, "entries": "ei\tegg"}]}).status_code == 200
+    monkeypatch.setattr(glossaries, limit, 1)       # as after a start with a file of an older server
+    assert client.patch(path, json={"dictionaries": [{**one, "entries": "ei\tegg"}]}).status_code == 200
+    assert client.put(f"{path}/dictionaries", json={**one, "entries": "ei\tegg"}).status_code == 200
+    assert client.delete(path).status_code == 204
+
+
+def test_glossaries_without_terms_count_towards_the_limit(monkeypatch):
+    monkeypatch.setattr(glossaries, "MAX_TOTAL_TERMS", 2)
+    store = Glossaries()
+    for _ in range(2):
+        store.remove(store.add("anna", "ours", dictionaries := [Dictionary("de", "en", {"haus": "house"})]),
+                     dictionaries[0])
+    with pytest.raises(RequestError) as refusal:
+        store.add("anna", "ours", dictionaries)
+    assert refusal.value.status == 507
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])
 def test_a_change_that_cannot_be_saved_is_no_change(make_client, tmp_path, monkeypatch, number):
     client = make_client()

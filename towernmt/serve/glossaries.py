@@ -13,7 +13,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from towernmt.core.errors import DataError
 from towernmt.core.files import write_text
@@ -24,6 +26,8 @@ from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.serve.request_limits import RequestError, bad_request
 
 MAX_GLOSSARIES, MAX_ENTRIES, MAX_TERM_CHARACTERS = 1_000, 10_000, 1_024
+MAX_TOTAL_TERMS, MAX_TOTAL_CHARACTERS = 1_000_000, 50_000_000
+"""Maximum number of terms, and of characters of names and terms, of all glossaries of a server together."""
 MAX_REQUEST_GLOSSARIES = 10
 """Maximum number of glossaries of one request."""
 MAX_CACHED_TERMINOLOGIES, MAX_CACHED_TERMS = 100, 500_000
@@ -59,6 +63,17 @@ class Glossary:
     name: str
     created: str
     dictionaries: list[Dictionary]
+
+    @cached_property
+    def terms(self) -> int:
+        """Number of terms that count towards the limit of the server; a glossary without terms counts as one."""
+        return max(1, sum(len(dictionary.entries) for dictionary in self.dictionaries))
+
+    @cached_property
+    def characters(self) -> int:
+        """Number of characters of the name and the terms."""
+        return len(self.name) + sum(len(source) + len(target) for dictionary in self.dictionaries
+                                    for source, target in dictionary.entries.items())
 
     def find(self, source: str, target: str) -> Dictionary:
         """Return the terms of a direction.
@@ -115,7 +130,7 @@ class Glossaries:
         """Store a new glossary.
 
         Raises:
-            RequestError: the caller has too many, or the file cannot be written.
+            RequestError: the caller has too many, the server has no space for it, or the file cannot be written.
         """
         glossary = Glossary(secrets.token_hex(16), owner, name, datetime.now(UTC).isoformat(timespec="microseconds"),
                             list(dictionaries))
@@ -135,7 +150,8 @@ class Glossaries:
             merge: add the terms to the existing ones instead of replacing them.
 
         Raises:
-            RequestError: the glossary was deleted meanwhile, would have too many terms, or the file cannot be written.
+            RequestError: the glossary was deleted meanwhile, would have too many terms, the server has no space for it,
+                or the file cannot be written.
         """
         with self._lock:
             glossary = self.get(glossary.owner, glossary.id)     # another request may have changed it
@@ -189,8 +205,26 @@ class Glossaries:
         return sum(len(terminology.terms) for terminology in self._terminologies.values())
 
     def _store(self, glossary: Glossary) -> Glossary:
-        self._save({**self._glossaries, glossary.id: glossary})
+        glossaries = {**self._glossaries, glossary.id: glossary}
+        self._check_total("terms", MAX_TOTAL_TERMS, glossaries)
+        self._check_total("characters", MAX_TOTAL_CHARACTERS, glossaries)
+        self._save(glossaries)
         return glossary
+
+    def _check_total(self, unit: Literal["terms", "characters"], maximum: int,
+                     glossaries: Mapping[str, Glossary]) -> None:
+        """Refuse a change after which all glossaries would have more terms or characters than the server has space for.
+
+        A file that is over the limit at the start is accepted, and changes may reduce it.
+
+        Raises:
+            RequestError: the change exceeds the limit.
+        """
+        old, new = (sum(getattr(glossary, unit) for glossary in stored.values())
+                    for stored in (self._glossaries, glossaries))
+        if new > max(old, maximum):
+            raise RequestError(507, f"All glossaries of this server may have {maximum} {unit} together, so nothing has "
+                                    "changed: delete a glossary, or ask the server's administrator.")
 
     def _save(self, glossaries: dict[str, Glossary]) -> None:
         """Write all glossaries to the file and then use them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from towernmt.serve.glossaries import Glossaries
 from towernmt.serve.request_limits import RequestError, ServerLimits, server_stopping, unavailable
 from towernmt.serve.served_models import Models
 from towernmt.serve.suggestions import Suggestions
-from towernmt.serve.web.callers import KeysFile, Proxies, Rates
+from towernmt.serve.web.callers import MAX_CALLERS, KeysFile, Proxies, Rates
 from towernmt.serve.web.observability import SECONDS, SENTENCES, Metrics
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class Service:
         access: access control.
         glossaries: glossaries of callers.
         suggestions: suggestions of better translations.
-        characters: number of translated characters by caller.
+        characters: number of translated characters by caller, of the `MAX_CALLERS` callers that sent texts last.
         page: whether to serve the page for browsers.
         documents: documents of callers.
         stopping: whether the server is shutting down.
@@ -69,7 +70,7 @@ class Service:
     rates: Rates = field(default_factory=Rates)
     glossaries: Glossaries = field(default_factory=Glossaries)
     suggestions: Suggestions = field(default_factory=Suggestions)
-    characters: dict[str, int] = field(default_factory=dict)
+    characters: OrderedDict[str, int] = field(default_factory=OrderedDict)
     page: bool = True
     stopping: bool = False
 
@@ -156,7 +157,9 @@ class Service:
     def count_characters(self, caller: str, direction: str, characters: int) -> None:
         """Count characters that a caller had translated."""
         with self._character_lock:
-            self.characters[caller] = self.characters.get(caller, 0) + characters
+            self.characters[caller] = self.characters.pop(caller, 0) + characters
+            if len(self.characters) > MAX_CALLERS:
+                self.characters.popitem(last=False)
         self.metrics.add("towernmt_characters_total", characters, direction=direction)
 
     def reload_in_background(self) -> None:
