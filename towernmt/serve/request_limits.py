@@ -21,6 +21,8 @@ class ServerLimits:
     max_texts: int = setting(200, "Maximum texts of a request.", at_least=1)
     max_body: int = setting(1_000_000, "Maximum bytes of a request's body; for documents, see --max-document.",
                             at_least=1)
+    max_bodies: int = setting(200_000_000, "Maximum bytes of the bodies that are being received at the same time, but "
+                                           "at least --max-document; more are refused with 503.", at_least=1)
     max_document: int = setting(10_000_000, "Maximum bytes of a document.", at_least=1)
     max_document_characters: int = setting(1_000_000, "Maximum characters of a document.", at_least=1)
     max_document_sentences: int = setting(20_000, "Maximum sentences of a document.", at_least=1)

@@ -29,11 +29,11 @@ from towernmt.serve.web.http_requests import (
     FAILED,
     KEY_NAMES,
     Call,
-    ClientDisconnected,
     check_texts,
     endpoint,
     error_json,
 )
+from towernmt.serve.web.request_bodies import ClientDisconnected
 
 log = logging.getLogger(__name__)
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
