@@ -111,6 +111,21 @@ def test_terms_that_change_while_they_are_read_are_not_kept(monkeypatch):
     assert terms == store.get("anna", glossary.id).dictionaries[0].entries
 
 
+def test_two_dictionaries_of_one_direction_are_refused(client):
+    one = {"source_lang": "DE", "target_lang": "EN-US", "entries": "haus\thouse"}
+    other = {"source_lang": "de", "target_lang": "en", "entries": "hund\tdog"}
+    number = create(client, "haus\thome").json()["glossary_id"]
+    path = f"/v3/glossaries/{number}"
+    for answer in (client.post("/v3/glossaries", json={"name": "ours", "dictionaries": [one, other]}),
+                   client.patch(path, json={"dictionaries": [one, other]})):
+        assert answer.status_code == 400 and answer.json()["message"] == (
+            "The request has 2 dictionaries from de to en: send one with all terms.")
+    [left] = client.get("/v3/glossaries").json()["glossaries"]
+    assert [dictionary["entry_count"] for dictionary in left["dictionaries"]] == [1]
+    another = {"source_lang": "de", "target_lang": "fr", "entries": "haus\tmaison"}
+    assert client.post("/v3/glossaries", json={"name": "ours", "dictionaries": [one, another]}).status_code == 201
+
+
 def test_a_request_may_name_ten_glossaries_and_repeat_them(client):
     store = client.service.glossaries
     ids = [store.add("testclient", "ours", [Dictionary("de", "en", {f"wort{number}": "house"})]).id

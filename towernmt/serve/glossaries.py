@@ -9,7 +9,7 @@ import logging
 import re
 import secrets
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -130,8 +130,10 @@ class Glossaries:
         """Store a new glossary.
 
         Raises:
-            RequestError: the caller has too many, the server has no space for it, or the file cannot be written.
+            RequestError: two dictionaries have the same direction, the caller has too many glossaries, the server has
+                no space for it, or the file cannot be written.
         """
+        _check_directions(dictionaries)
         glossary = Glossary(secrets.token_hex(16), owner, name, datetime.now(UTC).isoformat(timespec="microseconds"),
                             list(dictionaries))
         with self._lock:
@@ -150,9 +152,10 @@ class Glossaries:
             merge: add the terms to the existing ones instead of replacing them.
 
         Raises:
-            RequestError: the glossary was deleted meanwhile, would have too many terms, the server has no space for it,
-                or the file cannot be written.
+            RequestError: two dictionaries have the same direction, the glossary was deleted meanwhile, would have too
+                many terms, the server has no space for it, or the file cannot be written.
         """
+        _check_directions(dictionaries)
         with self._lock:
             glossary = self.get(glossary.owner, glossary.id)     # another request may have changed it
             merged = {(dictionary.source, dictionary.target): dictionary for dictionary in glossary.dictionaries}
@@ -245,6 +248,15 @@ class Glossaries:
         if self._file is not None:
             content = [asdict(glossary) for glossary in glossaries.values()]
             write_text(self._file, json.dumps(content, ensure_ascii=False))
+
+
+def _check_directions(dictionaries: Sequence[Dictionary]) -> None:
+    """Raise a RequestError if two dictionaries have the same direction."""
+    directions = Counter((dictionary.source, dictionary.target) for dictionary in dictionaries)
+    for (source, target), count in directions.items():
+        if count > 1:
+            raise bad_request(f"The request has {count} dictionaries from {source} to {target}: send one with all "
+                              "terms.")
 
 
 def terminology_of(entries: Mapping[str, str]) -> Terminology:
