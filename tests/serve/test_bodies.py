@@ -60,18 +60,13 @@ def test_a_rate_is_checked_before_the_body_is_read(make_client, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["/translate_file", "/api/v1/documents"])
-def test_a_large_document_needs_its_key_in_the_headers(client, key, path):
-    def send(text, headers=None, **fields):
-        return client.post(path, data={"source": "de", "target": "en", **fields}, files={"file": ("a.txt", text)},
-                           headers=headers)
+def test_a_document_may_have_its_key_in_its_form(client, key, path):
+    def send(**fields):
+        files = {"file": ("a.txt", "gut " * 1000)}
+        return client.post(path, data={"source": "de", "target": "en", **fields}, files=files)
 
-    assert send("gut", api_key=key).is_success
-    for fields in ({}, {"api_key": key}):
-        answer = send("gut " * 1000, **fields)
-        assert answer.status_code == 413 and answer.json()["error"] == (
-            "A body of more than 1000 bytes needs a key in the headers: send it as `Authorization: Bearer KEY`.")
-    assert send("gut " * 1000, {"Authorization": f"Bearer {key}"}).is_success
-    assert send("gut").status_code == 401
+    assert send(api_key=key).is_success
+    assert send().status_code == 401
 
 
 def test_a_large_text_is_refused_for_its_size(client, key):

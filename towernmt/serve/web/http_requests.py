@@ -165,8 +165,7 @@ class _Caller(NamedTuple):
 async def _receive_call(request: Request, service: Service, max_bytes: int, public: bool, is_follow_up: bool) -> Call:
     """Check the caller of a request, read its body, and return its `Call`.
 
-    A request without a key in its headers or its query may have it in its body. The size of such a body has the limit
-    of texts, also if the request is for documents.
+    A key in the headers or the query is checked before the body is read.
 
     Raises:
         RequestError: the key is missing or unknown, the rate limit is exceeded, or the body cannot be read.
@@ -176,25 +175,14 @@ async def _receive_call(request: Request, service: Service, max_bytes: int, publ
     if has_key:
         caller = _caller(request, service, query, public, is_follow_up)
         parameters = await _parameters(request, query, max_bytes, service)
-    else:
-        parameters = await _parameters_without_key(request, query, max_bytes, service)
+    else:       # the key may be in the body, as in requests of LibreTranslate's clients
+        parameters = await _parameters(request, query, max_bytes, service)
         caller = _caller(request, service, parameters, public, is_follow_up)
     call = Call(request, service, parameters, caller.name, Cancellation(service.limits.seconds), caller.admin,
                 caller.characters_per_minute)
     if service.access.keys is not None and not public:
         call.log_fields["caller"] = caller.name
     return call
-
-
-async def _parameters_without_key(request: Request, query: Parameters, max_bytes: int, service: Service) -> Parameters:
-    max_text_bytes = service.limits.max_body
-    try:
-        return await _parameters(request, query, min(max_bytes, max_text_bytes), service)
-    except RequestError as error:
-        if error.status == 413 and max_text_bytes < max_bytes:
-            raise RequestError(413, f"A body of more than {max_text_bytes} bytes needs a key in the headers: send it "
-                                    "as `Authorization: Bearer KEY`.") from None
-        raise
 
 
 async def _parameters(request: Request, query: Parameters, max_bytes: int, service: Service) -> Parameters:
