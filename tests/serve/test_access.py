@@ -10,6 +10,7 @@ import pytest
 
 from towernmt.cli.main import main
 from towernmt.core.errors import DataError, SettingsError
+from towernmt.serve import service
 from towernmt.serve.request_limits import RequestError
 from towernmt.serve.web.callers import KeysFile, Rates, add_key
 from towernmt.serve.web.http_requests import error_json, error_response
@@ -136,6 +137,14 @@ def test_a_rate_is_refused_with_the_seconds_to_wait(make_client, keys):
     wide = make_client(access={"characters": 5})
     answers = [wide.post("/translate", json=ASKED) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
+
+
+def test_only_the_latest_callers_are_remembered(make_client, monkeypatch):
+    monkeypatch.setattr(service, "MAX_CALLERS", 2)
+    one = make_client().service
+    for caller in ("anna", "bert", "anna", "carl"):
+        one.count_characters(caller, "de-en", 3)
+    assert dict(one.characters) == {"anna": 6, "carl": 3}
 
 
 def test_pages_of_allowed_sites_may_ask(make_client):

@@ -111,6 +111,54 @@ def test_terms_that_change_while_they_are_read_are_not_kept(monkeypatch):
     assert terms == store.get("anna", glossary.id).dictionaries[0].entries
 
 
+def test_two_dictionaries_of_one_direction_are_refused(client):
+    one = {"source_lang": "DE", "target_lang": "EN-US", "entries": "haus\thouse"}
+    other = {"source_lang": "de", "target_lang": "en", "entries": "hund\tdog"}
+    number = create(client, "haus\thome").json()["glossary_id"]
+    path = f"/v3/glossaries/{number}"
+    for answer in (client.post("/v3/glossaries", json={"name": "ours", "dictionaries": [one, other]}),
+                   client.patch(path, json={"dictionaries": [one, other]})):
+        assert answer.status_code == 400 and answer.json()["message"] == (
+            "The request has 2 dictionaries from de to en: send one with all terms.")
+    [left] = client.get("/v3/glossaries").json()["glossaries"]
+    assert [dictionary["entry_count"] for dictionary in left["dictionaries"]] == [1]
+    another = {"source_lang": "de", "target_lang": "fr", "entries": "haus\tmaison"}
+    assert client.post("/v3/glossaries", json={"name": "ours", "dictionaries": [one, another]}).status_code == 201
+
+
+def test_a_request_may_name_ten_glossaries_and_repeat_them(client):
+    store = client.service.glossaries
+    ids = [store.add("testclient", "ours", [Dictionary("de", "en", {f"wort{number}": "house"})]).id
+           for number in range(11)]
+    assert translate(client, ids[:10] * 100, "wort9").json()["translations"][0]["text"] == "house"
+    answer = translate(client, ids, "wort9")
+    assert answer.status_code == 400 and answer.json()["message"] == (
+        "The request names 11 glossaries: name at most 10.")
+
+
+def test_the_terms_of_a_request_are_read_outside_of_the_event_loop(client, monkeypatch):
+    number = create(client, "haus\thouse").json()["glossary_id"]
+    build, threads = glossaries.terminology_of, []
+
+    def recorded(entries):
+        threads.append(threading.current_thread().name)
+        return build(entries)
+
+    monkeypatch.setattr(glossaries, "terminology_of", recorded)
+    assert translate(client, number, "haus").status_code == 200
+    assert len(threads) == 1 and threads[0].startswith("request")
+
+
+def test_terminologies_between_requests_have_a_common_limit(monkeypatch):
+    monkeypatch.setattr(glossaries, "MAX_CACHED_TERMS", 25)
+    store = Glossaries()
+    for count in (10, 10, 10, 30):
+        entries = {f"wort{number}": "x" for number in range(count)}
+        made = store.add("anna", "ours", [Dictionary("de", "en", entries)])
+        assert len(store.terminology("anna", [made.id], "de", "en").terms) == count
+        assert store._cached_terms() <= 25
+
+
 @pytest.mark.parametrize(("text", "kind", "entries"), [
     ("\ufeffhaus\thouse", "tsv", {"haus": "house"}), ("\ufeffhaus,house", "csv", {"haus": "house"}),
     ('\ufeff"haus",house', "csv", {"haus": "house"}),
@@ -137,6 +185,39 @@ def test_entries_that_cannot_be_read_are_refused_with_their_line(text, kind, wor
     with pytest.raises(RequestError) as refusal:
         read_entries(text, kind)
     assert refusal.value.status == 400 and words in str(refusal.value)
+
+
+@pytest.mark.parametrize(("limit", "maximum", "unit"), [("MAX_TOTAL_TERMS", 4, "terms"),
+                                                          ("MAX_TOTAL_CHARACTERS", 40, "characters")])
+def test_all_glossaries_together_have_a_limit(make_client, monkeypatch, tmp_path, limit, maximum, unit):
+    client = make_client()
+    client.service.glossaries = store = Glossaries(tmp_path / "glossaries.json")
+    store.add("bert", "ours", [Dictionary("de", "en", {"haus": "house", "hund": "dog"})])     # 20 characters
+    number = create(client, "haus\thouse", version=3).json()["glossary_id"]     # 13 characters
+    path, one = f"/v3/glossaries/{number}", {"source_lang": "de", "target_lang": "en", "entries_format": "tsv"}
+    monkeypatch.setattr(glossaries, limit, maximum)
+    more = {**one, "entries": "hund\tdog\nkatze\tcat"}
+    for answer in (create(client, "hund\tdog\nkatze\tcat"), client.patch(path, json={"dictionaries": [more]}),
+                   client.put(f"{path}/dictionaries", json={**more, "entries": f"maus\tmouse\n{more['entries']}"})):
+        assert answer.status_code == 507 and answer.json()["message"] == (
+            f"All glossaries of this server may have {maximum} {unit} together, so nothing has changed: delete a "
+            "glossary, or ask the server's administrator.")
+    assert client.patch(path, json={"dictionaries": [{**one, "entries": "ei\tegg"}]}).status_code == 200
+    monkeypatch.setattr(glossaries, limit, 1)       # as after a start with a file of an older server
+    assert client.patch(path, json={"dictionaries": [{**one, "entries": "ei\tegg"}]}).status_code == 200
+    assert client.put(f"{path}/dictionaries", json={**one, "entries": "ei\tegg"}).status_code == 200
+    assert client.delete(path).status_code == 204
+
+
+def test_glossaries_without_terms_count_towards_the_limit(monkeypatch):
+    monkeypatch.setattr(glossaries, "MAX_TOTAL_TERMS", 2)
+    store = Glossaries()
+    for _ in range(2):
+        store.remove(store.add("anna", "ours", dictionaries := [Dictionary("de", "en", {"haus": "house"})]),
+                     dictionaries[0])
+    with pytest.raises(RequestError) as refusal:
+        store.add("anna", "ours", dictionaries)
+    assert refusal.value.status == 507
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO])

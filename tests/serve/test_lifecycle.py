@@ -140,6 +140,12 @@ def test_too_many_requests_are_refused_at_once_and_the_others_answered(start, tm
     (["--model", "de-en=nowhere", "--host", "a..b"], "--host a..b is not a host name or an address"),
     (["--model", "de-en=nowhere", "--port", "70000"], "--port 70000 must be from 0 to 65535"),
     (["--model", "de-en=nowhere", "--port", "-1"], "--port -1 must be from 0 to 65535"),
+    (["--model", "de-en=nowhere", "--seconds", "1e10"], "--seconds 10000000000.0 must be above 0 and at most 4000000"),
+    (["--model", "de-en=nowhere", "--stop-seconds", "1e10"], "--stop-seconds 10000000000.0 must be above 0"),
+    (["--model", "de-en=nowhere", "--cors", "https://example.org/page"],
+     "--cors https://example.org/page must be a scheme and an ASCII host without a path"),
+    (["--model", "de-en=nowhere", "--cors", "example.org"], "--cors example.org must be a scheme"),
+    (["--model", "de-en=nowhere", "--cors", "https://bücher.example"], "must be a scheme and an ASCII host"),
     (["--model", "de-en=nowhere", "--rate", "-5"], "--rate -5 must be 0 or more"),
     (["--model", "de-en=nowhere", "--rate-characters", "nan"], "--rate-characters nan must be 0 or more")])
 def test_what_cannot_be_served_is_one_sentence(arguments, sentence, capsys, monkeypatch, tmp_path):
@@ -148,3 +154,21 @@ def test_what_cannot_be_served_is_one_sentence(arguments, sentence, capsys, monk
     monkeypatch.chdir(tmp_path)
     assert main(["serve", "--port", "0", *arguments]) == 1
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("passed", "sent"), [
+    ("https://example.org/", "https://example.org"), ("HTTPS://Example.org:443", "https://example.org"),
+    ("http://example.org:80/", "http://example.org"), ("https://example.org:8443", "https://example.org:8443"),
+    ("http://[::1]:5000", "http://[::1]:5000"), ("*", "https://example.org")])
+def test_an_origin_may_be_written_as_an_address(start, passed, sent):
+    server = start("--cors", passed)
+    request = urllib.request.Request(f"{server.url}/health", headers={"Origin": sent})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        assert answer.headers["Access-Control-Allow-Origin"] in (sent, "*")
+
+
+def test_the_largest_limits_in_seconds_work(start):
+    server = start(*(argument for name in ("seconds", "header-seconds", "body-seconds", "idle-seconds", "stop-seconds",
+                                           "keep-documents") for argument in (f"--{name}", "4000000")))
+    assert translate(server) == (200, "GUT")
+    assert server.stop() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
@@ -18,7 +19,11 @@ REQUESTS = [
     {"text": ["eins", "zwei\ndrei"], "stream": True}]
 WRONG = [{}, {"text": 3}, {"text": "a", "n_best": 0}, {"text": "a", "n_best": "b"}, {"text": "a", "stream": "perhaps"},
          {"text": "a", "format": "pdf"}, {"text": "a", "glossary": ["b"]}, {"text": "a", "glossary": {"b": 1}},
-         {"text": "a", "sauce": "de"}, {"text": ["a", 1]}]
+         {"text": "a", "sauce": "de"}, {"text": ["a", 1]}, {"text": "a", "prefix": "b" * 2001},
+         {"text": "a", "avoid": "b" * 2001}, {"text": "a", "avoid": ["b"] * 101},
+         {"text": "a", "constraints": ["b"] * 101}, {"text": "a", "glossary": {"b": "c" * 1025}},
+         {"text": "a", "glossary": {"b" * 1025: "c"}},
+         {"text": "a", "glossary": {f"b{number}": "c" for number in range(10_001)}}]
 
 
 @pytest.fixture
@@ -94,6 +99,45 @@ def test_n_best_scores_links_and_terms_are_those_of_the_search(client):
     first, second = sentence["translations"]
     assert (first["score"], second["score"], second["text"]) == (-0.5, -1.5, "DAS house AGAIN")
     assert first["links"] == [[0, 0], [1, 1]]
+
+
+def test_the_phrases_of_a_field_have_a_common_limit_of_characters(client):
+    for field in ("avoid", "constraints"):
+        answer = client.post(PATH, json={"text": "a", field: ["b" * 101] * 20})
+        assert answer.status_code == 400 and answer.json()["error"] == (
+            f"'{field}' has 2020 characters: send at most 2000.")
+
+
+@pytest.mark.parametrize("options", [
+    {"prefix": "b" * 50}, {"avoid": ["b" * 25] * 2}, {"constraints": ["b" * 25] * 2},
+    {"glossary": {"b" * 25: "c" * 25}}])
+def test_every_string_that_reaches_the_model_counts_towards_limits_and_rates(make_client, options):
+    client = make_client(limits={"max_characters": 59})
+    assert client.post(PATH, json={"text": "a" * 9, **options}).status_code == 200
+    answer = client.post(PATH, json={"text": "a" * 10, **options})
+    assert answer.status_code == 413 and "60 characters of text, prefix, phrases and terms" in answer.json()["error"]
+    client = make_client(access={"characters": 55})
+    assert [client.post(PATH, json={"text": "a" * 9, **options}).status_code for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_terminology_of_a_glossary_is_built_outside_of_the_event_loop(client, monkeypatch, stream):
+    from towernmt.serve.api import native
+
+    build, threads = native.terminology_of, []
+
+    def recorded(entries):
+        threads.append(threading.current_thread().name)
+        return build(entries)
+
+    monkeypatch.setattr(native, "terminology_of", recorded)
+    assert client.post(PATH, json={"text": "das haus", "glossary": {"haus": "house"}, "stream": stream}).is_success
+    assert len(threads) == 1 and threads[0].startswith("request")
+
+
+def test_a_term_that_cannot_be_used_is_refused_before_a_stream_begins(client):
+    answer = client.post(PATH, json={"text": "a", "glossary": {" ": "b"}, "stream": True})
+    assert answer.status_code == 400 and "the source term is empty" in answer.json()["error"]
 
 
 def test_sentences_are_streamed_as_lines_or_as_events(client):

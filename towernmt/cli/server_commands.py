@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import typing
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,8 @@ from towernmt.serve.web.observability import log_as_json
 if TYPE_CHECKING:
     from towernmt.serve.service import Access, Service
 
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^\s/?#@\x7f-\U0010ffff]+")
+_DEFAULT_PORTS = {"http://": ":80", "https://": ":443"}
 MISSING = "towernmt serve needs Starlette, uvicorn, python-multipart, sentencex and py3langid: install them with " \
           "`pip install 'towernmt[serve]'`."
 
@@ -102,6 +105,7 @@ def run_serve(args: argparse.Namespace) -> int:
     limits = ServerLimits(**{field.name: getattr(args, field.name) for field in dataclasses.fields(ServerLimits)})
     settings = _engine_settings(args)
     _check_rates(args)
+    origins = [_origin(origin) for origin in args.cors]
     keys = None if args.keys is None else KeysFile(args.keys)
     suggestions = Suggestions(None if args.suggestions is None else Path(args.suggestions))
     proxies = Proxies(args.trusted_proxy)
@@ -114,7 +118,7 @@ def run_serve(args: argparse.Namespace) -> int:
     listener = bind(args.host, args.port)
     log_to_stderr()
     log_as_json()
-    access = Access(keys, args.rate, args.rate_characters, args.cors, proxies)
+    access = Access(keys, args.rate, args.rate_characters, origins, proxies)
     glossaries = Glossaries(None if args.glossaries is None else Path(args.glossaries))
     serve(open_service(specs, settings, limits, access, glossaries, args.page, suggestions), listener)
     return 0
@@ -129,6 +133,22 @@ def _check_rates(args: argparse.Namespace) -> None:
     for name, rate in (("--rate", args.rate), ("--rate-characters", args.rate_characters)):
         if not rate >= 0:
             raise SettingsError(f"{name} {rate:g} must be 0 or more; 0 is no limit.")
+
+
+def _origin(text: str) -> str:
+    """Return an origin as browsers send it: in lower case, without a slash at the end and without a default port.
+
+    Raises:
+        SettingsError: the text is not an origin.
+    """
+    origin = text.lower().removesuffix("/")
+    for scheme, port in _DEFAULT_PORTS.items():
+        if origin.startswith(scheme):
+            origin = origin.removesuffix(port)
+    if not _ORIGIN.fullmatch(origin):
+        raise SettingsError(f"--cors {text} must be a scheme and an ASCII host without a path, such as "
+                            "https://example.org, or * for all web sites.")
+    return origin
 
 
 def open_service(specs: list[ModelSpec], settings: EngineSettings, limits: ServerLimits, access: Access,

@@ -9,11 +9,13 @@ import logging
 import re
 import secrets
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from towernmt.core.errors import DataError
 from towernmt.core.files import write_text
@@ -24,8 +26,12 @@ from towernmt.predict.lines.terminology import Term, Terminology
 from towernmt.serve.request_limits import RequestError, bad_request
 
 MAX_GLOSSARIES, MAX_ENTRIES, MAX_TERM_CHARACTERS = 1_000, 10_000, 1_024
-MAX_CACHED_TERMINOLOGIES = 100
-"""Maximum number of terminologies that stay in memory between requests."""
+MAX_TOTAL_TERMS, MAX_TOTAL_CHARACTERS = 1_000_000, 50_000_000
+"""Maximum number of terms, and of characters of names and terms, of all glossaries of a server together."""
+MAX_REQUEST_GLOSSARIES = 10
+"""Maximum number of glossaries of one request."""
+MAX_CACHED_TERMINOLOGIES, MAX_CACHED_TERMS = 100, 500_000
+"""Maximum number of terminologies that stay in memory between requests, and of their terms."""
 FORMATS = ("tsv", "csv")
 _LINE_END = re.compile("\r\n|\r|\n")
 log = logging.getLogger(__name__)
@@ -57,6 +63,17 @@ class Glossary:
     name: str
     created: str
     dictionaries: list[Dictionary]
+
+    @cached_property
+    def terms(self) -> int:
+        """Number of terms that count towards the limit of the server; a glossary without terms counts as one."""
+        return max(1, sum(len(dictionary.entries) for dictionary in self.dictionaries))
+
+    @cached_property
+    def characters(self) -> int:
+        """Number of characters of the name and the terms."""
+        return len(self.name) + sum(len(source) + len(target) for dictionary in self.dictionaries
+                                    for source, target in dictionary.entries.items())
 
     def find(self, source: str, target: str) -> Dictionary:
         """Return the terms of a direction.
@@ -113,8 +130,10 @@ class Glossaries:
         """Store a new glossary.
 
         Raises:
-            RequestError: the caller has too many, or the file cannot be written.
+            RequestError: two dictionaries have the same direction, the caller has too many glossaries, the server has
+                no space for it, or the file cannot be written.
         """
+        _check_directions(dictionaries)
         glossary = Glossary(secrets.token_hex(16), owner, name, datetime.now(UTC).isoformat(timespec="microseconds"),
                             list(dictionaries))
         with self._lock:
@@ -133,8 +152,10 @@ class Glossaries:
             merge: add the terms to the existing ones instead of replacing them.
 
         Raises:
-            RequestError: the glossary was deleted meanwhile, would have too many terms, or the file cannot be written.
+            RequestError: two dictionaries have the same direction, the glossary was deleted meanwhile, would have too
+                many terms, the server has no space for it, or the file cannot be written.
         """
+        _check_directions(dictionaries)
         with self._lock:
             glossary = self.get(glossary.owner, glossary.id)     # another request may have changed it
             merged = {(dictionary.source, dictionary.target): dictionary for dictionary in glossary.dictionaries}
@@ -142,7 +163,7 @@ class Glossaries:
                 old = merged.get((dictionary.source, dictionary.target))
                 if merge and old is not None:
                     dictionary = replace(dictionary, entries={**old.entries, **dictionary.entries})
-                    _check_entry_count(len(dictionary.entries))
+                    check_entry_count(len(dictionary.entries))
                     terminology_of(dictionary.entries)
                 merged[dictionary.source, dictionary.target] = dictionary
             return self._store(replace(glossary, name=name or glossary.name, dictionaries=list(merged.values())))
@@ -166,8 +187,11 @@ class Glossaries:
         """Return the terms of glossaries for a search. If two translate a term differently, the first one counts.
 
         Raises:
-            RequestError: a glossary does not exist, or has no terms of this direction.
+            RequestError: there are too many glossaries, or one does not exist, or has no terms of this direction.
         """
+        ids = list(dict.fromkeys(ids))
+        if len(ids) > MAX_REQUEST_GLOSSARIES:
+            raise bad_request(f"The request names {len(ids)} glossaries: name at most {MAX_REQUEST_GLOSSARIES}.")
         entries: dict[str, str] = {}
         key = *ids, source, target
         with self._lock:        # otherwise old terms could be cached after another request has changed them
@@ -176,13 +200,34 @@ class Glossaries:
             terminology = self._terminologies.get(key) or terminology_of(entries)
             self._terminologies[key] = terminology
             self._terminologies.move_to_end(key)
-            if len(self._terminologies) > MAX_CACHED_TERMINOLOGIES:
+            while len(self._terminologies) > MAX_CACHED_TERMINOLOGIES or self._cached_terms() > MAX_CACHED_TERMS:
                 self._terminologies.popitem(last=False)
         return terminology
 
+    def _cached_terms(self) -> int:
+        return sum(len(terminology.terms) for terminology in self._terminologies.values())
+
     def _store(self, glossary: Glossary) -> Glossary:
-        self._save({**self._glossaries, glossary.id: glossary})
+        glossaries = {**self._glossaries, glossary.id: glossary}
+        self._check_total("terms", MAX_TOTAL_TERMS, glossaries)
+        self._check_total("characters", MAX_TOTAL_CHARACTERS, glossaries)
+        self._save(glossaries)
         return glossary
+
+    def _check_total(self, unit: Literal["terms", "characters"], maximum: int,
+                     glossaries: Mapping[str, Glossary]) -> None:
+        """Refuse a change after which all glossaries would have more terms or characters than the server has space for.
+
+        A file that is over the limit at the start is accepted, and changes may reduce it.
+
+        Raises:
+            RequestError: the change exceeds the limit.
+        """
+        old, new = (sum(getattr(glossary, unit) for glossary in stored.values())
+                    for stored in (self._glossaries, glossaries))
+        if new > max(old, maximum):
+            raise RequestError(507, f"All glossaries of this server may have {maximum} {unit} together, so nothing has "
+                                    "changed: delete a glossary, or ask the server's administrator.")
 
     def _save(self, glossaries: dict[str, Glossary]) -> None:
         """Write all glossaries to the file and then use them.
@@ -203,6 +248,15 @@ class Glossaries:
         if self._file is not None:
             content = [asdict(glossary) for glossary in glossaries.values()]
             write_text(self._file, json.dumps(content, ensure_ascii=False))
+
+
+def _check_directions(dictionaries: Sequence[Dictionary]) -> None:
+    """Raise a RequestError if two dictionaries have the same direction."""
+    directions = Counter((dictionary.source, dictionary.target) for dictionary in dictionaries)
+    for (source, target), count in directions.items():
+        if count > 1:
+            raise bad_request(f"The request has {count} dictionaries from {source} to {target}: send one with all "
+                              "terms.")
 
 
 def terminology_of(entries: Mapping[str, str]) -> Terminology:
@@ -241,7 +295,7 @@ def read_entries(text: str, format: str, check: Callable[[Terminology], None] = 
         if source in terms:
             raise bad_request(f"Line {number} of the glossary repeats the source term of an earlier line.")
         terms[source] = Term(source, target, where=f"Line {number} of the glossary")
-    _check_entry_count(len(terms))
+    check_entry_count(len(terms))
     terminology = _terminology(list(terms.values()))
     try:
         check(terminology)
@@ -275,7 +329,8 @@ def _terminology(terms: Sequence[Term]) -> Terminology:
         raise bad_request(str(error)) from None
 
 
-def _check_entry_count(entries: int) -> None:
+def check_entry_count(entries: int) -> None:
+    """Raise a RequestError if a glossary may not have this number of terms."""
     if not 0 < entries <= MAX_ENTRIES:
         raise bad_request(f"A glossary must have 1 to {MAX_ENTRIES} terms per direction, but has {entries}.")
 

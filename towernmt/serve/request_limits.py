@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from towernmt.core.errors import TowerNMTError
 from towernmt.core.settings import check_ranges, setting
 
+MAX_SECONDS = 4_000_000
+"""Maximum of a time limit (46 days): threads on Windows cannot wait longer."""
+
 
 @dataclass(frozen=True)
 class ServerLimits:
@@ -21,25 +24,27 @@ class ServerLimits:
     max_texts: int = setting(200, "Maximum texts of a request.", at_least=1)
     max_body: int = setting(1_000_000, "Maximum bytes of a request's body; for documents, see --max-document.",
                             at_least=1)
+    max_bodies: int = setting(200_000_000, "Maximum bytes of the bodies that are being received at the same time, but "
+                                           "at least --max-document; more are refused with 503.", at_least=1)
     max_document: int = setting(10_000_000, "Maximum bytes of a document.", at_least=1)
     max_document_characters: int = setting(1_000_000, "Maximum characters of a document.", at_least=1)
     max_document_sentences: int = setting(20_000, "Maximum sentences of a document.", at_least=1)
     max_documents: int = setting(100, "Maximum documents that are being translated or kept for download.", at_least=1)
     max_caller_documents: int = setting(20, "Maximum documents of one caller; more are refused with 429.", at_least=1)
-    keep_documents: float = setting(3600.0, "Seconds to keep a translated document.", above=0)
+    keep_documents: float = setting(3600.0, "Seconds to keep a translated document.", above=0, at_most=MAX_SECONDS)
     max_requests: int = setting(512, "Maximum concurrent requests; more are refused with 503.",
                                 at_least=1)
     max_queue: int = setting(5_000, "Maximum sentences in the queue of a model; more are refused with 503.", at_least=1)
     max_connections: int = setting(2_000, "Maximum open connections; more are closed.", at_least=1)
     max_header: int = setting(32_768, "Maximum bytes of a request's first line and headers.", at_least=1024)
     seconds: float = setting(60.0, "Time limit of a translation in seconds; then the request gets 503. "
-                             "Documents have no limit.", above=0)
-    header_seconds: float = setting(10.0, "Seconds within which the headers must arrive.", above=0)
-    body_seconds: float = setting(20.0, "Seconds within which the body must arrive.", above=0)
-    idle_seconds: float = setting(15.0, "Seconds to keep an idle connection open.", above=0)
+                             "Documents have no limit.", above=0, at_most=MAX_SECONDS)
+    header_seconds: float = setting(10.0, "Seconds within which the headers must arrive.", above=0, at_most=MAX_SECONDS)
+    body_seconds: float = setting(20.0, "Seconds within which the body must arrive.", above=0, at_most=MAX_SECONDS)
+    idle_seconds: float = setting(15.0, "Seconds to keep an idle connection open.", above=0, at_most=MAX_SECONDS)
     stop_seconds: float = setting(60.0, "Seconds to finish accepted requests when the server stops; the rest then "
                                   "gets an error.",
-                                  above=0)
+                                  above=0, at_most=MAX_SECONDS)
 
     def __post_init__(self) -> None:
         check_ranges(self, format_value=lambda name, value: f"--{name.replace('_', '-')} {value}")

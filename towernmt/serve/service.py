@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -18,8 +18,9 @@ from towernmt.serve.glossaries import Glossaries
 from towernmt.serve.request_limits import RequestError, ServerLimits, server_stopping, unavailable
 from towernmt.serve.served_models import Models
 from towernmt.serve.suggestions import Suggestions
-from towernmt.serve.web.callers import KeysFile, Proxies, Rates
+from towernmt.serve.web.callers import MAX_CALLERS, KeysFile, Proxies, Rates
 from towernmt.serve.web.observability import SECONDS, SENTENCES, Metrics
+from towernmt.serve.web.request_bodies import RequestBodies
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -56,9 +57,10 @@ class Service:
         access: access control.
         glossaries: glossaries of callers.
         suggestions: suggestions of better translations.
-        characters: number of translated characters by caller.
+        characters: number of translated characters by caller, of the `MAX_CALLERS` callers that sent texts last.
         page: whether to serve the page for browsers.
         documents: documents of callers.
+        bodies: bodies that are being received.
         stopping: whether the server is shutting down.
     """
 
@@ -69,16 +71,16 @@ class Service:
     rates: Rates = field(default_factory=Rates)
     glossaries: Glossaries = field(default_factory=Glossaries)
     suggestions: Suggestions = field(default_factory=Suggestions)
-    characters: dict[str, int] = field(default_factory=dict)
+    characters: OrderedDict[str, int] = field(default_factory=OrderedDict)
     page: bool = True
     stopping: bool = False
 
     def __post_init__(self) -> None:
         self.documents = Documents(self.limits)
+        self.bodies = RequestBodies(self.limits)
         self._threads = ThreadPoolExecutor(self.limits.max_requests, thread_name_prefix="request")
         self._running: dict[asyncio.Future[Any], tuple[Cancellation, asyncio.Future[Any]]] = {}
         self._has_failed_unfinished = False
-        self._body_timeouts: set[asyncio.Timeout] = set()
         self._reload_threads: list[threading.Thread] = []
         self._character_lock = threading.Lock()
         metrics = self.metrics
@@ -124,22 +126,11 @@ class Service:
                 raise server_stopping() from None
             raise
 
-    @contextmanager
-    def limited_body(self, timeout: asyncio.Timeout) -> Iterator[None]:
-        """Register the timeout of a request's body, which `stop_accepting` shortens."""
-        self._body_timeouts.add(timeout)
-        try:
-            yield
-        finally:
-            self._body_timeouts.discard(timeout)
-
     def stop_accepting(self, seconds: float) -> None:
         """Refuse new requests, and limit the time for bodies that are being received."""
         self.stopping = True
         self.documents.stop_accepting()
-        end = asyncio.get_running_loop().time() + seconds
-        for timeout in self._body_timeouts:
-            timeout.reschedule(min(timeout.when() or end, end))
+        self.bodies.shorten_timeouts(asyncio.get_running_loop().time() + seconds)
 
     def fail_unfinished(self) -> None:
         """Answer all unfinished requests with an error."""
@@ -156,7 +147,9 @@ class Service:
     def count_characters(self, caller: str, direction: str, characters: int) -> None:
         """Count characters that a caller had translated."""
         with self._character_lock:
-            self.characters[caller] = self.characters.get(caller, 0) + characters
+            self.characters[caller] = self.characters.pop(caller, 0) + characters
+            if len(self.characters) > MAX_CALLERS:
+                self.characters.popitem(last=False)
         self.metrics.add("towernmt_characters_total", characters, direction=direction)
 
     def reload_in_background(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast, get_args
 
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -54,8 +55,8 @@ def deepl_error(error: RequestError) -> dict[str, Any]:
     return {"message": str(error)}
 
 
-def model_and_glossary(call: Call, sample: str, one_of_several: bool = False
-                       ) -> tuple[ServedModel, Terminology | None]:
+async def model_and_glossary(call: Call, sample: str, one_of_several: bool = False
+                             ) -> tuple[ServedModel, Terminology | None]:
     """Return the model and the glossary that a request names.
 
     Args:
@@ -81,8 +82,8 @@ def model_and_glossary(call: Call, sample: str, one_of_several: bool = False
         return model, None
     if detected is not None:
         raise bad_request("'source_lang' is required with a glossary.")
-    source, target = model.direction
-    return model, call.service.glossaries.terminology(call.caller, ids, source, target)
+    return model, await call.run_in_thread(
+        partial(call.service.glossaries.terminology, call.caller, ids, *model.direction))
 
 
 async def translate(call: Call) -> Response:
@@ -95,7 +96,7 @@ async def translate(call: Call) -> Response:
     model_type = MODEL_TYPES[_choice_parameter(call, "model_type", [*MODEL_TYPES], "")]
     xml = _xml_settings(call)
     check_texts(call, None, texts)
-    groups = _group_by_model(call, texts, format)
+    groups = await _group_by_model(call, texts, format)
     for model, _, indices in groups:
         check_texts(call, model.direction, [texts[index] for index in indices])
 
@@ -116,18 +117,18 @@ async def translate(call: Call) -> Response:
         for text, (model, answer) in zip(texts, (results[index] for index in range(len(texts))), strict=True)]})
 
 
-def _group_by_model(call: Call, texts: Sequence[str],
-                    format: str) -> list[tuple[ServedModel, Terminology | None, list[int]]]:
+async def _group_by_model(call: Call, texts: Sequence[str],
+                          format: str) -> list[tuple[ServedModel, Terminology | None, list[int]]]:
     """Return the models that the texts need, each with its glossary and the indices of its texts.
 
     Without a source language, the language of each text is detected.
     """
     if call.parameters.text("source_lang") or len(texts) == 1:
-        model, glossary = model_and_glossary(call, detection_text(texts, format))
+        model, glossary = await model_and_glossary(call, detection_text(texts, format))
         return [(model, glossary, [*range(len(texts))])]
     groups: dict[Direction, tuple[ServedModel, Terminology | None, list[int]]] = {}
     for index, text in enumerate(texts):
-        model, glossary = model_and_glossary(call, detection_text([text], format), one_of_several=True)
+        model, glossary = await model_and_glossary(call, detection_text([text], format), one_of_several=True)
         groups.setdefault(model.direction, (model, glossary, []))[2].append(index)
     return [*groups.values()]
 
@@ -183,7 +184,7 @@ async def send(call: Call) -> Response:
     output_format = call.parameters.text("output_format")
     if output_format and not name.lower().endswith(f".{output_format.lower().lstrip('.')}"):
         raise bad_request("'output_format': a document keeps its format here.")
-    model, glossary = model_and_glossary(call, file.sample)
+    model, glossary = await model_and_glossary(call, file.sample)
     if model.direction.source == model.direction.target:
         error = bad_request("Source and target language are equal.")
         document = add_failed_document(call, name, model, error)    # as DeepL does

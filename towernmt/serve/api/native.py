@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from starlette.routing import Route
 from towernmt.predict.lines.line_options import OPTIONS, LineOptions
 from towernmt.serve.api.native_answers import public_card, sentence_json
 from towernmt.serve.api.native_description import description
-from towernmt.serve.api.native_fields import read_fields
+from towernmt.serve.api.native_fields import option_texts, read_fields
 from towernmt.serve.glossaries import terminology_of
 from towernmt.serve.request_limits import RequestError, bad_request
 from towernmt.serve.served_models import ServedModel
@@ -28,11 +29,11 @@ from towernmt.serve.web.http_requests import (
     FAILED,
     KEY_NAMES,
     Call,
-    ClientDisconnected,
     check_texts,
     endpoint,
     error_json,
 )
+from towernmt.serve.web.request_bodies import ClientDisconnected
 
 log = logging.getLogger(__name__)
 EVENTS, LINES = "text/event-stream", "application/x-ndjson"
@@ -49,7 +50,9 @@ async def translate(call: Call) -> Response:
     model, detected = call.service.models.find(fields["source"], fields["target"],
                                                detection_text(texts, fields["format"]))
     request = _text_request(fields, model)
-    check_texts(call, model.direction, texts)
+    check_texts(call, model.direction, texts, option_texts(fields))
+    if fields["glossary"]:
+        request = await call.run_in_thread(partial(_with_glossary, request, fields["glossary"], model))
     header: dict[str, Any] = {**model.direction._asdict(), "model": model.model.name}
     if detected is not None:
         header["detected"] = {"language": detected.language, "confidence": round(detected.confidence, 4)}
@@ -89,7 +92,7 @@ def routes() -> list[Route]:
 
 
 def _text_request(fields: dict[str, Any], model: ServedModel) -> TextRequest:
-    """Return the translation request of the fields.
+    """Return the translation request of the fields without its glossary.
 
     Raises:
         RequestError: the model does not support it.
@@ -102,9 +105,19 @@ def _text_request(fields: dict[str, Any], model: ServedModel) -> TextRequest:
     for feature in ("alignments", "confidence"):
         if fields[feature] and not model.model.aligns:
             raise bad_request(_UNSUPPORTED.format(what=feature))
-    glossary = terminology_of(fields["glossary"]) if fields["glossary"] else None
-    request = TextRequest(glossary, fields["format"], options, fields["n_best"] - 1,
+    request = TextRequest(None, fields["format"], options, fields["n_best"] - 1,
                           fields["alignments"] or fields["confidence"], split="0" if one_sentence_option else None)
+    check_model(model, request)
+    return request
+
+
+def _with_glossary(request: TextRequest, entries: Mapping[str, str], model: ServedModel) -> TextRequest:
+    """Return a translation request with the terms of a glossary. This can take seconds.
+
+    Raises:
+        RequestError: a term cannot be used, or the model does not support glossaries.
+    """
+    request = replace(request, glossary=terminology_of(entries))
     check_model(model, request)
     return request
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from towernmt.predict.lines.line_options import OPTIONS
+from towernmt.serve.glossaries import MAX_ENTRIES, MAX_TERM_CHARACTERS, check_entry_count
 from towernmt.serve.request_limits import bad_request
 from towernmt.serve.web.request_parameters import Parameters
+
+MAX_OPTION_CHARACTERS = 2_000
+"""Maximum number of characters of a prefix, and of all phrases of a field."""
+MAX_PHRASES = 100
+"""Maximum number of phrases of a field."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,36 @@ def strings_field(help: str, **more: Any) -> Field:
                  lambda parameters, name: parameters.texts(name))
 
 
+def prefix_field(help: str) -> Field:
+    """Return a string field for a beginning of a translation."""
+    def read(parameters: Parameters, name: str) -> str | None:
+        prefix = parameters.text(name)
+        _check_characters(name, [prefix or ""])
+        return prefix
+
+    return Field({"type": "string", "maxLength": MAX_OPTION_CHARACTERS}, help, read)
+
+
+def phrases_field(help: str) -> Field:
+    """Return a field for a phrase or a list of phrases."""
+    def read(parameters: Parameters, name: str) -> list[str]:
+        phrases = parameters.texts(name)
+        if len(phrases) > MAX_PHRASES:
+            raise bad_request(f"'{name}' has {len(phrases)} phrases: send at most {MAX_PHRASES}.")
+        _check_characters(name, phrases)
+        return phrases
+
+    phrase = {"type": "string", "maxLength": MAX_OPTION_CHARACTERS}
+    return Field({"oneOf": [phrase, {"type": "array", "items": phrase, "maxItems": MAX_PHRASES}]},
+                 f"{help} At most {MAX_OPTION_CHARACTERS} characters in all.", read)
+
+
+def _check_characters(name: str, texts: Sequence[str]) -> None:
+    characters = sum(map(len, texts))
+    if characters > MAX_OPTION_CHARACTERS:
+        raise bad_request(f"'{name}' has {characters} characters: send at most {MAX_OPTION_CHARACTERS}.")
+
+
 def flag_field(help: str) -> Field:
     """Return a boolean field, false by default."""
     return Field({"type": "boolean", "default": False}, help, lambda parameters, name: parameters.flag(name))
@@ -61,15 +98,21 @@ def _terms(parameters: Parameters, name: str) -> dict[str, str]:
     value = values[0]
     if len(values) > 1 or not isinstance(value, dict) or not all(isinstance(term, str) for term in value.values()):
         raise bad_request(f"'{name}' must be an object of source terms and target terms.")
+    if value:
+        check_entry_count(len(value))
+    if any(len(term) > MAX_TERM_CHARACTERS for terms in value.items() for term in terms):
+        raise bad_request(f"'{name}' has a term of more than {MAX_TERM_CHARACTERS} characters: send shorter terms.")
     return dict(value)
 
 
 def terms_field(help: str) -> Field:
     """Return a field for an object of source terms and target terms."""
-    return Field({"type": "object", "additionalProperties": {"type": "string"}}, help, _terms)
+    term = {"type": "string", "maxLength": MAX_TERM_CHARACTERS}
+    return Field({"type": "object", "propertyNames": term, "additionalProperties": term, "maxProperties": MAX_ENTRIES},
+                 help, _terms)
 
 
-_READERS: dict[Any, Callable[[str], Field]] = {str: string_field, bool: flag_field, Sequence: strings_field}
+_READERS: dict[Any, Callable[[str], Field]] = {str: prefix_field, bool: flag_field, Sequence: phrases_field}
 FIELDS: dict[str, Field] = {
     "text": strings_field("One or more texts to translate. A text may have several lines.", minItems=1),
     "source": string_field("Language code of the text; `auto` or no value detects it among the source languages."),
@@ -100,3 +143,9 @@ def read_fields(parameters: Parameters, other_names: tuple[str, ...]) -> dict[st
         if name not in FIELDS and name not in other_names:
             raise bad_request(f"'{name[:40]}' is not a field of a request. The fields are {', '.join(FIELDS)}.")
     return {name: field.read(parameters, name) for name, field in FIELDS.items()}
+
+
+def option_texts(fields: Mapping[str, Any]) -> list[str]:
+    """Return all strings of a request that reach the model in addition to its texts: prefix, phrases and terms."""
+    prefix = [fields["prefix"]] if fields["prefix"] else []
+    return [*prefix, *fields["avoid"], *fields["constraints"], *chain.from_iterable(fields["glossary"].items())]

@@ -108,7 +108,8 @@ def _address(text: str) -> Address | None:
 
 
 MAX_CALLERS = 10_000
-"""Maximum number of callers with a bucket; the least recently active ones are forgotten and start again full."""
+"""Maximum number of callers that the server remembers; the least recently active ones are forgotten, start again with a
+full bucket, and with 0 characters in the report of their usage."""
 
 
 class Rates:

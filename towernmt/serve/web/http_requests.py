@@ -1,8 +1,8 @@
-"""A request on its way through the server: the outermost layer, its body, its caller, and its amount of text.
+"""A request on its way through the server: the outermost layer, its caller, its parameters, and its amount of text.
 
-The outermost layer measures and logs each request, and answers for unexpected errors. The body is read up to a size
-and within a time. The amount of text counts against the limits and the caller's rate. A client may disconnect before
-the answer.
+The outermost layer measures and logs each request, and answers for unexpected errors. A key in the headers or the query
+is checked before the body is read. The amount of text counts against the limits and the caller's rate. A client may
+disconnect before the answer.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.text.language_codes import Direction
@@ -23,73 +22,12 @@ from towernmt.serve.batcher import Cancellation
 from towernmt.serve.request_limits import DISCONNECTED, RequestError, bad_request, unavailable
 from towernmt.serve.service import Service
 from towernmt.serve.web.observability import REQUESTS
-from towernmt.serve.web.request_parameters import Parameters, parse_parameters
+from towernmt.serve.web.request_bodies import ClientDisconnected
+from towernmt.serve.web.request_parameters import Parameters, parse_parameters, parse_query
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
-
-
-class ClientDisconnected(Exception):  # noqa: N818 -- no error of the server's
-    """The client disconnected before the answer."""
-
-
-DRAIN_SECONDS = 1.0
-"""Seconds to drain a body that is too large, since a client that is still writing does not read the answer."""
-
-
-async def read_body(receive: Any, content_length: str | None, max_bytes: int, time_limit: float,
-                    registered: Callable[[asyncio.Timeout], AbstractContextManager[None]]) -> bytes:
-    """Return the body of a request.
-
-    Args:
-        receive: ASGI function that receives messages.
-        content_length: value of the header Content-Length.
-        max_bytes: maximum size in bytes.
-        time_limit: time limit for the complete body.
-        registered: returns a context manager in which the body is read, and which may shorten the timeout.
-
-    Raises:
-        RequestError: the body is too large (413), or its time limit is exceeded (408).
-        ClientDisconnected: the client disconnected before the end of the body.
-    """
-    chunks: list[bytes] = []
-    size = 0
-    if content_length is not None and content_length.isdecimal() and int(content_length[:20]) > max_bytes:
-        raise await _drain_and_refuse(receive, max_bytes)
-    try:
-        async with asyncio.timeout(time_limit) as limit:
-            with registered(limit):
-                async for chunk in _body_chunks(receive):
-                    size += len(chunk)
-                    if size > max_bytes:
-                        break
-                    chunks.append(chunk)
-    except TimeoutError:
-        raise RequestError(408, f"The body did not come within {time_limit:g} seconds.") from None
-    if size > max_bytes:
-        raise await _drain_and_refuse(receive, max_bytes)
-    return b"".join(chunks)
-
-
-async def _body_chunks(receive: Any) -> AsyncIterator[bytes]:
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnected
-        yield message.get("body", b"")
-        more = message.get("more_body", False)
-
-
-async def _drain_and_refuse(receive: Any, max_bytes: int) -> RequestError:
-    """Drain the rest of a body, and return the error that it is too large."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(DRAIN_SECONDS):
-            async for _ in _body_chunks(receive):
-                pass
-    return RequestError(413, f"The body is larger than the {max_bytes} bytes that this server reads at once.")
-
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -189,8 +127,8 @@ def endpoint(handler: Endpoint, error_format: ErrorFormat, max_body: Callable[[S
         try:
             if service.stopping and not (public or is_follow_up):
                 raise unavailable("The server is shutting down: try again in a moment.")
-            parameters = await _parameters(request, max_body(service) if max_body else service.limits.max_body, service)
-            call = _call(request, service, parameters, public, is_follow_up)
+            max_bytes = max_body(service) if max_body else service.limits.max_body
+            call = await _receive_call(request, service, max_bytes, public, is_follow_up)
             request.scope["log_fields"] = call.log_fields
             return await handler(call)
         except RequestError as error:
@@ -216,30 +154,66 @@ def error_response(error: RequestError, error_format: ErrorFormat) -> Response:
     return JSONResponse(dict(error_format(error)), error.status, headers)
 
 
-async def _parameters(request: Request, max_bytes: int, service: Service) -> Parameters:
+class _Caller(NamedTuple):
+    """The caller of a request; see `Call`."""
+
+    name: str
+    admin: bool = False
+    characters_per_minute: float = 0.0
+
+
+async def _receive_call(request: Request, service: Service, max_bytes: int, public: bool, is_follow_up: bool) -> Call:
+    """Check the caller of a request, read its body, and return its `Call`.
+
+    A key in the headers or the query is checked before the body is read.
+
+    Raises:
+        RequestError: the key is missing or unknown, the rate limit is exceeded, or the body cannot be read.
+    """
+    query = parse_query(request.scope["query_string"])
+    has_key = public or service.access.keys is None or _key(request, query) is not None
+    if has_key:
+        caller = _caller(request, service, query, public, is_follow_up)
+        parameters = await _parameters(request, query, max_bytes, service)
+    else:       # the key may be in the body, as in requests of LibreTranslate's clients
+        parameters = await _parameters(request, query, max_bytes, service)
+        caller = _caller(request, service, parameters, public, is_follow_up)
+    call = Call(request, service, parameters, caller.name, Cancellation(service.limits.seconds), caller.admin,
+                caller.characters_per_minute)
+    if service.access.keys is not None and not public:
+        call.log_fields["caller"] = caller.name
+    return call
+
+
+async def _parameters(request: Request, query: Parameters, max_bytes: int, service: Service) -> Parameters:
     headers = request.headers
     try:
-        body = await read_body(request.receive, headers.get("content-length"), max_bytes, service.limits.body_seconds,
-                               service.limited_body)
+        async with service.bodies.received(request.receive, headers.get("content-length"), max_bytes) as body:
+            return await parse_parameters(query, headers.get("content-type", ""), body)
     except RequestError as error:
         if error.status == 408 and service.stopping:
             raise unavailable("The server is shutting down: try again in a moment.") from None
         raise
-    return await parse_parameters(request.scope["query_string"], headers.get("content-type", ""), body)
 
 
-def _call(request: Request, service: Service, parameters: Parameters, public: bool,
-          is_follow_up: bool) -> Call:
-    """Check the key and the rate of a request, and return its `Call`.
+def _caller(request: Request, service: Service, parameters: Parameters, public: bool, is_follow_up: bool) -> _Caller:
+    """Check the key and the rate of a request, and return its caller.
+
+    Args:
+        request: the request.
+        service: the server's state.
+        parameters: parameters that may contain the key.
+        public: as in `endpoint`.
+        is_follow_up: as in `endpoint`.
 
     Raises:
         RequestError: the key is missing or unknown, or the rate limit is exceeded.
     """
-    access, cancellation = service.access, Cancellation(service.limits.seconds)
+    access = service.access
     address = request.client.host if request.client else "local"
     if public:
-        return Call(request, service, parameters, address, cancellation)
-    rate, characters_per_minute, admin, caller = access.rate, access.characters, False, address
+        return _Caller(address)
+    rate, caller = access.rate, _Caller(address, characters_per_minute=access.characters)
     if access.keys is not None:
         key = _key(request, parameters)
         if key is None:
@@ -248,14 +222,10 @@ def _call(request: Request, service: Service, parameters: Parameters, public: bo
         if entry is None:
             service.rates.take(address, "attempts with wrong keys", 1, 60)
             raise RequestError(403, "Invalid API key: this key is not known here.")
-        caller, admin = entry.name, entry.admin
-        rate, characters_per_minute = entry.rate or rate, entry.characters or characters_per_minute
+        rate, caller = entry.rate or rate, _Caller(entry.name, entry.admin, entry.characters or access.characters)
     if not is_follow_up:
-        service.rates.take(caller, "requests", 1, rate)
-    call = Call(request, service, parameters, caller, cancellation, admin, characters_per_minute)
-    if access.keys is not None:
-        call.log_fields["caller"] = caller
-    return call
+        service.rates.take(caller.name, "requests", 1, rate)
+    return caller
 
 
 def _key(request: Request, parameters: Parameters) -> str | None:
@@ -265,13 +235,15 @@ def _key(request: Request, parameters: Parameters) -> str | None:
     return request.headers.get("x-api-key") or parameters.text(*KEY_NAMES)
 
 
-def check_texts(call: Call, direction: Direction | None, texts: Sequence[str]) -> None:
+def check_texts(call: Call, direction: Direction | None, texts: Sequence[str], options: Sequence[str] = ()) -> None:
     """Check the size of the texts of a request, and count their characters if they are translated.
 
     Args:
         call: the request.
         direction: translation direction; None means they are not translated.
         texts: texts of the request.
+        options: its other strings that reach the model. Their characters count towards the limit and the rate, but not
+            as translated characters.
 
     Raises:
         RequestError: there are too many texts or characters, or the caller has sent too many characters lately.
@@ -280,11 +252,13 @@ def check_texts(call: Call, direction: Direction | None, texts: Sequence[str]) -
     if len(texts) > limits.max_texts:
         raise RequestError(413, f"The request has {len(texts)} texts: send at most {limits.max_texts} at once.")
     characters = sum(map(len, texts))
-    if characters > limits.max_characters:
-        raise RequestError(413, f"The request has {characters} characters of text: send at most "
+    all_characters = characters + sum(map(len, options))
+    if all_characters > limits.max_characters:
+        kinds = "text, prefix, phrases and terms" if options else "text"
+        raise RequestError(413, f"The request has {all_characters} characters of {kinds}: send at most "
                                 f"{limits.max_characters} at once.")
     if direction is not None:
-        call.service.rates.take(call.caller, "characters", characters, call.characters_per_minute)
+        call.service.rates.take(call.caller, "characters", all_characters, call.characters_per_minute)
         call.log_fields |= {"direction": str(direction), "characters": characters}
         call.service.count_characters(call.caller, str(direction), characters)
 

@@ -137,17 +137,26 @@ class Parameters:
         return value
 
 
-async def parse_parameters(query: bytes, content_type: str, body: bytes) -> Parameters:
-    """Parse the parameters of a request. Values of the body replace those of the query.
+def parse_query(query: bytes) -> Parameters:
+    """Parse the parameters in the query of a request.
+
+    Raises:
+        RequestError: the query is not UTF-8, or has too many fields.
+    """
+    return Parameters(_form(query, "The query", UTF_8))
+
+
+async def parse_parameters(query: Parameters, content_type: str, body: bytes) -> Parameters:
+    """Parse the parameters in the body of a request, and add those of its query that the body does not have.
 
     Raises:
         RequestError: the body does not match its charset (default: UTF-8) or its type, or its type or charset is not
             supported (415).
     """
-    values = _form(query, "The query", UTF_8)
-    files: dict[str, UploadedFile] = {}
     if not body:
-        return Parameters(values)
+        return query
+    values = dict(query.values)
+    files: dict[str, UploadedFile] = {}
     header = Message()
     header["content-type"] = content_type or "-/-"
     content_kind, charset = header.get_content_type() if content_type else "", header.get_content_charset() or UTF_8
