@@ -77,6 +77,14 @@ def test_a_model_that_claims_to_split_digits_but_has_numbers_gets_further_number
     assert any("201" in new.id_to_piece(id) for id in range(old.size, new.size))
 
 
+def test_rare_characters_fill_at_most_half_of_the_new_subwords() -> None:
+    old = learn_sentence_piece(OLD, "unigram", 60)
+    rare = [chr(ord("一") + number) for number in range(200)]
+    new = extended(old, [*NEW * 20, "".join(rare)], 100)
+    assert "{" in "".join(map(new.id_to_piece, range(old.size, new.size)))
+    assert sum(new.piece_to_id(character) != UNK for character in rare) < 50
+
+
 def test_words_are_added_by_their_frequency() -> None:
     old = WordVocabulary([*SPECIAL_PIECES, "haus", "baum"])
     new = extended(old, ["haus tür", "tür neu", "tür"], 7)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.character_coverage import automatic_coverage
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.sentencepiece_model import is_unigram
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary
@@ -55,7 +56,8 @@ def _extended_sentence_piece(vocabulary: SentencePieceVocabulary, sentences: Ite
     # The options of another program's model may be wrong, but its subwords show whether it splits numbers.
     split_digits = model.trainer_spec.split_digits and not any(
         entry.type == types.NORMAL and _TWO_DIGITS.search(entry.piece) for entry in model.pieces)
-    learned = learn_sentence_piece(map(vocabulary.normalized, sentences), kind, size, split_digits=split_digits)
+    text = [vocabulary.normalized(sentence) for sentence in sentences]
+    learned = learn_sentence_piece(text, kind, size, automatic_coverage(text, size), split_digits=split_digits)
     old = {entry.piece: entry for entry in model.pieces}
     lowest = min(entry.score for entry in model.pieces)
     for entry in sentencepiece_model_pb2.ModelProto.FromString(learned.files()[".model"]).pieces:
