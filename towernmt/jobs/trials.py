@@ -54,8 +54,10 @@ class TrialTable:
     rows: list[TrialRow] = field(default_factory=list)
 
     def add_score(self, row: TrialRow, step: int, score: float) -> None:
-        """Add the score of a validation to a row."""
+        """Add the score of a validation to a row. Only the step counts if the score is not finite."""
         row.step = max(row.step, step)
+        if not math.isfinite(score):
+            return
         if row.score is None or self.metric.at_least_as_good(score, row.score):
             row.score = score
 
