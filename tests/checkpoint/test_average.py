@@ -24,6 +24,7 @@ from towernmt.checkpoint.restore import RestoreCheckpoint
 from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tf_compat import tf, tf1
+from towernmt.interop.starting_models import open_starting_model
 from towernmt.predict.translator import Translator
 from towernmt.run.directory import RunDirectory
 
@@ -100,13 +101,15 @@ def test_the_mean_of_bfloat16_values_is_their_mean_and_not_the_last_value(tmp_pa
 @pytest.mark.parametrize("which, path", [
     (["--last", "2"], "averages/last-2/step-8"),
     pytest.param(["--steps", "4,6"], "averages/steps-4-6/step-6", marks=pytest.mark.thorough)])
-def test_the_command_writes_a_checkpoint_that_translate_reads(logdir, tmp_path, capsys, which, path):
+def test_the_command_writes_a_checkpoint_to_translate_with_and_to_start_from(logdir, tmp_path, capsys, which, path):
     assert main(["average", "--model", str(logdir), *which]) == 0
     assert str(logdir / path) in capsys.readouterr().out
     (tmp_path / "in").write_text("a b c\nd e\n")
     assert main(["translate", "--model", str(logdir), "--checkpoint", str(logdir / path), "--cpu", "--input",
                  str(tmp_path / "in"), "--output", str(tmp_path / "out")]) == 0
     assert len((tmp_path / "out").read_text().splitlines()) == 2
+    start = open_starting_model(str(logdir / path), "--start")
+    assert start.run.path == logdir and start.run.checkpoint(start.checkpoint) == str(logdir / path / "model")
 
 
 @pytest.mark.parametrize("which, message", [

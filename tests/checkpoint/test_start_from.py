@@ -81,9 +81,13 @@ def test_a_run_stands_for_its_last_checkpoint_and_a_checkpoint_for_itself(tmp_pa
     run.save_settings(default_settings())
     for step in (5, 10):
         save(run.checkpoints / f"step-{step}", {"a": [1, step]})
+    average = run.path / "averages" / "last-2" / "step-10"
+    save(average, {"a": [1, 7]})
     assert initial_checkpoint(run.path)[1] == str(run.checkpoints / "step-10/model")
     found_run, prefix = initial_checkpoint(run.checkpoints / "step-5")
     assert found_run.path == run.path and prefix == str(run.checkpoints / "step-5/model")
+    found_run, prefix = initial_checkpoint(average)
+    assert found_run.path == run.path and prefix == str(average / "model")
     for wrong in (tmp_path, run.checkpoints / "step-6", tmp_path / "nothing"):
         with pytest.raises(SettingsError, match="expected the --logdir of a run"):
             initial_checkpoint(wrong)

@@ -239,6 +239,21 @@ def test_translated_pairs_are_no_general_data(make_job: Callable[..., Monolingua
     assert [condition.has_general_data for condition in conditions] == [False, False, True]
 
 
+@pytest.mark.parametrize("side", ["target", "source"])
+def test_the_first_model_has_no_initial_parameters_and_no_shortlist_of_another_direction(
+        make_job: Callable[..., MonolingualJob], side: str) -> None:
+    overrides = (Overrides("mine.yaml", {"search.shortlist": "lex", "init.checkpoint": "runs/a"}),
+                 Overrides("--set", {"search.beam_size": 3, "search.shortlist": "lex"}))
+    passed: list[Any] = []
+    job = make_job(side=side, sources=SettingsSources(overrides=overrides))
+    stages: Any = SimpleNamespace(
+        _job=job, _model=SimpleNamespace(exists=lambda: False, path=job.directory), _begin_stage=lambda *_: None,
+        _limits={}, _train=lambda sources, data, logdir: passed.append(sources) or 0)
+    assert _Stages._train_model(stages) == 0
+    expected = {} if side == "target" else {"search.shortlist": "lex"}
+    assert [values for _, values in passed[0].overrides] == [expected, {"search.beam_size": 3, **expected}, {}]
+
+
 def test_too_little_disk_space_is_one_clear_sentence(make_job: Callable[..., MonolingualJob],
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=4_900_000_000))

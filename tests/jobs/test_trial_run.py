@@ -34,20 +34,20 @@ def trained(directory: Path, scores: list[float | None]) -> Path:
 
 
 def test_a_finished_trial_reports_all_of_its_validations_and_starts_nothing(tmp_path: Path) -> None:
-    trial = TrialRun(trained(tmp_path / "1", [2.0, 3.0]), ["nothing"], SCALAR)
+    trial = TrialRun(trained(tmp_path / "1", [2.0, 3.0]), ["nothing"], SCALAR, tmp_path)
     assert [trial.next() for _ in range(3)] == [
         TrialReport(10, 2.0), TrialReport(20, 3.0), TrialReport(20, 3.0, ended=True)]
     assert not (tmp_path / "1" / "output.txt").exists()
 
 
 def test_a_score_that_is_not_finite_is_reported(tmp_path: Path) -> None:
-    trial = TrialRun(trained(tmp_path / "1", [None]), ["nothing"], SCALAR)
+    trial = TrialRun(trained(tmp_path / "1", [None]), ["nothing"], SCALAR, tmp_path)
     report = trial.next()
     assert report.step == 10 and report.score is not None and math.isnan(report.score)
 
 
 def test_half_a_line_of_the_statistics_waits_for_its_end(tmp_path: Path) -> None:
-    trial = TrialRun(trained(tmp_path / "1", [2.0]), ["nothing"], SCALAR)
+    trial = TrialRun(trained(tmp_path / "1", [2.0]), ["nothing"], SCALAR, tmp_path)
     with (tmp_path / "1" / "run" / "log" / "stats.jsonl").open("a") as file:
         file.write('{"global_step": 20, "valid')
     assert [trial.next() for _ in range(2)] == [TrialReport(10, 2.0), TrialReport(10, 2.0, ended=True)]
@@ -56,7 +56,7 @@ def test_half_a_line_of_the_statistics_waits_for_its_end(tmp_path: Path) -> None
 @pytest.mark.parametrize("status", [-9, 137, 143])
 def test_a_killed_process_is_no_failure_of_the_training(tmp_path: Path, status: int) -> None:
     with pytest.raises(TrialKilled):
-        TrialRun(tmp_path, [], SCALAR)._end(status)
+        TrialRun(tmp_path, [], SCALAR, tmp_path)._end(status)
 
 
 def test_a_killed_process_is_started_again_within_its_trial(
@@ -65,15 +65,29 @@ def test_a_killed_process_is_started_again_within_its_trial(
     real = subprocess.Popen
     monkeypatch.setattr(training_process.subprocess, "Popen", lambda *arguments, **others: real(
         [sys.executable, "-S", "-c", programs.pop(0)], stdin=subprocess.PIPE))
-    assert TrialRun(tmp_path, [], SCALAR).next() == TrialReport(0, None, ended=True) and not programs
+    assert TrialRun(tmp_path, [], SCALAR, tmp_path).next() == TrialReport(0, None, ended=True) and not programs
 
 
 def test_a_training_that_cannot_begin_ends_with_its_last_words(tmp_path: Path) -> None:
     trial = TrialRun(tmp_path, ["train", "--data", str(tmp_path), "--model", "transformr", "--logdir",
-                                str(tmp_path / "run")], SCALAR)
+                                str(tmp_path / "run")], SCALAR, tmp_path)
     report = trial.next()
     trial.stop()
     assert report.ended and report.score is None and "transformr" in report.reason
+
+
+def test_paths_of_a_trial_are_relative_to_the_directory_of_the_command_if_the_machine_has_it(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")       # as Ray changes the directory of a trial
+    (tmp_path / "mine.yaml").write_text("train: {stepz: 1}")
+    arguments = ["train", "--data", str(tmp_path), "--logdir", str(tmp_path / "run"), "--config", "mine.yaml"]
+    reasons = []
+    for number, directory in enumerate((tmp_path, tmp_path / "missing")):
+        trial = TrialRun(tmp_path / str(number), arguments, SCALAR, directory)
+        reasons.append(trial.next().reason)
+        trial.stop()
+    assert "train.stepz" in reasons[0] and "mine.yaml" in reasons[1] and "train.stepz" not in reasons[1]
 
 
 @pytest.mark.parametrize(("machines", "trials", "gpus", "expected"), [

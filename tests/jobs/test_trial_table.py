@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,17 @@ def test_the_best_is_first_and_failed_trials_are_last() -> None:
 def test_the_best_score_of_a_trial_counts() -> None:
     assert [row.score for row in table_of("bleu").rows] == [5.0, 2.0, 9.0, None]
     assert [row.score for row in table_of("loss").rows] == [3.0, 1.0, 9.0, None]
+
+
+def test_a_score_that_is_not_finite_never_leads() -> None:
+    for metric, (first, second) in {"bleu": (2.0, 3.0), "loss": (3.0, 2.0)}.items():
+        for values in ([math.nan], [math.nan, first], [math.inf, first], [-math.inf, first]):
+            table = TrialTable(METRICS[metric], [TrialRow(1, {}), TrialRow(2, {})])
+            for step, score in enumerate(values, 1):
+                table.add_score(table.rows[0], 10 * step, score)
+            table.add_score(table.rows[1], 10, second)
+            assert table.rows[0].score == (None if len(values) == 1 else first)
+            assert table.rows[0].step == 10 * len(values) and table.best() is table.rows[1]
 
 
 def test_no_failed_trial_is_the_best() -> None:

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from tensorpack.tfutils.tower import PredictTowerContext
 
+from tests.interop.importing import opus
 from tests.variables import assign_random
 from towernmt.checkpoint.checkpoint_files import write_checkpoint
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint
 from towernmt.checkpoint.embedding_rows import (
+    LEAST_BIAS,
     NEW_SUBWORD_PENALTY,
     RowOrigin,
     grow_checkpoint,
@@ -23,12 +25,13 @@ from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.settings import apply_overrides
 from towernmt.core.tf_compat import tf, tf1
-from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.base import BOS, SPECIAL_PIECES, UNK, Vocabulary
 from towernmt.dataflow.vocabulary.extension import extended
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.source_factors import FactoredVocabulary
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
+from towernmt.interop.foreign_model import IMPOSSIBLE_LOGIT
 from towernmt.run.directory import RunDirectory, model_from_settings
 from towernmt.run.grown_run import grow_vocabulary
 from towernmt.run.run_settings import default_settings
@@ -136,6 +139,33 @@ def test_a_new_subword_begins_with_the_mean_of_its_old_ones(run, tmp_path):
                                rtol=1e-6)
     assert new["transformer/softmax_bias"][5] == bias[6]
     assert 0 < np.abs(new["transformer/source_embedding"][6]).max() < 4 / np.sqrt(8)
+
+
+@pytest.mark.parametrize("option", ["--source", "--vocabulary"])
+def test_subwords_that_an_imported_model_never_writes_can_be_written_if_the_new_vocabulary_uses_them(tmp_path, option):
+    imported, grown, again = (RunDirectory(tmp_path / name) for name in ("imported", "grown", "again"))
+    assert main(["import", str(opus.write_opus(tmp_path / "opus", missing=16)), "--from", "marian", "--output",
+                 str(imported.path)]) == 0
+    for side, lines in (("source", opus.GERMAN[:3]), ("target", opus.ENGLISH)):
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in lines))
+    assert main(["grow", "--model", str(imported.path), "--source", str(tmp_path / "source"), "--target",
+                 str(tmp_path / "target"), "--vocab-size", "40", "--output", str(grown.path)]) == 0
+    if option == "--vocabulary":
+        assert main(["grow", "--model", str(imported.path), "--vocabulary", str(grown.vocabulary), "--output",
+                     str(again.path)]) == 0
+        grown = again
+    old, new = imported.vocabularies()[1], grown.vocabularies()[1]
+    before, after = (tensors(run.checkpoint())["transformer/softmax_bias"] for run in (imported, grown))
+    impossible = [id for id in range(old.size) if before[id] < LEAST_BIAS]
+    switched_on = [id for id in impossible if id > UNK and not new.is_unused(id)]
+    assert BOS in impossible and 0 < len(switched_on) < len([id for id in impossible if id > UNK])
+    possible = [id for id in range(old.size) if id not in impossible]
+    assert before[impossible].max() < IMPOSSIBLE_LOGIT + 2
+    np.testing.assert_array_equal(after[possible], before[possible])
+    kept = [id for id in impossible if id not in switched_on]
+    np.testing.assert_array_equal(after[kept], before[kept])
+    others = [id for id in range(new.size) if id not in impossible]
+    np.testing.assert_allclose(after[switched_on], np.median(after[others]) - NEW_SUBWORD_PENALTY, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -54,6 +54,11 @@ ones: a model of Tatoeba fell from 52.6 to 47.2 BLEU, and with this value only t
 "A trained model in another domain")."""
 
 
+LEAST_BIAS = -50.0
+"""No trained softmax bias is lower. Imported models have lower ones for subwords that they never write, such as source
+subwords that their shared table lacks."""
+
+
 class RowOrigin(NamedTuple):
     """The old subwords that a subword of a new vocabulary corresponds to.
 
@@ -61,10 +66,12 @@ class RowOrigin(NamedTuple):
         ids: their ids: one for a subword of both vocabularies; the segmentation of a new subword by the old vocabulary,
             or none if it has an unknown character.
         is_new: whether the old vocabulary does not have the subword.
+        is_switched_on: whether the old vocabulary marks the subword as unused, and the new one does not.
     """
 
     ids: list[int]
     is_new: bool = False
+    is_switched_on: bool = False
 
 
 def row_origins(old_vocabulary: Vocabulary, new_vocabulary: Vocabulary) -> list[RowOrigin]:
@@ -76,19 +83,20 @@ def row_origins(old_vocabulary: Vocabulary, new_vocabulary: Vocabulary) -> list[
     if old_vocabulary.kind != new_vocabulary.kind:
         raise SettingsError(f"The run has a {old_vocabulary.kind} vocabulary, but the new one is of kind "
                             f"{new_vocabulary.kind}: prepare the data with the --vocab-kind of the run's data.")
-    return [RowOrigin([id]) if id <= UNK else _row_origin(new_vocabulary.id_to_piece(id), new_vocabulary.decode([id]),
-                                                          old_vocabulary)
+    return [RowOrigin([id]) if id <= UNK else _row_origin(id, old_vocabulary, new_vocabulary)
             for id in range(new_vocabulary.size)]
 
 
-def _row_origin(piece: str, text: str, vocabulary: Vocabulary) -> RowOrigin:
-    same = vocabulary.piece_to_id(piece)
+def _row_origin(id: int, old_vocabulary: Vocabulary, new_vocabulary: Vocabulary) -> RowOrigin:
+    piece, text = new_vocabulary.id_to_piece(id), new_vocabulary.decode([id])
+    same = old_vocabulary.piece_to_id(piece)
     if same != UNK:
-        return RowOrigin([same])
-    ids = vocabulary.encode(text)
+        is_switched_on = old_vocabulary.is_unused(same) and not new_vocabulary.is_unused(id)
+        return RowOrigin([same], is_switched_on=is_switched_on)
+    ids = old_vocabulary.encode(text)
     if ids and piece.startswith(text):      # within a word, so without the space mark that the encoding has added
-        first = vocabulary.id_to_piece(ids[0]).removeprefix(SPACE)
-        within = vocabulary.piece_to_id(first) if first else UNK
+        first = old_vocabulary.id_to_piece(ids[0]).removeprefix(SPACE)
+        within = old_vocabulary.piece_to_id(first) if first else UNK
         ids[:1] = [within] if within != UNK else ids[:1] if first else []
     return RowOrigin([] if UNK in ids else ids, is_new=True)
 
@@ -99,8 +107,9 @@ def grow_checkpoint(checkpoint: OpenCheckpoint, model: NMTModel, origins: Mappin
 
     Each row of a table is the mean of the rows of the old subwords, as in Gee et al. (2022), "Fast vocabulary transfer
     for language model compression". Without old subwords, it is as in an untrained model. The softmax bias of a new
-    subword is lower by `NEW_SUBWORD_PENALTY`. If a weight has a moving average, the average is written. Weights that
-    only training uses are kept.
+    subword is lower by `NEW_SUBWORD_PENALTY`. If the old model never writes a subword (`LEAST_BIAS`), and the
+    new vocabulary has switched it on, its bias is the median of the others, reduced likewise. If a weight has a moving
+    average, the average is written. Weights that only training uses are kept.
 
     Args:
         checkpoint: the checkpoint.
@@ -183,6 +192,9 @@ def _load(variable: Variable, checkpoint: OpenCheckpoint, origins: Mapping[str, 
             value[id] = saved_value[row.ids[0]] if len(row.ids) == 1 else saved_value[row.ids].mean(axis=0)
     if name.split("/")[-1] == "softmax_bias":
         value[[row.is_new for row in rows]] -= NEW_SUBWORD_PENALTY
+        never_written = value < LEAST_BIAS
+        switched_on = never_written & [row.is_switched_on for row in rows]
+        value[switched_on] = np.median(value[~never_written]) - NEW_SUBWORD_PENALTY
     variable.load(value, session)
 
 

@@ -15,7 +15,7 @@ from tensorpack.utils import logger
 
 from towernmt.checkpoint.checkpoint_reader import OpenCheckpoint, as_open_checkpoint
 from towernmt.checkpoint.packaged_run import open_run
-from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.checkpoint.saved_run import SavedRun, run_around
 from towernmt.checkpoint.weights import refuse_missing, refuse_unknown, saved_name
 from towernmt.core.errors import CheckpointError, SettingsError
 from towernmt.core.tensors import Session, Variable
@@ -90,7 +90,7 @@ def initial_checkpoint(location: str | Path) -> tuple[SavedRun, str]:
 
     Args:
         location: a run's directory, for its best checkpoint or, without validation, its last; a checkpoint of a run,
-            such as `runs/de-en/checkpoints/step-1000`; or a package.
+            such as `runs/de-en/checkpoints/step-1000` or an average of `towernmt average` inside the run; or a package.
 
     Raises:
         SettingsError: `location` is none of these.
@@ -100,11 +100,11 @@ def initial_checkpoint(location: str | Path) -> tuple[SavedRun, str]:
     if path.is_file() or SavedRun(path).exists():
         run = open_run(path)
         return run, run.checkpoint()
-    run = SavedRun(path.parent.parent)
-    if not run.exists() or not (path / "model.index").is_file():
+    containing_run = run_around(path) if (path / "model.index").is_file() else None
+    if containing_run is None:
         raise SettingsError(f"init.checkpoint={location}: expected the --logdir of a run, one of its checkpoints "
                             "(RUN/checkpoints/step-N), or a package.")
-    return run, str(path / "model")
+    return containing_run, str(path / "model")
 
 
 class StartFrom(SessionInit):

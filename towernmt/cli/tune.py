@@ -154,7 +154,7 @@ def _directory(output: Path, row: TrialRow) -> Path:
 
 
 def _absolute_path(text: str) -> str:
-    """Return an absolute path, because trials have another working directory; a URI is returned unchanged."""
+    """Return an absolute path, because a machine may lack the directory of the command; a URI is unchanged."""
     return text if "://" in text else str(Path(text).absolute())
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from towernmt import __version__
 from towernmt.checkpoint.packaged_run import is_package, open_run
 from towernmt.checkpoint.restore import initial_checkpoint
-from towernmt.checkpoint.saved_run import SavedRun
+from towernmt.checkpoint.saved_run import SavedRun, run_around
 from towernmt.core.directories import directory_kind
 from towernmt.core.errors import SettingsError
 from towernmt.core.files import CACHE_VARIABLE, is_undamaged, user_cache, write_checksums
@@ -194,4 +194,4 @@ def _is_run_or_package(path: Path) -> bool:
     """Return whether a path is a run, a checkpoint of a run, or a package."""
     if path.is_file():
         return path.suffix != ".npz" and is_package(path)       # NumPy's .npz is a zip file, too
-    return SavedRun(path).exists() or (path / "model.index").is_file() and SavedRun(path.parent.parent).exists()
+    return SavedRun(path).exists() or (path / "model.index").is_file() and run_around(path) is not None

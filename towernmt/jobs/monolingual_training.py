@@ -142,7 +142,9 @@ class _Stages:
         self._begin_stage(1, f"train a model of {direction}, which will translate the text ({self._model.path})",
                           60 * minutes - (self._model_seconds() or 0.0) if minutes else None)
         sources, data = self._job.sources, self._job.data
-        overrides = [Overrides(origin, {key: value for key, value in values.items() if not key.startswith("init.")})
+        # A shortlist of the final model lists translations in its direction.
+        final_only = ("init.", "search.shortlist") if self._job.side == "target" else ("init.",)
+        overrides = [Overrides(origin, {key: value for key, value in values.items() if not key.startswith(final_only)})
                      for origin, values in sources.overrides]
         limits = Overrides(self._job.option, model_limits(self._limits))
         return self._train(dataclasses.replace(sources, start=None, run=self._model if self._model.exists() else None,

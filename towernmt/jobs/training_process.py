@@ -52,13 +52,15 @@ class TrainingProcess:
         waits_for: directory that another process may still write; the training waits for its lock. "" for none.
         processors: number of processors that it may use; 0 for all.
         environment: additional environment variables.
+        directory: working directory, to which paths in the arguments are relative; None for that of this process.
     """
 
     def __init__(self, arguments: Sequence[str], output: Any, errors: Any, *, waits_for: Path | str = "",
-                 processors: int = 0, environment: Mapping[str, str] | None = None) -> None:
+                 processors: int = 0, environment: Mapping[str, str] | None = None,
+                 directory: Path | None = None) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, str(waits_for), str(processors), *arguments],
-            stdin=subprocess.PIPE, stdout=output, stderr=errors, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=output, stderr=errors, start_new_session=True, cwd=directory,
             env={**os.environ, **(environment or {})})
         self._stream_of: dict[int, int] = {}     # descriptors that are not at their end, and which stream each is
         for kind, pipe in ((OUTPUT, self._process.stdout), (ERRORS, self._process.stderr)):

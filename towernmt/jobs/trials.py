@@ -54,8 +54,10 @@ class TrialTable:
     rows: list[TrialRow] = field(default_factory=list)
 
     def add_score(self, row: TrialRow, step: int, score: float) -> None:
-        """Add the score of a validation to a row."""
+        """Add the score of a validation to a row. Only the step counts if the score is not finite."""
         row.step = max(row.step, step)
+        if not math.isfinite(score):
+            return
         if row.score is None or self.metric.at_least_as_good(score, row.score):
             row.score = score
 
@@ -127,10 +129,13 @@ class TrialRun:
         directory: directory of the trial, in which `run` is the run directory.
         arguments: arguments of `towernmt`.
         scalar: name of the score in the statistics of the run.
+        working_directory: directory of the command, to which paths in arguments and settings are relative. If this
+            machine lacks it, the training starts in the directory of this process.
     """
 
-    def __init__(self, directory: Path, arguments: Sequence[str], scalar: str) -> None:
+    def __init__(self, directory: Path, arguments: Sequence[str], scalar: str, working_directory: Path) -> None:
         self._directory, self._arguments, self._scalar = directory, list(arguments), scalar
+        self._working_directory = working_directory if working_directory.is_dir() else None
         self._statistics = trial_run_directory(directory) / "log" / "stats.jsonl"
         self._searched: tuple[int, int] | None = None       # time and size of the statistics without a new validation
         self._last = TrialReport(0, None)
@@ -170,7 +175,8 @@ class TrialRun:
         run = trial_run_directory(self._directory)
         run.mkdir(parents=True, exist_ok=True)
         with (self._directory / OUTPUT).open("ab") as output:
-            self._process = TrainingProcess(self._arguments, output, subprocess.STDOUT, waits_for=run)
+            self._process = TrainingProcess(self._arguments, output, subprocess.STDOUT, waits_for=run,
+                                            directory=self._working_directory)
 
     def _next_validation(self) -> TrialReport | None:
         """Return the first validation after the last one that was reported, or None."""

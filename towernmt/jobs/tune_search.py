@@ -93,7 +93,8 @@ def search(trials: Sequence[Trial], table: TrialTable, limits: SearchLimits, wor
 
     cpus = trial_processors(cluster_machines(), limits)
     arguments = {trial.row.number: (trial.directory, list(trial.arguments)) for trial in trials}
-    trainable = tune.with_resources(_trainable(arguments, table.metric.scalar()), {"cpu": cpus, "gpu": limits.gpus})
+    trainable = tune.with_resources(_trainable(arguments, table.metric.scalar(), Path.cwd()),
+                                    {"cpu": cpus, "gpu": limits.gpus})
     scheduler = _scheduler(limits)
     rows = {trial.row.number: trial.row for trial in trials}
     tuner = tune.Tuner(
@@ -134,13 +135,13 @@ def trial_processors(machines: Sequence[Resources], limits: SearchLimits) -> int
     return max_worker_resources(machines, trials, limits.gpus).processors
 
 
-def _trainable(arguments: dict[int, tuple[Path, list[str]]], scalar: str) -> Any:
+def _trainable(arguments: dict[int, tuple[Path, list[str]]], scalar: str, working_directory: Path) -> Any:
     """Return the class of Ray Tune's trials, each of which is one `TrialRun`."""
     from ray import tune
 
     class Training(tune.Trainable):
         def setup(self, config: dict[str, Any]) -> None:
-            self.trial = TrialRun(*arguments[config["number"]], scalar)
+            self.trial = TrialRun(*arguments[config["number"]], scalar, working_directory)
 
         def step(self) -> dict[str, Any]:
             report = self.trial.next()

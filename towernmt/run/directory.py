@@ -168,7 +168,8 @@ class RunDirectory(SavedRun):
             return ""
         from towernmt.checkpoint.restore import initial_checkpoint  # imports TensorFlow
 
-        return checksum_of_weights(initial_checkpoint(settings.init.checkpoint)[1])
+        _initial_run, prefix = initial_checkpoint(settings.init.checkpoint)  # a package may remove its files with it
+        return checksum_of_weights(prefix)
 
     @contextmanager
     def writing(self, activity: str) -> Iterator[None]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import random
+import re
 from collections.abc import Sequence
 
 import pytest
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, UNK
@@ -54,6 +56,33 @@ def test_the_text_is_normalised_as_the_old_model_normalises_it() -> None:
     assert added and all(piece == piece.lower() for piece in added)
     assert [new.id_to_piece(id) for id in range(old.size)] == [old.id_to_piece(id) for id in range(old.size)]
     assert new.decode(new.encode(NEW[0].upper())) == NEW[0]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("split_digits", [True, False])
+def test_new_subwords_have_several_digits_only_if_the_old_model_joins_digits(kind: str, split_digits: bool) -> None:
+    lines = text_of(["jahr", "jahre", "1990", "1991", "1999", "2019"])
+    old = learn_sentence_piece(lines, kind, 30, split_digits=split_digits)
+    new = extended(old, lines, 120)
+    numbers = [piece for id in range(new.size) if re.search(r"\d\d", piece := new.id_to_piece(id))]
+    assert bool(numbers) != split_digits
+
+
+def test_a_model_that_claims_to_split_digits_but_has_numbers_gets_further_numbers() -> None:
+    lines = text_of(["jahr", "1990", "1991"])
+    model = sentencepiece_model_pb2.ModelProto.FromString(learn_sentence_piece(lines, "bpe", 30).files()[".model"])
+    model.trainer_spec.split_digits = True
+    old = SentencePieceVocabulary(model.SerializeToString())
+    new = extended(old, text_of(["jahr", "2019", "2018"]), 60)
+    assert any("201" in new.id_to_piece(id) for id in range(old.size, new.size))
+
+
+def test_rare_characters_fill_at_most_half_of_the_new_subwords() -> None:
+    old = learn_sentence_piece(OLD, "unigram", 60)
+    rare = [chr(ord("一") + number) for number in range(200)]
+    new = extended(old, [*NEW * 20, "".join(rare)], 100)
+    assert "{" in "".join(map(new.id_to_piece, range(old.size, new.size)))
+    assert sum(new.piece_to_id(character) != UNK for character in rare) < 50
 
 
 def test_words_are_added_by_their_frequency() -> None:

@@ -16,11 +16,15 @@ import numpy as np
 import pytest
 import yaml
 
+from towernmt.checkpoint.checkpoint_files import checksum_of_weights
 from towernmt.checkpoint.packaged_run import PackagedRun, open_run
+from towernmt.checkpoint.records import INITIAL_WEIGHTS
 from towernmt.checkpoint.restore import initial_checkpoint
 from towernmt.checkpoint.saved_run import SavedRun
 from towernmt.cli import exchange_commands as command
+from towernmt.cli.main import main
 from towernmt.core.errors import CheckpointError, DataError, SettingsError
+from towernmt.core.tf_compat import tf
 from towernmt.dataflow.preparation.alignment_model import Entries
 from towernmt.dataflow.text.language_codes import Direction
 from towernmt.evaluate.metrics import corpus_scores
@@ -64,6 +68,26 @@ def averaged_run(original_run: Path, tmp_path_factory: pytest.TempPathFactory) -
     write_values({**values, **others, **slots, **averages}, path / "checkpoints", 2,
                  {"step": 2, "position": None, "callbacks": {}, "weights": names})
     return path
+
+
+@pytest.mark.thorough
+def test_a_training_starts_from_it_and_resumes_without_a_writable_cache(
+        package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TOWERNMT_CACHE", str(tmp_path / "file"))
+    for side in ("source", "target"):
+        (tmp_path / side).write_text("".join(f"w{number} w{number + 1}\n" for number in range(12)))
+    files = [str(tmp_path / side) for side in ("source", "target")]
+    assert main(["prepare", "--vocabulary-of", str(package), "--source", files[0], "--target", files[1],
+                 "--output", str(tmp_path / "data")]) == 0
+    for steps in (1, 2):
+        with tf.Graph().as_default():
+            assert main(["train", "--start", str(package), "--data", str(tmp_path / "data"), "--logdir",
+                         str(tmp_path / "new"), "--towers", "1", "--set", f"train.steps={steps}", "checkpoint.steps=1",
+                         "validation.steps=0"]) == 0
+    settings = yaml.safe_load((tmp_path / "new" / "settings.yaml").read_text())
+    run = open_run(package)     # removes its temporary directory when it is collected
+    assert settings["made_from"][INITIAL_WEIGHTS] == checksum_of_weights(run.checkpoint())
 
 
 def test_it_translates_and_scores_as_its_run(run_on_disk: Path, package: Path, lines: list[str]) -> None:

@@ -12,13 +12,13 @@ from towernmt.dataflow.text.pair_filters import DUPLICATES, PairFilter, TextFilt
 from towernmt.dataflow.text.pharaoh_alignments import LONGEST
 from towernmt.dataflow.text.validation_set import ValidationFiles, named_sets
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.character_coverage import LEAST_COVERAGE
 from towernmt.farm.ray_workers import check_ray
 
 VOCABULARY_KINDS = ("unigram", "bpe", "bpe-codes", "word")
 SENTENCEPIECE_KINDS = ("unigram", "bpe")
 LEARN = "learn"
 """Value of `alignments` to learn them. A file of this name is passed as ./learn."""
-LEAST_COVERAGE = 0.98  # minimum of SentencePiece
 
 
 def _filter(name: str) -> Any:

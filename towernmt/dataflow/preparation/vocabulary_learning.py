@@ -6,19 +6,19 @@ The vocabularies of the two languages are learned at the same time.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 
 from towernmt.core.errors import DataError, SettingsError, remedy
-from towernmt.dataflow.preparation.prepare_settings import LEAST_COVERAGE, PrepareSettings
+from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.tasks import Task, atomic_output
 from towernmt.dataflow.preparation.text_tasks import SampleSpec, sampled_sentences
 from towernmt.dataflow.preparation.vocabulary_plan import VocabularyPlan, files_by_side, is_learned, learned_sides
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
+from towernmt.dataflow.vocabulary.character_coverage import automatic_coverage
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.source_factors import add_factors
 from towernmt.dataflow.vocabulary.source_text import SourceText
@@ -113,7 +113,7 @@ class LearnVocabulary(Task):
             return learn_words(sentences, recipe.size)
         if recipe.kind == "bpe-codes":
             return learn_bpe_codes(sentences, recipe.size, split_digits=recipe.split_digits)
-        coverage = recipe.coverage or self._coverage()
+        coverage = recipe.coverage or automatic_coverage(self._sentences(), recipe.size)
         return learn_sentence_piece(sentences, recipe.kind, recipe.size, coverage, recipe.byte_fallback, recipe.symbols,
                                     recipe.split_digits)
 
@@ -136,16 +136,6 @@ class LearnVocabulary(Task):
                             "every line is empty or has only control characters. Pass text as "
                             f"{' and '.join(f'--{name}' for name in self.names)}.")
         return chain(first, sentences)
-
-    def _coverage(self) -> float:
-        """Return the share of the text that is covered by as many characters as fill half of the vocabulary."""
-        characters: Counter[str] = Counter()
-        for sentence in self._sentences():
-            characters.update(sentence)
-        frequent = characters.most_common(self.recipe.size // 2)
-        if len(frequent) == len(characters):
-            return 1.0
-        return max(sum(count for _, count in frequent) / characters.total(), LEAST_COVERAGE)
 
 
 class VocabularyMaker:

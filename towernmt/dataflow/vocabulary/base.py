@@ -181,6 +181,10 @@ class Vocabulary(ABC):
     def piece_to_id(self, piece: str) -> int:
         """Return the id of a subword, or UNK if it is unknown."""
 
+    def is_unused(self, id: int) -> bool:
+        """Return whether the vocabulary marks a subword as unused: it has an id, but no text is divided into it."""
+        return False
+
     @abstractmethod
     def files(self) -> Mapping[str, bytes]:
         """Return the content of the vocabulary's files by suffix, the main file first."""

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.vocabulary.base import SPECIAL_PIECES, Vocabulary
+from towernmt.dataflow.vocabulary.character_coverage import automatic_coverage
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
 from towernmt.dataflow.vocabulary.sentencepiece_model import is_unigram
 from towernmt.dataflow.vocabulary.sentencepiece_vocabulary import SentencePieceVocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, most_frequent
+
+_TWO_DIGITS = re.compile("[0-9]{2}")
 
 
 def extended(vocabulary: Vocabulary, sentences: Iterable[str], size: int) -> Vocabulary:
     """Return a vocabulary with more subwords: those of the old vocabulary keep their ids, and those of a text follow.
 
     A vocabulary of `size` ids is learned from the text, and its new subwords are added. In a unigram model, they have
-    their log probabilities in the text, so sentences are divided into them where that is more probable.
+    their log probabilities in the text, so sentences are divided into them where that is more probable. If the old
+    model splits numbers into digits, no new subword has two digits.
 
     Args:
         vocabulary: the vocabulary, of SentencePiece or of plain words.
@@ -46,9 +51,13 @@ def _extended_sentence_piece(vocabulary: SentencePieceVocabulary, sentences: Ite
 
     content = vocabulary.files()[".model"]
     kind = "unigram" if is_unigram(content) else "bpe"
-    learned = learn_sentence_piece(map(vocabulary.normalized, sentences), kind, size)
     model = sentencepiece_model_pb2.ModelProto.FromString(content)
     types = sentencepiece_model_pb2.ModelProto.SentencePiece
+    # The options of another program's model may be wrong, but its subwords show whether it splits numbers.
+    split_digits = model.trainer_spec.split_digits and not any(
+        entry.type == types.NORMAL and _TWO_DIGITS.search(entry.piece) for entry in model.pieces)
+    text = [vocabulary.normalized(sentence) for sentence in sentences]
+    learned = learn_sentence_piece(text, kind, size, automatic_coverage(text, size), split_digits=split_digits)
     old = {entry.piece: entry for entry in model.pieces}
     lowest = min(entry.score for entry in model.pieces)
     for entry in sentencepiece_model_pb2.ModelProto.FromString(learned.files()[".model"]).pieces:

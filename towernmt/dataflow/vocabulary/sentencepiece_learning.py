@@ -107,7 +107,7 @@ def _training_message(message: str, kind: str, size: int) -> str:
     needed = re.search(r"smaller than required_chars[^0-9]*(\d+) vs (\d+)", message)
     if needed:
         return (f"a {kind} vocabulary of {size} is too small: the text needs {max(map(int, needed.groups()))} for its "
-                "single characters and the special pieces. Increase --vocab-size, or decrease --character-coverage.")
+                "single characters and the special pieces. Increase --vocab-size.")
     if any(sign in message for sign in ("!sentences_.empty()", "all_chars_count")) or "no sentences" in message.lower():
         return ("the text to learn a vocabulary from is empty: every line is blank, or has only characters that "
                 "SentencePiece ignores (control characters, \u2581). Check the text, or choose another --vocab-kind.")

@@ -119,5 +119,8 @@ class SentencePieceVocabulary(Vocabulary):
         model_id = int(self._processor.piece_to_id(piece))
         return model_id if self._own_ids is None else self._own_ids[model_id]
 
+    def is_unused(self, id: int) -> bool:
+        return self._model_ids[id] >= 0 and bool(self._processor.is_unused(self._model_ids[id]))
+
     def files(self) -> Mapping[str, bytes]:
         return {".model": self._model}

@@ -24,7 +24,8 @@ def settings_of_initial_run(settings: Settings) -> Iterator[AutomaticSetting]:
     from towernmt.checkpoint.restore import initial_checkpoint  # imports TensorFlow
     from towernmt.run.directory import RunDirectory
 
-    run = RunDirectory(initial_checkpoint(settings.init.checkpoint)[0].path)
+    initial_run = initial_checkpoint(settings.init.checkpoint)[0]  # kept, because a package may remove its directory
+    run = RunDirectory(initial_run.path)
     name = settings.architecture
     if run.architecture() == (find_location(name).name if is_findable(name) else name):
         current, initial = flatten(settings), run.settings_like(settings)
