@@ -319,11 +319,11 @@ def _distribute_words(node: _Node, aligned: _Aligned, links: _SentenceAlignment)
     if len(words) < words_left:
         return []
     requests = []
-    ranges_of_words = [(child, indices, *(bisect_left(words, index) for index in child.run))
-                       for child, indices in aligned]
-    complete = {word for child, _, start, end in ranges_of_words if end - start >= child.min_words
+    ranges_of_words = [(bisect_left(words, child.run.start), bisect_left(words, child.run.end)) for child, _ in aligned]
+    complete = {word for (child, _), (start, end) in zip(aligned, ranges_of_words, strict=True)
+                if end - start >= child.min_words
                 for word in range(start, end)}      # not taken from these children if other words are near
-    for child, indices, start, end in ranges_of_words:
+    for (child, indices), (start, end) in zip(aligned, ranges_of_words, strict=True):
         if end - start < child.min_words:
             near = [bisect_left(words, index) for index in indices or [links.insertion_index(child)]]
             start = max(near, key=lambda first: (-len(complete.intersection(range(first, first + child.min_words))),

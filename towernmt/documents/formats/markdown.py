@@ -276,10 +276,12 @@ class _Written:
                 words, source = re.sub(r"(?<!\\)([\[\]])", r"\\\1", images[number]), self._inline.images[number]
                 written.append(before + words + (full_reference(source) if is_short and words != source else after))
             else:
-                is_short = isinstance(part, Mark) and part.kind != "single" and part.key in self._inline.short_links
                 if part.content == "[" and re.search(r"(?<!\\)!$", "".join(written[-1:])):
                     written[-1] = written[-1][:-1] + "\\!"     # not an image
-                written.append(f"\0{part.key}\0" if is_short else part.content)
+                if isinstance(part, Mark) and part.kind != "single" and part.key in self._inline.short_links:
+                    written.append(f"\0{part.key}\0")
+                else:
+                    written.append(part.content)
         return "".join(written)
 
     def _flat(self, segment: Segment) -> str:
