@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -252,6 +252,7 @@ def test_words_do_not_become_mathematics(source: str, translation: str, expected
 @given(st.lists(st.sampled_from(["**wort**", "*wort*", "_wort_", "~~wort~~", "[wort](u)", "<b>wort</b>", "wort", "`x`",
                                  "**wort *da* so**", "[**wort**](u)"]), min_size=1, max_size=6).map(" ".join),
        st.lists(st.sampled_from(["one", "two", "“", "”", ".", "词", "é-b", " "]), max_size=6).map("".join))
+@example("`x` **wort** ~~wort~~ ~~wort~~", "““")
 def test_any_translation_keeps_the_structure(source: str, translation: str) -> None:
     document = open_markdown(source.encode())
     found = fakes.translate_segments(document.segments, lambda all_: [fakes.Fake(translation, None)] * len(all_), None)

@@ -47,6 +47,8 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>~&|$])")
 _BLOCK = re.compile(r"(?=#{1,6}(?:\s|$)|[>|]|[-+*=](?:\s|$)|(?:-{2,}|={2,}|\*{3,}|_{3,})\s*$|`{3}|~{3}|:?-+:?\s*\|)"
                     r"|\d{1,9}(?=[.)](?:\s|$))")
 """Beginning of a block that is not a paragraph; a backslash after the match makes it a paragraph."""
+_TOUCHING = re.compile(r"(?<!~)~~~~(?!~)")
+"""The end of a strikethrough and the beginning of the next one, without a space between them."""
 _LINK = re.compile(r"\0(\d+)\0(.*?)\0\1\0", re.DOTALL)
 """A `ShortLink` until its words are known: between its keys."""
 
@@ -228,7 +230,9 @@ class _Written:
             meant = self._meant(variant)
             for is_escaped in (False, True):
                 rows = self._rows(lines, images, is_escaped)
-                if self._reads("\n".join(rows)) == meant:
+                text = "\n".join(rows)
+                touching = _TOUCHING.findall(text)      # GitHub reads no strikethrough there, unlike other parsers
+                if self._reads(text) == meant and len(touching) <= len(_TOUCHING.findall(self._inline.source)):
                     return rows
             first = first or rows
         return first
