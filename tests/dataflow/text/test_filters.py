@@ -159,6 +159,12 @@ def test_tags_before_a_text_do_not_count(filters: TextFilters, source: str, targ
     assert filters.reason(source, target) == reason
 
 
+def test_tags_before_a_text_do_not_count_for_duplicates() -> None:
+    pairs = [("hello there", "hallo"), ("<bt> hello there", "hallo"), ("<2de> <bt> hello there", "<a> hallo"),
+             ("<bt> hello <bt> there", "hallo")]
+    assert came_before(duplicate_keys(pairs, "exact")[:, 0]).tolist() == [False, True, True, False]
+
+
 def test_the_share_of_a_script_counts_letters_alone() -> None:
     assert share_in_scripts("abc где 12 !", "Latin") == 0.5
     assert share_in_scripts("コーヒーを飲む", "Han,Hiragana,Katakana") == 1

@@ -263,6 +263,8 @@ _WORD = re.compile(r"\w+")
 def duplicate_keys(pairs: Sequence[tuple[str, str]], kind: str) -> NDArray[np.uint64]:
     """Return uint64 `[pairs, keys]`: the key of the complete pair, then the keys of its bands.
 
+    Tags at the beginning, such as `<2de>`, do not count.
+
     Args:
         pairs: cleaned text.
         kind: "exact" (one key a pair) or "near".
@@ -271,7 +273,7 @@ def duplicate_keys(pairs: Sequence[tuple[str, str]], kind: str) -> NDArray[np.ui
         SettingsError: the package for near duplicates is missing.
     """
     rows = [[_hash(f"{source}\n{target}".encode()), *(_band_keys(source, target) if kind == "near" else ())]
-            for source, target in pairs]
+            for source, target in ((split_tags(source)[1], split_tags(target)[1]) for source, target in pairs)]
     return np.array(rows, np.uint64).reshape(len(rows), KEYS_PER_PAIR[kind])
 
 
