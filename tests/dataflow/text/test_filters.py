@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +134,15 @@ def test_the_factors_and_links_of_dropped_pairs_go_with_them(tmp_path: Path) -> 
     ("am 3. und 4.", "4th and 3rd", True), ("٣ كتب", "3 books", True), ("um 7", "at 8", False), ("22", "2", False)])
 def test_digits_agree_in_any_order_and_script(source: str, target: str, agree: bool) -> None:
     assert digits_agree(source, target) is agree
+
+
+@pytest.mark.parametrize("digit", ["\U0001ccf1", "\U00011f51"])
+def test_digits_that_python_does_not_know_are_compared_as_characters(digit: str, monkeypatch: pytest.MonkeyPatch
+                                                                    ) -> None:
+    monkeypatch.setattr(pair_filters, "_value", pair_filters._value.__wrapped__)     # without the cache
+    monkeypatch.setattr(pair_filters, "unicodedata", unicodedata.ucd_3_2_0)
+    assert digits_agree(f"a {digit}", f"b {digit}")
+    assert not digits_agree(f"a {digit}", "b")
 
 
 @pytest.mark.parametrize("source, target, agree", [

@@ -139,15 +139,16 @@ def punctuation_agrees(source: str, target: str) -> bool:
     return many <= 1.5 * few + _EXTRA_MARKS
 
 
-def _digits(text: str) -> Counter[int]:
+def _digits(text: str) -> Counter[int | str]:
     counts = Counter(map(_value, _DIGITS.findall(text)))
     del counts[0]
     return counts
 
 
 @cache
-def _value(digit: str) -> int:
-    return unicodedata.digit(digit)
+def _value(digit: str) -> int | str:
+    """Return the value of a digit, or the digit itself if Python's Unicode is older than that of `regex`."""
+    return unicodedata.digit(digit, digit)
 
 
 def _is_question(text: str) -> bool:
