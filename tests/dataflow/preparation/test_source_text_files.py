@@ -100,6 +100,26 @@ def test_a_mixture_brings_all_its_validation_sets_with_all_references(directory:
     assert prepared(source="corpora.yaml").validation_sets == [both, swapped]
 
 
+def test_known_problems_are_reported_before_the_sources_are_read(directory: Path) -> None:
+    Path("broken.tsv").write_text("one column\n")
+    Path("corpora.yaml").write_text("sources: [broken.tsv]\nvalidation: {source: missing.de, target: train.en}\n")
+    with pytest.raises(DataError, match=r"missing\.de: the file does not exist"):
+        prepared(source="corpora.yaml")
+    prepared(source="train.tsv.gz")
+    with pytest.raises(DataError, match=r"out contains another preparation \(max_length 200 there, 100 now\)"):
+        prepared(source="broken.tsv", max_length=100)
+    for settings in ({}, {"max_length": 100, "overwrite": True}):
+        with pytest.raises(DataError, match=r"broken\.tsv line 1"):
+            prepared(source="broken.tsv", **settings)
+
+
+def test_automatic_settings_of_an_old_preparation_are_compared_after_the_text_was_measured(directory: Path) -> None:
+    for name in ("train.tsv.gz", "train.tsv.gz", "train.{de,en}"):      # the second one is kept
+        prepare(PrepareSettings(name, output="out", workers=1))
+    with pytest.raises(DataError, match=r"another preparation \(vocab_size \d+ there, 60 now"):
+        prepare(PrepareSettings("train.tsv.gz", output="out", workers=1, vocab_size=60))
+
+
 def test_prepared_again_from_the_same_sources_it_is_kept(directory: Path) -> None:
     before = prepared(source="train.tsv.gz").manifest
     stamp = Path("out/manifest.json").stat().st_mtime_ns
