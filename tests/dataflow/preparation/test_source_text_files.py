@@ -80,6 +80,26 @@ def test_each_word_of_a_tag_is_one_subword_unless_it_is_only_letters(directory: 
     assert "<a,b>" in pieces(vocabulary("<a,b>", vocab_kind="word"), "<a,b> ja")
 
 
+def test_a_tag_that_an_existing_vocabulary_does_not_know_is_refused(directory: Path) -> None:
+    for output, factor in (("plain", ""), ("factored", "|X")):
+        Path("train.de").write_text("".join(" ".join(word + factor for word in source.split()) + "\n"
+                                            for source, _ in PAIRS))
+        prepare(PrepareSettings("train.de", "train.en", output, vocab_kind="word", source_factors=len(factor) // 2))
+
+    def prepare_with(tag: str, vocabulary: str, factors: int = 0) -> PreparedData:
+        Path("corpora.yaml").write_text(f"sources:\n  - {{uri: 'train.{{de,en}}', tag: '{tag}'}}\n")
+        files = {f"{side}_vocab": f"{vocabulary}/vocabulary/{side}.words" for side in ("source", "target")}
+        return prepare(PrepareSettings("corpora.yaml", output="out", overwrite=True, source_factors=factors, **files))
+
+    assert prepare_with("ja|X", "factored", 1).pairs == 60
+    for tag, vocabulary in (("<a>|X", "factored"), ("ja|Y", "factored"), ("<a>|X", "plain")):
+        with pytest.raises(SettingsError, match=r"^corpora\.yaml: the tag .* is not in the source vocabulary"):
+            prepare_with(tag, vocabulary, 1)
+    assert prepare_with("ja|Y", "plain", 1).pairs == 60     # the values of the factor are learned
+    with pytest.raises(SettingsError, match=r"^corpora\.yaml: the tag <a> is not in the source vocabulary"):
+        prepare_with("<a>", "plain")
+
+
 def test_a_mixture_brings_its_filters_unless_the_settings_have_others(directory: Path) -> None:
     Path("some.tsv").write_text("eins\teins\nja 2\tyes 2\nnein 3\tno 4\nзет\tzet\n")
     Path("corpora.yaml").write_text("sources: [some.tsv]\ndrop_identical: true\nmatch_digits: true\n"

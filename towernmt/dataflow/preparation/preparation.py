@@ -38,7 +38,7 @@ from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.preparation.shards import ShardInfo
 from towernmt.dataflow.preparation.task_runners import task_runner
-from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker, check_vocabulary_files
+from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker, check_known_tags, check_vocabulary_files
 from towernmt.dataflow.preparation.vocabulary_plan import plan_vocabularies
 from towernmt.dataflow.text.text_lines import check_rereadable
 from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -89,6 +89,7 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
         corpus = f"{settings.source} and {settings.target}"
         if mixture is not None:
             corpus = mixture.name
+            check_known_tags(text_settings, [ingredient.tag for ingredient in mixture.ingredients])
             text_settings = write_text_files(text_settings, mixture, output.stage, stream,
                                              partial(output.keep_work, after_errors=True))
         with task_runner(text_settings, output.stage.absolute(), partial(_report, stream)) as runner:
