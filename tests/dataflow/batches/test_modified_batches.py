@@ -141,3 +141,11 @@ def test_modifiers_are_part_of_a_position_and_invalid_ones_are_refused(directory
         make_batches(data, replace(settings("upper=0.2"), modifier_languages="german"), 1)
     with pytest.raises(SettingsError, match="modifier 'lower' does not exist"):
         make_batches(data, settings("lower=0.2"), 1)
+
+
+@pytest.mark.parametrize(("written", "languages"), [
+    ("", ("", "")), ("tr-en", ("tr", "en")), ("TR-EN", ("tr", "en")), ("tur-eng", ("tr", "en")),
+    ("pt_BR-en", ("pt", "en")), ("az-Latn-en-GB", ("az", "en"))])
+def test_languages_of_modifiers_may_be_written_in_any_form(written, languages):
+    modifiers = settings("upper=0.2", modifier_languages=written).pair_modifiers()
+    assert modifiers is not None and modifiers.languages == languages
