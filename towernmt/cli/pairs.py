@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
+from towernmt.cli.specified_options import options_with_defaults, specified_options
 from towernmt.cli.translator_options import add_model_arguments, make_translator
 from towernmt.core.errors import DataError, SettingsError
 from towernmt.dataflow.batches.training_data import is_prepared
@@ -65,22 +65,9 @@ def add_pairs_arguments(parser: argparse.ArgumentParser) -> None:
                         help="accept documents that seem to be no translations of each other")
     first_of_model = len(parser._actions)
     add_model_arguments(parser, required=False)
-    parser.set_defaults(document_options=_with_defaults(parser._actions, excluded=("help", "output", "reviewed")),
-                        model_options=_with_defaults(parser._actions[first_of_model:], excluded=("model",)))
-
-
-def _with_defaults(actions: Iterable[argparse.Action], excluded: Sequence[str]) -> dict[str, tuple[str, Any]]:
-    """Return the options of actions with their defaults, by the names of their values."""
-    options: dict[str, tuple[str, Any]] = {}
-    for action in actions:
-        if action.option_strings and action.dest not in excluded:
-            options.setdefault(action.dest, (action.option_strings[0], action.default))
-    return options
-
-
-def _specified(args: argparse.Namespace, options: Mapping[str, tuple[str, Any]]) -> str:
-    """Return the options whose values differ from the defaults, for a message."""
-    return ", ".join(option for name, (option, default) in options.items() if getattr(args, name) != default)
+    parser.set_defaults(
+        document_options=options_with_defaults(parser._actions, excluded=("help", "output", "reviewed")),
+        model_options=options_with_defaults(parser._actions[first_of_model:], excluded=("model",)))
 
 
 def run_pairs(args: argparse.Namespace) -> int:
@@ -159,12 +146,12 @@ def _check(args: argparse.Namespace) -> None:
     if bool(args.reviewed) == bool(args.target) or args.reviewed and args.source:
         raise SettingsError("Pass a document and its translation, two folders, or a table as --reviewed.")
     if args.reviewed:
-        if options := _specified(args, args.document_options):
+        if options := specified_options(args, args.document_options):
             raise SettingsError(f"--reviewed only writes the kept pairs of a table: leave out {options}.")
         return
     if args.threshold is not None and not 0 <= args.threshold <= 1:
         raise SettingsError(f"--threshold {args.threshold}: pass a number from 0 to 1.")
-    if not args.model and (options := _specified(args, args.model_options)):
+    if not args.model and (options := specified_options(args, args.model_options)):
         raise SettingsError(f"{options}: these options are about a model: pass --model, too, or leave them out.")
     if args.review:
         _check_review(args.review)
