@@ -26,7 +26,8 @@ from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.dataflow.vocabulary.vocabulary_files import load_factors, load_vocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, learn_words
 
-_LEARNING_SETTINGS = ("vocab_size", "character_coverage", "byte_fallback", "split_digits", "vocab_symbols")
+_LEARNING_SETTINGS = ("vocab_kind", "vocab_size", "character_coverage", "byte_fallback", "split_digits",
+                      "vocab_symbols", "vocab_sentences")
 """Settings of `prepare` that have an effect only if a vocabulary is learned."""
 
 
@@ -45,7 +46,7 @@ def check_vocabulary_files(settings: PrepareSettings) -> None:
                             f"{remedy(error, 'Check the path.')}") from error
     if not learned_sides(settings) and not settings.factors:
         for name in _LEARNING_SETTINGS:
-            if getattr(settings, name):
+            if getattr(settings, name) != getattr(PrepareSettings, name):
                 option = f"--{name.replace('_', '-')}"
                 raise SettingsError(f"{option} has no effect, because all vocabularies are files: leave out {option}, "
                                     "or --source-vocab and --target-vocab.")
