@@ -53,6 +53,9 @@ def test_a_table_is_made_of(of: str, data: PreparedData, tmp_path: Path, capsys:
     (["--source", "a"], "--source and --target must be specified together"),
     (["--alignments", "a"], "--alignments needs two text files"),
     (["--table", "a", "--source", "b", "--target", "c"], "leave out --source and --target"),
+    (["--alignments", "a", "--source", "b", "--target", "c", "--pairs", "9", "--iterations", "2"],
+     "--pairs, --iterations: these options are about learning, but --alignments replaces it: leave them out"),
+    (["--table", "a", "--iterations", "2"], "--iterations: these options are about learning, but --table replaces it"),
     (["--pieces"], "--pieces needs --table"), (["--pairs", "0"], "each must be at least 1")])
 def test_options_that_do_not_go_together_are_refused(
         wrong: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -189,6 +189,13 @@ def test_the_command_joins_and_rates_links_that_are_there_already(tmp_path: Path
     ([], "Pass --model to align"), (["--model=x"], "pass --source and --target"),
     (["--links=x", "--symmetrise=union"], "pass --reverse-model"), (["--links=x", "--json"], "single model"),
     (["--links=x", "--threshold=0"], "--threshold 0.0: pass"),
+    (["--links=x", "--threshold=0.5"], "--threshold: these options are about a model, but --links"),
+    (["--links=x", "--checkpoint=last", "--last-weights", "--trust-code", "--batch-tokens=9", "--cpu"],
+     "--checkpoint, --trust-code, --last-weights, --batch-tokens, --cpu: these options are about a model"),
+    (["--links=x", "--reverse-model=y", "--source=s", "--target=t", "--checkpoint=last"],
+     "--checkpoint last is a checkpoint of --model: leave it out"),
+    (["--links=x", "--gold-from=1"], "--gold-from 1 needs reference alignments: pass --gold"),
+    (["--links=x", "--gold-from=0"], "--gold-from 0 needs reference alignments: pass --gold"),
 ])
 def test_arguments_that_cannot_work_are_refused(arguments: list[str], message: str,
                                                 capfd: pytest.CaptureFixture[str]) -> None:

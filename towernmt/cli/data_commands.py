@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from towernmt.checkpoint.packaged_run import open_run
+from towernmt.cli.specified_options import specified_options
 from towernmt.core.errors import SettingsError, mask_uri
 from towernmt.core.gpus import visible_gpus
 from towernmt.dataflow.batches.training_data import is_prepared
@@ -253,13 +254,17 @@ def add_lexicon_arguments(parser: argparse.ArgumentParser) -> None:
                              "logarithms, as fast_align -p writes them)")
     parser.add_argument("--pieces", action="store_true",
                         help="the words of --table are subwords of the vocabularies")
+    _add_learning_options(parser)
+    parser.add_argument("--keep", type=int, default=200, metavar="N",
+                        help="maximum number of translations per word (default: %(default)s)")
+
+
+def _add_learning_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pairs", type=int, default=500_000, metavar="N",
                         help="number of first pairs to learn from; a pair of 25 words needs about 3 kB of memory "
                              "(default: %(default)s)")
     parser.add_argument("--iterations", type=int, default=5, metavar="N",
                         help="iterations of expectation maximisation (default: %(default)s)")
-    parser.add_argument("--keep", type=int, default=200, metavar="N",
-                        help="maximum number of translations per word (default: %(default)s)")
 
 
 def run_lexicon(args: argparse.Namespace) -> int:
@@ -309,6 +314,10 @@ def _check(args: argparse.Namespace) -> None:
         raise SettingsError("--table is read unchanged: leave out --source and --target.")
     if args.pieces and not args.table:
         raise SettingsError("--pieces needs --table: pass a table, or leave it out.")
+    replacement = "--table" if args.table else "--alignments" if args.alignments else ""
+    if replacement and (options := specified_options(args, _add_learning_options)):
+        raise SettingsError(f"{', '.join(options)}: these options are about learning, but {replacement} replaces it: "
+                            "leave them out.")
     if args.pairs < 1 or args.iterations < 1 or args.keep < 1:
         raise SettingsError(f"--pairs {args.pairs} --iterations {args.iterations} --keep {args.keep}: each must be at "
                             "least 1.")

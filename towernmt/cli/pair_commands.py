@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from towernmt.cli.specified_options import specified_options
 from towernmt.cli.translation_options import (
     add_device_options,
     add_engine_options,
@@ -153,16 +154,20 @@ def add_align_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reverse-links", metavar="FILE",
                         help="in place of --reverse-model: a file of alignments of the other direction, also source "
                              "word-target word")
-    parser.add_argument("--threshold", type=float, metavar="WEIGHT",
-                        help="align all words with at least this attention, 0 to 1 (default: each target word with the "
-                             "source word of the most attention)")
     parser.add_argument("--json", action="store_true",
                         help="write one JSON object per line: the words, their links, and the attention as weights")
     parser.add_argument("--gold", metavar="FILE",
                         help="reference alignments, `1-2` sure and `1?2` or `1p2` possible: print precision, recall "
                              "and the alignment error rate to standard error")
-    parser.add_argument("--gold-from", type=int, choices=[0, 1], default=0,
-                        help="the number of the first word in --gold (default: %(default)s)")
+    parser.add_argument("--gold-from", type=int, choices=[0, 1],
+                        help="the number of the first word in --gold (default: 0)")
+    _add_alignment_model_options(parser)
+
+
+def _add_alignment_model_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threshold", type=float, metavar="WEIGHT",
+                        help="align all words with at least this attention, 0 to 1 (default: each target word with the "
+                             "source word of the most attention)")
     parser.add_argument("--checkpoint", metavar="NAME",
                         help="checkpoint of --model: best, last, step-N or a prefix (default: best, or else last)")
     add_trust_option(parser)
@@ -188,7 +193,7 @@ def run_align(args: argparse.Namespace) -> int:
                 if gold_line is None:
                     raise DataError(f"{args.gold} has {number - 1} lines, but there are more pairs: it must have one "
                                     "line per pair, which is empty for a pair without word alignments.")
-                rate.add(links, parse_gold(gold_line, f"{args.gold} line {number}", args.gold_from))
+                rate.add(links, parse_gold(gold_line, f"{args.gold} line {number}", args.gold_from or 0))
         if next(gold, None) is not None:
             raise DataError(f"{args.gold} has more than {rate.sentences} lines, but there are {rate.sentences} pairs: "
                             "it must have one line per pair.")
@@ -213,6 +218,14 @@ def _check(args: argparse.Namespace) -> None:
         raise SettingsError("--json needs a single model: leave out --reverse-model, --reverse-links and --links.")
     if args.threshold is not None and not 0 < args.threshold <= 1:
         raise SettingsError(f"--threshold {args.threshold}: pass a number above 0 and at most 1.")
+    if not (args.model or args.reverse_model) and (options := specified_options(args, _add_alignment_model_options)):
+        raise SettingsError(f"{', '.join(options)}: these options are about a model, but --links are existing word "
+                            "alignments: leave them out, or pass --model instead of --links.")
+    if args.checkpoint and not args.model:
+        raise SettingsError(f"--checkpoint {args.checkpoint} is a checkpoint of --model: leave it out, or pass --model "
+                            "instead of --links.")
+    if args.gold_from is not None and not args.gold:
+        raise SettingsError(f"--gold-from {args.gold_from} needs reference alignments: pass --gold, or leave it out.")
     for file in filter(None, (args.source, args.target, args.links, args.reverse_links, args.gold)):
         check_readable(file)
 

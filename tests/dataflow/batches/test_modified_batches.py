@@ -12,10 +12,15 @@ import pytest
 
 from towernmt.core.errors import SettingsError
 from towernmt.dataflow.batches.batch_settings import StreamBatchSettings
+from towernmt.dataflow.batches.stream_batches import StreamBatches
 from towernmt.dataflow.batches.training_data import make_batches, open_training_data
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
-from towernmt.dataflow.vocabulary.base import EOS
+from towernmt.dataflow.sources.mixture import Ingredient, Mixture
+from towernmt.dataflow.sources.source import Pair
+from towernmt.dataflow.text.pair_filters import PairFilter
+from towernmt.dataflow.vocabulary.base import EOS, SPECIAL_PIECES
+from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary
 
 LINES = [(f"der hund {number} lief um {'das haus ' * (number % 3)}herum.",
           f"the dog {number} ran around {'the house ' * (number % 3)}there.") for number in range(240)]
@@ -100,6 +105,23 @@ def test_a_modification_that_is_too_long_or_unknown_leaves_the_pair_as_it_was(di
             data, settings("join=1", max_length=45), 1).read()) <= max(45, longest)
 
 
+def test_pairs_that_a_filter_drops_are_neither_modified_nor_joined_to_others(memory_source):
+    words = WordVocabulary([*SPECIAL_PIECES, *"abcxABC"])
+    pairs = [Pair("a b c", "A B C"), Pair("", "x x x"), Pair("b", "B"), Pair("", "x x"), Pair("c", "C")] * 200
+    source = memory_source("a", 0)
+    source.pairs += pairs
+    batches = StreamBatches(Mixture([Ingredient(source, on_end="drop")], seed=3), words, words,
+                            settings("join=1", window=1000, shuffle=False), PairFilter(60, 9.0), 1)
+    window, _ = batches.maker.make(0, 0, None, None)
+    block = window.block
+    joined = [tuple(words.decode(ids[offsets[row]:offsets[row + 1]].tolist()) for ids, offsets in (
+        (block.source_ids, block.source_offsets), (block.target_ids, block.target_offsets)))
+        for row in range(len(block))]
+    period = [("a b c b", "A B C B"), ("b c", "B C"), ("c a b c", "C A B C")]
+    assert joined == (period * 200)[:-1] + [("c", "C")]
+    assert window.dropped == {"empty source": 400} and window.read == 1000
+
+
 def test_modified_pairs_have_no_links_and_the_others_keep_theirs(directory):
     data = open_training_data(str(directory / "data"))
     counts = {}
@@ -119,3 +141,11 @@ def test_modifiers_are_part_of_a_position_and_invalid_ones_are_refused(directory
         make_batches(data, replace(settings("upper=0.2"), modifier_languages="german"), 1)
     with pytest.raises(SettingsError, match="modifier 'lower' does not exist"):
         make_batches(data, settings("lower=0.2"), 1)
+
+
+@pytest.mark.parametrize(("written", "languages"), [
+    ("", ("", "")), ("tr-en", ("tr", "en")), ("TR-EN", ("tr", "en")), ("tur-eng", ("tr", "en")),
+    ("pt_BR-en", ("pt", "en")), ("az-Latn-en-GB", ("az", "en"))])
+def test_languages_of_modifiers_may_be_written_in_any_form(written, languages):
+    modifiers = settings("upper=0.2", modifier_languages=written).pair_modifiers()
+    assert modifiers is not None and modifiers.languages == languages

@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 from towernmt.core.errors import DataError, UnfinishedError
 from towernmt.dataflow.preparation import passes, task_runners
 from towernmt.dataflow.preparation.encode_tasks import EncodePart
-from towernmt.dataflow.preparation.input_texts import write_text_files
+from towernmt.dataflow.preparation.input_texts import open_sources, write_text_files
 from towernmt.dataflow.preparation.output_directory import STAGE
 from towernmt.dataflow.preparation.preparation import prepare
 from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
@@ -217,7 +217,9 @@ def test_a_mixture_that_changed_since_the_interruption_is_read_again(change: str
                                                f"  - {{uri: '{tmp_path}/b.tsv'}}\n{mix}\n")
         (tmp_path / directory).mkdir(exist_ok=True)
         settings = PrepareSettings(str(tmp_path / "corpora.yaml"), seed=2 if changed else 1)
-        write_text_files(settings, tmp_path / directory, None, lambda: None)
+        text_settings, mixture = open_sources(settings, None)
+        assert mixture is not None
+        write_text_files(text_settings, mixture, tmp_path / directory, None, lambda: None)
         return tuple((tmp_path / directory / f"corpus.{side}").read_bytes() for side in ("source", "target"))
 
     old, new = text("kept", changed=False), text("fresh", changed=True)

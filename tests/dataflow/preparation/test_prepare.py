@@ -236,7 +236,8 @@ def test_existing_vocabularies_are_used_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("option", "value"), (("--vocab-size", 500), ("--split-digits", True),
-                                               ("--vocab-symbols", "<a>")))
+                                               ("--vocab-symbols", "<a>"), ("--vocab-kind", "bpe"),
+                                               ("--vocab-sentences", 500)))
 def test_options_for_learning_a_vocabulary_are_refused_if_none_is_learned(option: str, value: object,
                                                                           tmp_path: Path) -> None:
     (tmp_path / "a.model").touch()

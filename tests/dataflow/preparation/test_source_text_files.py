@@ -80,6 +80,26 @@ def test_each_word_of_a_tag_is_one_subword_unless_it_is_only_letters(directory: 
     assert "<a,b>" in pieces(vocabulary("<a,b>", vocab_kind="word"), "<a,b> ja")
 
 
+def test_a_tag_that_an_existing_vocabulary_does_not_know_is_refused(directory: Path) -> None:
+    for output, factor in (("plain", ""), ("factored", "|X")):
+        Path("train.de").write_text("".join(" ".join(word + factor for word in source.split()) + "\n"
+                                            for source, _ in PAIRS))
+        prepare(PrepareSettings("train.de", "train.en", output, vocab_kind="word", source_factors=len(factor) // 2))
+
+    def prepare_with(tag: str, vocabulary: str, factors: int = 0) -> PreparedData:
+        Path("corpora.yaml").write_text(f"sources:\n  - {{uri: 'train.{{de,en}}', tag: '{tag}'}}\n")
+        files = {f"{side}_vocab": f"{vocabulary}/vocabulary/{side}.words" for side in ("source", "target")}
+        return prepare(PrepareSettings("corpora.yaml", output="out", overwrite=True, source_factors=factors, **files))
+
+    assert prepare_with("ja|X", "factored", 1).pairs == 60
+    for tag, vocabulary in (("<a>|X", "factored"), ("ja|Y", "factored"), ("<a>|X", "plain")):
+        with pytest.raises(SettingsError, match=r"^corpora\.yaml: the tag .* is not in the source vocabulary"):
+            prepare_with(tag, vocabulary, 1)
+    assert prepare_with("ja|Y", "plain", 1).pairs == 60     # the values of the factor are learned
+    with pytest.raises(SettingsError, match=r"^corpora\.yaml: the tag <a> is not in the source vocabulary"):
+        prepare_with("<a>", "plain")
+
+
 def test_a_mixture_brings_its_filters_unless_the_settings_have_others(directory: Path) -> None:
     Path("some.tsv").write_text("eins\teins\nja 2\tyes 2\nnein 3\tno 4\nзет\tzet\n")
     Path("corpora.yaml").write_text("sources: [some.tsv]\ndrop_identical: true\nmatch_digits: true\n"
@@ -98,6 +118,26 @@ def test_a_mixture_brings_all_its_validation_sets_with_all_references(directory:
     assert (both.name, len(both.references), swapped.name, len(swapped.references)) == ("both", 2, "train", 1)
     assert list(both.references[1]) == list(swapped.references[0])
     assert prepared(source="corpora.yaml").validation_sets == [both, swapped]
+
+
+def test_known_problems_are_reported_before_the_sources_are_read(directory: Path) -> None:
+    Path("broken.tsv").write_text("one column\n")
+    Path("corpora.yaml").write_text("sources: [broken.tsv]\nvalidation: {source: missing.de, target: train.en}\n")
+    with pytest.raises(DataError, match=r"missing\.de: the file does not exist"):
+        prepared(source="corpora.yaml")
+    prepared(source="train.tsv.gz")
+    with pytest.raises(DataError, match=r"out contains another preparation \(max_length 200 there, 100 now\)"):
+        prepared(source="broken.tsv", max_length=100)
+    for settings in ({}, {"max_length": 100, "overwrite": True}):
+        with pytest.raises(DataError, match=r"broken\.tsv line 1"):
+            prepared(source="broken.tsv", **settings)
+
+
+def test_automatic_settings_of_an_old_preparation_are_compared_after_the_text_was_measured(directory: Path) -> None:
+    for name in ("train.tsv.gz", "train.tsv.gz", "train.{de,en}"):      # the second one is kept
+        prepare(PrepareSettings(name, output="out", workers=1))
+    with pytest.raises(DataError, match=r"another preparation \(vocab_size \d+ there, 60 now"):
+        prepare(PrepareSettings("train.tsv.gz", output="out", workers=1, vocab_size=60))
 
 
 def test_prepared_again_from_the_same_sources_it_is_kept(directory: Path) -> None:

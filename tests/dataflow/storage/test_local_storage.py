@@ -22,6 +22,8 @@ def test_files_are_listed_by_name_with_size_and_version(tmp_path: Path) -> None:
     storage = LocalStorage()
     assert [file.name for file in storage.list(f"{tmp_path}/*.txt")] == [f"{tmp_path}/{name}.txt" for name in "ab"]
     assert [Path(file.name).name for file in storage.list(f"{tmp_path}/**/?.txt")] == ["a.txt", "b.txt", "d.txt"]
+    assert [Path(file.name).name for file in storage.list(f"{tmp_path}/**/er/**/?.txt")] == ["d.txt"]
+    assert [Path(file.name).name for file in storage.list(f"{tmp_path}/**/**/d.txt")] == ["d.txt"]
     assert [Path(file.name).name for file in storage.list(f"{tmp_path}/[!a].*")] == ["b.txt", "c.dat"]
     file = storage.list(f"{tmp_path}/b.txt")[0]
     assert file == storage.list(f"{tmp_path}/b.txt")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +136,15 @@ def test_digits_agree_in_any_order_and_script(source: str, target: str, agree: b
     assert digits_agree(source, target) is agree
 
 
+@pytest.mark.parametrize("digit", ["\U0001ccf1", "\U00011f51"])
+def test_digits_that_python_does_not_know_are_compared_as_characters(digit: str, monkeypatch: pytest.MonkeyPatch
+                                                                    ) -> None:
+    monkeypatch.setattr(pair_filters, "_value", pair_filters._value.__wrapped__)     # without the cache
+    monkeypatch.setattr(pair_filters, "unicodedata", unicodedata.ucd_3_2_0)
+    assert digits_agree(f"a {digit}", f"b {digit}")
+    assert not digits_agree(f"a {digit}", "b")
+
+
 @pytest.mark.parametrize("source, target, agree", [
     ("Kommst du?", "Are you coming?", True), ("Kommst du?", "You are coming.", False), ("«Où ?»", '"Where?"', True),
     ("你好吗？", "How are you?", True), ("Τι κάνεις;", "How are you?", True), ("Geh!", "Go.", True),
@@ -157,6 +167,11 @@ def test_the_time_of_the_filter_of_punctuation_grows_with_the_length_of_a_line()
 ])
 def test_tags_before_a_text_do_not_count(filters: TextFilters, source: str, target: str, reason: str | None) -> None:
     assert filters.reason(source, target) == reason
+
+
+def test_pairs_with_different_tags_are_no_duplicates() -> None:
+    pairs = [("<2de> hand", "Hand"), ("<2nl> hand", "Hand"), ("<2de> hand", "Hand")]
+    assert came_before(duplicate_keys(pairs, "exact")[:, 0]).tolist() == [False, False, True]
 
 
 def test_the_share_of_a_script_counts_letters_alone() -> None:

@@ -7,8 +7,10 @@ import pytest
 from tests.documents.alignment.parallel_texts import Links, parallel_sentences, with_changes
 from towernmt.core.errors import DataError
 from towernmt.documents.alignment.document_aligner import (
+    PASSES_BY_WORDS,
     AlignedSentences,
     SentenceTexts,
+    align_in_orders,
     align_sentences,
     check_size,
 )
@@ -20,6 +22,7 @@ from towernmt.documents.alignment.document_pairs import (
     review_lines,
 )
 from towernmt.documents.alignment.matched_files import MatchedFiles
+from towernmt.documents.alignment.word_gains import WordLexicon
 
 FILES = MatchedFiles("a.txt", "b.txt")
 
@@ -66,6 +69,21 @@ def test_short_documents_gain_by_other_documents_and_by_known_pairs() -> None:
     for found in (with_known, with_others):
         assert precision_and_recall(found, gold) == (1.0, 1.0)
     assert len(alone) < 12 or alone == gold
+
+
+def test_lexicons_of_known_pairs_are_learned_once_for_all_documents_and_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+    learned, learn = [], WordLexicon.learn
+    monkeypatch.setattr(WordLexicon, "learn", lambda pairs, *args: learned.append(len(pairs)) or learn(pairs, *args))
+    known, short = parallel_sentences(60), SentenceTexts(*zip(*parallel_sentences(12, seed=3), strict=True))
+    align_sentences([short] * 5, known)
+    assert learned == [1] * 2 + [6] * 2 * PASSES_BY_WORDS
+    learned.clear()
+    orders = [list(range(12)), [*range(6, 12), *range(6)], list(range(11, -1, -1))]
+    aligned = align_in_orders(short, orders, known)
+    assert learned == [1] * 2 + [2] * 2 * PASSES_BY_WORDS * len(orders)
+    for order, found in zip(orders, aligned, strict=True):
+        expected, = align_sentences([SentenceTexts(short.source, [short.target[index] for index in order])], known)
+        assert found.beads == expected.beads and found.scores == pytest.approx(expected.scores, abs=1e-6)
 
 
 def test_documents_whose_alignment_does_not_fit_into_memory_are_refused() -> None:

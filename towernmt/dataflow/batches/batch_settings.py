@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from towernmt.core.errors import SettingsError
 from towernmt.core.settings import setting
+from towernmt.dataflow.text.language_codes import parse_direction, two_letter_code
 
 if TYPE_CHECKING:
     from towernmt.dataflow.text.modifiers import Modifiers
@@ -83,10 +84,13 @@ class StreamBatchSettings(BatchSettings):
         """
         from towernmt.dataflow.text.modifiers import Modifiers
 
-        source, dash, target = self.modifier_languages.partition("-")
-        if self.modifier_languages and not (dash and source.isalpha() and target.isalpha()):
+        if not self.modifier_languages:
+            return Modifiers.parse(self.modifiers)
+        try:
+            source, target = map(two_letter_code, parse_direction(self.modifier_languages))
+        except SettingsError as error:
             raise SettingsError(f"data.modifier_languages={self.modifier_languages}: expected the codes of the source "
-                                "and the target language, such as tr-en.")
+                                "and the target language, such as tr-en or pt_BR-en.") from error
         return Modifiers.parse(self.modifiers, (source, target))
 
     def sampling(self) -> Sampling | None:

@@ -11,17 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import numpy as np
-
 from towernmt.core.errors import SettingsError, mask_uri
 from towernmt.dataflow.preparation.input_texts import check_factored_text
 from towernmt.dataflow.preparation.manifest import data_fingerprint
 from towernmt.dataflow.preparation.prepared_data import PreparedData, open_prepared
-from towernmt.dataflow.sources.corpora import Corpora
+from towernmt.dataflow.sources.corpora import Corpora, check_tags, read_corpora
 from towernmt.dataflow.text.text_lines import check_rereadable, read_lines
 from towernmt.dataflow.text.validation_set import ValidatedData, ValidationSet, read_lines_of_set
-from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
-from towernmt.dataflow.vocabulary.source_factors import FactorError
+from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.vocabulary_files import save_vocabularies
 
 if TYPE_CHECKING:
@@ -80,8 +77,6 @@ def open_training_data(location: str | Path, vocabulary: str | Path | None = Non
             raise SettingsError(f"--vocabulary {vocabulary}: {mask_uri(str(location))} is prepared data, which "
                                 "includes its vocabularies. Remove --vocabulary.")
         return open_prepared(location)
-    from towernmt.dataflow.sources.corpora import read_corpora
-
     corpora = read_corpora(location)
     return StreamedCorpus(corpora, vocabulary or (default_vocabulary if corpora.vocabulary is None else None))
 
@@ -218,7 +213,7 @@ class StreamedCorpus(ValidatedData):
                                 "DIRECTORY. `towernmt prepare` learns a vocabulary.")
         self.source_vocabulary, self.target_vocabulary, self.shared_vocabulary = vocabularies
         self._source_text = corpora.source_text(vocabulary)
-        self._check_tags()
+        check_tags((entry.tag for entry in corpora.sources), self.source_vocabulary, str(self.directory))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -264,17 +259,6 @@ class StreamedCorpus(ValidatedData):
         """Write the vocabularies and facts about the source text into a directory, for `load_vocabularies`."""
         save_vocabularies(self.source_vocabulary, self.target_vocabulary, directory)
         self._source_text.save(directory)
-
-    def _check_tags(self) -> None:
-        for entry in self._corpora.sources:
-            try:
-                pieces = self.source_vocabulary.encode(entry.tag)
-            except FactorError as error:
-                raise SettingsError(f"{self.directory}: the tag {error.reason}") from None
-            if UNK in np.ravel(pieces):
-                raise SettingsError(f"{self.directory}: the tag {entry.tag} is not in the source vocabulary, so it "
-                                    "would be an unknown word. Choose a tag of characters that occur in the text, or "
-                                    "learn a vocabulary with it (towernmt prepare --source corpora.yaml).")
 
 
 def _read_lines(path: str) -> list[str]:

@@ -7,6 +7,7 @@ segmentations is a range of a shard, since sampling takes longer than reading. A
 
 from __future__ import annotations
 
+import itertools
 import queue
 import threading
 import weakref
@@ -34,6 +35,7 @@ from towernmt.dataflow.vocabulary.resegmentation import Resegmented, Resegmenter
 from towernmt.dataflow.vocabulary.sentencepiece_model import spans
 from towernmt.dataflow.vocabulary.source_factors import FactorError
 
+_Ids = Sequence[int] | NDArray[np.integer]
 _SLICE = 8192  # pairs that are held in memory as text and as lists of ids
 _MOST_THREADS = 4
 
@@ -135,28 +137,34 @@ class WindowMaker:
         return chunks, dropped
 
     def _encode_slice(self, pairs: list[Pair], epoch: int, number: int) -> EncodedChunk:
-        """Encode pairs, some of them modified.
+        """Encode pairs, and modify some of those that pass the filter.
 
         Modifications and sampled segmentations depend only on (seed, epoch, number of the pair in the epoch).
         """
+        chunk = self._encode_pairs(pairs, epoch, number)
         if self._modifiers is None:
-            return self._encode_pairs(pairs, epoch, number)
+            return chunk
         key = [self._settings.seed, epoch, number, _MODIFIED]
-        modified = list(pairs)
-        modifications = self._modifiers.draw(len(pairs), key)
-        for index, names in modifications:
-            following = pairs[index + 1] if index + 1 < len(pairs) else None
-            modified[index] = Pair(*self._modifiers.modify(pairs[index], following, names, [*key, index]))
-        chunk = self._encode_pairs(modified, epoch, number)
+        kept = (chunk.line_numbers - 1).tolist()
+        followings = {index: pairs[following] for index, following in itertools.pairwise(kept)}
+        row_of_index = {index: row for row, index in enumerate(kept)}
+        # Pairs that are not modified are empty here, which takes no time, and keeps the indices of the others.
+        modified = [Pair("", "")] * len(pairs)
+        for index, names in self._modifiers.draw(len(pairs), key):
+            if index in row_of_index:
+                modified[index] = Pair(*self._modifiers.modify(pairs[index], followings.get(index), names,
+                                                               [*key, index]))
         # A pair stays unmodified if a filter refuses its modification, for example since it is too long, or if the
         # vocabulary lacks a word of it.
-        usable = set((chunk.line_numbers[~_have_unknown(chunk)] - 1).tolist())
-        refused = [index for index, _ in modifications if index not in usable]
-        if not refused:
-            return chunk
-        for index in refused:
-            modified[index] = pairs[index]
-        return self._encode_pairs(modified, epoch, number)
+        changed = self._encode_pairs(modified, epoch, number)
+        usable = np.flatnonzero(~_have_unknown(changed))
+        rows = [row_of_index[index] for index in (changed.line_numbers[usable] - 1).tolist()]
+        block, new = _join_chunks([chunk]), _join_chunks([changed])
+        block = _with_pairs(block, rows, [
+            [ids[offsets[row]:offsets[row + 1]] for row in usable.tolist()]
+            for ids, offsets in ((new.source_ids, new.source_offsets), (new.target_ids, new.target_offsets))])
+        return replace(chunk, source_ids=block.source_ids, source_lengths=block.source_lengths.astype(np.int32),
+                       target_ids=block.target_ids, target_lengths=block.target_lengths.astype(np.int32))
 
     def _encode_pairs(self, pairs: list[Pair], epoch: int, number: int) -> EncodedChunk:
         if self._sampling is None:
@@ -293,7 +301,7 @@ class SampledWindows:
                            [[side[number] for number in fitting] for side in sides])
 
 
-def _with_pairs(block: PairBlock, indices: list[int], sides: list[list[list[int]]]) -> PairBlock:
+def _with_pairs(block: PairBlock, indices: Sequence[int], sides: Sequence[Sequence[_Ids]]) -> PairBlock:
     """Return the block with other pairs at some indices, in ascending order; these pairs lose their links.
 
     Args:

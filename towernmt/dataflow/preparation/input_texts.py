@@ -37,32 +37,45 @@ _READ_PAIRS = 4096  # number of pairs of a read
 _RECORD_PAIRS = 1 << 18  # number of pairs between two records of the position
 
 
-def write_text_files(settings: PrepareSettings, directory: Path, stream: TextIO | None, on_resumable: Callable[[], None]
-                  ) -> tuple[PrepareSettings, str]:
-    """Return settings whose source and target are text files, and the name of the corpus in messages.
+def open_sources(settings: PrepareSettings, stream: TextIO | None) -> tuple[PrepareSettings, Mixture | None]:
+    """Return settings that include those of a `corpora.yaml`, and the mixture of its sources.
 
-    Without `settings.target`, `settings.source` names sources: one epoch of their mixture is written to files. The
-    validation text and the filters of the YAML file apply if the settings do not specify them.
+    The mixture is None if `settings.target` is set, so that source and target are text files. The validation text and
+    the filters of the YAML file apply if the settings do not specify them.
 
     Args:
         settings: settings of the preparation.
-        directory: directory for the files.
-        stream: destination of progress and messages; None for none.
-        on_resumable: called when the directory contains work that a later process can resume.
+        stream: destination of messages; None for none.
 
     Raises:
         SettingsError: a source is invalid or missing.
-        DataError: a source cannot be read, or contains no pair.
     """
     if settings.target:
-        return settings, f"{settings.source} and {settings.target}"
+        return settings, None
     corpora = read_corpora(settings.source)
     mixture = _open(settings, corpora, stream)
     factors = settings.source_factors or corpora.source_factors or 0
-    symbols = _tag_symbols(settings, corpora, factors)
-    copy = _Copy(mixture, directory, factors)
+    return _with_corpora(settings, corpora, factors, _tag_symbols(settings, corpora, factors)), mixture
+
+
+def write_text_files(settings: PrepareSettings, mixture: Mixture, directory: Path, stream: TextIO | None,
+                     on_resumable: Callable[[], None]) -> PrepareSettings:
+    """Write one epoch of a mixture to text files, and return settings with these files as source and target.
+
+    Args:
+        settings: settings of the preparation.
+        mixture: the sources.
+        directory: directory for the files.
+        stream: destination of progress; None for none.
+        on_resumable: called when the directory contains work that a later process can resume.
+
+    Raises:
+        DataError: a source cannot be read, or contains no pair.
+    """
+    copy = _Copy(mixture, directory, settings.source_factors)
     copy.write(stream, on_resumable)
-    return _with_text(settings, corpora, *copy.files, factors, symbols), mixture.name
+    source, target = map(str, copy.files)
+    return dataclasses.replace(settings, source=source, target=target)
 
 
 def _open(settings: PrepareSettings, corpora: Corpora, stream: TextIO | None) -> Mixture:
@@ -179,9 +192,8 @@ def _check_factors(texts: list[str], factors: int, before: int, name: str) -> No
             raise DataError(f"{name}, pair {before + number + 1}: {error.reason}") from None
 
 
-def _with_text(settings: PrepareSettings, corpora: Corpora, source: Path, target: Path, factors: int,
-               symbols: Sequence[str]) -> PrepareSettings:
-    changes: dict[str, object] = {"source": str(source), "target": str(target)}
+def _with_corpora(settings: PrepareSettings, corpora: Corpora, factors: int, symbols: Sequence[str]) -> PrepareSettings:
+    changes: dict[str, object] = {}
     if corpora.validation and not settings.valid_source:
         changes["validation"] = corpora.validation
     if factors:

@@ -19,7 +19,7 @@ from towernmt.core.errors import DataError
 from towernmt.core.files import write_text
 from towernmt.core.machine import cleanup_on_signal
 from towernmt.dataflow.preparation.corpus_statistics import LENGTHS, Statistics, statistics_table
-from towernmt.dataflow.preparation.input_texts import ValidationText, write_text_files
+from towernmt.dataflow.preparation.input_texts import ValidationText, open_sources, write_text_files
 from towernmt.dataflow.preparation.manifest import (
     MANIFEST,
     VERSION,
@@ -38,7 +38,7 @@ from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.prepared_data import PreparedData
 from towernmt.dataflow.preparation.shards import ShardInfo
 from towernmt.dataflow.preparation.task_runners import task_runner
-from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker, check_vocabulary_files
+from towernmt.dataflow.preparation.vocabulary_learning import VocabularyMaker, check_known_tags, check_vocabulary_files
 from towernmt.dataflow.preparation.vocabulary_plan import plan_vocabularies
 from towernmt.dataflow.text.text_lines import check_rereadable
 from towernmt.dataflow.vocabulary.base import Vocabulary
@@ -82,11 +82,19 @@ def prepare(settings: PrepareSettings, stream: TextIO | None = None, name: str |
     check_vocabulary_files(settings)
     output = OutputDirectory(settings.output, settings.overwrite, partial(_report, stream))
     with cleanup_on_signal(output.abandon), output:
-        text_settings, corpus = write_text_files(settings, output.stage, stream,
-                                                 partial(output.keep_work, after_errors=True))
+        text_settings, mixture = open_sources(settings, stream)
+        # All checks that do not need the text come before it is read, which may take hours.
+        _check_known_settings(text_settings, name or settings.output)
+        validation = ValidationText(text_settings.validation_files(), text_settings.factors)
+        corpus = f"{settings.source} and {settings.target}"
+        if mixture is not None:
+            corpus = mixture.name
+            check_known_tags(text_settings, [ingredient.tag for ingredient in mixture.ingredients])
+            text_settings = write_text_files(text_settings, mixture, output.stage, stream,
+                                             partial(output.keep_work, after_errors=True))
         with task_runner(text_settings, output.stage.absolute(), partial(_report, stream)) as runner:
             passes = Passes(text_settings, output, runner, stream)
-            job = _Preparation(text_settings, passes, stream, name, corpus)
+            job = _Preparation(text_settings, passes, validation, stream, name, corpus)
             if not job.is_done():
                 job.run()
                 output.exchange()
@@ -99,9 +107,43 @@ def _report(stream: TextIO | None, text: str) -> None:
         stream.flush()
 
 
+def _old_manifest(settings: PrepareSettings) -> Manifest | None:
+    """Return the manifest of the preparation in the output directory, if it must not be overwritten."""
+    if settings.overwrite or not (Path(settings.output) / MANIFEST).exists():
+        return None
+    try:
+        return read_manifest(settings.output)
+    except DataError as error:
+        raise DataError(f"{error} Pass --overwrite to replace it.") from error
+
+
+def _check_known_settings(settings: PrepareSettings, name: str) -> None:
+    """Check that an old preparation in the output directory has the same settings, except those that are automatic.
+
+    Raises:
+        DataError: it has different settings, and must not be overwritten.
+    """
+    manifest = _old_manifest(settings)
+    if manifest is not None:
+        _refuse(_different_settings(manifest, settings), name)
+
+
+def _different_settings(manifest: Manifest, settings: PrepareSettings) -> list[str]:
+    new, old = settings.identity(), {**PrepareSettings().identity(), **manifest.settings}
+    unknown = [name for name in ("vocab_size", "shared_vocab") if new[name] is None]     # the text will decide
+    return [f"{name} {old.get(name)} there, {new.get(name)} now" for name in {**new, **old}
+            if old.get(name) != new.get(name) and name not in unknown]
+
+
+def _refuse(differences: list[str], name: str) -> None:
+    if differences:
+        raise DataError(f"{name} contains another preparation ({'; '.join(differences)}). Pass --overwrite to replace "
+                        "it, or another --output.")
+
+
 class _Preparation:
-    def __init__(self, settings: PrepareSettings, passes: Passes, stream: TextIO | None, name: str | None, corpus: str
-                 ) -> None:
+    def __init__(self, settings: PrepareSettings, passes: Passes, validation: ValidationText, stream: TextIO | None,
+                 name: str | None, corpus: str) -> None:
         self._stage, self._passes = passes.stage, passes
         self._report, self._corpus, self._name = partial(_report, stream), corpus, name or settings.output
         passes.check_texts()
@@ -118,7 +160,7 @@ class _Preparation:
         self._notes = [f"automatic setting: {setting}" for setting in plan.automatic]
         self._settings = dataclasses.replace(settings, vocab_size=plan.size, shared_vocab=plan.shared)
         self._maker = VocabularyMaker(self._settings, plan)
-        self._validation = ValidationText(settings.validation_files(), settings.factors)
+        self._validation = validation
         self._inputs = self._describe_inputs()
 
     def is_done(self) -> bool:
@@ -127,21 +169,13 @@ class _Preparation:
         Raises:
             DataError: it is a different preparation, which must not be overwritten.
         """
-        if self._settings.overwrite or not (Path(self._settings.output) / MANIFEST).exists():
+        manifest = _old_manifest(self._settings)
+        if manifest is None:
             return False
-        try:
-            manifest = read_manifest(self._settings.output)
-        except DataError as error:
-            raise DataError(f"{error} Pass --overwrite to replace it.") from error
-        settings = self._settings.identity()
-        old, old_inputs = {**PrepareSettings().identity(), **manifest.settings}, manifest.inputs
-        differences = [f"{name} {old.get(name)} there, {settings.get(name)} now"
-                       for name in {**settings, **old} if old.get(name) != settings.get(name)]
-        differences += [f"another {name} file" for name in sorted({*old_inputs, *self._inputs})
-                        if old_inputs.get(name) != self._inputs.get(name)]
-        if differences:
-            raise DataError(f"{self._name} contains another preparation ({'; '.join(differences)}). Pass "
-                            "--overwrite to replace it, or another --output.")
+        inputs = manifest.inputs
+        _refuse(_different_settings(manifest, self._settings) + [
+            f"another {name} file" for name in sorted({*inputs, *self._inputs})
+            if inputs.get(name) != self._inputs.get(name)], self._name)
         self._report(f"{self._name} was already prepared from the same text with the same settings, and is kept.")
         return True
 

@@ -39,10 +39,11 @@ class PrepareSettings:
     valid_source: str | list[str] | None = setting(
         None, "Validation text in the source language, stored as raw text; one file for each validation set.")
     valid_target: str | list[str] | None = setting(
-        None, "Reference translation of --valid-source, line by line, stored unchanged; for several sets in the same "
-        "order, and with several references first those of the first set: the same number for each.")
+        None, "Reference translations: one file for each --valid-source file, in the same order. For two references, "
+        "pass two files for each source: both of the first set, then both of the second.")
     valid_name: list[str] = setting(
-        [], "Names of the validation sets in statistics; none: the names of their files.")
+        [], "Name of each validation set in logs and scores. Default: the names of the source files without suffixes, "
+        "and no name for a single set.")
     validation: Sequence[ValidationFiles] = ()      # for programs, instead of the three settings above
     source_factors: int = setting(
         0, "Number of source factors: each source word is followed by this number of fields after |, such as its "

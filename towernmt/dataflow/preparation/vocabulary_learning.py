@@ -16,16 +16,18 @@ from towernmt.dataflow.preparation.prepare_settings import PrepareSettings
 from towernmt.dataflow.preparation.tasks import Task, atomic_output
 from towernmt.dataflow.preparation.text_tasks import SampleSpec, sampled_sentences
 from towernmt.dataflow.preparation.vocabulary_plan import VocabularyPlan, files_by_side, is_learned, learned_sides
+from towernmt.dataflow.sources.corpora import check_tags
 from towernmt.dataflow.vocabulary.base import Vocabulary
 from towernmt.dataflow.vocabulary.bpe_codes import learn_bpe_codes
 from towernmt.dataflow.vocabulary.character_coverage import automatic_coverage
 from towernmt.dataflow.vocabulary.sentencepiece_learning import learn_sentence_piece
-from towernmt.dataflow.vocabulary.source_factors import add_factors
+from towernmt.dataflow.vocabulary.source_factors import add_factors, split_factors
 from towernmt.dataflow.vocabulary.source_text import SourceText
 from towernmt.dataflow.vocabulary.vocabulary_files import load_factors, load_vocabulary
 from towernmt.dataflow.vocabulary.word_vocabulary import WordVocabulary, learn_words
 
-_LEARNING_SETTINGS = ("vocab_size", "character_coverage", "byte_fallback", "split_digits", "vocab_symbols")
+_LEARNING_SETTINGS = ("vocab_kind", "vocab_size", "character_coverage", "byte_fallback", "split_digits",
+                      "vocab_symbols", "vocab_sentences")
 """Settings of `prepare` that have an effect only if a vocabulary is learned."""
 
 
@@ -44,10 +46,32 @@ def check_vocabulary_files(settings: PrepareSettings) -> None:
                             f"{remedy(error, 'Check the path.')}") from error
     if not learned_sides(settings) and not settings.factors:
         for name in _LEARNING_SETTINGS:
-            if getattr(settings, name):
+            if getattr(settings, name) != getattr(PrepareSettings, name):
                 option = f"--{name.replace('_', '-')}"
                 raise SettingsError(f"{option} has no effect, because all vocabularies are files: leave out {option}, "
                                     "or --source-vocab and --target-vocab.")
+
+
+def check_known_tags(settings: PrepareSettings, tags: Sequence[str]) -> None:
+    """Check that an existing source vocabulary knows the tags of the sources.
+
+    Args:
+        settings: settings whose source is a `corpora.yaml`, or the URI of a source.
+        tags: the tags. Each word is followed by its factors.
+
+    Raises:
+        SettingsError: a tag has an unknown word or factor.
+        DataError: the vocabulary cannot be read.
+    """
+    path = files_by_side(settings, bool(settings.shared_vocab))["source"]
+    if not path or is_learned(path) or not any(tags):
+        return
+    vocabulary, word_lists = load_vocabulary(path), load_factors(Path(path).parent) if settings.factors else []
+    if len(word_lists) == settings.factors:
+        vocabulary = add_factors(vocabulary, word_lists)
+    else:       # the values of the factors are learned from the text
+        tags = [" ".join(split_factors(tag, settings.factors)[0]) for tag in tags]
+    check_tags(tags, vocabulary, settings.source)
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import yaml
 
 from towernmt.core.errors import SettingsError, mask_text, mask_uri, remedy, suggestion
@@ -32,9 +33,10 @@ from towernmt.dataflow.sources.mixture import ON_END, Ingredient, Mixture
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.pair_filters import PairFilter, TextFilters
 from towernmt.dataflow.text.validation_set import ValidationFiles, named_sets
+from towernmt.dataflow.vocabulary.base import UNK, Vocabulary
+from towernmt.dataflow.vocabulary.source_factors import FactorError
 
 if TYPE_CHECKING:
-    from towernmt.dataflow.vocabulary.base import Vocabulary
     from towernmt.dataflow.vocabulary.source_text import SourceText
 
 SUFFIXES = (".yaml", ".yml")
@@ -160,6 +162,29 @@ def read_corpora(location: str | Path) -> Corpora:
         problem = mask_text(getattr(error, "problem", None) or "malformed")
         raise SettingsError(f"{path}{line}: not valid YAML ({problem}). Fix it, and put URIs in quotes.") from None
     return _corpora(content, str(path))
+
+
+def check_tags(tags: Iterable[str], vocabulary: Vocabulary, name: str) -> None:
+    """Check that a vocabulary has no unknown words in tags.
+
+    Args:
+        tags: tags of sources.
+        vocabulary: the source vocabulary.
+        name: origin of the tags, for messages.
+
+    Raises:
+        SettingsError: a tag has an unknown word or factor, or a word lacks a factor.
+    """
+    for tag in tags:
+        try:
+            pieces = vocabulary.encode(tag)
+        except FactorError as error:
+            raise SettingsError(f"{name}: the tag {error.reason}") from None
+        if UNK in np.ravel(pieces):
+            raise SettingsError(f"{name}: the tag {tag} is not in the source vocabulary, so it would be an unknown "
+                                "word. Choose a tag of characters that occur in the text of the vocabulary, or learn "
+                                "a vocabulary with it: run `towernmt prepare --source corpora.yaml` without an "
+                                "existing vocabulary.")
 
 
 def _quote_uris(text: str) -> str:

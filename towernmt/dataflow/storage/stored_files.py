@@ -96,7 +96,8 @@ class LocalStorage:
                 raise DataError(f"{pattern}: this is a folder, not a file. Name the files in it, for example "
                                 f"{os.path.join(pattern, '*.tsv.gz')} or {os.path.join(pattern, '**', '*.mo')}.")
             return [file]
-        matches = [self._stat(name) for name in sorted(glob.glob(pattern, recursive=True))]
+        # With two `**` in the pattern, glob returns a file once for each way to match it.
+        matches = [self._stat(name) for name in sorted(set(glob.glob(pattern, recursive=True)))]
         files = [file for file in matches if file is not None]
         if not files:
             raise DataError(f"{pattern}: no file matches this pattern. Check the path, and that the shell has not "

@@ -86,7 +86,7 @@ class TextFilters:
     def reason(self, source: str, target: str) -> str | None:
         """Return the first of `TEXT_REASONS` that holds, or None if the pair is kept.
 
-        Tags at the beginning, such as `<2de>`, do not count.
+        Tags belong to the text, because they may name the target language (`<2de>`).
 
         Args:
             source: cleaned source text, without factors.
@@ -139,15 +139,16 @@ def punctuation_agrees(source: str, target: str) -> bool:
     return many <= 1.5 * few + _EXTRA_MARKS
 
 
-def _digits(text: str) -> Counter[int]:
+def _digits(text: str) -> Counter[int | str]:
     counts = Counter(map(_value, _DIGITS.findall(text)))
     del counts[0]
     return counts
 
 
 @cache
-def _value(digit: str) -> int:
-    return unicodedata.digit(digit)
+def _value(digit: str) -> int | str:
+    """Return the value of a digit, or the digit itself if Python's Unicode is older than that of `regex`."""
+    return unicodedata.digit(digit, digit)
 
 
 def _is_question(text: str) -> bool:
@@ -262,6 +263,8 @@ _WORD = re.compile(r"\w+")
 
 def duplicate_keys(pairs: Sequence[tuple[str, str]], kind: str) -> NDArray[np.uint64]:
     """Return uint64 `[pairs, keys]`: the key of the complete pair, then the keys of its bands.
+
+    Tags belong to the text, because they may name the target language (`<2de>`).
 
     Args:
         pairs: cleaned text.

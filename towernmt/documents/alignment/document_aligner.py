@@ -14,7 +14,9 @@ is known, as a geometric mean over the words that the lexicon knows, and over th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -89,17 +91,32 @@ def align_sentences(documents: Sequence[SentenceTexts], known: Sequence[tuple[st
     """
     for texts in documents:
         check_size(texts)
-    lengths = [_Lengths(*(np.array([len(text) for text in side], np.int64) for side in texts)) for texts in documents]
-    passes = _Passes([texts.source for texts in documents], [texts.target for texts in documents], lengths, known)
-    paths = [passes.first_path(index) for index in range(len(documents))]
-    for _ in range(PASSES_BY_WORDS):
-        paths = passes.by_words([alignment.beads for alignment in paths])
+    lengths = list(map(_Lengths.of_texts, documents))
+    targets = [texts.target for texts in documents]
+    paths = _Passes([texts.source for texts in documents], targets, lengths, known).aligned()
     if translate is not None:
         sources = [translate(texts.source) for texts in documents]
-        passes = _Passes(sources, [texts.target for texts in documents], lengths, is_one_language=True)
-        for _ in range(PASSES_BY_WORDS):
-            paths = passes.by_words([alignment.beads for alignment in paths])
+        paths = _Passes(sources, targets, lengths, is_one_language=True).improved(paths)
     return paths
+
+
+def align_in_orders(texts: SentenceTexts, orders: Sequence[Sequence[int]], known: Sequence[tuple[str, str]] = ()
+                    ) -> list[AlignedSentences]:
+    """Align the sentences of a document once for each order of its target sentences.
+
+    This has the results of `align_sentences` for each order, and takes less time.
+
+    Args:
+        texts: the document. Each side has at least one sentence.
+        orders: indices of all target sentences, in each order.
+        known: see `align_sentences`.
+
+    Raises:
+        DataError: the document is too long; see `check_size`.
+    """
+    check_size(texts)
+    passes = _Passes([texts.source], [texts.target], [_Lengths.of_texts(texts)], known)
+    return [passes.with_target_order(order).aligned()[0] for order in orders]
 
 
 def check_size(texts: SentenceTexts) -> None:
@@ -127,12 +144,44 @@ class _Lengths(NamedTuple):
     source: NDArray[np.int64]
     target: NDArray[np.int64]
 
+    @classmethod
+    def of_texts(cls, texts: SentenceTexts) -> _Lengths:
+        """Return the lengths of the sentences of a document."""
+        return cls(*(np.array([len(text) for text in side], np.int64) for side in texts))
+
     def of_beads(self, beads: Sequence[Bead]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the characters of both sides of each bead."""
         ranges = np.array(beads, np.int64).reshape(-1, 4)
         source_offsets, target_offsets = map(offsets_of_lengths, self)
         return (source_offsets[ranges[:, 1]] - source_offsets[ranges[:, 0]],
                 target_offsets[ranges[:, 3]] - target_offsets[ranges[:, 2]])
+
+
+class _LexiconLearner:
+    """Learns lexicons from known pairs and further pairs.
+
+    Args:
+        known: words of the known pairs.
+        source_frequency, target_frequency: int64 `[words]`, occurrences in the texts and in the known pairs.
+        same: see `same_words`.
+    """
+
+    def __init__(self, known: Sequence[PairBlock], source_frequency: NDArray[np.int64],
+                 target_frequency: NDArray[np.int64], same: NDArray[np.int64]) -> None:
+        self._known, self._same = known, same
+        self._source_frequency, self._target_frequency = source_frequency, target_frequency
+
+    def learn(self, pairs: Sequence[PairBlock] = ()) -> tuple[WordLexicon, WordLexicon]:
+        """Return the lexicons of source words and of target words."""
+        pairs = [*self._known, *pairs]
+        return (WordLexicon.learn([reversed_block(block) for block in pairs], self._source_frequency, self._same[::-1],
+                                  len(self._target_frequency)),
+                WordLexicon.learn(pairs, self._target_frequency, self._same, len(self._source_frequency)))
+
+    @cached_property
+    def of_known(self) -> tuple[WordLexicon, WordLexicon]:
+        """The lexicons of the known pairs, which are learned once for all short documents."""
+        return self.learn()
 
 
 class _Passes:
@@ -145,15 +194,34 @@ class _Passes:
         self._targets = [target_ids.of_texts(texts) for texts in targets]
         known_source, known_target = (ids.of_texts([pair[side] for pair in known])
                                       for side, ids in enumerate((source_ids, target_ids)))
-        self._known = word_pairs(known_source, known_target,
-                                 [Bead(index, index + 1, index, index + 1) for index in range(len(known))])
         self._lengths = lengths
         self._model = LengthModel.of_texts(np.concatenate([each.source for each in lengths]),
                                            np.concatenate([each.target for each in lengths]))
-        self._source_frequency = word_frequency([*self._sources, known_source], source_ids.size)
-        self._target_frequency = word_frequency([*self._targets, known_target], target_ids.size)
-        self._same = same_words(source_ids.ids, target_ids.ids, self._source_frequency, self._target_frequency,
-                                is_one_language)
+        frequencies = (word_frequency([*self._sources, known_source], source_ids.size),
+                       word_frequency([*self._targets, known_target], target_ids.size))
+        known_pairs = word_pairs(known_source, known_target,
+                                 [Bead(index, index + 1, index, index + 1) for index in range(len(known))])
+        self._lexicons = _LexiconLearner(known_pairs, *frequencies,
+                                         same_words(source_ids.ids, target_ids.ids, *frequencies, is_one_language))
+
+    def with_target_order(self, order: Sequence[int]) -> _Passes:
+        """Return the passes for a single document whose target sentences have another order."""
+        firsts = np.array(order, np.int64)
+        passes = copy(self)
+        passes._targets = [self._targets[0].joined(firsts, firsts + 1)]
+        passes._lengths = [self._lengths[0]._replace(target=self._lengths[0].target[firsts])]
+        return passes
+
+    def aligned(self) -> list[AlignedSentences]:
+        """Align all documents by all passes."""
+        return self.improved([self.first_path(index) for index in range(len(self._sources))])
+
+    def improved(self, paths: Sequence[AlignedSentences]) -> list[AlignedSentences]:
+        """Align all documents by the passes with words, starting from earlier alignments."""
+        improved = list(paths)
+        for _ in range(PASSES_BY_WORDS):
+            improved = self.by_words([alignment.beads for alignment in improved])
+        return improved
 
     def first_path(self, number: int) -> AlignedSentences:
         """Align a document by lengths, and by the words of both languages and of known pairs if it is short."""
@@ -161,14 +229,14 @@ class _Passes:
         band = _first_band(*map(len, lengths))
         gains = LengthGains(LengthModel.of_texts(*lengths), *lengths)
         if band.starts[-1] <= MAX_CELLS_WITH_WORDS:
-            return self._aligned(number, band, gains, self._lexicons(self._known))
+            return self._aligned(number, band, gains, self._lexicons.of_known)
         return AlignedSentences(path := best_path(band, gains.of_rectangle), np.zeros(len(path), np.float32))
 
     def by_words(self, paths: Sequence[Sequence[Bead]]) -> list[AlignedSentences]:
         """Align all documents by lengths and words, near the paths of an earlier pass."""
         pairs = [block for source, target, path in zip(self._sources, self._targets, paths, strict=True)
                  for block in word_pairs(source, target, path)]
-        lexicons = self._lexicons([*self._known, *pairs])
+        lexicons = self._lexicons.learn(pairs)
         singles = [[bead for bead in path if bead.shape == (1, 1)] for path in paths]
         lengths_of_beads = [lengths.of_beads(beads) for lengths, beads in zip(self._lengths, singles, strict=True)]
         model = LengthModel.of_beads(np.concatenate([source for source, _ in lengths_of_beads]),
@@ -178,12 +246,6 @@ class _Passes:
             band = Band.around_path(path, len(lengths.source), len(lengths.target), HALF_WIDTH)
             results.append(self._aligned(index, band, LengthGains(model, *lengths), lexicons))
         return results
-
-    def _lexicons(self, pairs: Sequence[PairBlock]) -> tuple[WordLexicon, WordLexicon]:
-        """Return the lexicons of source words and of target words."""
-        return (WordLexicon.learn([reversed_block(block) for block in pairs], self._source_frequency, self._same[::-1],
-                                  len(self._target_frequency)),
-                WordLexicon.learn(pairs, self._target_frequency, self._same, len(self._source_frequency)))
 
     def _aligned(self, number: int, band: Band, lengths: LengthGains, lexicons: tuple[WordLexicon, WordLexicon]
                  ) -> AlignedSentences:

@@ -20,7 +20,7 @@ from towernmt.core.errors import DataError
 from towernmt.dataflow.sources.column_files import CsvReader, read_csv
 from towernmt.dataflow.text.clean_text import clean
 from towernmt.dataflow.text.word_segmentation import begins_unspaced, may_end_word
-from towernmt.documents.alignment.document_aligner import AlignedSentences, SentenceTexts, align_sentences
+from towernmt.documents.alignment.document_aligner import AlignedSentences, SentenceTexts, align_in_orders
 from towernmt.documents.alignment.matched_files import MatchedFiles
 
 DEFAULT_THRESHOLD = 0.1
@@ -113,9 +113,10 @@ class AlignedDocument:
 
     def _share_by_chance(self, known: Sequence[tuple[str, str]]) -> float:
         """Return the highest share of sentences in good pairs if the target is in a random order."""
-        source, target = (list(side[:_MAX_IN_RANDOM_ORDER]) for side in self.texts)
-        orders = [SentenceTexts(source, Random(seed).sample(target, len(target))) for seed in range(_RANDOM_ORDERS)]
-        return max(align_sentences([texts], known)[0].share_in_good_beads(DEFAULT_THRESHOLD) for texts in orders)
+        texts = SentenceTexts(*(side[:_MAX_IN_RANDOM_ORDER] for side in self.texts))
+        indices = range(len(texts.target))
+        orders = [Random(seed).sample(indices, len(indices)) for seed in range(_RANDOM_ORDERS)]
+        return max(aligned.share_in_good_beads(DEFAULT_THRESHOLD) for aligned in align_in_orders(texts, orders, known))
 
 
 class ReviewRow(NamedTuple):
