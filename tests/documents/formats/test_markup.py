@@ -64,6 +64,10 @@ HTML = [
     ("<pre>eins\n  zwei</pre>", "<pre>EINS\n  ZWEI</pre>"),
     ("eins<br>zwei<wbr>drei", "EINS<br>ZWEI<wbr>DREI"),
     ("<P TITLE=\"x1\">gross</P >", "<P TITLE=\"X1\">GROSS</P >"),
+    ("das <ruby>haus<rp>(</rp><rt>h<i>au</i>s</rt><rp>)</rp></ruby> da", "DAS HAUS DA"),
+    ("<p><ruby><rb>ha<rt>h<rb>us<rt>u</ruby>tür<p>da", "<p>HAUSTÜR<p>DA"),
+    ("<p><ruby>haus<rt>haus<p>da</ruby>", "<p>HAUS<p>DA"),
+    ("das <ruby translate=no>haus<rt>haus</rt></ruby>", "DAS <ruby translate=no>haus<rt>haus</rt></ruby>"),
     ("<p>http://a.de/b?c=d, {name}!</p>", "<p>http://a.de/b?c=d, {name}!</p>"),
     ("siehe http://a.de/b?c=d, {name}!", "SIEHE http://a.de/b?c=d, {name}!"),
 ]

@@ -1,7 +1,8 @@
 """Word documents (`.docx`): text, tables, headers, footers, notes and text boxes.
 
 Runs of the same look are joined, even if their revision numbers and spelling marks differ. Links are marks. The results
-of fields are not translated, except for links. Deleted text, comments, charts and diagrams are not changed.
+of fields are not translated, except for links. Deleted text, comments, charts and diagrams are not changed. Ruby text
+(furigana) is left out.
 """
 
 from __future__ import annotations
@@ -122,6 +123,9 @@ class WordParagraphs:
                 yield Item(child.text or "", (*path, look))
             elif name == "noBreakHyphen":
                 yield Item("-", (*path, look))
+            elif name == "ruby" and not is_hidden:      # without the reading above the text
+                for base_run in child.iterfind(f"{self._w}rubyBase/{self._w}r"):
+                    yield from self._items_of_run(base_run, path)
             elif name != "rPr" and name not in _LEFT_OUT:
                 yield Item(_OfRun(child, look), path, divides=name in _DIVIDES, is_loose=True)
 

@@ -1,8 +1,8 @@
 """HTML, complete pages and fragments: blocks are segments, tags within them are marks.
 
 Not translated: code, scripts, styles, formulas, drawings, elements with `translate="no"` or the class `notranslate`.
-Translated in addition to the text: titles, alternative texts, placeholders, labels and descriptions. Invalid markup,
-such as an end tag without a start tag, is kept.
+Translated in addition to the text: titles, alternative texts, placeholders, labels and descriptions. A translation does
+not have the ruby text (furigana) of its source. Invalid markup, such as an end tag without a start tag, is kept.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ KEPT = frozenset("""applet code iframe kbd math noembed noframes object plaintex
     xmp""".split())
 """Elements that are not translated; browsers' translators do the same."""
 VOID = frozenset("area base br col embed frame hr img input link meta param source track wbr".split())
+_READINGS = frozenset(("rt", "rp", "rtc"))
+"""Elements of ruby text (furigana) with the reading of the words before them."""
+_RUBY = _READINGS | {"ruby", "rb"}
 ATTRIBUTES = frozenset(("title", "alt", "placeholder", "aria-label", "aria-description"))
 _DESCRIPTIONS = frozenset(("description", "og:title", "og:description", "twitter:title", "twitter:description"))
 _BUTTONS = frozenset(("submit", "button", "reset"))
@@ -77,6 +80,8 @@ class HtmlDocument(MarkupDocument):
         source = self._text[token.start:token.end]
         if token.kind == "open" and self._is_kept(token):
             return self._keep(index)
+        if token.name in _RUBY:
+            return self._leave_out_ruby(index)
         if token.kind == "text":
             self._take_text(source)
             return index + 1
@@ -147,6 +152,17 @@ class HtmlDocument(MarkupDocument):
             self.add_shielded(words, source)
         else:
             self.add_single((source,))
+        return end + 1
+
+    def _leave_out_ruby(self, index: int) -> int:
+        """Leave out a tag of ruby text with the reading in it, and return the index of the token after it."""
+        token, end = self._tokens[index], index
+        if token.kind == "open" and token.name in _READINGS and not token.is_empty:
+            end = self._ends.get(index, -1)
+            if end < 0:     # the end tag may be omitted
+                end = next((number - 1 for number in range(index + 1, len(self._tokens))
+                            if self._tokens[number].name in _RUBY | BLOCKS), len(self._tokens) - 1)
+        self.add_left_out(self._text[token.start:self._tokens[end].end])
         return end + 1
 
     def _given(self, attribute: Attribute) -> str:

@@ -114,6 +114,10 @@ class MarkupDocument:
         self._source.append(source)
         self._parts.append(Shielded(text, (source,)))
 
+    def add_left_out(self, source: str) -> None:
+        """Add source to the segment that its translation does not have."""
+        self._source.append(source)
+
     def add_single(self, source: Sequence[Piece]) -> None:
         """Add a single tag to the segment, which divides words."""
         self._add_mark("single", self._new_key(), source)

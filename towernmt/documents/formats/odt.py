@@ -1,7 +1,7 @@
 """OpenDocument text (`.odt`): text, tables, headers, footers, notes, text boxes and tables of contents.
 
 Spans with the same properties are joined, even if their names and revision numbers differ. Links are marks. The text of
-fields, comments and deleted text are not translated.
+fields, comments and deleted text are not translated. Ruby text (furigana) is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DIVIDES = (f"{_TEXT}tab", f"{_TEXT}line-break")
 _NOT_READ = tuple(_OFFICE + name for name in ("annotation", "tracked-changes")) + (f"{_TEXT}tracked-changes",)
 _FIELDS = ("date", "time", "page-number", "page-count", "file-name", "author-name", "title", "chapter", "sequence",
            "sequence-ref", "reference-ref", "bookmark-ref", "note-ref", "variable-get", "variable-set",
-           "user-field-get", "expression", "subject", "creator", "database-display", "ruby")
+           "user-field-get", "expression", "subject", "creator", "database-display")
 _WHITE = re.compile("[ \t\r\n]+")
 _COUNT = re.compile(r"\d{1,9}")
 _RAISED = re.compile(r"text-position (?!0)\S")
@@ -87,6 +87,9 @@ class OpenDocumentParagraphs:
         for child in parent:
             if child.tag in _AROUND:
                 yield from self._items(child, (*path, *self._container(child)))
+            elif child.tag == f"{_TEXT}ruby":       # without the reading above the text
+                for base in child.iterchildren(f"{_TEXT}ruby-base"):
+                    yield from self._items(base, path)
             elif child.tag == f"{_TEXT}s":
                 count = child.get(f"{_TEXT}c", "1")
                 yield Item(" " * min(int(count) if _COUNT.fullmatch(count) else 1, MOST_SPACES), path)

@@ -87,6 +87,13 @@ def test_a_paragraph_all_of_one_look_has_no_marks() -> None:
     assert written(document(body)) == body
 
 
+def test_ruby_text_is_left_out() -> None:
+    ruby = f"<w:r><w:ruby><w:rubyPr/><w:rt>{run('にほん')}</w:rt><w:rubyBase>{run('日本')}</w:rubyBase></w:ruby></w:r>"
+    body = "<w:p>" + run("私は") + ruby + run("人です") + "</w:p>"
+    assert open_docx(document(body)).segments == [("私は日本人です",)]
+    assert written(document(body), [("I am Japanese",)]) == f"<w:p>{run('I am Japanese')}</w:p>"
+
+
 @pytest.mark.parametrize(("value", "is_hidden"), [
     ("", True), ('w:val="1"', True), ('w:val="true"', True), ('w:val="0"', False), ('w:val="false"', False),
     ('w:val="off"', False)])

@@ -103,3 +103,13 @@ def test_fields_notes_boxes_and_cells() -> None:
     assert written(body, [("On page ", first[1], " it is", first[5], "."), ("Note",), ("Box",), ("Cell",)]) == (
         body.replace("Auf", "On").replace("Seite", "page").replace(' steht<text:bookmark text:name="b"/> es', " it is")
         .replace(", ja.", ".").replace("Fußnote", "Note").replace("Kasten", "Box").replace("Zelle", "Cell"))
+
+
+def test_ruby_text_is_left_out() -> None:
+    ruby = ('<text:ruby><text:ruby-base><text:span text:style-name="T1">日本</text:span></text:ruby-base>'
+            "<text:ruby-text>にほん</text:ruby-text></text:ruby>")
+    body = f"<text:p>私は{ruby}人です</text:p>"
+    bold = Mark("open", 1, 0), Mark("close", 1, 0)
+    assert segments(body) == [("私は", bold[0], "日本", bold[1], "人です")]
+    assert written(body, [("I am from ", bold[0], "Japan", bold[1])]) == (
+        '<text:p>I am from <text:span text:style-name="T1">Japan</text:span></text:p>')
