@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# From a trained run to a page that translates in the browser: distil a student, export it, and rate it beside the teacher.
+# Distil a student from a trained run, export it as a web page, and compare it with the teacher.
 #
 #     TEACHER=runs/de-en TEXT=text/train FROM=de TO=en VALID=text/valid TEST=text/test OUTPUT=student examples/student.sh
 #
-# TEXT, VALID and TEST are files without their ends: text/valid stands for text/valid.de and text/valid.en. Of TEXT only the
-# source is read; it may hold more than the teacher was trained on. What is there already is not made again, so that the
-# same command goes on after a stop.
+# TEXT, VALID and TEST are file names without suffixes: text/valid stands for text/valid.de and text/valid.en. Only the source
+# side of TEXT is read; it may contain more text than the teacher was trained on. Steps whose output exists are skipped, so the
+# same command resumes after a stop.
 set -euo pipefail
 
 TEACHER=${TEACHER:-runs/de-en}                          # a finished run
 TEXT=${TEXT:-train} VALID=${VALID:-valid} TEST=${TEST:-test}
-FROM=${FROM:-de} TO=${TO:-en}                           # codes of the languages, and ends of the files
-OUTPUT=${OUTPUT:-student}                               # all that is made goes here
+FROM=${FROM:-de} TO=${TO:-en}                           # codes of the languages, and suffixes of the files
+OUTPUT=${OUTPUT:-student}                               # directory of all output
 LANGUAGES=(--source-language "${FROM_NAME:-$FROM}" --target-language "${TO_NAME:-$TO}")     # as FROM_NAME=de:German
 SEARCH=${SEARCH:---beam 5 --retry}                      # how the teacher translates: options of `towernmt translate`
 STUDENT=${STUDENT:---preset student}                    # how the student is trained: options of `towernmt train`
@@ -22,7 +22,7 @@ here=$(dirname "${BASH_SOURCE[0]}")
 mkdir -p "$OUTPUT"
 missing() { [ ! -e "$OUTPUT/$1" ] && echo "== $1"; }
 
-# The teacher's translations (Kim & Rush 2016), and which words of them belong to which of the text.
+# The teacher's translations (Kim & Rush 2016), and their word alignments.
 if missing "distilled.$TO"; then
     # shellcheck disable=SC2086
     $towernmt translate --model "$TEACHER" $SEARCH --input "$TEXT.$FROM" --output "$OUTPUT/distilled.$TO"
@@ -35,7 +35,8 @@ if missing data; then
         --valid-source "$VALID.$FROM" --valid-target "$VALID.$TO" --output "$OUTPUT/data" \
         --source-vocab "$TEACHER/vocabulary/source.model" --target-vocab "$TEACHER/vocabulary/target.model"
 fi
-# The first head of the last decoder layer learns the links: by it the engine keeps the tags of HTML. A run goes on.
+# The first head of the last decoder layer learns the alignments, with which the engine places HTML tags. An unfinished run is
+# resumed.
 # shellcheck disable=SC2086
 $towernmt train --data "$OUTPUT/data" --logdir "$OUTPUT/run" $STUDENT --set "${GUIDED[@]}" ${SETTINGS:-}
 if missing site; then

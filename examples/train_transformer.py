@@ -56,6 +56,8 @@ def run(options: argparse.Namespace) -> int:
     if bool(options.source) != bool(options.target):
         raise SettingsError("Pass both --source and --target, or neither of them "
                             "for the default corpus.")
+    if bool(options.test_source) != bool(options.test_target):
+        raise SettingsError("Pass both --test-source and --test-target, or neither of them.")
     check_devices(options)
     if not options.source:
         use_default_corpus(options)
@@ -76,7 +78,15 @@ def run(options: argparse.Namespace) -> int:
 
 
 def use_default_corpus(options: argparse.Namespace) -> None:
-    """Set the options to the default corpus and to a training time that suits it."""
+    """Set the options to the default corpus and to a training time that suits it.
+
+    Raises:
+        SettingsError: files of another corpus are passed.
+    """
+    files = [f"{part}_{side}" for part in ("valid", "test") for side in ("source", "target")]
+    if passed := [f"--{name.replace('_', '-')}" for name in files if getattr(options, name)]:
+        raise SettingsError(f"{' and '.join(passed)}: the default corpus has its own validation and test text. Pass "
+                            "--source and --target, too, or leave these options out.")
     print(f"No --source: using the translations of Home Assistant, {options.pair} (67 MB the first time).",
           flush=True)
     corpus = default_corpus(options.pair)

@@ -29,3 +29,12 @@ def test_without_matplotlib_it_says_how_to_get_a_picture(example, run, capsys, m
     program.draw_run(str(run))
     assert "pip install 'towernmt[plot]', then towernmt plot" in capsys.readouterr().out
     assert not (run / "curves.png").exists()
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--test-source", "a", "--test-target", "b"], "--test-source and --test-target: the default corpus has its own"),
+    (["--valid-source", "a"], "--valid-source: the default corpus has its own"),
+    (["--test-target", "b"], "Pass both --test-source and --test-target, or neither of them")])
+def test_files_that_would_not_be_read_are_refused(example, capsys, arguments: list[str], message: str) -> None:
+    assert example("train_transformer").main(arguments) == 1
+    assert message in capsys.readouterr().err

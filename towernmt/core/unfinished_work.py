@@ -52,8 +52,8 @@ def start_background_thread(function: Callable[[], object], name: str) -> None:
 def end_without_waiting(status: int) -> None:
     """End the process with an exit status if work is unfinished; otherwise return.
 
-    Functions that `atexit` has registered are called, and standard output and error are flushed. Nothing waits for a
-    thread, except for those in the background, unless the status is that of Ctrl-C. Ctrl-C ends this wait.
+    Functions that `atexit` has registered are called, and standard output and error are flushed. It waits only for
+    background threads, and not even for these if the status is that of Ctrl-C. Ctrl-C ends the wait.
 
     Args:
         status: exit status of the command, whose output is complete.
