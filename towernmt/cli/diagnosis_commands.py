@@ -53,8 +53,8 @@ def run_check(args: argparse.Namespace) -> int:
         return 0
     rules = sorted({breach.rule for breach in breaches})
     number = f"{len(breaches)} breaches" if len(breaches) > 1 else "1 breach"
-    noun, reasons = ("rule", "gives its reason") if len(rules) == 1 else ("rules", "gives their reasons")
-    print(f"{args.model}: {number} of the {noun} {', '.join(rules)}; docs/extend/tower-rules.md {reasons}.")
+    print(f"{args.model}: {number} of the {'rule' if len(rules) == 1 else 'rules'} {', '.join(rules)}; "
+          "docs/extend/tower-rules.md gives the reasons.")
     return 1
 
 
