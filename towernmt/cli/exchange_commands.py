@@ -11,19 +11,25 @@ import argparse
 import dataclasses
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from shlex import quote
 
 from towernmt.checkpoint.package_reader import PRECISIONS
-from towernmt.cli.translation_options import add_search_options, add_trust_option, search_options
+from towernmt.cli.translation_options import (
+    add_search_options,
+    add_trust_option,
+    search_option_text,
+    search_options,
+)
 from towernmt.core.errors import SettingsError
 from towernmt.core.standard_streams import log_to_stderr
-from towernmt.interop.export import FORMATS, export_format
+from towernmt.interop.export import FORMATS, export_format, export_model, export_precision
 from towernmt.interop.import_formats import FORMATS as IMPORT_FORMATS
 from towernmt.interop.import_formats import foreign_format
 from towernmt.interop.model_card import CardText, card_text
 from towernmt.predict.lines.text_io import check_readable
+from towernmt.predict.search.search_settings import SearchSettings
 
 
 def add_import_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,29 +104,106 @@ def add_export_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_export(args: argparse.Namespace) -> int:
     """Export a model, print the written files, and return the exit status."""
-    export_format(args.format)
+    precision = export_precision(args.format, args.precision)
+    _refuse_unread_options(args, precision)
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     search_values = search_options(args)
     if bool(args.source_language) != bool(args.target_language):
         raise SettingsError("Pass both --source-language and --target-language, for example de:German, or neither.")
     languages = (args.source_language, args.target_language) if args.source_language else None
 
-    from dataclasses import replace
-
     from towernmt.checkpoint.packaged_run import open_run
-    from towernmt.interop.export import export_model
-    from towernmt.predict.search.search_settings import SearchSettings
-    from towernmt.predict.trained_model import TrainedModel
 
     run_of_model = open_run(args.model, args.trust_code)
-    search = replace(run_of_model.group("search", SearchSettings()), **search_values)
+    search = dataclasses.replace(run_of_model.group("search", SearchSettings()), **search_values)
+    _check_search_of_export(args.format, precision, search, search_values)
+
+    from towernmt.predict.trained_model import TrainedModel  # imports TensorFlow
+
     # The graph of a GPU has other operations.
     with TrainedModel(run_of_model, args.checkpoint, device="cpu", averaged=search.averaged) as trained:
-        output = export_model(trained, args.format, args.output, precision=args.precision, search=search,
+        output = export_model(trained, args.format, args.output, precision=precision, search=search,
                               calibration=args.calibration, languages=languages, bergamot=args.bergamot)
     size = sum(file.stat().st_size for file in output.rglob("*") if file.is_file())
     print(f"{output}: {args.format}, {size / 1e6:.1f} MB, of {args.model} {Path(trained.checkpoint).parent.name}.")
     return 0
+
+
+def _refuse_unread_options(args: argparse.Namespace, precision: str) -> None:
+    """Refuse options about files that the format does not read or write.
+
+    Raises:
+        SettingsError: the format does not read an option.
+    """
+    kind = export_format(args.format)
+    if args.calibration is not None and precision not in kind.calibrated:
+        if kind.calibrated:
+            raise SettingsError(f"--calibration {args.calibration}: the format {args.format} reads it only in "
+                                f"{' and '.join(kind.calibrated)}; pass --precision {kind.calibrated[0]}, too, or "
+                                "leave it out.")
+        raise SettingsError(f"--calibration {args.calibration}: the format {args.format} does not read calibration "
+                            "sentences; leave it out.")
+    if args.bergamot is not None and not kind.has_bergamot:
+        raise SettingsError(f"--bergamot {args.bergamot}: the format {args.format} does not contain the browser "
+                            "engine; leave it out, or pass --format web.")
+    for option, language in (("--source-language", args.source_language), ("--target-language", args.target_language)):
+        if language is not None and not kind.has_languages:
+            raise SettingsError(f"{option} {language}: the format {args.format} does not contain the languages; leave "
+                                "out --source-language and --target-language.")
+
+
+def _check_search_of_export(format_name: str, precision: str, search: SearchSettings,
+                            specified: Collection[str]) -> None:
+    """Refuse search options that the format cannot express, and report such settings of the run.
+
+    Args:
+        format_name: one of `FORMATS`.
+        precision: precision of the weights.
+        search: search settings of the export.
+        specified: names of the settings that the command line specifies; the others are settings of the run.
+
+    Raises:
+        SettingsError: the format cannot express an option; or it is ctranslate2, whose settings `towernmt translate`
+            reads, and cannot express a setting of the run.
+    """
+    support = export_format(format_name).search.get(precision)
+    if support is not None:
+        unsupported = support.unsupported(search)
+        options = list(dict.fromkeys(search_option_text(name, search) for name in unsupported if name in specified))
+        if options:
+            raise SettingsError(f"{_enumeration(options)}: the format {format_name} in {precision} cannot express "
+                                f"{'these options' if len(options) > 1 else 'this option'}, because {support.reason}; "
+                                f"leave out {'them' if len(options) > 1 else 'it'}, or choose another --format.")
+        defaults = SearchSettings()
+        settings = [f"search.{name}={getattr(search, name)}" for name in unsupported
+                    if getattr(search, name) != getattr(defaults, name)]
+        if settings:
+            print(f"The export does not contain {_enumeration(settings)} of the run, because {support.reason}.",
+                  file=sys.stderr)
+    elif format_name == "ctranslate2":
+        _check_search_of_ctranslate2(search, specified)
+
+
+def _check_search_of_ctranslate2(search: SearchSettings, specified: Collection[str]) -> None:
+    """Refuse settings that CTranslate2 does not support: an export with them could translate nothing.
+
+    Args:
+        search: search settings of the export.
+        specified: names of the settings that the command line specifies.
+    """
+    from towernmt.interop.ctranslate2_requests import unsupported_setting
+
+    if problem := unsupported_setting(search):
+        setting = (search_option_text(problem.name, search) if problem.name in specified else
+                   f"search.{problem.name}={problem.value} of the run")
+        fix = search_option_text(problem.name, dataclasses.replace(search, **{problem.name: problem.supported}))
+        raise SettingsError(f"{setting}: the format ctranslate2 cannot express this setting, because {problem.reason}; "
+                            f"pass {fix}, or choose another --format.")
+
+
+def _enumeration(names: Sequence[str]) -> str:
+    """Return names as `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 _GIVEN = ("licence", "languages", "name", "description")
@@ -176,7 +259,6 @@ def run_package(args: argparse.Namespace) -> int:
         check_run,
         package_run,
     )
-    from towernmt.predict.search.search_settings import SearchSettings
     from towernmt.predict.trained_model import TrainedModel
 
     check_output(Path(args.output))

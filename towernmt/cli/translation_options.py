@@ -12,6 +12,7 @@ import dataclasses
 import os
 import typing
 from collections.abc import Collection
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from towernmt.core.directories import is_export
@@ -174,6 +175,18 @@ def search_options(options: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in search_values.items() if value is not None}
 
 
+def search_option_text(name: str, search: SearchSettings) -> str:
+    """Return the option with which a command line sets a field of `SearchSettings` other than `averaged`.
+
+    Args:
+        name: name of the field.
+        search: settings with the value of the field.
+    """
+    if name in ("max_length_factor", "max_length_constant"):
+        return f"--max-length {search.max_length_factor:g},{search.max_length_constant}"
+    return f"{_option_of_field(name)} {quote(str(getattr(search, name)))}"
+
+
 def check_search_options(search_values: dict[str, Any]) -> None:
     """Refuse search options that no settings of a run can make valid, before anything is loaded.
 
@@ -191,8 +204,12 @@ def check_search_options(search_values: dict[str, Any]) -> None:
     SearchSettings(**{**assumed_values, **search_values})
 
 
+def _option_of_field(name: str) -> str:
+    return SPELLINGS.get(name, "--" + name.replace("_", "-"))
+
+
 def _add_option(group: Any, field: dataclasses.Field[Any], kind: Any) -> None:
-    name = SPELLINGS.get(field.name, "--" + field.name.replace("_", "-"))
+    name = _option_of_field(field.name)
     text = f"{_of_a_sentence(field.metadata['help'])} ({AS_THE_RUN})".replace("%", "%%")
     if kind is bool:
         group.add_argument(name, dest=field.name, action=argparse.BooleanOptionalAction, default=None, help=text)

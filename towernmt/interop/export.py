@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.files import flush_to_disk, write_text
 from towernmt.core.temporary_directories import temporary_directory
 from towernmt.dataflow.text.language_codes import bcp47_code, is_code
+from towernmt.interop.export_search import ARGOS_SEARCH, BROWSER_SEARCH, MARIAN_SEARCH, SearchSupport
 from towernmt.predict.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
@@ -91,10 +92,7 @@ def export_model(trained: TrainedModel, format_name: str, output: str | Path, *,
             model.
         OSError: the directory cannot be written.
     """
-    kind = export_format(format_name)
-    precision = precision or kind.precisions[0]
-    if precision not in kind.precisions:
-        raise SettingsError(f"precision '{precision}': the format {format_name} supports {', '.join(kind.precisions)}.")
+    kind, precision = export_format(format_name), export_precision(format_name, precision)
     path = Path(output)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise SettingsError(f"{path} exists already: choose another --output, or remove it.")
@@ -145,11 +143,20 @@ class ExportFormat:
             `towernmt.json` about its files. If the format cannot express a model or a search, the writer raises
             SettingsError with the name of the setting.
         precisions: supported precisions of the weights; the first is the default.
+        search: by precision, the search settings that the format can express; if a precision is missing, the format
+            can express all, or the writer or the command checks them.
+        calibrated: precisions for which the format reads calibration sentences.
+        has_languages: whether the files contain the languages.
+        has_bergamot: whether the files contain the Bergamot engine.
     """
 
     help: str
     function: str
     precisions: tuple[str, ...] = ("float32",)
+    search: Mapping[str, SearchSupport] = field(default_factory=dict)
+    calibrated: tuple[str, ...] = ()
+    has_languages: bool = False
+    has_bergamot: bool = False
 
     def writer(self) -> Callable[[ExportJob], dict[str, Any]]:
         """Import the writer's module and return the writer."""
@@ -157,16 +164,19 @@ class ExportFormat:
         return writer
 
 
+_ARGOS_PRECISIONS = ("int8", "float32", "bfloat16", "float16", "int16")
 FORMATS: dict[str, ExportFormat] = {
     "ctranslate2": ExportFormat("the CTranslate2 engine", "towernmt.interop.ctranslate2_export:write_ctranslate2",
                                 ("float32", "bfloat16", "float16", "int16", "int8")),
     "argos": ExportFormat("Argos Translate and LibreTranslate", "towernmt.interop.ctranslate2_export:write_argos",
-                          ("int8", "float32", "bfloat16", "float16", "int16")),
+                          _ARGOS_PRECISIONS, dict.fromkeys(_ARGOS_PRECISIONS, ARGOS_SEARCH), has_languages=True),
     "savedmodel": ExportFormat("plain TensorFlow, with the search inside", "towernmt.interop.savedmodel:write"),
     "marian": ExportFormat("Marian's .npz, or the 8-bit model of Bergamot and Firefox",
-                           "towernmt.interop.marian_export:write", ("float32", "int8")),
+                           "towernmt.interop.marian_export:write", ("float32", "int8"),
+                           {"float32": MARIAN_SEARCH, "int8": BROWSER_SEARCH}, calibrated=("int8",)),
     "web": ExportFormat("a page that translates in the browser, with its engine and the 8-bit model",
-                        "towernmt.interop.web_export:write", ("int8",)),
+                        "towernmt.interop.web_export:write", ("int8",), {"int8": BROWSER_SEARCH},
+                        calibrated=("int8",), has_languages=True, has_bergamot=True),
     "litert": ExportFormat("LiteRT (TensorFlow Lite), with the search", "towernmt.interop.litert:write",
                            ("float32", "float16", "int8")),
 }
@@ -181,3 +191,20 @@ def export_format(name: str) -> ExportFormat:
     if name not in FORMATS:
         raise SettingsError(f"format '{name}': choose one of {', '.join(FORMATS)}.")
     return FORMATS[name]
+
+
+def export_precision(name: str, precision: str | None) -> str:
+    """Return the precision of an export in a format: the specified one, or the format's first.
+
+    Args:
+        name: one of `FORMATS`.
+        precision: the specified precision; None if it is not specified.
+
+    Raises:
+        SettingsError: the format does not support the precision.
+    """
+    precisions = export_format(name).precisions
+    precision = precision or precisions[0]
+    if precision not in precisions:
+        raise SettingsError(f"precision '{precision}': the format {name} supports {', '.join(precisions)}.")
+    return precision

@@ -196,12 +196,22 @@ def model_options(s: TransformerSettings, sizes: Sequence[int]) -> dict[str, Any
     }
 
 
+LENGTH_FACTOR_WITHOUT_CONSTANT = 3.0
+"""Minimum of Marian's maximum length per source token, if the search has a constant, which Marian lacks."""
+
+
 def decoder_options(search: SearchSettings, model: str, vocabularies: Sequence[str]) -> dict[str, Any]:
-    """Return the options for `marian-decoder -c`. Its length penalty is that of `length_normalization=average`."""
+    """Return the options for `marian-decoder -c`.
+
+    Marian's length penalty is that of `length_normalization=average`. Its maximum length has no constant: with
+    `max_length_constant=0`, the factor is that of the search, otherwise at least `LENGTH_FACTOR_WITHOUT_CONSTANT`.
+    """
+    length_factor = search.max_length_factor
+    if search.max_length_constant:
+        length_factor = max(LENGTH_FACTOR_WITHOUT_CONSTANT, length_factor)
     return {"relative-paths": True, "models": [model], "vocabs": list(vocabularies), "beam-size": search.beam_size,
             "normalize": search.length_penalty, "word-penalty": -search.word_reward or 0,
-            "max-length-factor": max(3.0, search.max_length_factor), "mini-batch": 32,
-            "maxi-batch": 100, "maxi-batch-sort": "src"}
+            "max-length-factor": length_factor, "mini-batch": 32, "maxi-batch": 100, "maxi-batch-sort": "src"}
 
 
 def browser_options(model: str, vocabularies: Sequence[str], shortlist: str) -> dict[str, Any]:
