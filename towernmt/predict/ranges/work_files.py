@@ -45,6 +45,19 @@ class Done:
 
 
 @dataclass(frozen=True)
+class JoinedRecord:
+    """The record of an output that is written.
+
+    Attributes:
+        files: paths of its files.
+        fingerprints: fingerprint of each of its ranges.
+    """
+
+    files: list[str]
+    fingerprints: list[str]
+
+
+@dataclass(frozen=True)
 class PlanFile:
     """The content of plan.json."""
 
