@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import random
 import shutil
 import threading
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from towernmt.core import files
-from towernmt.core.directories import LOCK_FILE
+from towernmt.core.directories import LOCK_FILE, DirectoryLock
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.farm.farm import Event, Failed, Lost, Result
 from towernmt.predict.ranges import work_directory
@@ -111,6 +113,32 @@ def test_commands_in_one_directory_share_the_ranges(setting: Setting, fake_worke
     assert len(ended) == 4
     if (setting.directory / "plan.json").exists():      # all were stopped, or the last after a restart
         setting.command(fake_workers(1))
+    setting.check()
+
+
+@pytest.mark.parametrize("event", [None, Failed(DataError("a.de line 3: it is broken."))], ids=["done", "failed"])
+def test_without_locks_a_range_that_another_command_was_faster_with_only_wastes_time(
+        setting: Setting, fake_workers: Any, monkeypatch: pytest.MonkeyPatch, event: Event | None) -> None:
+    def without_locks(descriptor: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(f"{DirectoryLock.__module__}.lock_descriptor", without_locks)
+    monkeypatch.setattr("towernmt.predict.ranges.job._SLOW_POLL", 0.0)
+    other = fake_workers(1, stop_at=2)      # stops after its first result
+    slow = fake_workers(1)
+    slow._answer = lambda work: event if event and len(slow.asked) == 1 else Result(slow.translate(work))
+    wait = slow.wait
+
+    def wait_for_other(seconds: float) -> list[tuple[int, Event]]:
+        if len(slow.asked) == 1 and not other.asked:
+            with pytest.raises(KeyboardInterrupt):
+                setting.command(other)
+            return []
+        return wait(seconds)
+
+    slow.wait = wait_for_other
+    setting.command(slow)
+    assert other.asked[0].line_range == slow.asked[0].line_range
     setting.check()
 
 

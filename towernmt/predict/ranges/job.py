@@ -249,6 +249,8 @@ class RangeJob:
 
     def _commit(self, line_range: LineRange, result: RangeResult) -> None:
         with self._locks.pop(line_range.number):
+            if line_range.number not in self._open:     # without locks, another process may have done it meanwhile
+                return
             self._directory.commit(line_range, result.files, result.tokens, result.faults)
         del self._open[line_range.number]
         self._tokens += result.tokens
@@ -265,8 +267,9 @@ class RangeJob:
 
     def _give_up(self, line_range: LineRange, reason: str) -> None:
         self._locks.pop(line_range.number).release()
-        log.warning("not translated: %s", reason)
-        self._failures.append(reason)
+        if line_range.number in self._open:     # see `_commit`
+            log.warning("not translated: %s", reason)
+            self._failures.append(reason)
 
     def _name(self, line_range: LineRange) -> str:
         return f"{self._names[line_range.text]} lines {line_range.first_line} to {line_range.last_line}"
