@@ -49,7 +49,7 @@ class JoinedRecord:
     """The record of an output that is written.
 
     Attributes:
-        files: paths of its files.
+        files: names of its files without their directories, whose paths may differ between machines.
         fingerprints: fingerprint of each of its ranges.
     """
 
