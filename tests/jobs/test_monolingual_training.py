@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +31,9 @@ from towernmt.jobs.monolingual_job import (
 )
 from towernmt.jobs.monolingual_text import are_nearly_all_faulty, check_side, text_facts
 from towernmt.jobs.monolingual_training import _Stages, train_with_monolingual_text
+from towernmt.predict.lines.faults import EMPTY, FaultCounts, counted
+from towernmt.predict.lines.hypotheses import Hypothesis, Translation
+from towernmt.predict.search.search_settings import SearchSettings
 from towernmt.run.resolve import Overrides, SettingsSources
 from towernmt.run.run_settings import default_settings
 from towernmt.run.training_conditions import training_conditions
@@ -166,6 +169,42 @@ def test_translations_that_the_filters_drop_are_made_again(make_job: Callable[..
         f"filters of {job.data.directory} (20 long source (lines 1, 2, 3, 4, 5, ...)): run the same command with a "
         "higher train.steps to train this model further, or pass a better model as --teacher with another --logdir.")
     assert not (job.directory / "translations").exists() and not (job.directory / "data").exists()
+
+
+class FaultyTranslator:
+    """A `Translator` whose translations of lines 1, 3 and 10 are empty, and which ends after `last` lines by Ctrl-C."""
+
+    engine, checkpoint, search, stream = "graph", "", SearchSettings(), SimpleNamespace(window=4)
+    faults: FaultCounts | None = None
+
+    def __init__(self, last: int) -> None:
+        self._last = last
+
+    def translate_stream(self, lines: Iterable[bytes], name: str, first: int) -> Iterator[Translation]:
+        return counted(self._translations(lines, first), name, first, self.faults)
+
+    def _translations(self, lines: Iterable[bytes], first: int) -> Iterator[Translation]:
+        for number, _ in enumerate(lines, first):
+            if number > self._last:
+                raise KeyboardInterrupt
+            is_empty = number in (1, 3, 10)
+            yield Translation([Hypothesis("" if is_empty else "a", 0.0, fault=EMPTY if is_empty else None)])
+
+
+def test_the_faults_of_all_translations_are_reported_after_an_interruption(
+        make_job: Callable[..., MonolingualJob], monkeypatch: pytest.MonkeyPatch) -> None:
+    reports: list[str] = []
+
+    def translate(last: int) -> None:
+        stages = _Stages(make_job(), default_settings("transformer"), text_facts(make_job().text), reports.append)
+        monkeypatch.setattr(stages, "_open_translator", lambda: FaultyTranslator(last))
+        stages._translate()
+
+    for last in (11, 14):       # resumed after lines 8 and 12: line 10 is translated twice
+        with pytest.raises(KeyboardInterrupt):
+            translate(last)
+    translate(20)
+    assert reports[-1] == "3 of 20 translations look wrong (empty, repetitive or cut)."
 
 
 @pytest.mark.parametrize(("limits", "model", "spent", "final"), [

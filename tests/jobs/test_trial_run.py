@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +18,18 @@ from towernmt.core.errors import SettingsError
 from towernmt.core.files import write_text
 from towernmt.farm.ray_workers import Resources
 from towernmt.jobs import training_process
-from towernmt.jobs.trials import FAILED, FINISHED, STOPPED, TrialKilled, TrialReport, TrialRow, TrialRun, TrialTable
+from towernmt.jobs.trials import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    STOPPED,
+    WAITING,
+    TrialKilled,
+    TrialReport,
+    TrialRow,
+    TrialRun,
+    TrialTable,
+)
 from towernmt.jobs.tune_search import SearchLimits, Trial, search, trial_processors
 
 SCALAR = METRICS["bleu"].scalar()
@@ -133,3 +146,26 @@ def test_the_better_trials_go_on_and_one_that_fails_is_a_row(tmp_path: Path) -> 
     assert re.fullmatch("it failed more than 3 times; the last time: .*NotADirectoryError.*", table.rows[4].reason)
     best = table.best()
     assert best is not None and best.number == 4 and not (tmp_path / "ray").exists()
+
+
+@pytest.mark.processes
+def test_a_search_that_ctrl_c_stops_returns_the_signal_and_leaves_the_other_trials_waiting(tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.tune")
+    table = TrialTable(METRICS["bleu"], [TrialRow(number, {"n": number}) for number in (1, 2)])
+    trials = [Trial(row, trained(tmp_path / str(row.number), [1.0, 2.0]), ["no-such-command"]) for row in table.rows]
+    said: list[int] = []
+
+    def stop_at_first(row: TrialRow) -> None:
+        said.append(row.number)
+        if len(said) == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    handler = signal.getsignal(signal.SIGINT)
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        stop_signal = search(trials, table, SearchLimits(30, 10), tmp_path / "ray", stop_at_first)
+    finally:
+        ray.shutdown()
+    assert stop_signal == signal.SIGINT and signal.getsignal(signal.SIGINT) == handler
+    assert [row.state for row in table.rows] == [INTERRUPTED, WAITING] and set(said) == {1}

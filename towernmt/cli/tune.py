@@ -73,10 +73,12 @@ def run_tune(options: argparse.Namespace) -> int:
             print(f"The space has only {len(trials)} different points.", flush=True)
         with ray_connection(options.ray, 0, lambda text: print(text, flush=True)):
             try:
-                search(trials, table, limits, output / "ray", lambda row: print(trial_report(table, row), flush=True))
+                stop_signal = search(trials, table, limits, output / "ray",
+                                     lambda row: print(trial_report(table, row), flush=True))
             finally:
                 _write(output, table)
-    return _print_table(output, table)
+    status = _print_table(output, table)
+    return 128 + stop_signal if stop_signal else status
 
 
 def refuse_foreign_files(output: Path) -> None:

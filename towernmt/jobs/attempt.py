@@ -207,7 +207,8 @@ class Attempt:
                       for number in range(len(self._actors))]
             self._run_all(dict(zip(self._actors, starts, strict=True)))
         except _LostAtStartError as lost:
-            return [WorkerExit(0, self.addresses[0], None, str(lost))]
+            number = self._actors.index(lost.actor)
+            return [WorkerExit(number, self.addresses[number], None, str(lost))]
         return []
 
     def follow(self, outputs: Sequence[WorkerOutput]) -> list[WorkerExit]:
@@ -273,10 +274,11 @@ class Attempt:
                 if isinstance(event, Failed):
                     raise event.error
                 if isinstance(event, Lost):
-                    raise _LostAtStartError(event.reason)
+                    raise _LostAtStartError(actor, event.reason)
                 events[actor] = event
             if len(events) < len(actors) and time.monotonic() > deadline:
-                raise _LostAtStartError(f"no answer within {_START_TIMEOUT:g} s")
+                silent = next(actor for actor in actors if actor not in events)
+                raise _LostAtStartError(silent, f"no answer within {_START_TIMEOUT:g} s")
         return events
 
     def _handle(self, actor: int, event: Event, outputs: Sequence[WorkerOutput], killed: bool) -> list[WorkerExit]:
@@ -312,4 +314,12 @@ class Attempt:
 
 
 class _LostAtStartError(Exception):
-    """A worker was lost before its process started."""
+    """A worker was lost before its process started.
+
+    Attributes:
+        actor: its actor.
+    """
+
+    def __init__(self, actor: int, reason: str) -> None:
+        super().__init__(reason)
+        self.actor = actor

@@ -160,7 +160,7 @@ class _Stages:
         self._begin_stage(self._count - 2, f"translate {self._facts.lines:,} lines of {job.text}",
                           self._seconds_left(0.0))
         translator = self._open_translator()
-        translator.faults = faults = FaultCounts(str(job.text))
+        translator.faults = FaultCounts("")     # the written lines are counted here
         task = {"engine": translator.engine, "weights": weight_fingerprints(translator.checkpoint),
                 **json.loads(json.dumps(dataclasses.asdict(translator.search)))}
         resume = task_of_unfinished(str(self._translations)) == task    # another engine begins again
@@ -169,11 +169,14 @@ class _Stages:
             self._save(seconds=0.0)
         clock = _Clock(self._record.seconds)
         with open_input(job.text) as text, resumable_output(str(self._translations), window, task, resume) as output:
-            done = output.start.lines
+            done, faults = output.start.lines, FaultCounts(str(job.text))
+            if output.start.faults is not None:
+                faults.merge(output.start.faults)
             translations = translator.translate_stream(output.lines_of(text, str(job.text)), str(job.text),
                                                        first=done + 1)
             for number, translation in enumerate(translations, done + 1):
-                output.write(number, [translation[0].text])
+                faults.add(number, translation)
+                output.write(number, [translation[0].text], faults)
                 if number % window == 0:
                     self._save(seconds=clock.seconds)
                     self._report_lines(number, (self._facts.lines - number) * clock.since_start / (number - done))

@@ -12,6 +12,7 @@ from typing import Any
 
 from towernmt.core.errors import SettingsError
 from towernmt.farm.ray_workers import Resources, cluster_machines, max_worker_resources
+from towernmt.jobs.attempt import StopRequest, stop_requests
 from towernmt.jobs.trials import (
     FAILED,
     FINISHED,
@@ -74,7 +75,7 @@ def check_tune() -> None:
 
 
 def search(trials: Sequence[Trial], table: TrialTable, limits: SearchLimits, work: Path,
-           report: Callable[[TrialRow], None]) -> None:
+           report: Callable[[TrialRow], None]) -> int | None:
     """Run trials on the connected Ray cluster, and write their states and scores into the table.
 
     Args:
@@ -84,11 +85,17 @@ def search(trials: Sequence[Trial], table: TrialTable, limits: SearchLimits, wor
         work: directory for Ray, which is removed at the end.
         report: called with each row that has changed.
 
+    Returns:
+        The number of the signal that stopped the search; None if there was none.
+
     Raises:
         SettingsError: no machine of the cluster has enough GPUs for a trial.
+        KeyboardInterrupt: Ctrl-C was pressed twice.
     """
-    # No output of Ray Tune on the terminal, and no error for a trial that fails before its first score.
-    os.environ.update(TUNE_WARN_THRESHOLD_S="3600", RAY_AIR_NEW_OUTPUT="0", TUNE_DISABLE_STRICT_METRIC_CHECKING="1")
+    # No output of Ray Tune on the terminal, no error for a trial that fails before its first score, and no handler of
+    # Ctrl-C, after which Ray Tune would return as if all trials had ended.
+    os.environ.update(TUNE_WARN_THRESHOLD_S="3600", RAY_AIR_NEW_OUTPUT="0", TUNE_DISABLE_STRICT_METRIC_CHECKING="1",
+                      TUNE_DISABLE_SIGINT_HANDLER="1")
     from ray import tune
 
     cpus = trial_processors(cluster_machines(), limits)
@@ -97,21 +104,22 @@ def search(trials: Sequence[Trial], table: TrialTable, limits: SearchLimits, wor
                                     {"cpu": cpus, "gpu": limits.gpus})
     scheduler = _scheduler(limits)
     rows = {trial.row.number: trial.row for trial in trials}
-    tuner = tune.Tuner(
-        trainable, param_space={"number": tune.grid_search(list(rows))},
-        tune_config=tune.TuneConfig(metric="value", mode=table.metric.mode, scheduler=scheduler,
-                                    max_concurrent_trials=limits.max_concurrent,
-                                    time_budget_s=limits.minutes * 60 or None),
-        run_config=tune.RunConfig(name="search", storage_path=str(work), verbose=0,
-                                  failure_config=tune.FailureConfig(max_failures=_MAX_RESTARTS),
-                                  callbacks=[_callback(rows, table, scheduler, report)]))
     try:
-        tuner.fit()
+        with stop_requests() as request:
+            tune.Tuner(
+                trainable, param_space={"number": tune.grid_search(list(rows))},
+                tune_config=tune.TuneConfig(metric="value", mode=table.metric.mode, scheduler=scheduler,
+                                            max_concurrent_trials=limits.max_concurrent,
+                                            time_budget_s=limits.minutes * 60 or None),
+                run_config=tune.RunConfig(name="search", storage_path=str(work), verbose=0, stop=_stopper(request),
+                                          failure_config=tune.FailureConfig(max_failures=_MAX_RESTARTS),
+                                          callbacks=[_callback(rows, table, scheduler, report)])).fit()
     finally:
         shutil.rmtree(work, ignore_errors=True)
         for row in rows.values():
             if row.state == RUNNING:
                 row.state = INTERRUPTED
+    return request.signal_number
 
 
 def trial_processors(machines: Sequence[Resources], limits: SearchLimits) -> int:
@@ -184,6 +192,21 @@ def _scheduler(limits: SearchLimits) -> Any:
                 super().on_trial_complete(tune_controller, trial, result)
 
     return Halving()
+
+
+def _stopper(request: StopRequest) -> Any:
+    from ray import tune
+
+    class Stopping(tune.Stopper):
+        """Ends the search after a signal, like the time limit."""
+
+        def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+            return False
+
+        def stop_all(self) -> bool:
+            return request.signal_number is not None
+
+    return Stopping()
 
 
 def _callback(rows: dict[int, TrialRow], table: TrialTable, scheduler: Any, report: Callable[[TrialRow], None]) -> Any:

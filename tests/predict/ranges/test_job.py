@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import random
 import shutil
 import threading
@@ -12,13 +14,13 @@ from typing import Any
 import pytest
 
 from towernmt.core import files
-from towernmt.core.directories import LOCK_FILE
+from towernmt.core.directories import LOCK_FILE, DirectoryLock
 from towernmt.core.errors import DataError, SettingsError, TowerNMTError
 from towernmt.farm.farm import Event, Failed, Lost, Result
 from towernmt.predict.ranges import work_directory
 from towernmt.predict.ranges.job import RangeJob, RangeResult, RangeTask, translation_farm
 from towernmt.predict.ranges.plan import LineRange, RangeReader, make_plan, open_texts
-from towernmt.predict.ranges.work_directory import WorkDirectory
+from towernmt.predict.ranges.work_directory import RangeOutput, WorkDirectory
 from towernmt.predict.ranges.work_files import Done
 
 TASK = {"model": "a"}
@@ -111,6 +113,32 @@ def test_commands_in_one_directory_share_the_ranges(setting: Setting, fake_worke
     assert len(ended) == 4
     if (setting.directory / "plan.json").exists():      # all were stopped, or the last after a restart
         setting.command(fake_workers(1))
+    setting.check()
+
+
+@pytest.mark.parametrize("event", [None, Failed(DataError("a.de line 3: it is broken."))], ids=["done", "failed"])
+def test_without_locks_a_range_that_another_command_was_faster_with_only_wastes_time(
+        setting: Setting, fake_workers: Any, monkeypatch: pytest.MonkeyPatch, event: Event | None) -> None:
+    def without_locks(descriptor: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(f"{DirectoryLock.__module__}.lock_descriptor", without_locks)
+    monkeypatch.setattr("towernmt.predict.ranges.job._SLOW_POLL", 0.0)
+    other = fake_workers(1, stop_at=2)      # stops after its first result
+    slow = fake_workers(1)
+    slow._answer = lambda work: event if event and len(slow.asked) == 1 else Result(slow.translate(work))
+    wait = slow.wait
+
+    def wait_for_other(seconds: float) -> list[tuple[int, Event]]:
+        if len(slow.asked) == 1 and not other.asked:
+            with pytest.raises(KeyboardInterrupt):
+                setting.command(other)
+            return []
+        return wait(seconds)
+
+    slow.wait = wait_for_other
+    setting.command(slow)
+    assert other.asked[0].line_range == slow.asked[0].line_range
     setting.check()
 
 
@@ -222,6 +250,62 @@ def test_a_removed_work_directory_does_not_pass_for_a_finished_translation(setti
     with pytest.raises(DataError, match=r"\.en was not written, because .*work was removed during the translation"):
         setting.command(fake_workers(1, answer=answer))
     setting.command(fake_workers(1))
+    setting.check()
+
+
+def interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def write_all_and_stop(setting: Setting, workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop a command after it has written all outputs, and before it removes its files."""
+    with monkeypatch.context() as patch:
+        patch.setattr(WorkDirectory, "remove", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            setting.command(workers)
+    assert all(path.exists() for path in setting.outputs)
+
+
+@pytest.mark.parametrize("index", [0, 1, -1])
+def test_an_output_that_is_removed_between_two_starts_is_written_again_and_no_other_output(
+        setting: Setting, fake_workers: Any, monkeypatch: pytest.MonkeyPatch, index: int) -> None:
+    write_all_and_stop(setting, fake_workers(1), monkeypatch)
+    index = 0 if setting.together else index
+    setting.outputs[index].unlink()
+    second = fake_workers(2)
+    setting.command(second)
+    names = {str(path) for path in setting.paths if path.stat().st_size}
+    assert {work.name for work in second.asked} == (names if setting.together else names & {str(setting.paths[index])})
+    setting.check()
+
+
+def test_an_output_with_a_new_name_is_written_under_this_name(
+        setting: Setting, fake_workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_all_and_stop(setting, fake_workers(1), monkeypatch)
+    if not setting.together:
+        setting.paths[1] = setting.paths[1].rename(setting.paths[1].with_name("renamed.de"))
+    old, setting.outputs[-2:] = setting.outputs[-2:], [path.with_name(f"new-{path.name}")
+                                                       for path in setting.outputs[-2:]]
+    setting.command(fake_workers(2))
+    for path in old:
+        path.unlink()
+    setting.check()
+
+
+def test_an_output_that_its_reader_moves_during_the_translation_is_not_written_again(
+        setting: Setting, fake_workers: Any) -> None:
+    first, moved = setting.outputs[0], setting.outputs[0].with_name("moved")
+
+    def answer(work: RangeTask) -> Event:
+        if first.exists():
+            first.rename(moved)
+        return Result(fake_workers.translate(work))
+
+    setting.command(fake_workers(1, answer=answer))
+    assert moved.exists() != setting.together
+    if moved.exists():
+        assert not first.exists()
+        moved.rename(first)
     setting.check()
 
 
@@ -344,10 +428,10 @@ def test_a_part_that_is_damaged_while_the_others_are_done_is_translated_again_by
         setting: Setting, fake_workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real = WorkDirectory.join
 
-    def join(directory: WorkDirectory, output: int, ranges: Any, write: Any) -> bool:
-        if ranges and not output:
-            flip(directory._folder(ranges[0]) / "0", random.Random(1))
-        return real(directory, output, ranges, write)
+    def join(directory: WorkDirectory, output: RangeOutput, write: Any) -> bool:
+        if output.ranges and not output.number:
+            flip(directory._folder(output.ranges[0]) / "0", random.Random(1))
+        return real(directory, output, write)
 
     with monkeypatch.context() as patch:
         patch.setattr(WorkDirectory, "join", join)

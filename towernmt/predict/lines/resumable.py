@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, NamedTuple
 from towernmt.core.directories import lock_descriptor
 from towernmt.core.errors import DataError
 from towernmt.dataflow.text.text_lines import bounded_lines
+from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.lines.output_file import output_file, reporting_write_errors
 from towernmt.predict.lines.text_io import as_utf8
 from towernmt.predict.search.search_settings import GRAPH
@@ -32,12 +33,14 @@ class ResumePoint(NamedTuple):
         input_bytes: size of these lines in bytes.
         fingerprint: SHA-256 of these bytes, hexadecimal.
         output_bytes: size of their output in bytes.
+        faults: faults of these lines, if the writer counts them; see `FaultCounts.as_json`.
     """
 
     lines: int = 0
     input_bytes: int = 0
     fingerprint: str = hashlib.sha256().hexdigest()
     output_bytes: int = 0
+    faults: dict[str, Any] | None = None
 
 
 class ResumableInput:
@@ -275,18 +278,20 @@ class LineOutput:
         self._input = ResumableInput(stream, name, self.start)
         return self._input
 
-    def write(self, number: int, lines: Iterable[str]) -> None:
+    def write(self, number: int, lines: Iterable[str], faults: FaultCounts | None = None) -> None:
         """Write the output lines of an input line as by `as_utf8`, and flush them.
 
         Args:
             number: number of the input line, from 1.
             lines: output lines.
+            faults: faults of all lines up to this one, which the resume points contain; None if they are not counted.
         """
         for line in lines:
             self._stream.write(as_utf8(line))
         self._stream.flush()
         if self._input is not None and number % self._window == 0:
             point = self._input.advance(number, self._stream.tell())
+            point = point._replace(faults=None if faults is None else faults.as_json())
             for stream, journal in self._journalled:
                 journal.add(point._replace(output_bytes=stream.tell()))
 

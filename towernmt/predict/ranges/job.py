@@ -19,7 +19,7 @@ from towernmt.predict.lines.faults import FaultCounts
 from towernmt.predict.ranges.outputs import is_remote, write_joined
 from towernmt.predict.ranges.plan import LineRange, Plan, RangeLines, RangeReader
 from towernmt.predict.ranges.range_progress import RangeProgress
-from towernmt.predict.ranges.work_directory import WorkDirectory
+from towernmt.predict.ranges.work_directory import RangeOutput, WorkDirectory
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class RangeJob:
     """Translates the ranges of a plan with the workers of a farm, and writes the outputs.
 
     Attributes:
-        _unwritten: ranges of each output that is not written.
+        _unwritten: the outputs that are not written, by their number.
         _open: ranges that are not done.
         _waiting: open ranges that no worker of the farm has; another process may have some.
         _locks: lock of each range that a worker has, by the number of the range.
@@ -93,17 +93,20 @@ class RangeJob:
     def __init__(self, directory: WorkDirectory, plan: Plan, reader: RangeReader, names: Sequence[str],
                  outputs: Sequence[Sequence[str]], farm: Farm, stream: TextIO) -> None:
         self._directory, self._plan, self._reader, self._names = directory, plan, reader, names
-        self._files, self._farm = outputs, farm
-        self._ranges_of: dict[int, list[LineRange]] = {output: [] for output in range(len(outputs))}
+        self._farm = farm
+        ranges_of: list[list[LineRange]] = [[] for _ in outputs]
         for line_range in plan.ranges:
-            self._ranges_of[line_range.output].append(line_range)
-        self._unwritten = dict(self._ranges_of)
+            ranges_of[line_range.output].append(line_range)
+        self._outputs = [RangeOutput(number, files, ranges) for number, (files, ranges) in
+                         enumerate(zip(outputs, ranges_of, strict=True))]
+        self._unwritten = {output.number: output for output in self._outputs}
         self._open = {line_range.number: line_range for line_range in plan.ranges}
         self._waiting = deque(plan.ranges)
         self._locks: dict[int, DirectoryLock] = {}
         self._losses: Counter[int] = Counter()
         self._tokens, self._polled = 0, 0.0
         self._failures: list[str] = []
+        self._forget_removed_outputs()
         self._poll()
         self._progress = RangeProgress(plan.lines, self.lines_done, stream)
 
@@ -142,7 +145,7 @@ class RangeJob:
             self._raise_failures()
         self._check_outputs()
         self._report(last=True)
-        self._directory.remove(self._ranges_of)
+        self._directory.remove(self._outputs)
 
     def _raise_failures(self) -> NoReturn:
         raise DataError(f"{len(self._failures)} of {len(self._plan.ranges)} ranges could not be translated: "
@@ -155,11 +158,9 @@ class RangeJob:
         Raises:
             DataError: an output is missing, because the work directory was removed during the translation.
         """
-        for output in self._unwritten:
-            for path in self._files[output]:
-                if not is_remote(path) and not Path(path).exists():
-                    raise DataError(f"{path} was not written, because {self._directory.path} was removed during the "
-                                    "translation: start the same command again, and leave that directory in place.")
+        if missing := [path for output in self._unwritten.values() for path in _missing_files(output)]:
+            raise DataError(f"{missing[0]} was not written, because {self._directory.path} was removed during the "
+                            "translation: start the same command again, and leave that directory in place.")
 
     def _is_stuck(self) -> bool:
         """Return whether only ranges that cannot be translated are left."""
@@ -190,9 +191,9 @@ class RangeJob:
             lock = self._directory.claim(line_range)
             if lock is None:        # another process has it and may be lost, or has done it
                 self._waiting.append(line_range)
-            elif self._directory.is_joined(line_range.output, self._unwritten[line_range.output]):
+            elif self._directory.is_joined(output := self._unwritten[line_range.output]):
                 lock.release()
-                self._mark_written(line_range.output)
+                self._mark_written(output)
             elif not lock.in_place:     # another process has written and removed everything
                 lock.release()
                 self._waiting.append(line_range)
@@ -200,19 +201,30 @@ class RangeJob:
                 return line_range, lock
         return None
 
+    def _forget_removed_outputs(self) -> None:
+        """Make this command write again the outputs that were written before it began, but removed since.
+
+        Objects in S3 count as present, because a request for each of many outputs takes minutes. An output that is
+        removed later is not written again: its reader may have moved it.
+        """
+        for output in self._outputs:
+            if self._directory.is_joined(output) and any(_missing_files(output)):
+                self._directory.forget(output)
+
     def _poll(self) -> None:
         """Update the state with the work of other processes."""
         self._polled = time.monotonic()
-        for output, ranges in list(self._unwritten.items()):
-            if self._directory.is_joined(output, ranges):
+        for output in list(self._unwritten.values()):
+            if self._directory.is_joined(output):
                 self._mark_written(output)
         for line_range in list(self._open.values()):
             if self._directory.done(line_range) is not None:
                 del self._open[line_range.number]
 
-    def _mark_written(self, output: int) -> None:
+    def _mark_written(self, output: RangeOutput) -> None:
         """Record that an output is written."""
-        for line_range in self._unwritten.pop(output):
+        del self._unwritten[output.number]
+        for line_range in output.ranges:
             self._open.pop(line_range.number, None)
 
     def _handle(self, event: FarmEvent, task: Mapping[str, Any]) -> None:
@@ -237,6 +249,8 @@ class RangeJob:
 
     def _commit(self, line_range: LineRange, result: RangeResult) -> None:
         with self._locks.pop(line_range.number):
+            if line_range.number not in self._open:     # without locks, another process may have done it meanwhile
+                return
             self._directory.commit(line_range, result.files, result.tokens, result.faults)
         del self._open[line_range.number]
         self._tokens += result.tokens
@@ -253,8 +267,9 @@ class RangeJob:
 
     def _give_up(self, line_range: LineRange, reason: str) -> None:
         self._locks.pop(line_range.number).release()
-        log.warning("not translated: %s", reason)
-        self._failures.append(reason)
+        if line_range.number in self._open:     # see `_commit`
+            log.warning("not translated: %s", reason)
+            self._failures.append(reason)
 
     def _name(self, line_range: LineRange) -> str:
         return f"{self._names[line_range.text]} lines {line_range.first_line} to {line_range.last_line}"
@@ -262,15 +277,15 @@ class RangeJob:
     def _write_finished_outputs(self) -> None:
         """Write each output whose ranges are all done."""
         unfinished = {line_range.output for line_range in self._open.values()}
-        for output in self._unwritten.keys() - unfinished:
-            ranges = self._unwritten[output]
-            if self._directory.join(output, ranges, partial(self._write, output, ranges)):
+        for number in self._unwritten.keys() - unfinished:
+            output = self._unwritten[number]
+            if self._directory.join(output, partial(self._write, output)):
                 self._mark_written(output)
 
-    def _write(self, output: int, ranges: Sequence[LineRange]) -> None:
-        for number, path in enumerate(self._files[output]):
-            write_joined(path, [self._directory.results(line_range, number) for line_range in ranges])
-        for text, group in groupby(ranges, lambda line_range: line_range.text):
+    def _write(self, output: RangeOutput) -> None:
+        for number, path in enumerate(output.files):
+            write_joined(path, [self._directory.results(line_range, number) for line_range in output.ranges])
+        for text, group in groupby(output.ranges, lambda line_range: line_range.text):
             counts = FaultCounts(self._names[text])
             for done in filter(None, map(self._directory.done, group)):
                 counts.merge(done.faults)
@@ -278,3 +293,8 @@ class RangeJob:
 
     def _report(self, last: bool = False) -> None:
         self._progress.report(self.lines_done, self._tokens, self._farm.count, last)
+
+
+def _missing_files(output: RangeOutput) -> list[str]:
+    """Return the local files of an output that do not exist."""
+    return [path for path in output.files if not is_remote(path) and not Path(path).exists()]

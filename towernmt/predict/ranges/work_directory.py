@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
@@ -31,6 +31,7 @@ from towernmt.predict.ranges.work_files import (
     RANGES,
     REMOVED,
     Done,
+    JoinedRecord,
     PlanFile,
     clear_folder,
     discard_directory,
@@ -56,6 +57,20 @@ class ResultFile(NamedTuple):
 
     path: Path
     sha256: str
+
+
+class RangeOutput(NamedTuple):
+    """An output.
+
+    Attributes:
+        number: its index.
+        files: paths or URIs of its files.
+        ranges: all of its ranges.
+    """
+
+    number: int
+    files: Sequence[str]
+    ranges: Sequence[LineRange]
 
 
 class WorkDirectory:
@@ -211,40 +226,48 @@ class WorkDirectory:
             raise DataError(f"{path} is missing: start the same command again, which translates its lines again.")
         return ResultFile(path, done.sha256[number])
 
-    def is_joined(self, output: int, ranges: Sequence[LineRange]) -> bool:
-        """Return whether an output was written from these ranges."""
+    def is_joined(self, output: RangeOutput) -> bool:
+        """Return whether an output was written to its files from its ranges."""
         try:
-            fingerprints = typed_value(load_json(self._joined_file(output).read_bytes()), list[str])
+            record = typed_value(load_json(self._joined_file(output).read_bytes()), JoinedRecord)
         except (FileNotFoundError, JSONError):
             return False
-        return fingerprints == [line_range.fingerprint for line_range in ranges]
+        return record == _joined_record(output)
 
-    def join(self, output: int, ranges: Sequence[LineRange], write: Callable[[], None]) -> bool:
+    def forget(self, output: RangeOutput) -> None:
+        """Remove the record that an output was written, unless another process writes it."""
+        lock = self._lock(self._joined_lock(output))
+        if lock is None:
+            return
+        with lock:
+            self._joined_file(output).unlink(missing_ok=True)
+        self._remove_empty_folders()
+
+    def join(self, output: RangeOutput, write: Callable[[], None]) -> bool:
         """Write an output whose ranges are done, unless another process writes it.
 
         Args:
-            output: index of the output.
-            ranges: all ranges of the output, all done.
+            output: the output.
             write: writes the output from the results of the ranges.
 
         Returns:
             Whether this call wrote the output.
         """
-        lock = self._lock(self.path / JOINED / str(output))
+        lock = self._lock(self._joined_lock(output))
         if lock is None:
             return False
         with lock:
-            is_missing = self.in_progress and not self.is_joined(output, ranges)
+            is_missing = self.in_progress and not self.is_joined(output)
             if is_missing:
                 write()
-                write_text(self._joined_file(output), json.dumps([line_range.fingerprint for line_range in ranges]))
-                for line_range in ranges:
+                write_text(self._joined_file(output), json.dumps(dataclasses.asdict(_joined_record(output))))
+                for line_range in output.ranges:
                     clear_folder(self._folder(line_range))
         if not is_missing:
             self._remove_empty_folders()
         return is_missing
 
-    def remove(self, outputs: Mapping[int, Sequence[LineRange]]) -> None:
+    def remove(self, outputs: Iterable[RangeOutput]) -> None:
         """Remove the files of a finished translation, and the directory if this program made it."""
         lock = self._lock(self.path)
         if lock is None:        # another process removes them, or has begun anew
@@ -252,7 +275,7 @@ class WorkDirectory:
         removed: Path | None = None
         with lock:
             # If another process was faster, a third may have begun anew; that one has not written its outputs yet.
-            if self.in_progress and all(self._is_complete(output, ranges) for output, ranges in outputs.items()):
+            if self.in_progress and all(map(self._is_complete, outputs)):
                 (self.path / PLAN).replace(self.path / FINISHED)
                 remove_work_files(self.path)
                 if any(map(is_foreign_entry, self.path.iterdir())):
@@ -264,12 +287,12 @@ class WorkDirectory:
             discard_directory(removed)
         self._remove_empty_folders()
 
-    def _is_complete(self, output: int, ranges: Sequence[LineRange]) -> bool:
+    def _is_complete(self, output: RangeOutput) -> bool:
         """Return whether an output is complete and no other process is finalising it.
 
         A process that is still finalising it removes the directory afterwards.
         """
-        lock = self._lock(self.path / JOINED / str(output)) if self.is_joined(output, ranges) else None
+        lock = self._lock(self._joined_lock(output)) if self.is_joined(output) else None
         if lock is None:
             return False
         lock.release()
@@ -299,8 +322,11 @@ class WorkDirectory:
     def _folder(self, line_range: LineRange) -> Path:
         return self.path / RANGES / f"{line_range.number:06d}"
 
-    def _joined_file(self, output: int) -> Path:
-        return self.path / JOINED / f"{output}.json"
+    def _joined_file(self, output: RangeOutput) -> Path:
+        return self.path / JOINED / f"{output.number}.json"
+
+    def _joined_lock(self, output: RangeOutput) -> Path:
+        return self.path / JOINED / str(output.number)
 
     def _lock(self, folder: Path) -> DirectoryLock | None:
         """Take the lock of a folder, which is made if only this folder is missing, or return None."""
@@ -329,6 +355,10 @@ class WorkDirectory:
             sleep(_WAIT)
         with lock:
             yield
+
+
+def _joined_record(output: RangeOutput) -> JoinedRecord:
+    return JoinedRecord([Path(file).name for file in output.files], [line_range.fingerprint for line_range in output.ranges])
 
 
 def _sha256(path: Path) -> str:

@@ -45,6 +45,19 @@ class Done:
 
 
 @dataclass(frozen=True)
+class JoinedRecord:
+    """The record of an output that is written.
+
+    Attributes:
+        files: names of its files without their directories, whose paths may differ between machines.
+        fingerprints: fingerprint of each of its ranges.
+    """
+
+    files: list[str]
+    fingerprints: list[str]
+
+
+@dataclass(frozen=True)
 class PlanFile:
     """The content of plan.json."""
 
