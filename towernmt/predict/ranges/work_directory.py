@@ -358,7 +358,8 @@ class WorkDirectory:
 
 
 def _joined_record(output: RangeOutput) -> JoinedRecord:
-    return JoinedRecord([Path(file).name for file in output.files], [line_range.fingerprint for line_range in output.ranges])
+    return JoinedRecord([Path(file).name for file in output.files],
+                        [line_range.fingerprint for line_range in output.ranges])
 
 
 def _sha256(path: Path) -> str:
